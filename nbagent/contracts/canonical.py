@@ -1,0 +1,72 @@
+"""Canonical JSON, hashes, ids and the clock. The same value gives the same bytes everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import orjson
+
+
+def dump_json(value: Any) -> bytes:
+    """Encode as compact UTF-8 JSON; accepts what orjson cannot (big integers, lone surrogates)."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def load_json(data: bytes | str) -> Any:
+    """Decode JSON; raises ValueError on anything that is not JSON."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        # Integers over 64 bits, lone surrogates in escapes: legal for json, not for orjson.
+        return json.loads(data, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def canonical_json(value: Any) -> bytes:
+    """Encode with sorted keys: equal values, equal bytes. For hashes and comparisons."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sha256_hex(data: bytes | str) -> str:
+    """SHA-256 of bytes, or of the UTF-8 of a text (lone surrogates kept)."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return hashlib.sha256(raw).hexdigest()
+
+
+def sha_of(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form."""
+    return sha256_hex(canonical_json(value))
+
+
+def new_id() -> str:
+    """A fresh id: 16 hex digits, random, so that a short start of it tells two runs apart."""
+    return secrets.token_hex(8)
+
+
+def utc_now() -> datetime:
+    """The wall clock in UTC, whole microseconds."""
+    return datetime.now(UTC)
+
+
+def monotonic_ms() -> float:
+    """Milliseconds of a clock that never jumps; only differences mean something."""
+    return time.perf_counter_ns() / 1e6
+
+
+def json_object(value: Any) -> dict[str, Any] | None:
+    """The value if it is a JSON object, else None."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None

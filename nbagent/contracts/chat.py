@@ -1,0 +1,273 @@
+"""The provider-agnostic model interface: messages, requests, responses, chunks, usage.
+
+Values only. What a provider's wire looks like belongs to its adapter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbagent.contracts.canonical import load_json
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.secrets import SecretKey
+
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
+
+
+class Value(BaseModel):
+    """Base of all records: frozen, lenient to fields that a newer version added."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class TextPart(Value):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImagePart(Value):
+    """An image, inline as base64 or by address."""
+
+    type: Literal["image"] = "image"
+    media_type: str = "image/png"
+    data: str | None = None
+    """Base64, without a data-URL prefix."""
+    url: str | None = None
+    alt: str = ""
+
+
+class FilePart(Value):
+    """A file that the model is given."""
+
+    type: Literal["file"] = "file"
+    name: str
+    media_type: str = "application/octet-stream"
+    data: str
+    """Base64."""
+
+
+Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+
+
+class ToolCall(Value):
+    """What the model asks for."""
+
+    id: str
+    name: str
+    """The tool's own name (`fs.read`), not its name on the wire."""
+    arguments: dict[str, Any] | None
+    """Decoded arguments; None when `arguments_raw` is not a JSON object."""
+    arguments_raw: str
+    """The arguments exactly as the model wrote them."""
+    extra: dict[str, Any] | None = None
+    """Vendor fields of the call that have to go back with it."""
+
+
+class Message(Value):
+    """One role's contribution to a conversation."""
+
+    role: Role
+    content: tuple[Part, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """On tool messages: the call that is answered."""
+    name: str | None = None
+    """On tool messages: the tool."""
+    reasoning: str | None = None
+    raw: dict[str, Any] | None = None
+    """What the provider needs back: `{"provider": …, "model": …, …}`."""
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @classmethod
+    def of(cls, role: Role, text: str) -> Message:
+        """A message of one text part (none when the text is empty)."""
+        return cls(role=role, content=(TextPart(text=text),) if text else ())
+
+
+class Usage(Value):
+    """Tokens of one response. Cached ones are within the prompt's, reasoning within completion."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+class ToolTraits(Value):
+    """How a tool may be run. Never sent to a model."""
+
+    host: str = ""
+    """Name of the tool host that runs it."""
+    interruptible: bool = True
+    """False: a stop waits until it has finished."""
+    idempotent: bool = False
+    """True: it may run again after a crash."""
+    sha: str = ""
+    """Hash of its definition, so that a record tells one version from the next."""
+
+
+class ToolSpec(Value):
+    """What a model is shown of a tool."""
+
+    name: str
+    display_name: str = ""
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON Schema, root `type: object`."""
+    traits: ToolTraits = ToolTraits()
+
+
+class ChatRequest(Value):
+    """One request to a model. Only what is set is sent."""
+
+    model: str
+    """The provider's own name of the model, without the `provider:` prefix."""
+    messages: tuple[Message, ...]
+    system_prompt: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: str | None = None
+    """`auto`, `none`, `required` or the name of one tool."""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    """Most tokens of the response."""
+    top_p: float | None = None
+    stop_sequences: tuple[str, ...] = ()
+    reasoning: str | None = None
+    """Effort: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`."""
+    output_schema: dict[str, Any] | None = None
+
+
+class ResponseMeta(Value):
+    """How a response came to be."""
+
+    request_id: str | None = None
+    retries: int = 0
+    retry_wait_ms: float = 0.0
+    source: Literal["live", "cache", "offline"] = "live"
+    dropped_params: tuple[str, ...] = ()
+    """Parameters that the server refused and that were left out."""
+
+
+class ChatResponse(Value):
+    """One answer of a model. `raw` of the message keeps what the provider needs back."""
+
+    message: Message
+    usage: Usage | None = None
+    """None when the server reported none."""
+    model: str = ""
+    """The model that the server says it ran."""
+    finish_reason: FinishReason = "stop"
+    meta: ResponseMeta = ResponseMeta()
+
+    @property
+    def reasoning(self) -> str | None:
+        """What the model thought aloud."""
+        return self.message.reasoning
+
+    @property
+    def raw(self) -> dict[str, Any] | None:
+        """What the provider needs back with this message."""
+        return self.message.raw
+
+
+@dataclass(slots=True)
+class ToolCallDelta:
+    """A streamed fragment of a call. `index` counts the calls of this response from 0."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    """The tool's own name, once it is known."""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class ClientNotice:
+    """Something a client tells while it works: a retry that waits, a parameter it left out."""
+
+    kind: Literal["retry", "wait", "dropped_param", "note"]
+    text: str
+    attempt: int = 0
+    wait_s: float = 0.0
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True)
+class ChatChunk:
+    """One step of a stream. The last one has `done` and the whole `response`."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_call_delta: ToolCallDelta | None = None
+    notice: ClientNotice | None = None
+    done: bool = False
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    response: ChatResponse | None = None
+
+
+class ModelInfo(Value):
+    """A model that a provider offers."""
+
+    id: str
+    context_length: int | None = None
+    """Tokens."""
+    capabilities: tuple[str, ...] = ()
+    """Of `tools`, `vision`, `reasoning`, … as far as the server says."""
+
+
+def _no_headers() -> dict[str, str]:
+    return {}
+
+
+def _no_extra() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """Where a provider is and how to talk to it."""
+
+    api_key: SecretKey | None = None
+    base_url: str | None = None
+    organization_id: str | None = None
+    project_id: str | None = None
+    default_model: str | None = None
+    timeout_s: float = 600.0
+    """Total deadline of one request, its retries and waits included."""
+    headers: dict[str, str] = field(default_factory=_no_headers, repr=False)
+    extra_body: dict[str, Any] = field(default_factory=_no_extra)
+    """Further top-level keys of the request's JSON."""
+
+
+def parse_arguments(raw: str) -> dict[str, Any] | None:
+    """Decode a call's arguments: `""` and `null` are `{}`, anything but an object is None."""
+    if not raw.strip():
+        return {}
+    try:
+        value = load_json(raw)
+    except (ValueError, RecursionError):
+        return None
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,168 @@
+"""The tree of errors, and every code that a run, a tool result or a cell can show.
+
+NbagentError            everything nbagent raises; carries `code`, `message`, `details`
+├── ModelError          a provider failed: LLM_* and UNKNOWN
+├── EngineError         the loop ended a run: ENGINE_*
+├── ToolError           a tool call failed: E_*
+├── UsageError          the person asked for something that cannot be done as written
+└── StoreError          the store cannot be opened, read or written
+
+A constructor has no side effects. `ErrorInfo` is the frozen form that records keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+ModelCode = Literal[
+    "LLM_AUTH_FAILED",
+    "LLM_TIMEOUT",
+    "LLM_RATE_LIMITED",
+    "LLM_QUOTA_EXCEEDED",
+    "LLM_CONTEXT_OVERFLOW",
+    "LLM_HTTP_ERROR",
+    "LLM_BAD_RESPONSE",
+    "UNKNOWN",
+]
+EngineCode = Literal[
+    "ENGINE_ABORTED",
+    "ENGINE_INTERRUPTED",
+    "ENGINE_LOOP_DETECTED",
+    "ENGINE_MAX_TURNS",
+    "ENGINE_BUDGET",
+]
+ToolCode = Literal[
+    "ENOENT",
+    "E_SANDBOX_VIOLATION",
+    "E_READ_LIMIT",
+    "E_WRITE_LIMIT",
+    "E_INVALID_FRONTMATTER",
+    "E_SCHEMA_VALIDATION",
+    "E_INVALID_TRANSITION",
+    "E_PRECONDITION_FAILED",
+    "E_UNKNOWN_TOOL",
+    "E_INVALID_ARGUMENTS",
+    "E_DENIED",
+    "E_TIMEOUT",
+    "E_TOOL_FAILED",
+    "E_INTERRUPTED",
+    "E_INTERNAL",
+]
+ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
+
+CODES: frozenset[str] = frozenset(get_args(ModelCode) + get_args(EngineCode) + get_args(ToolCode))
+
+
+def _no_details() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An error as data: what a record keeps and a tool result shows."""
+
+    code: ErrorCode
+    message: str
+    details: dict[str, Any] = field(default_factory=_no_details)
+    """JSON values only."""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class NbagentError(Exception):
+    """Base of everything nbagent raises.
+
+    The message says what happened and ends with what to do about it.
+    """
+
+    code: ErrorCode = "UNKNOWN"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = details or {}
+        if code is not None:
+            self.code = code
+
+    @property
+    def info(self) -> ErrorInfo:
+        """The frozen form of this error."""
+        return ErrorInfo(self.code, self.message, self.details)
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython shows these lines in place of a traceback; the output is still an error.
+        return [str(self)]
+
+
+class ModelError(NbagentError):
+    """A provider failed.
+
+    Attributes:
+        status: HTTP status, where there was one.
+        retry_after_s: how long the server asked to wait, in seconds.
+        request_id: the provider's id of the request, for its support.
+        retryable: whether the same request may succeed a moment later.
+    """
+
+    code: ErrorCode = "UNKNOWN"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        details: dict[str, Any] | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        request_id: str | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message, code=code, details=details)
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.request_id = request_id
+        self.retryable = retryable
+
+
+class EngineError(NbagentError):
+    """The loop ended a run before the model had answered."""
+
+    code: ErrorCode = "ENGINE_ABORTED"
+
+
+class ToolError(NbagentError):
+    """A tool call failed. Raise it in a tool to choose the code that the model sees."""
+
+    code: ErrorCode = "E_TOOL_FAILED"
+
+
+class UsageError(NbagentError):
+    """What the person typed cannot be done as written; nothing was started."""
+
+    code: ErrorCode = "E_INVALID_ARGUMENTS"
+
+
+class StoreError(NbagentError):
+    """The store of runs cannot be opened, read or written."""
+
+    code: ErrorCode = "E_PRECONDITION_FAILED"
+
+
+def error_from_info(info: ErrorInfo) -> NbagentError:
+    """Rebuild the exception of the right class from its frozen form."""
+    if info.code in get_args(EngineCode):
+        return EngineError(info.message, code=info.code, details=info.details)
+    if info.code in get_args(ToolCode):
+        return ToolError(info.message, code=info.code, details=info.details)
+    return ModelError(info.message, code=info.code, details=info.details)

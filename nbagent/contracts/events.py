@@ -1,0 +1,188 @@
+"""Everything the engine yields, in the order in which it happens.
+
+Committed when the engine is resumed after the yield: RunStarted, ResponseReceived,
+ToolCallFinished, TurnFinished, RunFinished. The others pass by and are not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nbagent.contracts.chat import Message, ToolSpec
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run begins. `run.messages` has the person's words that it adds."""
+
+    run: RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A request is about to leave."""
+
+    run_id: str
+    turn_id: str
+    index: int
+    request: TurnRequest
+    messages: tuple[Message, ...]
+    """The new messages in it."""
+    system_prompt: str
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A fragment of the answer."""
+
+    turn_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A fragment of what the model thinks aloud."""
+
+    turn_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A fragment of a call. `call_index` counts the calls of the response from 0."""
+
+    turn_id: str
+    call_index: int
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """A request failed and is made again after a wait."""
+
+    turn_id: str
+    attempt: int
+    wait_s: float
+    error: ErrorInfo | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The run waits for something: a free kernel, a rate limit."""
+
+    turn_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseReceived:
+    """A response with calls is whole. `turn.tool_runs` says which of them will start now.
+
+    Once this is committed the tools may run.
+    """
+
+    turn: EngineTurn
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """A person is asked about a call."""
+
+    turn_id: str
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """A tool begins to work."""
+
+    turn_id: str
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """A tool says how far it is. `fraction` is 0–1 when it knows."""
+
+    turn_id: str
+    tool_call_id: str
+    text: str
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFinished:
+    """A call has its result. `pending` calls of the turn are still at work."""
+
+    run_id: str
+    turn_id: str
+    tool_run: ToolRun
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished:
+    """A turn is over. `messages` are all that it added: the assistant's, then the tools'.
+
+    `system_prompt` and `tools` are what its request's hashes stand for.
+    """
+
+    turn: EngineTurn
+    messages: tuple[Message, ...]
+    system_prompt: str
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesAdded:
+    """Messages enter the history between two turns: directives and briefs of a workflow."""
+
+    run_id: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the person should know."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+    turn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The run is over; the record is whole."""
+
+    run: RunRecord
+
+
+Event = (
+    RunStarted
+    | TurnStarted
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallDelta
+    | Retrying
+    | Waiting
+    | ResponseReceived
+    | ApprovalRequested
+    | ToolCallStarted
+    | ToolProgress
+    | ToolCallFinished
+    | TurnFinished
+    | MessagesAdded
+    | Notice
+    | RunFinished
+)

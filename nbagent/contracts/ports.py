@@ -1,0 +1,223 @@
+"""The ports: what the engine and the session need from rooms that they do not import."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    Message,
+    ModelInfo,
+    ToolCall,
+    ToolSpec,
+)
+from nbagent.contracts.events import Event
+from nbagent.contracts.policy import Decision
+from nbagent.contracts.records import EngineTurn, Place, RunRecord, ToolResult
+
+T = TypeVar("T")
+Where = Literal["waiting", "worker", "notebook"]
+
+
+class ChatClient(Protocol):
+    """Talks to one provider. All methods run on the engine's loop.
+
+    `chat` and `chat_stream` raise ModelError only; being cancelled, they close the connection.
+    """
+
+    @property
+    def provider(self) -> str:
+        """The provider's name: the part of a model id before the colon."""
+        ...
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """One request, one whole answer."""
+        ...
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """One request, its answer in chunks; the last one has `done` and `response`."""
+        ...
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The models that the server offers."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+class CallRunner(Protocol):
+    """Runs synchronous work, or work of the notebook's own loop, where it belongs."""
+
+    async def run_sync(
+        self,
+        work: Callable[[], T],
+        *,
+        where: Where,
+        interruptible: bool,
+        cancel: CancelToken,
+        label: str = "",
+    ) -> tuple[T, Place]:
+        """Run a function in the thread that waits for the run (in order), or in a worker thread.
+
+        A stop interrupts it (KeyboardInterrupt inside) unless it is not `interruptible`; then
+        this raises Interrupted. What the function raises, this raises.
+        """
+        ...
+
+    async def run_async(
+        self, work: Callable[[], Awaitable[T]], *, cancel: CancelToken, label: str = ""
+    ) -> tuple[T, Place]:
+        """Run a coroutine function on the loop of the thread that waits (the notebook's loop).
+
+        A stop cancels it; then this raises Interrupted.
+        """
+        ...
+
+
+class Interrupted(Exception):
+    """A stop ended this piece of work. Internal: it becomes `E_INTERRUPTED` at the edge."""
+
+
+def _no_namespace() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool host is told about the run that a call belongs to."""
+
+    run_id: str
+    session: str
+    turn_id: str = ""
+    tool_call_id: str = ""
+    package: str | None = None
+    agent: str | None = None
+    mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    policy: Any = None
+    validators: tuple[Any, ...] = ()
+    runner: CallRunner
+    namespace: Callable[[], Mapping[str, Any]] = _no_namespace
+    """The names of the notebook, where there is one."""
+    progress: Callable[[str, float | None], None] = lambda text, fraction: None
+
+    @property
+    def idempotency_key(self) -> str:
+        """Stable over crashes: run/turn/call."""
+        return f"{self.run_id}/{self.turn_id}/{self.tool_call_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutcome:
+    """What a tool host gives back for one call."""
+
+    result: ToolResult
+    ran_in: Place | None = None
+    started_at_ms: float | None = None
+    """`monotonic_ms()` at which the tool itself began (after any queue)."""
+    truncated: bool = False
+    tool_sha: str = ""
+    error_detail: str | None = None
+    """For the person: the last frames of what the tool raised."""
+    notes: tuple[str, ...] = ()
+
+
+class ToolHost(Protocol):
+    """A source that lists and runs tools."""
+
+    @property
+    def name(self) -> str:
+        """Stands in the traits of its tools."""
+        ...
+
+    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """What the model is shown now. Asked before every request."""
+        ...
+
+    async def execute(
+        self, call: ToolCall, context: ToolContext, cancel: CancelToken
+    ) -> ToolOutcome:
+        """Run one call. Never raises: whatever goes wrong is in the outcome."""
+        ...
+
+
+class Approver(Protocol):
+    """Decides about a call before it runs, asking the person where it must."""
+
+    async def review(self, call: ToolCall, context: ToolContext, cancel: CancelToken) -> Decision:
+        """Allow, deny or change one call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a composer adds to the next request."""
+
+    system_prompt: str
+    new_messages: tuple[Message, ...] = ()
+    """Directives and briefs; they enter the history and stay."""
+    node: str | None = None
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a composer says after a turn without calls."""
+
+    complete: bool = False
+    new_messages: tuple[Message, ...] = ()
+    """When there are some, the run goes on with them."""
+
+
+class Composer(Protocol):
+    """Knows what stands around the person's words: the base, and a workflow's directives."""
+
+    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
+        """Compose the base of the next request."""
+        ...
+
+    async def after_turn(self, turn: EngineTurn) -> Verdict:
+        """Judge a turn that asked for no tool."""
+        ...
+
+
+class Sink(Protocol):
+    """Takes the events of one run, on the engine thread. Raising detaches it."""
+
+    @property
+    def name(self) -> str:
+        """For the notice when it is detached."""
+        ...
+
+    def handle(self, event: Event) -> None:
+        """Take one event. Must not block for long."""
+        ...
+
+    def close(self) -> None:
+        """The run is over, or this sink was detached."""
+        ...
+
+
+class RunControls(Protocol):
+    """What a view may do to a run. Any thread."""
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop at once, or pause after the running turn."""
+        ...
+
+
+class Surface(Protocol):
+    """Where runs are shown: a notebook, a terminal, a script."""
+
+    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink | None:
+        """A view of one run. Called in the thread that starts the run."""
+        ...

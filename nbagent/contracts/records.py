@@ -1,0 +1,197 @@
+"""What is kept of a run: tool results and runs, turns, run records. Frozen values.
+
+Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child run.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from nbagent.contracts.canonical import dump_json, sha_of
+from nbagent.contracts.chat import ChatResponse, Message, Part, ToolSpec, Usage, Value
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import Limits
+
+Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
+StopReason = Literal[
+    "answered",
+    "workflow_complete",
+    "max_turns",
+    "loop_detected",
+    "budget",
+    "length",
+    "content_filter",
+    "stopped",
+    "error",
+]
+Place = Literal["main thread", "waiting thread", "worker thread", "engine loop", "notebook loop"]
+
+
+def turn_id(index: int) -> str:
+    """`C01` for the first turn of a conversation (index 1), `C100` after `C99`."""
+    return f"C{index:02d}"
+
+
+class ToolResult(Value):
+    """What came back from a tool: data, or an error."""
+
+    ok: bool
+    data: Any = None
+    """A JSON value."""
+    error: ErrorInfo | None = None
+    attachments: tuple[Part, ...] = ()
+    """Images and files that the model is given beside the data."""
+
+    def to_json(self) -> bytes:
+        """The tool message's content: `{ok, data}` or `{ok, error{code, message, details?}}`."""
+        if self.ok:
+            return dump_json({"ok": True, "data": self.data})
+        error = self.error or ErrorInfo("E_INTERNAL", "the tool failed without saying why")
+        body: dict[str, Any] = {"code": error.code, "message": error.message}
+        if error.details:
+            body["details"] = error.details
+        return dump_json({"ok": False, "error": body})
+
+    @classmethod
+    def failure(cls, error: ErrorInfo) -> ToolResult:
+        """A result that says what went wrong."""
+        return cls(ok=False, error=error)
+
+
+class ToolRun(Value):
+    """The execution of one tool call. Every call gets exactly one."""
+
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any] | None = None
+    """The arguments that were used; None when they were not a JSON object."""
+    result: ToolResult | None = None
+    """None only while it runs."""
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    """None when it never started."""
+    duration_ms: float = 0.0
+    """From start to end, without waiting."""
+    waited_ms: float = 0.0
+    """Waiting for a person's decision."""
+    ran_in: Place | None = None
+    approval: str | None = None
+    approved_by: str | None = None
+    truncated: bool = False
+    """The result was cut to fit its budget."""
+    repeat_n: int = 1
+    """How many times this call, with these arguments, was made in this run."""
+    tool_sha: str = ""
+    error_detail: str | None = None
+    """For the person: the last frames of what the tool raised."""
+    notes: tuple[str, ...] = ()
+
+
+class TurnRequest(Value):
+    """What a turn sent, by reference: the first `n_messages` of the run's conversation."""
+
+    n_messages: int
+    n_new: int
+    """How many of these the turn before had not sent."""
+    model: str
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Only what was set: `temperature`, `tool_choice`, …"""
+    system_sha: str = ""
+    toolset_sha: str = ""
+    n_tools: int = 0
+
+
+class EngineTurn(Value):
+    """One model request, its response, and the tool runs of the calls in it."""
+
+    id: str
+    run_id: str
+    index: int
+    """Counts the turns of the conversation from 1."""
+    phase_before: Phase = "Running"
+    request: TurnRequest
+    response: ChatResponse | None = None
+    """None when there was no answer, not even a part of one."""
+    tool_runs: tuple[ToolRun, ...] = ()
+    phase_after: Phase = "Running"
+    stop_reason: StopReason | None = None
+    started_at: datetime
+    duration_ms: float = 0.0
+    model_ms: float = 0.0
+    """From the request to the end of the response, retries included."""
+    ttft_ms: float | None = None
+    """From the request to the first token."""
+    cost_usd: float | None = None
+    """None when the price is unknown."""
+    node: str | None = None
+    agent: str | None = None
+    error: ErrorInfo | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What the model wrote in this turn."""
+        return self.response.message.text if self.response else ""
+
+
+class RunRecord(Value):
+    """One run, whole. It never changes after it ended.
+
+    `messages` are the run's own; the ones before them belong to the parent:
+    its conversation up to `shared_messages`.
+    """
+
+    version: int = 1
+    id: str
+    session: str
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    parent_id: str | None = None
+    shared_messages: int = 0
+    kind: Literal["start", "continue", "resume", "fork"] = "start"
+    cell_id: str | None = None
+    model: str
+    """`provider:model`."""
+    base_url: str | None = None
+    template: str | None = None
+    """The cell's text before `{{ expressions }}` were evaluated; None when it had none."""
+    prompt: str = ""
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    limits: Limits = Limits()
+    phase: Phase = "Running"
+    stop_reason: StopReason | None = None
+    error: ErrorInfo | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
+    duration_ms: float = 0.0
+    usage: Usage = Usage()
+    """Sum over the turns."""
+    cost_usd: float | None = None
+    """Sum over the turns; None when a price is unknown."""
+    notices: tuple[str, ...] = ()
+    system_prompts: dict[str, str] = Field(default_factory=dict[str, str])
+    """Text by `system_sha`."""
+    toolsets: dict[str, tuple[ToolSpec, ...]] = Field(
+        default_factory=dict[str, tuple[ToolSpec, ...]]
+    )
+    """Tool specs by `toolset_sha`."""
+    messages: tuple[Message, ...] = ()
+    turns: tuple[EngineTurn, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The last text that the model wrote."""
+        for turn in reversed(self.turns):
+            if turn.text:
+                return turn.text
+        return ""
+
+
+def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:
+    """Hash of what a model is shown of its tools, and of their definitions."""
+    if not tools:
+        return ""
+    return sha_of([[t.name, t.description, t.parameters, t.traits.sha] for t in tools])

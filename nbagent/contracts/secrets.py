@@ -1,0 +1,137 @@
+"""Who holds keys, and the filter that every sink passes its texts through.
+
+A `SecretKey` shows itself as `***`, cannot be pickled, and registers its literal and encoded
+forms with the filter; `redact` replaces each of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from typing import Any, NoReturn, cast
+from urllib.parse import quote, quote_plus
+
+MASK = "[redacted]"
+_SHORTEST = 8
+"""Shorter values (`none`, `ollama`) are placeholders; hiding them would garble ordinary text."""
+
+
+class SecretKey:
+    """A credential that does not leak by being printed, compared, pickled or walked over."""
+
+    __slots__ = ("__reveal",)
+
+    def __init__(self, text: str) -> None:
+        self.__reveal = lambda: text
+        register(text)
+
+    def reveal(self) -> str:
+        """The text itself. Only the transport calls this."""
+        return self.__reveal()
+
+    def __bool__(self) -> bool:
+        return bool(self.__reveal())
+
+    def __repr__(self) -> str:
+        return "SecretKey(***)"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SecretKey is never pickled")
+
+    def __copy__(self) -> SecretKey:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SecretKey:
+        return self
+
+
+class _Filter:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.forms: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+        self.longest = 0
+
+    def add(self, forms: set[str]) -> None:
+        with self.lock:
+            if forms <= self.forms:
+                return
+            self.forms = self.forms | forms
+            ordered = sorted(self.forms, key=len, reverse=True)
+            self.longest = len(ordered[0])
+            self.pattern = re.compile("|".join(map(re.escape, ordered)))
+
+
+_filter = _Filter()
+
+
+def register(text: str) -> None:
+    """Make `redact` hide this text in its literal, URL, base64 and JSON forms."""
+    text = text.strip()
+    if len(text) < _SHORTEST:
+        return
+    forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1]}
+    raw = text.encode("utf-8", "surrogatepass")
+    for shift in range(3):
+        # Base64 of a longer text that holds the key: three alignments, the blurred ends cut off.
+        coded = base64.b64encode(b"\0" * shift + raw).decode()
+        start = (0, 2, 3)[shift]
+        middle = coded[start : len(coded) - (4 if coded.endswith("=") else 0)]
+        if len(middle) >= _SHORTEST:
+            forms |= {middle, middle.replace("+", "-").replace("/", "_")}
+    _filter.add(forms)
+
+
+def redact(text: str) -> str:
+    """The text with every known secret replaced by `[redacted]`."""
+    pattern = _filter.pattern
+    return text if pattern is None else pattern.sub(MASK, text)
+
+
+def redact_json(value: Any) -> Any:
+    """A JSON value with every string in it (keys too) passed through `redact`."""
+    if _filter.pattern is None:
+        return value
+    return _walk(value)
+
+
+def _walk(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return {(redact(k) if isinstance(k, str) else k): _walk(v) for k, v in items.items()}
+    if isinstance(value, list | tuple):
+        return [_walk(v) for v in cast("list[Any]", value)]
+    return value
+
+
+class StreamFilter:
+    """`redact` for a text that arrives in pieces: holds back what may be the start of a secret."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What may be shown now."""
+        pattern = _filter.pattern
+        if pattern is None and not self._held:
+            return piece
+        text = redact(self._held + piece)
+        keep = 0
+        for size in range(min(len(text), _filter.longest - 1), 0, -1):
+            tail = text[-size:]
+            if any(form.startswith(tail) for form in _filter.forms):
+                keep = size
+                break
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """What was still held back."""
+        held, self._held = self._held, ""
+        return redact(held)

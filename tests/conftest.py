@@ -1,0 +1,34 @@
+"""For every test: no key in the environment, no network but loopback, a store of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+@pytest.fixture(autouse=True)
+def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Clear keys, close the network, keep the store under tmp_path."""
+    for name in list(os.environ):
+        if name.startswith(_KEYS):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "nbagent-home"))
+    # No model server of the developer's machine takes part in a test.
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    connect = socket.socket.connect
+
+    def only_loopback(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and not str(address[0]).startswith(_LOOPBACK):  # pyright: ignore[reportUnknownArgumentType]
+            raise AssertionError(f"a test reached for {address!r}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", only_loopback)
+    yield
