@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +14,7 @@ _LOOPBACK = ("127.", "::1", "localhost")
 
 
 @pytest.fixture(autouse=True)
-def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Clear keys, close the network, keep the store under tmp_path."""
     for name in list(os.environ):
         if name.startswith(_KEYS):
@@ -26,9 +25,8 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     connect = socket.socket.connect
 
     def only_loopback(self: socket.socket, address: Any) -> None:
-        if isinstance(address, tuple) and not str(address[0]).startswith(_LOOPBACK):  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(address, tuple) and not str(cast("Any", address)[0]).startswith(_LOOPBACK):
             raise AssertionError(f"a test reached for {address!r}")
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
-    yield
