@@ -15,7 +15,7 @@ class CancelToken:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], object]] = []
         self._set = False
         self.after_turn = False
 
@@ -35,7 +35,7 @@ class CancelToken:
             with suppress(Exception):
                 callback()
 
-    def on_set(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_set(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call back (at once when it is set already); returns a function that takes this back."""
         with self._lock:
             if not self._set:
@@ -44,6 +44,6 @@ class CancelToken:
         callback()
         return lambda: None
 
-    def _forget(self, callback: Callable[[], None]) -> None:
+    def _forget(self, callback: Callable[[], object]) -> None:
         with self._lock, suppress(ValueError):
             self._callbacks.remove(callback)

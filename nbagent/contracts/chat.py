@@ -6,13 +6,13 @@ Values only. What a provider's wire looks like belongs to its adapter.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -22,6 +22,18 @@ class Value(BaseModel):
     """Base of all records: frozen, lenient to fields that a newer version added."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+V = TypeVar("V", bound=Value)
+
+
+def redacted(value: V) -> V:
+    """The value with every known secret in it hidden; the value itself when it holds none."""
+    if not any_secret_known():
+        return value
+    plain = value.model_dump()
+    hidden = redact_json(plain)
+    return value if hidden == plain else type(value).model_validate(hidden)
 
 
 class TextPart(Value):

@@ -86,6 +86,11 @@ def register(text: str) -> None:
     _filter.add(forms)
 
 
+def any_secret_known() -> bool:
+    """Whether there is anything to hide; False lets hot paths skip the filter."""
+    return _filter.pattern is not None
+
+
 def redact(text: str) -> str:
     """The text with every known secret replaced by `[redacted]`."""
     pattern = _filter.pattern
@@ -105,8 +110,10 @@ def _walk(value: Any) -> Any:
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value)
         return {(redact(k) if isinstance(k, str) else k): _walk(v) for k, v in items.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_walk(v) for v in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple(_walk(v) for v in cast("tuple[Any, ...]", value))
     return value
 
 

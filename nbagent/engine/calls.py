@@ -1,0 +1,265 @@
+"""The tool calls of one turn: run side by side, answered in order, each with exactly one run.
+
+Asks the approver, hands calls to the host, counts repetitions. Does not touch the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.canonical import monotonic_ms, utc_now
+from nbagent.contracts.chat import ToolCall, ToolSpec, redacted
+from nbagent.contracts.errors import ErrorCode, ErrorInfo
+from nbagent.contracts.events import (
+    ApprovalRequested,
+    Event,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+)
+from nbagent.contracts.policy import Decision
+from nbagent.contracts.ports import Approver, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.records import ToolResult, ToolRun
+from nbagent.contracts.secrets import redact
+from nbagent.engine.repeats import Repeats, call_key
+from nbagent.engine.request import Mailbox
+
+_GRACE_S = 1.0
+"""After a stop an interruptible tool has so long to end; then the run goes on without it."""
+
+Emit = Callable[[Event], None]
+
+
+def failed_run(call: ToolCall, code: ErrorCode, message: str, *, repeat_n: int = 1) -> ToolRun:
+    """The run of a call that never started."""
+    return ToolRun(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        args=call.arguments,
+        result=ToolResult.failure(ErrorInfo(code, message)),
+        queued_at=utc_now(),
+        repeat_n=repeat_n,
+    )
+
+
+@dataclass(slots=True)
+class CallSet:
+    """The calls of one turn and what came of them."""
+
+    calls: tuple[ToolCall, ...]
+    host: ToolHost
+    context: ToolContext
+    cancel: CancelToken
+    repeats: Repeats
+    specs: dict[str, ToolSpec]
+    approver: Approver | None = None
+    runs: dict[int, ToolRun] = field(default_factory=dict[int, ToolRun])
+    """By position in `calls`; whole when `run` has ended."""
+
+    def ordered(self) -> tuple[ToolRun, ...]:
+        """The tool runs in the order of the calls."""
+        return tuple(self.runs[i] for i in range(len(self.calls)))
+
+    def planned(self) -> tuple[ToolRun, ...]:
+        """What the store is told before any of them starts."""
+        now = utc_now()
+        return tuple(
+            ToolRun(
+                tool_call_id=call.id,
+                tool_name=call.name,
+                args=call.arguments,
+                queued_at=now,
+                started_at=now,
+                tool_sha=spec.traits.sha if (spec := self.specs.get(call.name)) else "",
+            )
+            for call in self.calls
+        )
+
+    async def run(self) -> AsyncGenerator[Event]:
+        """Run all calls; yield what happens."""
+        mailbox: Mailbox[Event] = Mailbox()
+        keys = [call_key(c.name, c.arguments, c.arguments_raw) for c in self.calls]
+        counts = [self.repeats.begin(key) for key in keys]
+        tasks = [
+            asyncio.ensure_future(self._one(call, counts[i], mailbox.put))
+            for i, call in enumerate(self.calls)
+        ]
+        for task in tasks:
+            task.add_done_callback(lambda _: mailbox.wake())
+        loop = asyncio.get_running_loop()
+        watchdog = _Watchdog(loop, self, tasks, mailbox)
+        forget = self.cancel.on_set(lambda: loop.call_soon_threadsafe(watchdog.start))
+        try:
+            while len(self.runs) < len(tasks):
+                for event in self._collect(tasks, keys, mailbox, watchdog):
+                    yield event
+                if len(self.runs) < len(tasks):
+                    await mailbox.wait()
+        finally:
+            forget()
+            watchdog.cancel()
+            for task in tasks:
+                task.cancel()
+
+    def _collect(
+        self,
+        tasks: Sequence[asyncio.Future[ToolRun]],
+        keys: list[str],
+        mailbox: Mailbox[Event],
+        watchdog: _Watchdog,
+    ) -> list[Event]:
+        events: list[Event] = list(mailbox.take())
+        ended = [i for i, t in enumerate(tasks) if i not in self.runs and t.done()]
+        for i in ended:
+            self._settle(i, _result_of(tasks[i], self.calls[i]), keys[i], len(tasks), events)
+        if watchdog.overdue:
+            for i in range(len(tasks)):
+                if i not in self.runs:
+                    self._settle(i, _abandoned(self.calls[i]), keys[i], len(tasks), events)
+        return events
+
+    def _settle(self, i: int, run: ToolRun, key: str, n: int, events: list[Event]) -> None:
+        assert run.result is not None
+        run = run.model_copy(update={"result": self.repeats.end(key, run.result)})
+        self.runs[i] = run
+        pending = n - len(self.runs)
+        events.append(ToolCallFinished(self.context.run_id, self.context.turn_id, run, pending))
+
+    async def _one(self, call: ToolCall, repeat_n: int, emit: Emit) -> ToolRun:
+        if call.arguments is None:
+            return failed_run(call, "E_INVALID_ARGUMENTS", _not_an_object(call), repeat_n=repeat_n)
+        return await run_call(
+            call,
+            host=self.host,
+            context=self.context,
+            cancel=self.cancel,
+            approver=self.approver,
+            emit=emit,
+            repeat_n=repeat_n,
+        )
+
+    def interruptible(self, i: int) -> bool:
+        """Whether a stop may leave the call's tool behind."""
+        spec = self.specs.get(self.calls[i].name)
+        return spec is None or spec.traits.interruptible
+
+
+class _Watchdog:
+    """After a stop: gives the tools a grace, then lets the run go on without them."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        calls: CallSet,
+        tasks: Sequence[asyncio.Future[ToolRun]],
+        mailbox: Mailbox[Event],
+    ) -> None:
+        self.loop, self.calls, self.tasks, self.mailbox = loop, calls, tasks, mailbox
+        self.overdue = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self.timer is None:
+            self.timer = self.loop.call_later(_GRACE_S, self.check)
+
+    def check(self) -> None:
+        left = [i for i, task in enumerate(self.tasks) if not task.done()]
+        if any(not self.calls.interruptible(i) for i in left):
+            self.timer = self.loop.call_later(_GRACE_S, self.check)
+            return
+        for i in left:
+            self.tasks[i].cancel()
+        self.overdue = True
+        self.mailbox.wake()
+
+    def cancel(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+def _result_of(task: asyncio.Future[ToolRun], call: ToolCall) -> ToolRun:
+    if task.cancelled():
+        return _abandoned(call)
+    error = task.exception()
+    if error is None:
+        return task.result()
+    # A host never raises; one that does is a defect, and still the call gets its one result.
+    return failed_run(call, "E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
+
+
+def _abandoned(call: ToolCall) -> ToolRun:
+    run = failed_run(call, "E_INTERRUPTED", "the person stopped the run; the tool was left behind")
+    return run.model_copy(update={"started_at": run.queued_at})
+
+
+def _not_an_object(call: ToolCall) -> str:
+    seen = call.arguments_raw[:200]
+    return f"the arguments are not a JSON object: {seen!r}; send one object, keys in double quotes"
+
+
+async def run_call(
+    call: ToolCall,
+    *,
+    host: ToolHost,
+    context: ToolContext,
+    cancel: CancelToken,
+    approver: Approver | None = None,
+    emit: Emit = lambda event: None,
+    repeat_n: int = 1,
+) -> ToolRun:
+    """Run one call whose arguments are an object: ask, execute, time it."""
+    queued_at, queued_ms = utc_now(), monotonic_ms()
+    loop = asyncio.get_running_loop()
+
+    def progress(text: str, fraction: float | None) -> None:
+        event = ToolProgress(context.turn_id, call.id, redact(text), fraction)
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(emit, event)
+
+    context = replace(context, tool_call_id=call.id, progress=progress)
+    decision = Decision()
+    if approver is not None and not cancel.is_set:
+        emit(ApprovalRequested(context.turn_id, call.id, call.name, call.arguments or {}))
+        decision = await approver.review(call, context, cancel)
+        if decision.arguments is not None:
+            call = call.model_copy(update={"arguments": decision.arguments})
+    if cancel.is_set:
+        outcome = _refused("E_INTERRUPTED", "the person stopped the run before the tool began")
+    elif decision.approval == "denied":
+        outcome = _refused("E_DENIED", decision.reason or "the person denied this call")
+    else:
+        emit(ToolCallStarted(context.turn_id, call.id, call.name, call.arguments or {}))
+        outcome = await host.execute(call, context, cancel)
+    ended_ms = monotonic_ms()
+    began_ms = outcome.started_at_ms
+    if began_ms is None and outcome.ran_in is not None:
+        began_ms = queued_ms + decision.waited_ms
+    return ToolRun(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        args=call.arguments,
+        result=redacted(outcome.result),
+        queued_at=queued_at,
+        started_at=None
+        if began_ms is None
+        else queued_at + timedelta(milliseconds=began_ms - queued_ms),
+        duration_ms=0.0 if began_ms is None else max(0.0, ended_ms - began_ms),
+        waited_ms=decision.waited_ms,
+        ran_in=outcome.ran_in,
+        approval=decision.approval if decision.by else None,
+        approved_by=decision.by or None,
+        truncated=outcome.truncated,
+        repeat_n=repeat_n,
+        tool_sha=outcome.tool_sha,
+        error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
+        notes=outcome.notes,
+    )
+
+
+def _refused(code: ErrorCode, message: str) -> ToolOutcome:
+    return ToolOutcome(result=ToolResult.failure(ErrorInfo(code, message)))

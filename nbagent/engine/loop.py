@@ -1,0 +1,133 @@
+"""The loop itself: turn after turn until the run stops, with the record that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from nbagent.contracts.canonical import monotonic_ms, utc_now
+from nbagent.contracts.chat import Message, Usage
+from nbagent.contracts.events import (
+    Event,
+    MessagesAdded,
+    RunFinished,
+    RunStarted,
+    TurnFinished,
+)
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.engine.plan import EnginePlan
+from nbagent.engine.repeats import Repeats
+from nbagent.engine.turn import Counts, End, Turn
+
+
+async def run_engine(plan: EnginePlan) -> AsyncGenerator[Event]:
+    """Run to a stop point. When the generator is resumed after a yield, the event is kept.
+
+    Nobody cancels the task that iterates this: set `plan.cancel`, and it ends by itself with
+    TurnFinished and RunFinished. Failures of the model or of tools are events, not exceptions.
+    """
+    run = _Run(plan)
+    yield RunStarted(plan.run)
+    while run.end.phase == "Running":
+        async for event in run.turn():
+            yield event
+    yield RunFinished(run.record())
+
+
+class _Run:
+    """The state of one run: its history, which only grows, and its turns."""
+
+    def __init__(self, plan: EnginePlan) -> None:
+        self.plan = plan
+        self.history: list[Message] = [*plan.history, *plan.run.messages]
+        self.own: list[Message] = list(plan.run.messages)
+        self.turns: list[EngineTurn] = []
+        self.counts = Counts()
+        self.repeats = Repeats(plan.run.limits)
+        self.end = End()
+        self.sent = len(plan.history)
+        self.system_prompts: dict[str, str] = {}
+        self.toolsets = dict(plan.run.toolsets)
+        self.began_ms = monotonic_ms()
+
+    def add(self, messages: tuple[Message, ...]) -> None:
+        self.history.extend(messages)
+        self.own.extend(messages)
+
+    async def turn(self) -> AsyncGenerator[Event]:
+        plan = self.plan
+        index = plan.first_index + len(self.turns)
+        tools = tuple(plan.host.visible_tools(replace(plan.context, turn_id="")))
+        composition = await plan.composer.before_turn(tools)
+        if composition.new_messages:
+            self.add(composition.new_messages)
+            yield MessagesAdded(plan.run.id, composition.new_messages)
+        turn = Turn(
+            plan=plan,
+            index=index,
+            history=self.history,
+            n_new=len(self.history) - self.sent,
+            composition=composition,
+            tools=tools,
+            counts=self.counts,
+            repeats=self.repeats,
+        )
+        self.sent = len(self.history)
+        async for event in turn.run():
+            yield event
+        directives: tuple[Message, ...] = ()
+        if turn.end.stop_reason == "answered" and turn.finished is not None:
+            verdict = await plan.composer.after_turn(turn.finished)
+            if verdict.complete:
+                turn.complete()
+            elif verdict.new_messages:
+                directives = verdict.new_messages
+                turn.go_on()
+        yield self._keep(turn)
+        if directives:
+            self.add(directives)
+            yield MessagesAdded(plan.run.id, directives)
+
+    def _keep(self, turn: Turn) -> TurnFinished:
+        finished = turn.finished
+        assert finished is not None
+        self.add(turn.messages)
+        self.turns.append(finished)
+        self.end = turn.end
+        self.counts.turns += 1
+        if finished.response is not None and finished.response.usage is not None:
+            self.counts.tokens += finished.response.usage.total_tokens
+        self.counts.cost_usd += finished.cost_usd or 0.0
+        request = finished.request
+        if request.system_sha:
+            self.system_prompts[request.system_sha] = turn.composition.system_prompt
+        if request.toolset_sha:
+            self.toolsets[request.toolset_sha] = turn.tools
+        return TurnFinished(finished, turn.messages, turn.composition.system_prompt, turn.tools)
+
+    def record(self) -> RunRecord:
+        """The record as it ends."""
+        usage, cost = Usage(), 0.0
+        known = True
+        for turn in self.turns:
+            if turn.response is None:
+                continue
+            usage = usage + (turn.response.usage or Usage())
+            known = known and turn.cost_usd is not None
+            cost += turn.cost_usd or 0.0
+        return self.plan.run.model_copy(
+            update={
+                "phase": self.end.phase,
+                "stop_reason": self.end.stop_reason,
+                "error": self.end.error,
+                "ended_at": utc_now(),
+                "duration_ms": monotonic_ms() - self.began_ms,
+                "usage": usage,
+                "cost_usd": cost if known else None,
+                "notices": tuple(self.plan.notices),
+                "system_prompts": self.system_prompts,
+                "toolsets": self.toolsets,
+                "messages": tuple(self.own),
+                "turns": tuple(self.turns),
+            }
+        )

@@ -1,0 +1,42 @@
+"""What the engine is given for one run: values, ports, and where the conversation stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import Message, Usage
+from nbagent.contracts.ports import Approver, ChatClient, Composer, ToolContext, ToolHost
+from nbagent.contracts.records import RunRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class EnginePlan:
+    """One run, ready to start."""
+
+    run: RunRecord
+    """As it begins: phase Running, `messages` are the words it adds, no turns."""
+    history: tuple[Message, ...] = ()
+    """The conversation before this run's own messages."""
+    client: ChatClient
+    model: str
+    """The provider's own name of the model."""
+    host: ToolHost
+    composer: Composer
+    context: ToolContext
+    """Without turn and call; the engine fills these in."""
+    cancel: CancelToken
+    approver: Approver | None = None
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of ChatRequest that the person set: `temperature`, `tool_choice`, …"""
+    stream: bool = True
+    first_index: int = 1
+    """Index of the first turn; a child goes on counting where its parent stood."""
+    requests_before: int = 0
+    """Requests since the person's last words, before this run."""
+    price: Callable[[Usage, str], float | None] = lambda usage, model: None
+    """Cost in USD of one response's usage, from the usage and the model that answered."""
+    notices: list[str] = field(default_factory=list[str])
+    """What others (the store, a detached sink) told the person; ends up in the record."""
