@@ -1,0 +1,60 @@
+"""Tool names on the wire and back. Deterministic: history and prompt caches depend on it.
+
+Providers allow letters, digits, `_` and `-`, at most 64; nbagent's names may have dots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nbagent.contracts.canonical import sha256_hex
+
+_LONGEST = 64
+_CUT_AT = 55
+_OTHER = re.compile(r"[^A-Za-z0-9_-]")
+_LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_LEAKED = re.compile(r"(?:functions|default_api|tools?)[.:]")
+"""Prefixes that models copy from their own prompt format into the name."""
+
+
+class WireNames:
+    """The names of one toolset, both ways."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._to_wire: dict[str, str] = {}
+        self._from_wire: dict[str, str] = {}
+        ordered = list(dict.fromkeys(names))
+        # Names that are legal as they are keep themselves, whatever the order of the tools.
+        for name in sorted(ordered, key=lambda name: _LEGAL.fullmatch(name) is None):
+            wire = wire_name(name)
+            if wire in self._from_wire:
+                wire = _hashed(wire, name)
+            self._to_wire[name] = wire
+            self._from_wire[wire] = name
+
+    def to_wire(self, name: str) -> str:
+        """The name that a provider is given; also for tools that are no longer offered."""
+        return self._to_wire.get(name) or wire_name(name)
+
+    def from_wire(self, text: str) -> str | None:
+        """The tool that the model means, or None when there is none of this name."""
+        found = self._lookup(text)
+        if found is None and (leaked := _LEAKED.match(text)):
+            found = self._lookup(text[leaked.end() :])
+        return found
+
+    def _lookup(self, text: str) -> str | None:
+        return self._from_wire.get(text, text if text in self._to_wire else None)
+
+
+def wire_name(name: str) -> str:
+    """The wire form of a name that no other tool has taken."""
+    wire = _OTHER.sub("_", name.replace(".", "__"))
+    if not wire or wire[0].isdigit() or wire[0] == "-":
+        wire = "t_" + wire
+    return wire if len(wire) <= _LONGEST else _hashed(wire, name)
+
+
+def _hashed(wire: str, name: str) -> str:
+    return f"{wire[:_CUT_AT]}_{sha256_hex(name)[:8]}"

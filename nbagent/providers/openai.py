@@ -1,0 +1,366 @@
+"""The `openai` provider: Chat Completions, at OpenAI and at every server that speaks it.
+
+Owns the exchange: attempts, retries, parameters that a server refuses. The shape of requests is
+in `openai_request`, of answers in `openai_answer`, the bytes in `http`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    ModelInfo,
+    ProviderConfig,
+    ResponseMeta,
+)
+from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.secrets import redact
+from nbagent.providers.base import Provider, is_loopback, origin, whole_response
+from nbagent.providers.http import BETWEEN_BYTES_S, HttpClient
+from nbagent.providers.openai_answer import AnswerFold, AnswerReader
+from nbagent.providers.openai_request import (
+    Dialect,
+    HistoryEncoder,
+    Toolset,
+    join_body,
+    request_params,
+)
+from nbagent.providers.refusals import Refusals
+from nbagent.providers.retry import RetryPolicy
+
+NAME = "openai"
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_ENCODERS = 8
+_LIST_TIMEOUT_S = 30.0
+_AFTER_THE_END_S = 0.05
+"""A connection that is not at its end so long after `[DONE]` is dropped instead of kept."""
+_CONTEXT_FIELDS = (
+    "context_length",
+    "max_model_len",
+    "context_window",
+    "max_context_length",
+    "loaded_context_length",
+)
+_CAPABILITIES = {
+    "tools": "tools",
+    "function_calling": "tools",
+    "vision": "vision",
+    "image": "vision",
+    "reasoning": "reasoning",
+}
+
+
+class OpenAIClient:
+    """Talks Chat Completions to one server."""
+
+    def __init__(self, config: ProviderConfig, *, retry: RetryPolicy | None = None) -> None:
+        self._config = config
+        self._base_url = normal_base_url(config.base_url or DEFAULT_BASE_URL)
+        self._dialect = Dialect.of(self._base_url)
+        self._retry = retry or RetryPolicy()
+        headers = {
+            "OpenAI-Organization": config.organization_id,
+            "OpenAI-Project": config.project_id,
+            **config.headers,
+        }
+        if clash := {"messages", "tools"} & config.extra_body.keys():
+            raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
+        self._http = HttpClient(
+            self._base_url,
+            key=config.api_key,
+            headers={name: text for name, text in headers.items() if text},
+        )
+        self._toolset = Toolset(())
+        self._encoders: dict[tuple[str, int], HistoryEncoder] = {}
+
+    def __repr__(self) -> str:
+        return f"OpenAIClient({self._http.address.shown!r})"
+
+    @property
+    def provider(self) -> str:
+        """`openai`."""
+        return NAME
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """One request, one whole answer."""
+        return await whole_response(self._exchange(request, stream=False), notify)
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """One request, its answer in chunks; the last one has `done` and `response`."""
+        return self._exchange(request, stream=True)
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The models that the server offers."""
+        within = min(_LIST_TIMEOUT_S, self._config.timeout_s)
+        answer = await self._http.send(
+            "GET", "/models", deadline=asyncio.get_running_loop().time() + within
+        )
+        try:
+            body = await answer.read()
+        finally:
+            await answer.close()
+        try:
+            return _models(load_json(body))
+        except (ValueError, RecursionError):
+            pass
+        raise ModelError(
+            f"{self._http.address.shown}/models did not answer with a list of models;"
+            " check the base URL.",
+            code="LLM_BAD_RESPONSE",
+        )
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.close()
+
+    async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
+        """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
+        self._check_key()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.timeout_s
+        exchange = _Exchange(request, self._toolset_of(request), stream, deadline)
+        refusals = Refusals.of(self._base_url, request.model)
+        tools = bool(request.tools)
+        failed, waited_s = 0, 0.0
+        while True:
+            params = self._params(exchange)
+            changed = refusals.apply(params, tools=tools)
+            reader = AnswerReader(self._fold(exchange))
+            shown = False
+            fault: ModelError | None = None
+            try:
+                async with aclosing(self._attempt(exchange, params, reader)) as chunks:
+                    async for chunk in chunks:
+                        shown = True
+                        yield chunk
+            except ModelError as error:
+                fault = error
+            except Exception as error:
+                said = redact(f"{type(error).__name__}: {error}")
+                fault = ModelError(f"the client failed ({said}); please report it.")
+            if fault is not None and not shown and _is_filtered(fault):
+                exchange.request_id, fault = fault.request_id, None
+                reader.fold.refuse()
+            if fault is None:
+                yield _last_chunk(reader, exchange, failed, waited_s, changed)
+                return
+            if shown:
+                raise fault
+            if lesson := refusals.learn(fault, params, tools=tools):
+                yield _notice("dropped_param", f"{lesson}.", fault)
+                continue
+            failed += 1
+            wait_s = self._retry.wait_s(fault, failed, deadline - loop.time())
+            if wait_s is None:
+                raise fault
+            text = f"{fault.message} Trying again in {wait_s:.1f} s."
+            yield _notice("retry", text, fault, attempt=failed, wait_s=wait_s)
+            waited_s += wait_s
+            await asyncio.sleep(wait_s)
+
+    async def _attempt(
+        self, exchange: _Exchange, params: dict[str, Any], reader: AnswerReader
+    ) -> AsyncGenerator[ChatChunk]:
+        """One request on the wire."""
+        answer = await self._http.send(
+            "POST",
+            "/chat/completions",
+            self._body(exchange, params),
+            deadline=exchange.deadline,
+            between_bytes_s=BETWEEN_BYTES_S if exchange.stream else self._config.timeout_s,
+        )
+        exchange.request_id = answer.request_id
+        try:
+            async with aclosing(answer.pieces()) as pieces:
+                async for piece in pieces:
+                    for chunk in reader.feed(piece):
+                        yield chunk
+                    if reader.done:
+                        answer.hurry(_AFTER_THE_END_S)
+        except ModelError:
+            # A connection that breaks after the end of the answer takes nothing away.
+            if not reader.complete:
+                raise
+        finally:
+            await answer.close()
+        for chunk in reader.end():
+            yield chunk
+
+    def _fold(self, exchange: _Exchange) -> AnswerFold:
+        return AnswerFold(
+            exchange.toolset.names,
+            provider=NAME,
+            origin=self._dialect.origin,
+            model=exchange.request.model,
+        )
+
+    def _toolset_of(self, request: ChatRequest) -> Toolset:
+        # Comparing tuples of the same objects is a comparison of pointers.
+        if self._toolset.tools is not request.tools and self._toolset.tools != request.tools:
+            self._toolset = Toolset(request.tools)
+        return self._toolset
+
+    def _params(self, exchange: _Exchange) -> dict[str, Any]:
+        params = request_params(
+            exchange.request, self._dialect, exchange.toolset, stream=exchange.stream
+        )
+        params.update(self._config.extra_body)
+        return params
+
+    def _body(self, exchange: _Exchange, params: dict[str, Any]) -> bytes:
+        request, toolset = exchange.request, exchange.toolset
+        key = (request.model, id(toolset))
+        encoder = self._encoders.get(key)
+        if encoder is None or encoder.toolset is not toolset:
+            if len(self._encoders) >= _ENCODERS:
+                del self._encoders[next(iter(self._encoders))]
+            encoder = HistoryEncoder(self._dialect, request.model, toolset)
+            self._encoders[key] = encoder
+        messages = encoder.encode(request.system_prompt, request.messages)
+        tools = toolset.encoded if request.tools else None
+        if self._dialect.omit_tools_for_none and request.tool_choice == "none":
+            # Mistral garbles its answer and Groq refuses when tools come with a choice of none.
+            tools = None
+            params = {name: value for name, value in params.items() if name != "tool_choice"}
+        return join_body(params, messages, tools)
+
+    def _check_key(self) -> None:
+        if self._config.api_key is None and self._dialect.origin == origin(DEFAULT_BASE_URL):
+            raise ModelError(
+                "there is no key for api.openai.com; set OPENAI_API_KEY or LLM_API_KEY, or name"
+                " another server with --base-url.",
+                code="LLM_AUTH_FAILED",
+            )
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """What stays the same over the attempts of one request."""
+
+    request: ChatRequest
+    toolset: Toolset
+    stream: bool
+    deadline: float
+    request_id: str | None = None
+
+
+def normal_base_url(text: str) -> str:
+    """A base URL as it was meant: with a scheme, without `/chat/completions`, with a path."""
+    text = text.strip()
+    if "://" not in text:
+        host = text.split("/")[0].split(":")[0]
+        text = f"{'http' if is_loopback(host) else 'https'}://{text}"
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+    except ValueError:
+        raise UsageError(f"the base URL {text!r} cannot be read; check it.") from None
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
+    # A bare host means its /v1; DeepSeek alone has no need of it.
+    if not path and not parts.path.rstrip("/") and not host.endswith("deepseek.com"):
+        path = "/v1"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+def _is_filtered(fault: ModelError) -> bool:
+    """Azure refuses a prompt by a 400: that is the end of a turn, not a failure."""
+    return fault.status == 400 and fault.details.get("code") == "content_filter"
+
+
+def _notice(
+    kind: Literal["retry", "dropped_param"],
+    text: str,
+    fault: ModelError,
+    *,
+    attempt: int = 0,
+    wait_s: float = 0.0,
+) -> ChatChunk:
+    return ChatChunk(notice=ClientNotice(kind, text, attempt, wait_s, fault.info))
+
+
+def _last_chunk(
+    reader: AnswerReader,
+    exchange: _Exchange,
+    retries: int,
+    waited_s: float,
+    changed: tuple[str, ...],
+) -> ChatChunk:
+    meta = ResponseMeta(
+        request_id=exchange.request_id,
+        retries=retries,
+        retry_wait_ms=waited_s * 1000,
+        dropped_params=changed,
+    )
+    response = reader.fold.response(meta)
+    return ChatChunk(
+        done=True,
+        finish_reason=response.finish_reason,
+        usage=response.usage,
+        response=response,
+    )
+
+
+def _models(body: Any) -> list[ModelInfo]:
+    """The models of a list in any of the shapes that servers use."""
+    found = json_object(body)
+    listed: Any = (found.get("data") or found.get("models")) if found is not None else body
+    if listed is None and found is not None and "data" in found:
+        listed = []
+    if not isinstance(listed, list):
+        raise ValueError("no list of models")
+    models: list[ModelInfo] = []
+    for item in cast("list[Any]", listed):
+        model = json_object(item) or {}
+        name = item if isinstance(item, str) else model.get("id") or model.get("name")
+        if isinstance(name, str):
+            models.append(
+                ModelInfo(
+                    id=name, context_length=_context(model), capabilities=_capabilities(model)
+                )
+            )
+    return models
+
+
+def _context(model: dict[str, Any]) -> int | None:
+    for name in _CONTEXT_FIELDS:
+        value = model.get(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _capabilities(model: dict[str, Any]) -> tuple[str, ...]:
+    said: set[str] = set()
+    for name in ("capabilities", "supported_parameters"):
+        value = model.get(name)
+        if isinstance(value, dict):
+            said |= {key for key, on in cast("dict[str, Any]", value).items() if on}
+        elif isinstance(value, list):
+            said |= {item for item in cast("list[Any]", value) if isinstance(item, str)}
+    modalities = (json_object(model.get("architecture")) or {}).get("input_modalities")
+    if isinstance(modalities, list):
+        said |= {item for item in cast("list[Any]", modalities) if isinstance(item, str)}
+    return tuple(sorted({_CAPABILITIES[name] for name in said if name in _CAPABILITIES}))
+
+
+PROVIDER = Provider(
+    name=NAME,
+    open=OpenAIClient,
+    key_variables=("OPENAI_API_KEY", "LLM_API_KEY"),
+    base_url_variables=("OPENAI_BASE_URL", "LLM_BASE_URL"),
+    default_base_url=DEFAULT_BASE_URL,
+    default_model="gpt-5.4",
+    needs_key=True,
+)
