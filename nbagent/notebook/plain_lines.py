@@ -1,0 +1,125 @@
+"""Events → plain lines while they happen: for terminal IPython, scripts and `echo=True`.
+
+A sink that writes to a callable. Knows no notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nbagent.contracts import events
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.secrets import StreamFilter
+from nbagent.notebook.static_text import call_line, facts_line, foot_line
+from nbagent.notebook.view_state import offline_words, view_of
+from nbagent.notebook.view_turn import error_words, summary_of
+from nbagent.notebook.visible import arguments_in_short, clean, seconds, visible
+
+
+class PlainPrinter:
+    """Prints turns, calls with their results, and the text as it streams."""
+
+    name = "plain lines"
+
+    def __init__(self, write: Callable[[str], object], *, stream: bool = True) -> None:
+        """Print by `write`, which gets whole lines or pieces of them, `\\n` included.
+
+        Args:
+            write: for example `sys.stdout.write`.
+            stream: False prints each turn's text when it is whole.
+        """
+        self._write = write
+        self._stream = stream
+        self._open = ""
+        """What the unfinished line at the end belongs to: `text`, `reasoning` or nothing."""
+        self._filter = StreamFilter()
+        self._streamed: set[str] = set()
+        """Turns whose text came in pieces."""
+
+    def handle(self, event: events.Event) -> None:
+        """Take one event."""
+        match event:
+            case events.RunStarted(run=run):
+                self._begin(run)
+            case events.TextDelta(turn_id=turn_id, text=text):
+                self._piece("text", turn_id, text)
+            case events.ReasoningDelta(turn_id=turn_id, text=text):
+                self._piece("reasoning", turn_id, text)
+            case events.ToolCallStarted():
+                call = f"{visible(event.tool_name)}({arguments_in_short(event.args)})"
+                self._line(f"{event.turn_id}  {call} …")
+            case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
+                self._result(turn_id, run)
+            case events.ToolProgress() if event.text:
+                self._line(f"     {visible(event.text)}")
+            case events.ApprovalRequested():
+                call = f"{visible(event.tool_name)}({arguments_in_short(event.args)})"
+                self._line(f"{event.turn_id}  ? waiting for you: {call}")
+            case events.Retrying():
+                why = error_words(event.error) or visible(event.text)
+                self._line(f"     again in {event.wait_s:.1f} s: {why}")
+            case events.Waiting(text=text):
+                self._line(f"     {visible(text)}")
+            case events.Notice(level=level, text=text):
+                self._line(f"     {'note' if level == 'info' else level}: {visible(text)}")
+            case events.TurnFinished(turn=turn):
+                self._turn(turn)
+            case events.RunFinished(run=run):
+                self._end(run)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """End the line that is still open."""
+        self._break()
+
+    def _begin(self, run: RunRecord) -> None:
+        self._line(f"… Running · {visible(run.model)}")
+        if words := offline_words(run.model):
+            self._line(words)
+
+    def _line(self, text: str) -> None:
+        self._break()
+        self._write(f"{text}\n")
+
+    def _break(self) -> None:
+        if self._open:
+            self._write(f"{clean(self._filter.flush())}\n")
+            self._open = ""
+
+    def _piece(self, kind: str, turn_id: str, text: str) -> None:
+        if not self._stream:
+            return
+        if self._open != kind:
+            self._break()
+            self._write(f"{turn_id}  {'(thinking) ' if kind == 'reasoning' else ''}")
+            self._open = kind
+        if kind == "text":
+            self._streamed.add(turn_id)
+        self._write(clean(self._filter.feed(text)))
+
+    def _result(self, turn_id: str, run: ToolRun) -> None:
+        words = summary_of([run], [])["calls"][0]
+        where = f"  ({run.ran_in})" if run.ran_in else ""
+        self._line(f"{turn_id}  {call_line(words)}{where}")
+        if run.error_detail:
+            for line in visible(run.error_detail).splitlines():
+                self._line(f"     {line}")
+
+    def _turn(self, turn: EngineTurn) -> None:
+        self._break()
+        if turn.text and turn.id not in self._streamed:
+            self._line(f"{turn.id}  {clean(turn.text)}")
+        if turn.error:
+            self._line(f"{turn.id}  ✕ {error_words(turn.error)}")
+        usage = turn.response.usage if turn.response else None
+        tokens = f"{usage.total_tokens:,} tok · " if usage and usage.total_tokens else ""
+        self._line(f"     {tokens}{seconds(turn.duration_ms)}")
+
+    def _end(self, run: RunRecord) -> None:
+        state = view_of(run)
+        status = state["status"]
+        self._line(f"{status['mark']} {status['word']} · {facts_line(state)}")
+        if state["error"]:
+            self._line(f"✕ {state['error']}")
+        self._line(foot_line(state))

@@ -1,0 +1,359 @@
+"""One turn of a record → its part of the picture: line, cards, request, times.
+
+Pure. What a run adds around its turns is in `view_state`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from nbagent.contracts.chat import (
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    ResponseMeta,
+    TextPart,
+    ToolSpec,
+)
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
+from nbagent.notebook.markdown_tree import MAX_CHARS, Node, tree_of, words_of
+from nbagent.notebook.view_types import (
+    Block,
+    CallWords,
+    ImageView,
+    MessageView,
+    RequestView,
+    Segment,
+    Summary,
+    ToolPhase,
+    ToolView,
+    TurnView,
+)
+from nbagent.notebook.visible import (
+    arguments_in_short,
+    as_text,
+    clean,
+    count,
+    cut,
+    duration,
+    in_short,
+    one_line,
+    seconds,
+    visible,
+)
+
+REASONING_CHARS = 12_000
+ARGUMENTS_CHARS = 4_000
+RESULT_CHARS = 3_000
+_MESSAGE_CHARS = 600
+_SYSTEM_CHARS = 3_000
+_CALLS_IN_LINE = 4
+_IMAGES = 2
+_IMAGE_CHARS = 300_000
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_IMAGE_STARTS = {"image/png": "iVBORw0KGgo", "image/jpeg": "/9j/"}
+
+
+def block(text: str, limit: int, *, has_all: str) -> Block:
+    """A text within its limit."""
+    shown, note = cut(text, limit, has_all=has_all)
+    return {"text": shown, "note": note}
+
+
+def empty_turn(turn_id: str) -> TurnView:
+    """A turn of which nothing is known yet."""
+    return {
+        "id": turn_id,
+        "phase": "running",
+        "who": "",
+        "summary": {"calls": [], "more": 0, "text": "", "error": ""},
+        "numbers": "",
+        "reasoning": {"text": "", "note": ""},
+        "text": {"text": "", "note": ""},
+        "tree": [],
+        "drafts": [],
+        "tools": [],
+        "request": {
+            "words": "",
+            "earlier": "",
+            "messages": [],
+            "tools": "",
+            "params": "",
+            "system": {"text": "", "note": ""},
+        },
+        "notices": [],
+        "error": "",
+    }
+
+
+def turn_view(turn: EngineTurn, place: int, request: RequestView) -> TurnView:
+    """The part of one turn.
+
+    Args:
+        turn: the turn, whole or (while its tools run) without their results.
+        place: its place in `run.turns`, from 0: the notes on cut texts name it.
+        request: from `request_view`.
+    """
+    path = f"run.turns[{place}]"
+    view = empty_turn(turn.id)
+    message = turn.response.message if turn.response else None
+    if message is not None:
+        reasoning = clean(message.reasoning or "")
+        view["reasoning"] = block(
+            reasoning, REASONING_CHARS, has_all=f"{path}.response.message.reasoning"
+        )
+        view["text"] = block(clean(message.text), MAX_CHARS, has_all=f"{path}.text")
+        view["tree"] = tree_of(view["text"]["text"])
+    view["phase"] = "failed" if _is_failure(turn.error) else "done"
+    view["who"] = " · ".join(visible(name) for name in (turn.agent, turn.node) if name)
+    view["tools"] = [
+        tool_view(run, f"{path}.tool_runs[{i}]") for i, run in enumerate(turn.tool_runs)
+    ]
+    view["request"] = request
+    view["notices"] = [*_told_by(turn), *map(visible, turn.notices)]
+    view["error"] = error_words(turn.error)
+    # A limit or a stop ended the run, not this turn; the run's own line says so.
+    failure = turn.error if _is_failure(turn.error) else None
+    view["summary"] = summary_of(turn.tool_runs, view["tree"], failure)
+    view["numbers"] = _numbers(turn)
+    return view
+
+
+def error_words(error: ErrorInfo | None) -> str:
+    """`CODE: message`; empty when there is no error."""
+    return visible(f"{error.code}: {error.message}") if error else ""
+
+
+def _is_failure(error: ErrorInfo | None) -> bool:
+    return error is not None and not error.code.startswith("ENGINE_")
+
+
+def _numbers(turn: EngineTurn) -> str:
+    usage = turn.response.usage if turn.response else None
+    time = seconds(turn.duration_ms)
+    return f"{count(usage.total_tokens)} tok · {time}" if usage and usage.total_tokens else time
+
+
+def _told_by(turn: EngineTurn) -> list[str]:
+    """What the response itself says about how it came to be."""
+    if turn.response is None:
+        return []
+    meta, told = turn.response.meta, list[str]()
+    if meta.retries:
+        times = "1 retry" if meta.retries == 1 else f"{meta.retries} retries"
+        told.append(f"{times}, waited {seconds(meta.retry_wait_ms)}")
+    if meta.dropped_params:
+        names = ", ".join(map(visible, meta.dropped_params))
+        told.append(f"left out, because the server refused it: {names}")
+    if meta.source == "cache":
+        told.append("answered from the cache")
+    if turn.response.finish_reason == "length":
+        told.append("cut off at the limit of tokens")
+    if turn.response.finish_reason == "content_filter":
+        told.append("cut off by the provider's content filter")
+    return told
+
+
+def summary_of(
+    runs: Sequence[ToolRun], tree: Sequence[Node], error: ErrorInfo | None = None
+) -> Summary:
+    """A turn's line."""
+    words = "" if runs else one_line("".join(words_of(tree)), 110)
+    return {
+        "calls": [_call_words(run) for run in runs[:_CALLS_IN_LINE]],
+        "more": max(0, len(runs) - _CALLS_IN_LINE),
+        "text": words,
+        "error": one_line(error_words(error), 110),
+    }
+
+
+def _call_words(run: ToolRun) -> CallWords:
+    result = run.result
+    outcome = ""
+    if result is not None:
+        outcome = in_short(result.data) if result.ok else _code(result)
+        if result.ok and result.data is None and result.attachments:
+            outcome = "1 image" if len(result.attachments) == 1 else "images"
+    return {
+        "name": one_line(visible(run.tool_name), 48),
+        "arguments": arguments_in_short(run.args),
+        "phase": _phase(run),
+        "outcome": outcome,
+    }
+
+
+def _phase(run: ToolRun) -> ToolPhase:
+    if run.result is None:
+        return "running" if run.started_at else "queued"
+    return "ok" if run.result.ok else "failed"
+
+
+def _code(result: ToolResult) -> str:
+    return result.error.code if result.error else "E_INTERNAL"
+
+
+def tool_view(run: ToolRun, path: str) -> ToolView:
+    """A tool run's card. `path` says how Python gets at the run."""
+    result = run.result
+    phase = _phase(run)
+    word = _code(result) if result and not result.ok else "" if phase == "ok" else phase
+    data = "" if result is None or not result.ok else _data_text(result)
+    arguments = "not a JSON object" if run.args is None else as_text(run.args, enough=8_000)
+    error = visible(result.error.message) if result and result.error else ""
+    detail = visible(run.error_detail or "")
+    images, unseen = _images(result.attachments if result else ())
+    return {
+        "key": run.tool_call_id,
+        "name": visible(run.tool_name),
+        "phase": phase,
+        "word": word,
+        "where": _where(run) if result else "",
+        "arguments": block(arguments, ARGUMENTS_CHARS, has_all=f"{path}.args"),
+        "result": block(data, RESULT_CHARS, has_all=f"{path}.result"),
+        "error": "" if error in detail else error,
+        "detail": block(detail, RESULT_CHARS, has_all=f"{path}.error_detail"),
+        "notes": [*_tool_notes(run), *unseen],
+        "images": images,
+        "progress": "",
+    }
+
+
+def _data_text(result: ToolResult) -> str:
+    if result.data is None and result.attachments:
+        return ""
+    return as_text(result.data, enough=RESULT_CHARS * 2)
+
+
+def _where(run: ToolRun) -> str:
+    if run.started_at is None:
+        return "did not run"
+    time = duration(run.duration_ms)
+    return f"{run.ran_in} · {time}" if run.ran_in else time
+
+
+def _tool_notes(run: ToolRun) -> list[str]:
+    notes: list[str] = []
+    if run.approval:
+        by = f" by {visible(run.approved_by)}" if run.approved_by else ""
+        waited = f" after {seconds(run.waited_ms)}" if run.waited_ms else ""
+        notes.append(f"{visible(run.approval)}{by}{waited}")
+    if run.repeat_n > 1:
+        notes.append(f"call number {run.repeat_n} with these arguments")
+    if run.truncated:
+        notes.append("the result was cut to fit before the model saw it")
+    return [*notes, *map(visible, run.notes)]
+
+
+def _images(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:
+    shown: list[ImageView] = []
+    unseen: list[str] = []
+    for part in parts:
+        if isinstance(part, ImagePart) and len(shown) < _IMAGES and _is_small_image(part):
+            alt = visible(part.alt) or "image"
+            shown.append({"media_type": part.media_type, "data": part.data or "", "alt": alt})
+        elif not isinstance(part, TextPart):
+            unseen.append(part_words(part))
+        elif part.text:
+            unseen.append(one_line(visible(part.text), 200))
+    return shown, unseen
+
+
+def _is_small_image(part: ImagePart) -> bool:
+    start = _IMAGE_STARTS.get(part.media_type)
+    data = part.data or ""
+    return (
+        start is not None
+        and len(data) <= _IMAGE_CHARS
+        and data.startswith(start)
+        and _BASE64.fullmatch(data) is not None
+    )
+
+
+def part_words(part: Part) -> str:
+    """A part of a message as text; images and files by name."""
+    if isinstance(part, TextPart):
+        return visible(part.text)
+    if isinstance(part, FilePart):
+        return f"[file: {visible(part.name)}, {visible(part.media_type)}]"
+    return f"[image: {visible(part.alt or part.url or part.media_type)}]"
+
+
+def request_view(
+    request: TurnRequest,
+    new: Sequence[Message],
+    *,
+    tools: Sequence[ToolSpec],
+    system_prompt: str,
+    same_as: str = "",
+) -> RequestView:
+    """What a turn sent, the new first.
+
+    Args:
+        request: the request's references.
+        new: its new messages, as far as they are the run's own.
+        tools: what the model was shown.
+        system_prompt: the text before all messages.
+        same_as: id of the turn before, when tools and system prompt are as there.
+    """
+    messages = "message" if request.n_new == 1 else "messages"
+    words = [f"request · {count(request.n_new)} new {messages} of {count(request.n_messages)}"]
+    if request.n_tools:
+        words.append("1 tool" if request.n_tools == 1 else f"{request.n_tools} tools")
+    earlier = request.n_new - len(new)
+    names = ", ".join(visible(tool.name) for tool in tools)
+    params = ", ".join(f"{visible(k)}={in_short(v)}" for k, v in request.params.items())
+    system = f"as in {same_as}" if same_as and system_prompt else visible(system_prompt)
+    return {
+        "words": " · ".join(words),
+        "earlier": f"{earlier} of them from the run before" if earlier > 0 else "",
+        "messages": [_message_view(message) for message in new],
+        "tools": f"as in {same_as}" if same_as and names else names,
+        "params": params,
+        "system": block(system, _SYSTEM_CHARS, has_all="run.request_of(turn)"),
+    }
+
+
+def _message_view(message: Message) -> MessageView:
+    pieces = [part_words(part) for part in message.content]
+    pieces += [
+        f"{visible(call.name)}({arguments_in_short(call.arguments)})" for call in message.tool_calls
+    ]
+    role = f"{message.role} {visible(message.name)}" if message.name else message.role
+    body = block("\n".join(pieces), _MESSAGE_CHARS, has_all="run.messages")
+    return {"role": role, "body": body}
+
+
+def segments_of(turn: EngineTurn) -> list[Segment]:
+    """Where the time of a turn went. Which pieces there are depends on events, not on times."""
+    meta = turn.response.meta if turn.response else ResponseMeta()
+    model = turn.model_ms if turn.model_ms or turn.tool_runs else turn.duration_ms
+    retry = min(meta.retry_wait_ms, model)
+    pieces: list[Segment] = []
+    if meta.retries:
+        pieces.append({"kind": "bad", "ms": retry, "turn": turn.id})
+    kind = "bad" if _is_failure(turn.error) else "model"
+    pieces.append({"kind": kind, "ms": model - (retry if meta.retries else 0), "turn": turn.id})
+    runs = [run for run in turn.tool_runs if run.result is not None]
+    if not runs:
+        return _rounded(pieces)
+    rest = max(0.0, turn.duration_ms - model)
+    waited = min(sum(run.waited_ms for run in runs), rest)
+    if waited:
+        pieces.append({"kind": "wait", "ms": waited, "turn": turn.id})
+    failed = [run for run in runs if run.result and not run.result.ok]
+    total = sum(run.duration_ms for run in runs)
+    share = sum(run.duration_ms for run in failed) / total if total else len(failed) / len(runs)
+    if len(failed) < len(runs):
+        pieces.append({"kind": "tool", "ms": (rest - waited) * (1 - share), "turn": turn.id})
+    if failed:
+        pieces.append({"kind": "bad", "ms": (rest - waited) * share, "turn": turn.id})
+    return _rounded(pieces)
+
+
+def _rounded(pieces: list[Segment]) -> list[Segment]:
+    for piece in pieces:
+        piece["ms"] = round(max(0.0, piece["ms"]), 1)
+    return pieces

@@ -1,0 +1,166 @@
+"""How texts, values and numbers look to a person: secrets hidden, hidden characters visible.
+
+One pattern for each kind of number (`2.8 s`, `12 ms`, `$0.0004`, `1,284`). Knows no view.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from nbagent.contracts.secrets import redact
+
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])?"
+)
+_BAD_IN_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Characters that hide, reorder or carry text unseen: controls, soft hyphens, fillers, zero-width,
+# bidi, variation selectors (but U+FE0F, which ordinary emoji have), tags, lone surrogates.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_SPACES = re.compile(r"\s+")
+_COMPACT_CHARS = 76
+"""JSON up to this length stays on one line."""
+
+
+def clean(text: str) -> str:
+    """What a model wrote, without secrets, ANSI codes and controls; joiners of scripts stay."""
+    return _BAD_IN_TEXT.sub("\ufffd", _unix(_ANSI.sub("", redact(text))))
+
+
+def visible(text: str) -> str:
+    """What a tool took or gave: as `clean`, and every hidden character shown as `⟦U+202E⟧`."""
+    return _HIDDEN.sub(_code_point, _unix(_ANSI.sub("", redact(text))))
+
+
+def _unix(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _code_point(match: re.Match[str]) -> str:
+    return f"⟦U+{ord(match[0]):04X}⟧"
+
+
+def one_line(text: str, limit: int) -> str:
+    """The first words, on one line, with ` …` where something is left out."""
+    line = _SPACES.sub(" ", text[: limit * 4]).strip()
+    if len(line) <= limit and len(text) <= limit * 4:
+        return line
+    head = line[:limit]
+    word = head.rfind(" ")
+    return (head[:word] if word > limit // 2 else head).rstrip() + " …"
+
+
+def cut(text: str, limit: int, *, has_all: str) -> tuple[str, str]:
+    """The text within `limit` characters, and a note that says what is missing and where it is."""
+    if len(text) <= limit:
+        return text, ""
+    return text[:limit], f"… {len(text) - limit:,} characters more; {has_all} has all"
+
+
+def as_text(value: Any, *, enough: int) -> str:
+    """A JSON value to read: a string as it is, short JSON on one line, longer JSON indented.
+
+    Args:
+        value: a JSON value.
+        enough: from about this many characters on the form does not matter, it will be cut.
+    """
+    if isinstance(value, str):
+        return visible(value)
+    try:
+        flat = json.dumps(_stripped(value), ensure_ascii=False, default=str)
+        if len(flat) > _COMPACT_CHARS and len(flat) < enough * 2:
+            flat = json.dumps(_stripped(value), ensure_ascii=False, default=str, indent=2)
+    except (RecursionError, ValueError, TypeError):
+        return f"(a {type(value).__name__} that cannot be shown as JSON)"
+    return visible(flat)
+
+
+def _stripped(value: Any) -> Any:
+    """The value with ANSI codes taken out of its strings, before JSON writes them as `\\u001b`."""
+    if isinstance(value, str):
+        return _ANSI.sub("", value)
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return {(_ANSI.sub("", k) if isinstance(k, str) else k): _stripped(items[k]) for k in items}
+    if isinstance(value, list | tuple):
+        return [_stripped(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def in_short(value: Any) -> str:
+    """A result in a few characters: `717,710`, `"Oslo"`, `3 items`, `2.1 kB`."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, int):
+        # A huge integer has no decimal form that Python would make.
+        return f"{value:,}" if abs(value) < 10**15 else one_line(f"{value:#x}"[:60], 24)
+    if isinstance(value, float):
+        return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"[:24]
+    if isinstance(value, str):
+        return f'"{one_line(visible(value), 40)}"' if len(value) <= 200 else _size(len(value))
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        return _small_json(items) or (f"{len(items):,} items" if len(items) != 1 else "1 item")
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        return _small_json(fields) or (f"{len(fields):,} fields" if len(fields) != 1 else "1 field")
+    return one_line(visible(str(value)), 40)
+
+
+def _small_json(value: Any) -> str:
+    if len(value) > 6:
+        return ""
+    text = as_text(value, enough=80)
+    return text if len(text) <= 48 and "\n" not in text else ""
+
+
+def _size(characters: int) -> str:
+    if characters < 1000:
+        return f"{characters} B"
+    return f"{characters / 1e3:,.1f} kB" if characters < 1e6 else f"{characters / 1e6:,.1f} MB"
+
+
+def arguments_in_short(arguments: dict[str, Any] | None) -> str:
+    """Arguments as in a call: `city="Oslo", n=3`."""
+    if arguments is None:
+        return "not a JSON object"
+    words: list[str] = []
+    length = 0
+    for name, value in arguments.items():
+        shown = in_short(value)
+        word = f"{one_line(visible(name), 24)}={shown if len(shown) <= 34 else shown[:32] + ' …'}"
+        if words and length + len(word) > 72:
+            words.append("…")
+            break
+        words.append(word)
+        length += len(word)
+    return ", ".join(words)
+
+
+def count(number: int) -> str:
+    """A number of things, with commas."""
+    return f"{number:,}"
+
+
+def seconds(ms: float) -> str:
+    """A time of turns and runs: `2.8 s`, `125 s`, `12 min 5 s`."""
+    if ms >= 600_000:
+        return f"{int(ms // 60_000)} min {int(ms % 60_000 // 1000)} s"
+    return f"{ms / 1000:.1f} s" if ms < 99_950 else f"{ms / 1000:.0f} s"
+
+
+def duration(ms: float) -> str:
+    """A time of one call: `12 ms`, `1.2 s`."""
+    return f"{ms:.0f} ms" if ms < 999.5 else seconds(ms)
+
+
+def money(usd: float) -> str:
+    """A cost: `$0.0004`."""
+    if 0 < usd < 0.00005:
+        return "<$0.0001"
+    return f"${usd:,.4f}" if usd < 100 else f"${usd:,.2f}"

@@ -1,0 +1,406 @@
+"""live_view.js in a plain page, with a stub of the widget's model: what a person sees and does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page
+from stories import ANSWER, Story, drawn, tool_run
+
+from nbagent.contracts import events
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.notebook.live_state import LiveState, state_for_front_end
+from nbagent.notebook.live_view import RunView
+from nbagent.notebook.static_html import html
+from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_types import Op, ViewState
+
+_STUB = """
+async ([source, css, state]) => {
+  const sheet = document.head.appendChild(document.createElement("style"));
+  sheet.textContent = css;
+  const heard = {};
+  const model = {
+    state, sent: [],
+    get: (key) => model[key],
+    send: (content) => model.sent.push(content),
+    on: (name, callback) => { heard[name] = callback; },
+    off: (name) => { delete heard[name]; },
+  };
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const widget = (await import(url)).default();
+  widget.initialize({ model });
+  const el = document.getElementById("here");
+  window.stub = {
+    model, heard, widget,
+    ops: (ops) => heard["msg:custom"]({ ops }),
+    finish: (state) => { model.state = state; heard["change:state"](); },
+    leave: widget.render({ model, el }),
+    again: () => { window.stub.leave(); window.stub.leave = widget.render({ model, el }); },
+  };
+}
+"""
+_CONTRAST = """
+() => {
+  const rgb = (text) => {
+    const c = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    c.fillStyle = text; c.fillRect(0, 0, 1, 1);
+    return [...c.getImageData(0, 0, 1, 1).data].map((v) => v / 255);
+  };
+  const over = ([r, g, b, a], under) => [r, g, b].map((v, i) => v * a + under[i] * (1 - a));
+  const light = (c) => c.map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    const chain = [];
+    for (let n = node; n; n = n.parentElement) chain.unshift(getComputedStyle(n).backgroundColor);
+    return chain.reduce((under, text) => over(rgb(text), under), [1, 1, 1]);
+  };
+  const bad = [];
+  const walk = document.createTreeWalker(document.getElementById("here"), NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !node.checkVisibility()) continue;
+    const style = getComputedStyle(node);
+    if (style.fontSize === "0px") continue;
+    const under = ground(node);
+    const [a, b] = [light(over(rgb(style.color), under)), light(under)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) bad.push(`${node.className || node.tagName} ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(bad)];
+}
+"""
+
+
+class Stage:
+    """A page with one live view, and the Python side that feeds it."""
+
+    def __init__(self, page: Page, story: Story, *, theme: str = "light") -> None:
+        self.page, self.story = page, story
+        self.requests: list[str] = []
+        self.failures: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.failures.append(str(error)))
+        ground = "#fff" if theme == "light" else "#15171a"
+        page.set_content(
+            f'<!doctype html><body style="margin:24px;background:{ground}"><div id="here"></div>'
+        )
+        begun = story.run.model_copy(update={"turns": (), "phase": "Running"})
+        self.live = LiveState(begun, clock=lambda: 0.0)
+        # What the widget sends: without comments.
+        source = str(RunView._esm), str(RunView._css)  # pyright: ignore[reportPrivateUsage]
+        page.evaluate(_STUB, [*source, self.live.snapshot()])
+
+    def play(self, given: list[events.Event]) -> None:
+        """Fold events, and send their ops as one batch."""
+        ops: list[Op] = []
+        for event in given:
+            ops += self.live.fold(event)
+        self.page.evaluate("ops => stub.ops(ops)", ops)
+
+    def finish(self, state: ViewState | None = None) -> None:
+        """Sync the last picture."""
+        state = state_for_front_end(state or view_of(self.story.run))
+        self.page.evaluate("state => stub.finish(state)", state)
+
+    def turn(self, place: int) -> Locator:
+        """The turn at a place, from 0."""
+        return self.page.locator(".nba-turn").nth(place)
+
+    def is_open(self, place: int) -> bool:
+        """Whether a turn is unfolded."""
+        return bool(self.turn(place).evaluate("node => node.open"))
+
+    @property
+    def sent(self) -> list[Any]:
+        """What the view has sent to the kernel."""
+        return self.page.evaluate("stub.model.sent")
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A fresh page."""
+    page = chromium.new_page(viewport={"width": 908, "height": 900})
+    page.set_default_timeout(8_000)
+    yield page
+    page.close()
+
+
+def until(story: Story, kind: type[events.Event], nth: int = 0) -> int:
+    """The place just after the nth event of a kind."""
+    return [i for i, event in enumerate(story.events) if isinstance(event, kind)][nth] + 1
+
+
+def test_a_run_is_drawn_as_it_goes(page: Page) -> None:
+    story = drawn("offline:demo")
+    stage = Stage(page, story)
+    assert stage.sent == [{"kind": "ready", "running": True}]
+    assert page.locator(".nba-phase").inner_text() == "Running"
+    assert page.locator(".nba-offline").inner_text() == (
+        "offline:demo answers by rules, not by a model"
+    )
+    first_call = until(story, events.ToolCallStarted)
+    stage.play(story.events[:first_call])
+    assert "population" in stage.turn(0).locator(".nba-card").first.inner_text()
+    assert "… running" in stage.turn(0).locator(".nba-sum").inner_text()
+    last_delta = until(story, events.TextDelta, -1)
+    stage.play(story.events[first_call:last_delta])
+    assert stage.is_open(2)
+    assert not stage.is_open(0)
+    assert stage.turn(2).locator(".nba-plain").inner_text() == ANSWER
+    assert page.locator(".nba-caret").count() == 1
+    stage.play(story.events[last_delta:-1])
+    assert stage.turn(2).locator("strong").all_text_contents() == ["717,710", "291,940"]
+    stage.finish()
+    assert page.locator(".nba-phase").inner_text() == "Answered"
+    assert page.locator(".nba-facts").inner_text() == (
+        "3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004 · 2.8 s"
+    )
+    assert "✕ E_TOOL_FAILED" in stage.turn(1).locator(".nba-sum").inner_text()
+    assert page.locator(".nba-answer strong").all_inner_texts() == ["717,710", "291,940"]
+    assert page.locator(".nba-bar i").count() == 5
+    assert "%%agent --continue" in page.locator(".nba-foot").inner_text()
+    assert page.locator(".nba-caret").count() == 0
+    assert stage.failures == []
+
+
+def test_ops_and_the_stored_picture_draw_the_same(page: Page) -> None:
+    story = drawn()
+    stage = Stage(page, story)
+    for event in story.events[:-1]:
+        stage.play([event])
+    stage.finish()
+    grown = page.locator(".nba-run").evaluate("node => node.outerHTML")
+    Stage(page, story).finish()
+    assert page.locator(".nba-run").evaluate("node => node.outerHTML") == grown
+
+
+def test_what_was_unfolded_stays_unfolded_and_focus_stays(page: Page) -> None:
+    story = drawn()
+    stage = Stage(page, story)
+    second = until(story, events.TurnFinished, 0)
+    stage.play(story.events[:second])
+    stage.turn(0).locator("summary").first.click()
+    request = stage.turn(0).locator(".nba-request")
+    request.locator("summary").focus()
+    page.keyboard.press("Enter")
+    body = stage.turn(0).locator(".nba-body").element_handle()
+    stage.play(story.events[second : until(story, events.TextDelta, 3)])
+    # The person folds the turn that streams: it stays folded.
+    stage.turn(2).locator("summary").first.click()
+    stage.play(story.events[until(story, events.TextDelta, 3) : -1])
+    stage.finish()
+    assert stage.is_open(0)
+    assert request.evaluate("node => node.open")
+    assert not stage.is_open(2)
+    assert body.evaluate("node => node.isConnected")
+    # The same after the page took the view away and drew it again.
+    page.evaluate("stub.again()")
+    assert stage.is_open(0)
+    assert not stage.is_open(1)
+
+
+def test_focus_inside_a_turn_keeps_it_open_when_the_next_one_starts(page: Page) -> None:
+    story = drawn()
+    stage = Stage(page, story)
+    started = until(story, events.TurnStarted, 0)
+    stage.play(story.events[:started])
+    line = stage.turn(0).locator(".nba-request summary")
+    line.focus()
+    stage.play(story.events[started : until(story, events.TurnStarted, 1)])
+    assert stage.is_open(0)
+    assert line.evaluate("node => node === document.activeElement")
+
+
+def test_stop_says_so_once_and_goes_away_at_the_end(page: Page) -> None:
+    stage = Stage(page, drawn())
+    stop = page.get_by_role("button", name="Stop this run")
+    stop.click()
+    busy = page.get_by_role("button", name="Stopping this run")
+    assert busy.inner_text() == "Stopping…"
+    assert busy.is_disabled()
+    assert [message["kind"] for message in stage.sent] == ["ready", "stop"]
+    stage.finish()
+    assert page.locator(".nba-stop").is_hidden()
+    assert page.get_by_role("button", name="Copy the answer").is_visible()
+
+
+def test_the_seconds_tick_while_it_runs(page: Page) -> None:
+    stage = Stage(page, drawn())
+    stage.play(stage.story.events[:2])
+    clock = page.locator(".nba-facts b").last
+    before = clock.inner_text()
+    page.wait_for_function(
+        "text => document.querySelector('.nba-facts').innerText !== text", arg=""
+    )
+    page.wait_for_function(
+        "before => [...document.querySelectorAll('.nba-facts b')].at(-1).innerText !== before",
+        arg=before,
+    )
+    stage.finish()
+    assert clock.inner_text() == "2.8"
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    stage = Stage(page, drawn())
+    stage.finish()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert stage.is_open(0)
+    status = page.get_by_role("status")
+    assert status.inner_text() == "Answered"
+
+
+def test_ops_that_were_missed_are_made_up_for(page: Page) -> None:
+    story = drawn()
+    stage = Stage(page, story)
+    for event in story.events[: until(story, events.TextDelta, 4)]:
+        stage.live.fold(event)
+    late = until(story, events.TextDelta, 4)
+    stage.play(story.events[late : late + 1])
+    assert stage.turn(0).locator(".nba-plain").count() == 1
+    stage.page.evaluate(
+        "state => stub.ops([{op: 'state', state}])", state_for_front_end(stage.live.snapshot())
+    )
+    assert page.locator(".nba-turn").count() == 3
+    shown = stage.turn(2).locator(".nba-plain").inner_text()
+    assert shown == ANSWER[: len(shown)]
+    assert len(shown) == 42
+    assert stage.failures == []
+
+
+HOSTILE = (
+    '<script>window.__pwned=1</script><img src="http://evil.test/x" onerror="window.__pwned=1">'
+    '<a href="javascript:window.__pwned=1">x</a> [j](javascript:window.__pwned=1) '
+    "![i](http://evil.test/i.png) <iframe srcdoc='<script>parent.__pwned=1</script>'></iframe>"
+)
+
+
+def _hostile() -> Story:
+    run = tool_run(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, {HOSTILE: HOSTILE})
+    bad = tool_run("c2", "t", {}, ErrorInfo("E_TOOL_FAILED", HOSTILE))
+    story = Story(f"x:{HOSTILE}", name=HOSTILE)
+    story.turn(HOSTILE, run, bad, reasoning=HOSTILE, notices=(HOSTILE,))
+    story.turn(HOSTILE).end(notices=(HOSTILE,), error=ErrorInfo("UNKNOWN", HOSTILE))
+    story.events.insert(2, events.Notice("warning", HOSTILE))
+    return story
+
+
+def test_hostile_text_stays_text(page: Page) -> None:
+    story = _hostile()
+    stage = Stage(page, story)
+    stage.play(story.events[:-1])
+    page.evaluate(
+        """text => stub.ops([{op: "turn", turn: {...structuredClone(
+            {id: text, phase: "done", who: text, summary: {calls: [], more: 0, text, error: text},
+             numbers: text, reasoning: {text, note: text}, text: {text, note: text}, drafts: [],
+             notices: [text], error: text, request: {words: text, earlier: text, messages: [],
+             tools: text, params: text, system: {text, note: text}},
+             tools: [{key: "k", name: text, phase: "ok", word: text, where: text,
+               arguments: {text, note: text}, result: {text, note: text}, error: text,
+               detail: {text, note: text}, notes: [text], progress: text,
+               images: [{media_type: "image/svg+xml", data: "PHN2Zz4=", alt: text},
+                        {media_type: "image/png", data: '"><script>', alt: text}]}],
+             tree: [["script", {}, ["window.__pwned=1"]], ["img", {src: "http://evil.test/t"}, []],
+                    ["a", {href: "javascript:window.__pwned=1", onclick: "x"}, [text]]]})}}])""",
+        HOSTILE,
+    )
+    stage.finish()
+    _nothing_ran(stage)
+    page.evaluate(
+        "html => { document.getElementById('here').innerHTML = html }", html(view_of(story.run))
+    )
+    _nothing_ran(stage)
+
+
+def _nothing_ran(stage: Stage) -> None:
+    stage.page.wait_for_timeout(50)
+    assert stage.page.evaluate("typeof window.__pwned") == "undefined"
+    inside = stage.page.locator("#here")
+    assert inside.locator("script, iframe, img, a[href], object, form").count() == 0
+    assert [url for url in stage.requests if not url.startswith("blob:")] == []
+    assert stage.failures == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("form", ["live", "running", "static"])
+def test_text_has_a_contrast_of_four_and_a_half(chromium: Browser, theme: Any, form: str) -> None:
+    page = chromium.new_page(viewport={"width": 908, "height": 900}, color_scheme=theme)
+    story = drawn("offline:demo")
+    stage = Stage(page, story, theme=theme)
+    if form == "running":
+        stage.play([*story.events[:-2], events.Notice("warning", "a full disk")])
+    elif form == "live":
+        stage.finish()
+    else:
+        page.evaluate(
+            "html => { document.getElementById('here').innerHTML = html }", html(view_of(story.run))
+        )
+    page.evaluate("document.querySelectorAll('details').forEach((node) => { node.open = true })")
+    assert page.evaluate(_CONTRAST) == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+def test_narrow_outputs_wrap(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    stage = Stage(page, drawn("offline:demo"))
+    stage.finish()
+    for place in range(3):
+        stage.turn(place).locator("summary").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    over = page.evaluate(
+        """() => [...document.querySelectorAll(".nba-run *")].filter((node) =>
+          node.checkVisibility() && node.getBoundingClientRect().right >
+            document.querySelector(".nba-run").getBoundingClientRect().right + 1 &&
+          !node.closest(".nba-sum, pre")).map((node) => node.className)"""
+    )
+    assert over == []
+
+
+def test_ten_thousand_deltas_only_grow_one_text(page: Page) -> None:
+    stage = Stage(page, Story())
+    stage.play(stage.story.events[:1])
+    stage.play([events.TextDelta("C01", "start ")])
+    made = page.evaluate(
+        """() => {
+          let made = 0;
+          const watch = new MutationObserver((all) => {
+            for (const one of all) made += one.addedNodes.length;
+          });
+          watch.observe(document.getElementById("here"), { childList: true, subtree: true });
+          const before = performance.now();
+          for (let i = 0; i < 400; i++) {
+            stub.ops([{ op: "text", turn: "C01", kind: "text", text: "word ".repeat(25) }]);
+          }
+          for (const one of watch.takeRecords()) made += one.addedNodes.length;
+          return { made, ms: performance.now() - before };
+        }"""
+    )
+    assert made["made"] <= 60
+    assert made["ms"] < 3000
+    text = page.locator(".nba-plain")
+    assert text.evaluate("node => node.childNodes.length") == 1
+    assert text.evaluate("node => node.textContent.length") == 6 + 400 * 125
+
+
+def test_fifty_turns_appear_quickly(page: Page) -> None:
+    story = Story()
+    for i in range(50):
+        story.turn("", tool_run(f"c{i}", "area", {"city": f"c{i}"}, {"km2": i}))
+    stage = Stage(page, story)
+    state = json.loads(json.dumps(state_for_front_end(view_of(story.end().run))))
+    ms = page.evaluate(
+        """state => {
+          const before = performance.now();
+          stub.finish(state);
+          return performance.now() - before;
+        }""",
+        state,
+    )
+    assert page.locator(".nba-turn").count() == 50
+    assert ms < 2000
+    assert stage.failures == []

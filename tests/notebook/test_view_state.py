@@ -1,0 +1,320 @@
+"""The picture of a run: what it says, what it hides, and that live and stored ones agree."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+from stories import ANSWER, REASONING, Story, drawn, tool_run
+
+from nbagent.contracts import events
+from nbagent.contracts.chat import ChatResponse, ImagePart, Message, ResponseMeta
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.records import RunRecord, ToolResult
+from nbagent.contracts.secrets import SecretKey
+from nbagent.notebook.live_state import LiveState, state_for_front_end
+from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of, words_of
+from nbagent.notebook.static_text import call_line, facts_line
+from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_types import Op
+from nbagent.notebook.visible import arguments_in_short, in_short, one_line, seconds, visible
+
+
+def folded(story: Story) -> tuple[LiveState, list[Op]]:
+    """A live picture after all events but the last, and its ops."""
+    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: 0.0)
+    ops = [op for event in story.events[:-1] for op in live.fold(event)]
+    return live, ops
+
+
+def test_the_picture_says_what_the_look_says() -> None:
+    state = view_of(drawn().run)
+    assert state["status"] == {"word": "Answered", "tone": "ok", "mark": "✓"}
+    assert facts_line(state) == "3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004 · 2.8 s"
+    first, second, third = state["turns"]
+    lines = [call_line(call) for call in first["summary"]["calls"]]
+    assert lines == ['population(city="Oslo") → 717,710', 'population(city="Bergen") → 291,940']
+    assert call_line(second["summary"]["calls"][0]) == 'area(city="Bergn") ✕ E_TOOL_FAILED'
+    assert second["reasoning"]["text"] == REASONING
+    card = second["tools"][0]
+    assert (card["where"], card["word"]) == ("main thread · 12 ms", "E_TOOL_FAILED")
+    assert card["arguments"]["text"] == '{"city": "Bergn"}'
+    assert card["detail"]["text"] == "KeyError: 'Bergn'   areas.py:7 in area"
+    assert second["request"]["words"] == "request · 3 new messages of 4 · 2 tools"
+    assert [m["role"] for m in second["request"]["messages"]][:2] == [
+        "assistant",
+        "tool population",
+    ]
+    assert third["summary"]["text"].startswith("Oslo is larger: 717,710 people against 291,940")
+    assert third["numbers"] == "428 tok · 1.1 s"
+    assert state["answer"] == "C03"
+    assert next(step["type"] for step in state["next"]) == "%%agent --continue"
+
+
+def test_the_time_bar_says_where_the_time_went() -> None:
+    state = view_of(drawn().run)
+    assert [piece["kind"] for piece in state["bar"]] == ["model", "tool", "model", "bad", "model"]
+    assert sum(piece["ms"] for piece in state["bar"]) == pytest.approx(3300)
+    assert state["bar_words"] == "model 2.7 s · tools 0.3 s · retries and failures 0.3 s"
+
+
+def test_waiting_for_a_person_and_retries_have_their_own_pieces() -> None:
+    asked = tool_run("c1", "area", {}, 1).model_copy(update={"waited_ms": 200.0})
+    response = ChatResponse(
+        message=Message.of("assistant", ""),
+        meta=ResponseMeta(retries=1, retry_wait_ms=300.0),
+    )
+    state = view_of(Story().turn("", asked, response=response).end().run)
+    pieces = {piece["kind"]: piece["ms"] for piece in state["bar"]}
+    assert pieces == {"bad": 300.0, "model": 500.0, "wait": 200.0, "tool": 100.0}
+    assert "1 retry, waited 0.3 s" in state["turns"][0]["notices"]
+
+
+def test_the_live_picture_is_the_stored_picture() -> None:
+    story = drawn()
+    live, _ = folded(story)
+    before, stored = live.snapshot(), view_of(story.run)
+    assert before["turns"] == stored["turns"]
+    assert before["bar"] == stored["bar"]
+    known = [f for f in before["facts"] if f["key"] != "time"]
+    assert known == [f for f in stored["facts"] if f["key"] != "time"]
+    live.fold(story.events[-1])
+    assert live.snapshot() == stored
+
+
+def test_the_picture_of_a_reloaded_record_is_the_same() -> None:
+    run = drawn().run
+    again = RunRecord.model_validate_json(run.model_dump_json())
+    assert view_of(again) == view_of(run)
+    assert json.loads(json.dumps(view_of(run))) == view_of(run)
+
+
+def test_ops_alone_rebuild_the_streamed_text() -> None:
+    _, ops = folded(drawn())
+    text = "".join(op["text"] for op in ops if op["op"] == "text" and op["kind"] == "text")
+    assert text == ANSWER
+    drafts = "".join(op["text"] for op in ops if op["op"] == "draft" and op["index"] == 0)
+    assert drafts == '{"city": 1}' * 2
+
+
+def test_a_snapshot_in_the_middle_has_what_streamed_so_far() -> None:
+    story = drawn()
+    last = max(i for i, e in enumerate(story.events) if isinstance(e, events.TextDelta))
+    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: 0.0)
+    for event in story.events[: last + 1]:
+        live.fold(event)
+    state = live.snapshot()
+    assert state["running"]
+    assert state["turns"][2]["text"]["text"] == ANSWER
+    assert state["turns"][2]["phase"] == "running"
+
+
+def test_a_child_run_shows_only_its_own_new_messages() -> None:
+    story = Story(parent_id="ffff0000ffff0000", kind="continue", shared_messages=4)
+    story.turn("And so on.").end()
+    live, _ = folded(story)
+    request = view_of(story.run)["turns"][0]["request"]
+    assert request["earlier"] == "4 of them from the run before"
+    assert [m["role"] for m in request["messages"]] == ["user"]
+    assert live.snapshot()["turns"][0]["request"] == request
+    assert "continues ffff0000" in view_of(story.run)["about"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "word", "tone"),
+    [
+        ({"phase": "WaitingUser", "stop_reason": "max_turns"}, "Paused: 20 turns", "waits"),
+        ({"phase": "Failed", "stop_reason": "stopped"}, "Stopped", "waits"),
+        ({"phase": "Failed", "stop_reason": "error"}, "Failed", "bad"),
+        ({"phase": "Failed", "stop_reason": "max_turns"}, "Failed: 50 requests", "bad"),
+        (
+            {"phase": "Failed", "error": ErrorInfo("ENGINE_INTERRUPTED", "the kernel died")},
+            "Interrupted",
+            "bad",
+        ),
+        ({"phase": "Completed", "stop_reason": "workflow_complete"}, "Completed", "ok"),
+        ({"phase": "Running", "stop_reason": None}, "Running", "live"),
+    ],
+    ids=["max_turns", "stopped", "error", "ceiling", "interrupted", "completed", "running"],
+)
+def test_every_end_has_its_word(fields: dict[str, Any], word: str, tone: str) -> None:
+    state = view_of(Story().turn("so far").end(**fields).run)
+    assert (state["status"]["word"], state["status"]["tone"]) == (word, tone)
+    ends_badly = tone in ("waits", "bad")
+    assert ("%agent resume" in [step["type"] for step in state["next"]]) is ends_badly
+
+
+def test_an_offline_model_is_named_as_one() -> None:
+    assert view_of(drawn("offline:demo").run)["offline"] == (
+        "offline:demo answers by rules, not by a model"
+    )
+    assert view_of(drawn().run)["offline"] == ""
+
+
+def test_approval_retry_and_notice_show_while_they_last() -> None:
+    story = drawn()
+    live = LiveState(story.run, clock=lambda: 0.0)
+    live.fold(story.events[0])
+    live.fold(story.events[1])
+    error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
+    live.fold(events.Retrying("C01", 1, 3.0, error, "retry"))
+    assert "again in 3.0 s · LLM_RATE_LIMITED: too fast" in live.snapshot()["activity"]
+    live.fold(events.TextDelta("C01", "x"))
+    assert live.snapshot()["activity"] == ""
+    live.fold(events.ApprovalRequested("C01", "c1", "rm", {"path": "a\u202eb"}))
+    state = live.snapshot()
+    assert state["status"]["word"] == "Waiting for you"
+    assert state["turns"][0]["summary"]["calls"][0]["phase"] == "asking"
+    assert "⟦U+202E⟧" in state["turns"][0]["tools"][0]["arguments"]["text"]
+    live.fold(events.ToolCallStarted("C01", "c1", "rm", {"path": "b"}))
+    assert live.snapshot()["status"]["word"] == "Running"
+    live.fold(events.Notice("warning", "the disk is full"))
+    assert live.snapshot()["notices"] == ["the disk is full"]
+
+
+def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
+    run = tool_run("c1", "read", {"path": "a"}, "x" * 15_000)
+    state = view_of(Story().turn("", run).turn("y" * 70_000).end().run)
+    result = state["turns"][0]["tools"][0]["result"]
+    assert len(result["text"]) == 3_000
+    assert result["note"] == "… 12,000 characters more; run.turns[0].tool_runs[0].result has all"
+    assert len(state["turns"][1]["text"]["text"]) == MAX_CHARS
+    assert state["turns"][1]["text"]["note"].endswith("run.turns[1].text has all")
+
+
+def test_a_key_is_in_no_part_of_the_picture() -> None:
+    key = SecretKey("sk-live-0123456789abcdef")
+    text = f"the key is {key.reveal()}"
+    run = tool_run("c1", f"t_{key.reveal()}", {"k": text}, {"data": text})
+    story = (
+        Story()
+        .turn(text, run, reasoning=text)
+        .turn(text)
+        .end(notices=(text,), error=ErrorInfo("UNKNOWN", text))
+    )
+    assert key.reveal() not in json.dumps(view_of(story.run))
+    live, ops = folded(story)
+    assert key.reveal() not in json.dumps(live.snapshot())
+    assert key.reveal() not in json.dumps(ops)
+    streamed = "".join(op["text"] for op in ops if op["op"] == "text")
+    assert key.reveal() not in streamed
+
+
+def test_hidden_characters_become_visible_and_ansi_goes() -> None:
+    assert visible("a\u202eb\u200bc\x1b[31mred\x1b[0m\x00") == "a⟦U+202E⟧b⟦U+200B⟧cred⟦U+0000⟧"
+    assert visible("lone \ud800") == "lone ⟦U+D800⟧"
+    assert visible("line\r\nnext\ttab é 漢 👍") == "line\nnext\ttab é 漢 👍"
+    run = tool_run("c1", "na\u202eme", {"a": "\x1b[1mx"}, "ok\u2066")
+    card = view_of(Story().turn("", run).end().run)["turns"][0]["tools"][0]
+    assert card["name"] == "na⟦U+202E⟧me"
+    assert card["arguments"]["text"] == '{"a": "x"}'
+    assert card["result"]["text"] == "ok⟦U+2066⟧"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (717710, "717,710"),
+        (3.14159265, "3.14159"),
+        (True, "true"),
+        (None, "null"),
+        ("Oslo", '"Oslo"'),
+        ("x" * 2100, "2.1 kB"),
+        ([1, 2], "[1, 2]"),
+        (list(range(30)), "30 items"),
+        ({"a": 1}, '{"a": 1}'),
+        ({str(i): i for i in range(9)}, "9 fields"),
+        (10**400, None),
+    ],
+    ids=lambda v: str(v)[:12],
+)
+def test_a_result_in_short(value: Any, words: str | None) -> None:
+    assert in_short(value) == words if words else len(in_short(value)) < 60
+
+
+def test_arguments_and_times_in_short() -> None:
+    assert arguments_in_short({"city": "Oslo", "n": 3}) == 'city="Oslo", n=3'
+    assert arguments_in_short(None) == "not a JSON object"
+    assert len(arguments_in_short({f"name{i}": "v" * 100 for i in range(50)})) < 160
+    assert [seconds(ms) for ms in (40, 2800, 125_000, 725_000)] == [
+        "0.0 s",
+        "2.8 s",
+        "125 s",
+        "12 min 5 s",
+    ]
+    assert one_line("one two  three\nfour", 12) == "one two …"
+
+
+def test_only_small_png_and_jpeg_become_images() -> None:
+    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 30).decode()
+    parts = (
+        ImagePart(data=png, alt="a plot"),
+        ImagePart(media_type="image/svg+xml", data="PHN2Zz4=", alt="drawing"),
+        ImagePart(data=png + '" onerror="x', alt="bad"),
+        ImagePart(url="http://example.com/x.png"),
+    )
+    run = tool_run("c1", "plot", {}, None).model_copy(
+        update={"result": ToolResult(ok=True, attachments=parts)}
+    )
+    card = view_of(Story().turn("", run).end().run)["turns"][0]["tools"][0]
+    assert [image["alt"] for image in card["images"]] == ["a plot"]
+    assert card["notes"] == [
+        "[image: drawing]",
+        "[image: bad]",
+        "[image: http://example.com/x.png]",
+    ]
+
+
+def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:
+    tree = tree_of(
+        "# Hi\n\n**b** [x](https://a.b) [j](javascript:alert(1)) ![alt](http://e/x.png)\n\n"
+        "3. a\n4. b\n\n|a|b|\n|-|-:|\n|1|2|\n\n<script>x</script>\n\n```python\nx=1\n```\n"
+    )
+    assert tree[0] == ["h1", {}, ["Hi"]]
+    assert tree[1] == [
+        "p",
+        {},
+        [
+            ["strong", {}, ["b"]],
+            " ",
+            ["a", {"href": "https://a.b"}, ["x"]],
+            " [j](javascript:alert(1)) [image: alt — http://e/x.png]",
+        ],
+    ]
+    assert tree[2] == ["ol", {"start": 3}, [["li", {}, ["a"]], ["li", {}, ["b"]]]]
+    assert tree[4] == ["p", {}, ["<script>x</script>"]]
+    assert tree[5] == ["pre", {"lang": "python"}, ["x=1\n"]]
+    assert one_line("".join(words_of(tree)), 40).startswith("Hi b x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> " * 25_000,
+        "[" * 59_000,
+        "*a **a " * 8_000,
+        ("[" * 3000 + "\n\n") * 19,
+        "- " * 25_000,
+        "a*" * 500_000,
+        "a\n\n" * 19_000,
+        "![" * 25_000,
+        "|a" * 15_000 + "\n" + "|-" * 15_000,
+    ],
+    ids=["quotes", "brackets", "stars", "paragraphs", "lists", "1 MB", "many", "images", "table"],
+)
+def test_hostile_markdown_is_bounded(text: str) -> None:
+    start = time.process_time()
+    tree = tree_of(text)
+    assert time.process_time() - start < 2
+    assert json.dumps(tree)
+
+
+def test_the_front_end_is_not_sent_the_source_of_a_drawn_text() -> None:
+    state = view_of(drawn().run)
+    slim = state_for_front_end(state)
+    assert slim["turns"][2]["text"]["text"] == ""
+    assert slim["turns"][2]["tree"] == state["turns"][2]["tree"]
+    assert state["turns"][2]["text"]["text"] == ANSWER
