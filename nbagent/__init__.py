@@ -1,3 +1,95 @@
-"""nbagent: run an agent in a notebook cell, watch every turn, keep every turn as data."""
+"""nbagent: run an agent in a notebook cell, watch every turn, keep every turn as data.
+
+    %load_ext nbagent
+
+    %%agent --tools population
+    Which of Oslo and Bergen is larger?
+
+Names are resolved when they are first used; `import nbagent` itself imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Agent": "nbagent.agent",
+    "Run": "nbagent.agent",
+    "open_run": "nbagent.agent",
+    "tool": "nbagent.tools.functions",
+    "configure": "nbagent.settings",
+    "runs": "nbagent.history",
+    "turns": "nbagent.history",
+    "tool_runs": "nbagent.history",
+    "messages": "nbagent.history",
+    "NbagentError": "nbagent.contracts.errors",
+    "ModelError": "nbagent.contracts.errors",
+    "EngineError": "nbagent.contracts.errors",
+    "ToolError": "nbagent.contracts.errors",
+    "UsageError": "nbagent.contracts.errors",
+    "StoreError": "nbagent.contracts.errors",
+    "Message": "nbagent.contracts.chat",
+    "ToolContext": "nbagent.contracts.ports",
+}
+_MODULES = {"offline": "nbagent.providers.offline"}
+
+__all__ = [
+    "Agent",
+    "EngineError",
+    "Message",
+    "ModelError",
+    "NbagentError",
+    "Run",
+    "StoreError",
+    "ToolContext",
+    "ToolError",
+    "UsageError",
+    "configure",
+    "messages",
+    "offline",
+    "open_run",
+    "runs",
+    "tool",
+    "tool_runs",
+    "turns",
+]
+
+if TYPE_CHECKING:
+    from nbagent.agent import Agent, Run, open_run
+    from nbagent.contracts.chat import Message
+    from nbagent.contracts.errors import (
+        EngineError,
+        ModelError,
+        NbagentError,
+        StoreError,
+        ToolError,
+        UsageError,
+    )
+    from nbagent.contracts.ports import ToolContext
+    from nbagent.history import messages, runs, tool_runs, turns
+    from nbagent.providers import offline
+    from nbagent.settings import configure
+    from nbagent.tools.functions import tool
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(_MODULES[name])
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'nbagent' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext nbagent`: register `%agent` and `%%agent`."""
+    import_module("nbagent.notebook.magics").register(ipython)

@@ -1,0 +1,374 @@
+"""The handles that a person holds: an `Agent` (a model, tools, limits) and a `Run` of it.
+
+Thin: what an agent does is in the session and the engine, what a run was is in its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any, cast
+
+from nbagent import runtime
+from nbagent.archive.store import Store
+from nbagent.contracts.chat import ChatRequest, Message, Usage
+from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
+from nbagent.contracts.events import Event
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
+from nbagent.session.front import front
+from nbagent.session.live import LiveRun, at_work, start_run
+from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions, Tools
+
+OnEvent = Callable[[Event], object]
+_OPTIONS = frozenset(f.name for f in fields(RunOptions))
+
+
+class Agent:
+    """A model with tools and limits. It has no memory: every run starts a conversation.
+
+    Args:
+        model: `provider:model`, or a script of `nbagent.offline.script`; None: as the settings say.
+        tools: functions, methods or callables; or `"none"`, `"all"` or names of the notebook's
+            tools; None: the notebook's own `@nbagent.tool` functions.
+        system: the system prompt.
+        options: further fields of `RunOptions`: `max_turns`, `temperature`, `base_url`, `session`…
+
+    Raises:
+        UsageError: an option that does not exist or does not fit.
+    """
+
+    def __init__(
+        self,
+        model: str | object | None = None,
+        *,
+        tools: Sequence[object] | str | None = None,
+        system: str | None = None,
+        **options: Any,
+    ) -> None:
+        named, self.tools = _told_apart(tools)
+        base = RunOptions(model=_model_id(model), system=system, tools=named)
+        self.options = _options(base, options)
+
+    def __repr__(self) -> str:
+        if self.tools is not None:
+            n = f"{len(self.tools)} tool{'s' * (len(self.tools) != 1)}"
+        else:
+            n = f"tools: {self.options.tools or 'the notebook’s'}"
+        return f"<Agent {self.options.model or 'default model'}, {n}>"
+
+    def run(
+        self,
+        prompt: str,
+        *,
+        messages: Sequence[Message] = (),
+        on_event: OnEvent | None = None,
+        **options: Any,
+    ) -> Run:
+        """Run to a stop point and return the run, also when it failed.
+
+        Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
+        """
+        if runtime.on_engine_thread():
+            raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
+        return self.start(prompt, messages=messages, on_event=on_event, **options).wait()
+
+    async def arun(
+        self,
+        prompt: str,
+        *,
+        messages: Sequence[Message] = (),
+        on_event: OnEvent | None = None,
+        **options: Any,
+    ) -> Run:
+        """The same for `await`; synchronous tools run on the loop that awaits."""
+        run = self.start(prompt, messages=messages, on_event=on_event, **options)
+        return await run.await_end()
+
+    def start(
+        self,
+        prompt: str,
+        *,
+        messages: Sequence[Message] = (),
+        on_event: OnEvent | None = None,
+        **options: Any,
+    ) -> Run:
+        """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
+        ask = self._ask(prompt, messages, options)
+        return Run.started(ask, on_event=on_event)
+
+    async def stream(
+        self, prompt: str, *, messages: Sequence[Message] = (), **options: Any
+    ) -> AsyncGenerator[Event]:
+        """The run's events as they happen. Leaving the loop stops the run."""
+        channel = runtime.EventChannel()
+        run = Run.started(self._ask(prompt, messages, options), channel=channel)
+        ending = run.await_end()
+        async with aclosing(runtime.follow(channel, ending)) as events:
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                run.stop()
+
+    def _ask(self, prompt: str, messages: Sequence[Message], options: dict[str, Any]) -> Ask:
+        given: Any = prompt
+        if not isinstance(given, str):
+            raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
+        for message in messages:
+            if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"messages: {message!r} is no nbagent.Message")
+        base, tools = self.options, self.tools
+        if "tools" in options:
+            named, tools = _told_apart(options.pop("tools"))
+            base = replace(base, tools=named)
+        return Ask(
+            prompt=prompt, messages=tuple(messages), options=_options(base, options), tools=tools
+        )
+
+
+class Run:
+    """One run: live while it is at work, a view of its record afterwards."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        store: Store,
+        *,
+        live: LiveRun | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        self._final = record
+        self._store = store
+        self._live = live
+        self._ask = ask
+
+    @classmethod
+    def started(
+        cls,
+        ask: Ask,
+        *,
+        on_event: OnEvent | None = None,
+        channel: runtime.EventChannel | None = None,
+        store: Store | None = None,
+    ) -> Run:
+        """Start a run and put its handle into `_run`."""
+        runtime.check_interrupted(front().execution_id())
+        live = start_run(ask, on_event=on_event, channel=channel, store=store)
+        run = cls(live.record, live.store, live=live, ask=ask)
+        front().set_last(run)
+        return run
+
+    @property
+    def record(self) -> RunRecord:
+        """Everything that is kept of the run; while it is at work, what there is so far."""
+        return self._final if self._live is None else self._live.so_far()
+
+    @property
+    def id(self) -> str:
+        """16 hex digits."""
+        return self._final.id
+
+    @property
+    def name(self) -> str | None:
+        """What `--name` called it."""
+        return self._final.name
+
+    @property
+    def session(self) -> str:
+        """The session that it belongs to."""
+        return self._final.session
+
+    @property
+    def model(self) -> str:
+        """`provider:model`."""
+        return self._final.model
+
+    @property
+    def phase(self) -> Phase:
+        """`Running`, `WaitingUser`, `Completed` or `Failed`."""
+        return self.record.phase
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it stopped."""
+        return self.record.stop_reason
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model answered (or the workflow is complete)."""
+        return self.record.stop_reason in ("answered", "workflow_complete")
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """What went wrong, or which limit paused it."""
+        return self.record.error
+
+    @property
+    def text(self) -> str:
+        """The last text that the model wrote, also a part of one."""
+        return self.record.text
+
+    @property
+    def turns(self) -> tuple[EngineTurn, ...]:
+        """This run's own turns."""
+        return self.record.turns
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, summed over the turns."""
+        return self.record.usage
+
+    @property
+    def cost_usd(self) -> float | None:
+        """USD; None when a price is unknown."""
+        return self.record.cost_usd
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The whole conversation up to now, the ancestors' part included."""
+        if self._live is not None:
+            return (*self._live.history, *self.record.messages)
+        return self._store.conversation(self.id)
+
+    def request_of(self, turn_id: str) -> ChatRequest:
+        """What that turn sent, rebuilt.
+
+        Raises:
+            UsageError: the run has no such turn.
+        """
+        return self._store.request_of(self.id, turn_id)
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
+        if self._live is not None:
+            self._live.stop(after_turn=after_turn)
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Wait until it is over, running its synchronous tools in this thread.
+
+        Raises:
+            TimeoutError: `timeout` seconds went by; the run goes on.
+        """
+        if self._live is not None and self._live.task is not None:
+            here = front()
+            runtime.wait(
+                self._live.task, pump=here.pump(), timeout=timeout, execution=here.execution_id()
+            )
+        return self
+
+    async def await_end(self) -> Run:
+        """`wait()` for `await`."""
+        if self._live is not None and self._live.task is not None:
+            await runtime.await_here(self._live.task)
+        return self
+
+    def raise_for_error(self) -> Run:
+        """Raise what ended the run when it failed; else return it.
+
+        Raises:
+            NbagentError: of the class that the code belongs to.
+        """
+        record = self.record
+        if record.phase == "Failed":
+            raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
+        return self
+
+    def resume(self, prompt: str | None = None, **options: Any) -> Run:
+        """Go on after a stop, a limit, an error or a dead kernel; with words, add these first.
+
+        Returns the child run, after it ended.
+
+        Raises:
+            UsageError: it is still at work, or it was answered and there are no words to add.
+        """
+        kind = "resume" if prompt is None else "continue"
+        return self._start_child(self._child(kind, prompt, options))
+
+    def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
+        """Ask a turn anew: keep the conversation before it, with other options or more words.
+
+        Raises:
+            UsageError: this run has no such turn.
+        """
+        ask = replace(self._child("fork", prompt, options), fork_turn=turn_id)
+        return self._start_child(ask)
+
+    def _start_child(self, ask: Ask) -> Run:
+        if runtime.on_engine_thread():
+            raise UsageError(
+                "an async tool may not wait for a run that goes on"
+            )
+        return Run.started(ask, store=self._store).wait()
+
+    def _child(self, kind: Any, prompt: str | None, options: dict[str, Any]) -> Ask:
+        tools = options.pop("tools", None)
+        named, kept = _told_apart(tools)
+        if tools is None and self._ask is not None:
+            kept = self._ask.tools
+        chosen = _options(RunOptions(tools=named), options)
+        return Ask(prompt=prompt, options=chosen, tools=kept, kind=kind, parent_id=self.id)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        record = self.record
+        state = record.stop_reason or record.phase
+        n = len(record.turns)
+        tokens = f"{record.usage.total_tokens:,}"
+        return f"<Run {self.id[:8]} {state}, {n} turn{'s' * (n != 1)}, {tokens} tokens>"
+
+    def _ipython_display_(self) -> None:
+        if not front().show(self.record):
+            print(repr(self))
+
+
+def open_run(ref: str) -> Run:
+    """A run of the store: `"last"`, its name, or a unique start of its id.
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    store = current_store()
+    run_id = store.find(ref)
+    for live in at_work():
+        if live.record.id == run_id:
+            return Run(live.record, live.store, live=live, ask=live.ask)
+    return Run(store.load(run_id), store)
+
+
+def _told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
+    """Names of tools, for the options, or functions, for the run itself."""
+    if tools is None:
+        return None, None
+    if isinstance(tools, str):
+        return tools, None
+    given = tuple(cast("Sequence[object]", tools))
+    names = tuple(tool for tool in given if isinstance(tool, str))
+    return (names, None) if names and len(names) == len(given) else (None, given)
+
+
+def _model_id(model: object) -> str | None:
+    if model is None or isinstance(model, str):
+        return model
+    found = getattr(model, "model_id", None)
+    if isinstance(found, str):
+        return found
+    raise UsageError(
+        f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"
+    )
+
+
+def _options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
+    for name in changes:
+        if name not in _OPTIONS:
+            near = get_close_matches(name, _OPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_OPTIONS))}"
+            raise UsageError(f"unknown option {name!r}; {hint}")
+    if "model" in changes:
+        changes = {**changes, "model": _model_id(changes["model"])}
+    return replace(base, **changes)

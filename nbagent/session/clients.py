@@ -1,0 +1,88 @@
+"""From a model id to a ready client: provider, configuration, one client for each server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nbagent.contracts.chat import ProviderConfig, Usage
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.secrets import SecretKey, register
+from nbagent.providers.base import find_provider, split_model_id
+from nbagent.providers.choice import choose_model, qualified
+from nbagent.providers.prices import cost_usd
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The model of a run and how to reach it."""
+
+    model_id: str
+    provider: str
+    model: str
+    base_url: str | None
+    client: ChatClient
+    why: str | None
+    """Why this model, when nobody named one."""
+
+    def price(self, usage: Usage, model: str) -> float | None:
+        """Cost in USD; None when the price is unknown."""
+        return cost_usd(self.provider, model, usage, base_url=self.base_url)
+
+
+_clients: dict[tuple[Any, ...], ChatClient] = {}
+
+
+def choose(
+    model: str | None,
+    *,
+    base_url: str | None,
+    timeout_s: float,
+    api_key: SecretKey | None = None,
+) -> Chosen:
+    """Resolve a model id (None: the best that the environment offers) to a client.
+
+    Raises:
+        UsageError: an unknown provider, or no key where one is needed.
+    """
+    _know_keys()
+    why = None
+    if model is None:
+        choice = choose_model(os.environ, base_url)
+        model, why = choice.model_id, choice.why
+        base_url = base_url or choice.base_url
+    model_id = qualified(model) if ":" not in model else model
+    name, wire_model = split_model_id(model_id)
+    provider = find_provider(name)
+    config = provider.resolve(
+        ProviderConfig(base_url=base_url, timeout_s=timeout_s, api_key=api_key), os.environ
+    )
+    if (
+        config.api_key is None
+        and provider.needs_key
+        and config.base_url == provider.default_base_url
+    ):
+        variables = " or ".join(provider.key_variables)
+        raise UsageError(
+            f"{name} needs a key: set {variables} in the environment before the kernel starts, "
+            "or use --base-url for another server, or --model offline:demo to go on without one",
+            code="LLM_AUTH_FAILED",
+        )
+    return Chosen(model_id, name, wire_model, config.base_url, _client(name, config), why)
+
+
+def _know_keys() -> None:
+    """Every key of the environment is hidden from sinks, also one that no provider uses now."""
+    for variable, text in os.environ.items():
+        if variable.endswith("_API_KEY"):
+            register(text)
+
+
+def _client(name: str, config: ProviderConfig) -> ChatClient:
+    secret = config.api_key.reveal() if config.api_key else ""
+    key = (name, config.base_url, config.timeout_s, hash(secret))
+    if key not in _clients:
+        _clients[key] = find_provider(name).open(replace(config))
+    return _clients[key]

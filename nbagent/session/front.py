@@ -1,0 +1,84 @@
+"""What the process offers a run: a surface to be shown on, a namespace, a thread that waits.
+
+A script offers plain printing. In a kernel the notebook's own front is found when the first
+run starts; this module does not import it, it looks it up by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+from nbagent.contracts.ports import Sink, Surface
+from nbagent.contracts.records import RunRecord
+from nbagent.runtime import Courier, Pump
+
+_NOTEBOOK_FRONT = "nbagent.notebook.surface"
+_PLAIN_LINES = "nbagent.notebook.plain_lines"
+
+
+def _empty() -> Mapping[str, Any]:
+    return {}
+
+
+def _nothing() -> None:
+    return None
+
+
+def _no_call(courier: Courier) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """The hooks that a kernel, a terminal or a script has for runs."""
+
+    surface: Surface | None = None
+    namespace: Callable[[], Mapping[str, Any]] = _empty
+    """The names a person can use; `@nbagent.tool` functions among them are offered by default."""
+    cell_id: Callable[[], str | None] = _nothing
+    execution_id: Callable[[], str | None] = _nothing
+    """Tells one execution of a cell from the next."""
+    pump: Callable[[], Pump | None] = _nothing
+    """Delivers the front end's messages while the main thread waits."""
+    adopt: Callable[[Courier], None] = _no_call
+    """Lets an idle kernel run the synchronous tools of a run that nobody waits for."""
+    set_last: Callable[[object], None] = lambda run: None
+    """Puts the handle into `_run`."""
+    show: Callable[[RunRecord], bool] = lambda run: False
+    """Shows a record where it was not shown yet; False where nothing can be shown."""
+
+
+@dataclass(slots=True)
+class _Current:
+    front: Front | None = None
+
+
+_current = _Current()
+
+
+def use_front(front: Front | None) -> None:
+    """Set the front of this process; None lets it be found again."""
+    _current.front = front
+
+
+def front() -> Front:
+    """The front of this process."""
+    if _current.front is None:
+        _current.front = _notebook_front() or Front()
+    return _current.front
+
+
+def plain_printer() -> Sink:
+    """A sink that prints events as plain lines, for `echo=True` in a script."""
+    return import_module(_PLAIN_LINES).PlainPrinter(sys.stdout.write)
+
+
+def _notebook_front() -> Front | None:
+    ipython = sys.modules.get("IPython")
+    if ipython is None or cast("Any", ipython).get_ipython() is None:
+        return None
+    return import_module(_NOTEBOOK_FRONT).make_front()

@@ -1,0 +1,327 @@
+"""A run at work: starts the engine on its thread and hands each event to its sinks in order.
+
+The store comes first; when the engine is resumed after a yield, that event is committed.
+A sink that raises is detached and named; nothing that a sink does ends a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from nbagent.archive.store import Store
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.chat import Message, ToolCall
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.events import (
+    Event,
+    MessagesAdded,
+    Notice,
+    RunFinished,
+    RunStarted,
+    TurnFinished,
+)
+from nbagent.contracts.ports import Sink, ToolContext
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.secrets import redact
+from nbagent.engine import EnginePlan, run_call, run_engine
+from nbagent.runtime import Courier, EventChannel, RunTask
+from nbagent.session.front import Front, front, plain_printer
+from nbagent.session.prepare import Ask, Prepared, prepare
+from nbagent.session.stores import alive, current_store
+
+
+class LiveRun:
+    """One run from its start on: what views and handles look at, and what stops it."""
+
+    def __init__(self, ask: Ask, *, store: Store, here: Front) -> None:
+        self.ask = ask
+        self.store = store
+        self.cancel = CancelToken()
+        self.courier = Courier()
+        self.prepared: Prepared = prepare(ask, store=store, front=here)
+        self.history: tuple[Message, ...] = self.prepared.history
+        self.record: RunRecord = self.prepared.record
+        """The initial record while the run is at work, the final one after it ended."""
+        self._turns: list[EngineTurn] = []
+        self._messages: list[Message] = list(self.record.messages)
+        self._begun = False
+        self.warnings: list[str] = list(self.prepared.notices)
+        self.channel: EventChannel | None = None
+        self._sinks: list[Sink] = []
+        self._late: list[Notice] = []
+        self.context = ToolContext(
+            run_id=self.record.id,
+            session=self.record.session,
+            runner=self.courier,
+            namespace=here.namespace,
+        )
+        self._check_choice()
+        self.task: RunTask[RunRecord] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self.record.phase != "Running"
+
+    def so_far(self) -> RunRecord:
+        """The record with what is committed; after the end, the final one."""
+        if self.done:
+            return self.record
+        turns, messages = tuple(self._turns), tuple(self._messages)
+        return self.record.model_copy(update={"turns": turns, "messages": messages})
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop at once, or pause after the running turn. Any thread."""
+        if after_turn:
+            self.cancel.after_turn = True
+        else:
+            self.cancel.set()
+
+    def start(self, sinks: list[Sink], here: Front) -> None:
+        """Begin; returns at once."""
+        self._sinks = sinks
+        here.adopt(self.courier)
+        _at_work.add(self)
+        self.task = RunTask.start(self._drive, self.courier, self.cancel)
+
+    def _check_choice(self) -> None:
+        choice = self.prepared.params.get("tool_choice")
+        names = [spec.name for spec in self.prepared.host.visible_tools(self.context)]
+        if choice not in (None, "auto", "none", "required", *names):
+            known = ", ".join(names) or "there are no tools"
+            raise UsageError(
+                f"tool_choice={choice!r} names no tool of this run; use auto, none, required or "
+                f"one of its tools: {known}"
+            )
+
+    async def _drive(self) -> RunRecord:
+        with alive(self.store):
+            try:
+                await self._close_parent()
+                async for event in run_engine(self._plan()):
+                    self._hand_out(event)
+            except BaseException as error:
+                self._break(error)
+                if not self._begun or not isinstance(error, Exception):
+                    raise
+            finally:
+                _at_work.discard(self)
+                for sink in self._sinks:
+                    with suppress(Exception):
+                        sink.close()
+                if self.channel is not None:
+                    self.channel.close()
+        return self.record
+
+    def _break(self, error: BaseException) -> None:
+        """The store failed for good, or nbagent did: end with what is committed, and say so."""
+        if isinstance(error, NbagentError):
+            info = ErrorInfo(error.code, redact(error.message))
+        else:
+            info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
+        end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
+        self.record = self.so_far().model_copy(update={**end, "notices": tuple(self.warnings)})
+        if self._begun:
+            with suppress(Exception):
+                self.store.release(self.record.id)
+            self._to_sinks(RunFinished(self.record))
+
+    def _plan(self) -> EnginePlan:
+        made = self.prepared
+        return EnginePlan(
+            run=made.record,
+            history=self.history,
+            client=made.chosen.client,
+            model=made.chosen.model,
+            host=made.host,
+            composer=made.composer,
+            context=self.context,
+            cancel=self.cancel,
+            params=made.params,
+            stream=made.stream,
+            first_index=made.first_index,
+            requests_before=made.requests_before,
+            price=made.chosen.price,
+            notices=self.warnings,
+        )
+
+    async def _close_parent(self) -> None:
+        """End a run that a dead kernel left open, and run its idempotent tools again."""
+        parent_id = self.record.parent_id
+        if parent_id is None or not self.store.claim(parent_id):
+            return
+        try:
+            turn = self.store.open_turn(parent_id)
+            again = await self._run_again(turn) if turn is not None else {}
+            self.store.close_interrupted(parent_id, again)
+        except BaseException:
+            self.store.release(parent_id)
+            raise
+        kept = self.record.shared_messages
+        self.history = self.store.conversation(parent_id)[:kept]
+
+    async def _run_again(self, turn: EngineTurn) -> dict[str, ToolRun]:
+        host = self.prepared.host
+        specs = {spec.name: spec for spec in host.visible_tools(self.context)}
+        calls = {c.id: c for c in turn.response.message.tool_calls} if turn.response else {}
+        context = replace(self.context, run_id=turn.run_id, turn_id=turn.id)
+        results: dict[str, ToolRun] = {}
+        for run in turn.tool_runs:
+            spec = specs.get(run.tool_name)
+            interrupted = run.result is None or (
+                run.result.error is not None and run.result.error.code == "E_INTERRUPTED"
+            )
+            call: ToolCall | None = calls.get(run.tool_call_id)
+            if call is None or call.arguments is None:
+                continue
+            if interrupted and spec and spec.traits.idempotent:
+                results[run.tool_call_id] = await run_call(
+                    call, host=host, context=context, cancel=self.cancel
+                )
+        return results
+
+    def _hand_out(self, event: Event) -> None:
+        # Nothing is seen before it is committed.
+        self.store.write(event)
+        if isinstance(event, RunStarted):
+            self._begun = True
+        elif isinstance(event, RunFinished):
+            self.record = event.run
+        elif isinstance(event, TurnFinished):
+            self._turns.append(event.turn)
+            self._messages.extend(event.messages)
+        elif isinstance(event, MessagesAdded):
+            self._messages.extend(event.messages)
+        self._to_sinks(event)
+        while self._late:
+            self._to_sinks(self._late.pop(0))
+
+    def _to_sinks(self, event: Event) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                sink.handle(event)
+            except BaseException as error:  # also SystemExit: a view never ends a run
+                self._sinks.remove(sink)
+                text = redact(f"{sink.name} was detached: {type(error).__name__}: {error}")
+                self.warn(text)
+                with suppress(Exception):
+                    sink.close()
+
+    def warn(self, text: str) -> None:
+        """Tell the person, and keep it in the record."""
+        _log.warning("run %s: %s", self.record.id[:8], text)
+        self.warnings.append(text)
+        self._late.append(Notice("warning", text))
+
+
+_log = logging.getLogger("nbagent")
+_at_work: set[LiveRun] = set()
+
+
+def at_work() -> list[LiveRun]:
+    """The runs of this process that are not over."""
+    return list(_at_work)
+
+
+def _tell_all(store: Store, text: str) -> None:
+    for run in at_work():
+        if run.store is store:
+            run.warn(text)
+
+
+class CallbackSink:
+    """Hands events to a function of the person's (`on_event=`), on the engine thread."""
+
+    def __init__(self, callback: Callable[[Event], object]) -> None:
+        self._callback = callback
+
+    @property
+    def name(self) -> str:
+        """For the notice when it is detached."""
+        return "on_event"
+
+    def handle(self, event: Event) -> None:
+        """Call it."""
+        self._callback(event)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class StderrSink:
+    """Where nothing shows a run (a script), what the person should know goes to stderr."""
+
+    name = "stderr"
+
+    def handle(self, event: Event) -> None:
+        """Print notices, the ones that the run begins with too."""
+        if isinstance(event, RunStarted):
+            for text in event.run.notices:
+                print(f"nbagent: {text}", file=sys.stderr)
+        elif isinstance(event, Notice) and event.level != "info":
+            print(f"nbagent: {event.text}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ChannelSink:
+    """Feeds `agent.stream()`."""
+
+    name = "stream"
+
+    def __init__(self, channel: EventChannel) -> None:
+        self._channel = channel
+
+    def handle(self, event: Event) -> None:
+        """Put it into the channel."""
+        self._channel.put(event)
+
+    def close(self) -> None:
+        """The channel is closed by the run itself."""
+
+
+def start_run(
+    ask: Ask,
+    *,
+    on_event: Callable[[Event], object] | None = None,
+    channel: EventChannel | None = None,
+    store: Store | None = None,
+) -> LiveRun:
+    """Prepare a run, open its views, and start it. The one call behind all three doors.
+
+    Raises:
+        UsageError: it cannot be done as asked; nothing was started.
+        StoreError: the store belongs to a newer nbagent.
+    """
+    here = front()
+    kept = store or current_store()
+    run = LiveRun(ask, store=kept, here=here)
+    kept.on_warning = lambda text: _tell_all(kept, text)
+    sinks = _views(run, here)
+    if on_event is not None:
+        sinks.append(CallbackSink(on_event))
+    if channel is not None:
+        run.channel = channel
+        sinks.append(ChannelSink(channel))
+    run.start(sinks, here)
+    return run
+
+
+def _views(run: LiveRun, here: Front) -> list[Sink]:
+    options = run.ask.options
+    if here.surface is None:
+        if options.quiet:
+            return []
+        return [plain_printer()] if options.echo else [StderrSink()]
+    try:
+        view = here.surface.open(run.record, run, quiet=options.quiet, raw=options.raw)
+    except Exception as error:
+        run.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
+        view = None
+    return [] if view is None else [view]

@@ -1,0 +1,299 @@
+"""From what a person asked to a run that can start: model, tools, conversation, limits, record.
+
+Everything that can be refused is refused here, before anything is written or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, cast
+
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import new_id, utc_now
+from nbagent.contracts.chat import Message, Part, TextPart, redacted
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import Limits
+from nbagent.contracts.ports import ToolHost
+from nbagent.contracts.records import RunRecord
+from nbagent.contracts.secrets import redact, redact_json
+from nbagent.session.clients import Chosen, choose
+from nbagent.session.composer import ChatComposer
+from nbagent.session.front import Front
+from nbagent.settings import RunOptions, Settings, check_limits, checked_options, effective
+from nbagent.tools.functions import FunctionHost
+
+Kind = Literal["start", "continue", "resume", "fork"]
+
+CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
+"""Enters the history when a run goes on after an unfinished answer and nobody said anything."""
+
+_REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reasoning")
+_LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
+_INHERITED = ("model", "base_url", "system", "tools", "session", *_LIMITS, *_REQUEST_PARAMS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a person wants done: the three doors all end in this."""
+
+    prompt: str | None = None
+    parts: tuple[Part, ...] = ()
+    """The prompt with its images; empty when it is text only."""
+    template: str | None = None
+    messages: tuple[Message, ...] = ()
+    """A conversation of the person's own making that comes before the prompt."""
+    options: RunOptions = field(default_factory=RunOptions)
+    tools: tuple[object, ...] | None = None
+    """Python functions; None: by name, from the options, the parent or the notebook."""
+    kind: Kind = "start"
+    parent_id: str | None = None
+    fork_turn: str | None = None
+    """The turn that is asked anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that can start."""
+
+    record: RunRecord
+    chosen: Chosen
+    host: ToolHost
+    composer: ChatComposer
+    history: tuple[Message, ...]
+    params: dict[str, Any]
+    stream: bool
+    first_index: int
+    requests_before: int
+    notices: tuple[str, ...]
+
+
+def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
+    """Check and resolve everything.
+
+    Raises:
+        UsageError: something cannot be done as asked; nothing was started.
+    """
+    settings = effective()
+    parent = store.load(ask.parent_id) if ask.parent_id else None
+    options = _merged(checked_options(ask.options), parent)
+    limits = _limits(options, settings)
+    base = _Base.of(ask, parent, store)
+    words = _words(ask, parent, base, limits.ceiling)
+    host = _host(ask, options, settings, front)
+    chosen = choose(
+        options.model or settings.model,
+        base_url=options.base_url or settings.base_url,
+        timeout_s=options.timeout_s or settings.timeout_s,
+    )
+    params = _params(options, settings)
+    stream = settings.stream if options.stream is None else options.stream
+    system = options.system if options.system is not None else settings.system
+    notices = _notices(chosen, store)
+    record = RunRecord(
+        id=new_id(),
+        session=redact(options.session or settings.session),
+        name=ask.options.name and redact(ask.options.name),
+        tags=tuple(redact(tag) for tag in ask.options.tags),
+        parent_id=parent.id if parent else None,
+        shared_messages=len(base.history) if parent else 0,
+        kind=ask.kind,
+        cell_id=front.cell_id(),
+        model=chosen.model_id,
+        base_url=chosen.base_url,
+        template=None if ask.template is None else redact(ask.template),
+        prompt=redact(ask.prompt or ""),
+        options=redact_json(_kept(options, chosen)),
+        limits=limits,
+        started_at=utc_now(),
+        notices=notices,
+        messages=words,
+    )
+    return Prepared(
+        record=record,
+        chosen=chosen,
+        host=host,
+        composer=ChatComposer(redact(system) if system else None),
+        history=base.history,
+        params=params,
+        stream=stream,
+        first_index=base.first_index,
+        requests_before=0 if ask.prompt or ask.messages else base.requests,
+        notices=notices,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Where the conversation stands that a run goes on with."""
+
+    history: tuple[Message, ...] = ()
+    first_index: int = 1
+    requests: int = 0
+
+    @classmethod
+    def of(cls, ask: Ask, parent: RunRecord | None, store: Store) -> _Base:
+        if parent is None:
+            return cls()
+        if parent.phase == "Running":
+            raise UsageError(
+                f"run {parent.id[:8]} is still at work; wait for it or stop it first (%agent stop)"
+            )
+        history = store.conversation(parent.id)
+        requests = store.requests_since_words(parent.id)
+        last = parent.turns[-1].index if parent.turns else _last_index(parent, store)
+        if ask.fork_turn is None:
+            return cls(history, last + 1, requests)
+        turn = next((t for t in parent.turns if t.id == ask.fork_turn), None)
+        if turn is None:
+            known = ", ".join(t.id for t in parent.turns) or "none"
+            raise UsageError(
+                f"run {parent.id[:8]} has no turn {ask.fork_turn!r}; its own turns: {known}"
+            )
+        later = sum(t.index >= turn.index for t in parent.turns)
+        kept = history[: turn.request.n_messages]
+        return cls(kept, turn.index, max(0, requests - later))
+
+
+def _last_index(run: RunRecord, store: Store) -> int:
+    while run.parent_id is not None:
+        run = store.load(run.parent_id)
+        if run.turns:
+            return run.turns[-1].index
+    return 0
+
+
+def _words(ask: Ask, parent: RunRecord | None, base: _Base, ceiling: int) -> tuple[Message, ...]:
+    if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
+        raise UsageError("the prompt is empty; write what you want to ask")
+    own = tuple(redacted(message) for message in ask.messages)
+    _check_answered(own)
+    if ask.prompt:
+        parts = ask.parts or (TextPart(text=ask.prompt),)
+        return (*own, redacted(Message(role="user", content=parts)))
+    if own or parent is None:
+        return own
+    if ask.kind == "fork":
+        return ()
+    if ask.kind == "resume":
+        _check_resumable(parent, base, ceiling)
+    last = base.history[-1] if base.history else None
+    if last is not None and last.role == "assistant":
+        return (Message.of("user", CONTINUE),)
+    return ()
+
+
+def _check_answered(messages: Sequence[Message]) -> None:
+    """Refuse a conversation that no provider accepts: calls without their results."""
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            if not waiting or message.tool_call_id != waiting.pop(0):
+                raise UsageError(
+                    f"messages: the result {message.tool_call_id!r} answers no call in its place; "
+                    "put one tool message for each call after the calls, in their order"
+                )
+            continue
+        if waiting:
+            break
+        waiting = [call.id for call in message.tool_calls]
+    if waiting:
+        raise UsageError(
+            f"messages: the call {waiting[0]!r} has no result; add a tool message with that id"
+        )
+
+
+def _check_resumable(parent: RunRecord, base: _Base, ceiling: int) -> None:
+    if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
+        raise UsageError(
+            f"run {parent.id[:8]} has ended ({parent.stop_reason}); to go on, say something: "
+            "%%agent --continue with your next words, or run.resume('…')"
+        )
+    if base.requests >= ceiling:
+        raise UsageError(
+            f"run {parent.id[:8]} reached the ceiling of {ceiling} requests; say what to do next "
+            "(run.resume('…') or %%agent --continue), or raise it: run.resume(ceiling=…)"
+        )
+    if not base.history:
+        raise UsageError(f"run {parent.id[:8]} has no conversation to go on with")
+
+
+def _merged(options: RunOptions, parent: RunRecord | None) -> RunOptions:
+    """The options, with what the parent's run had where they say nothing."""
+    if parent is None:
+        return options
+    kept = parent.options
+    changes: dict[str, Any] = {}
+    for name in _INHERITED:
+        if getattr(options, name) is None and name in kept:
+            changes[name] = _as_tuple(kept[name])
+    if options.model is not None:
+        changes.pop("base_url", None)  # another model need not be on the same server
+    changes.setdefault("session", options.session or parent.session)
+    return replace(options, **changes)
+
+
+def _limits(options: RunOptions, settings: Settings) -> Limits:
+    limits = Limits(
+        max_turns=options.max_turns or settings.max_turns,
+        ceiling=options.ceiling or settings.ceiling,
+        loop_limit=options.loop_limit or settings.loop_limit,
+        max_total_tokens=options.max_total_tokens or settings.max_total_tokens,
+        max_cost_usd=(
+            settings.max_cost_usd if options.max_cost_usd is None else options.max_cost_usd
+        ),
+    )
+    check_limits(limits.max_turns, limits.ceiling)
+    return limits
+
+
+def _host(ask: Ask, options: RunOptions, settings: Settings, front: Front) -> ToolHost:
+    wanted = options.tools if options.tools is not None else settings.tools
+    if ask.tools is not None and ask.options.tools is None:
+        return FunctionHost(ask.tools)
+    if wanted == "none":
+        return FunctionHost(())
+    names = None if wanted is None or wanted == "all" else _as_names(wanted)
+    return FunctionHost(ask.tools or (), namespace=front.namespace, names=names)
+
+
+def _as_names(tools: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (tools,) if isinstance(tools, str) else tools
+
+
+def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for name in _REQUEST_PARAMS:
+        value = getattr(options, name)
+        value = getattr(settings, name) if value is None else value
+        if value is not None:
+            params[name] = value
+    if options.tool_choice is not None:
+        params["tool_choice"] = options.tool_choice
+    return params
+
+
+def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
+    """The options as they go into the record: only what is set, JSON values."""
+    plain = {f.name: getattr(options, f.name) for f in fields(options)}
+    left_out = ("name", "tags", "quiet", "raw", "echo", "tool_choice")
+    kept = {k: v for k, v in plain.items() if v is not None and k not in left_out}
+    kept["model"] = chosen.model_id
+    if chosen.base_url:
+        kept["base_url"] = chosen.base_url
+    return {
+        k: list(cast("tuple[Any, ...]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
+    }
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:
+    notices: list[str] = []
+    if chosen.why:
+        notices.append(f"{chosen.model_id} was chosen: {chosen.why}.")
+    if store.warning:
+        notices.append(store.warning)
+    return tuple(notices)

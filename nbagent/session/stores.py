@@ -1,0 +1,57 @@
+"""The store of this process, one for each home, and the heartbeat that keeps its lease alive."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nbagent.archive.store import Store
+from nbagent.settings import store_home
+
+_BEAT_S = 10.0
+
+_lock = threading.Lock()
+_stores: dict[Path, Store] = {}
+_working: Counter[int] = Counter()
+_hearts: dict[int, asyncio.Task[None]] = {}
+
+
+def current_store() -> Store:
+    """The store for the current home: opened once, in memory (with a warning) when it must be."""
+    home = store_home().absolute()
+    with _lock:
+        if home not in _stores:
+            _stores[home] = Store.open_or_memory(home)
+        return _stores[home]
+
+
+def close_stores() -> None:
+    """Close all stores; the next call opens them again."""
+    for store in _stores.values():
+        store.close()
+    _stores.clear()
+
+
+@contextmanager
+def alive(store: Store) -> Generator[None]:
+    """Keep the store's lease alive while a run is at work. On the engine's loop."""
+    key = id(store)
+    _working[key] += 1
+    if key not in _hearts:
+        _hearts[key] = asyncio.get_running_loop().create_task(_beat(store))
+    try:
+        yield
+    finally:
+        _working[key] -= 1
+        if not _working[key]:
+            _hearts.pop(key).cancel()
+
+
+async def _beat(store: Store) -> None:
+    while True:
+        await asyncio.sleep(_BEAT_S)
+        store.heartbeat()
