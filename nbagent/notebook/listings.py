@@ -1,0 +1,94 @@
+"""What `%agent tools`, `models` and `config` print: plain text, made from values."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nbagent.contracts.chat import ModelInfo, ProviderConfig, ToolSpec
+from nbagent.contracts.errors import NbagentError
+from nbagent.contracts.ports import ToolContext
+from nbagent.providers.base import find_provider, provider_names
+from nbagent.runtime import Courier, engine_loop
+from nbagent.settings import effective, origins
+from nbagent.tools.functions import FunctionHost
+
+_LIST_S = 10.0
+"""A provider that does not list its models in so many seconds is skipped."""
+
+
+def tools_text(namespace: Mapping[str, Any]) -> str:
+    """The tools that a model is given when a cell names none, with their parameters."""
+    chosen = effective().tools
+    names = chosen if isinstance(chosen, tuple) else None
+    host = FunctionHost((), namespace=lambda: namespace, names=names)
+    context = ToolContext(run_id="", session="", runner=Courier())
+    specs = [] if chosen == "none" else list(host.visible_tools(context))
+    if not specs:
+        return (
+            "no tools: put @nbagent.tool above a function and run its cell, "
+            "or name any function with --tools"
+        )
+    return "\n".join(line for spec in specs for line in _tool_lines(spec))
+
+
+def _tool_lines(spec: ToolSpec) -> list[str]:
+    properties: dict[str, Any] = spec.parameters.get("properties", {})
+    required = spec.parameters.get("required", [])
+    arguments = ", ".join(
+        f"{name}: {_type(schema)}{'' if name in required else ' = …'}"
+        for name, schema in properties.items()
+    )
+    marks = [] if spec.traits.interruptible else ["finishes before a stop"]
+    marks += ["may run again after a crash"] if spec.traits.idempotent else []
+    about = spec.description.strip().splitlines()
+    tail = f"  [{', '.join(marks)}]" if marks else ""
+    return [f"{spec.name}({arguments}){tail}", *(f"    {line}" for line in about[:1])]
+
+
+def _type(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
+
+
+def models_text(provider: str | None) -> str:
+    """The models of one provider, or of every provider that can be asked from here."""
+    names = [provider] if provider else list(provider_names())
+    lines: list[str] = []
+    for name in names:
+        lines += _models_of(name, asked=provider is not None)
+    return "\n".join(lines)
+
+
+def _models_of(name: str, *, asked: bool) -> list[str]:
+    found = find_provider(name)
+    base_url = effective().base_url
+    config = found.resolve(ProviderConfig(base_url=base_url), os.environ)
+    if found.needs_key and config.api_key is None and config.base_url == found.default_base_url:
+        return [f"{name}: no key; set {' or '.join(found.key_variables)}"]
+    listing = found.open(config).list_models()
+    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(listing, _LIST_S), engine_loop())
+    try:
+        models = future.result()
+    except (NbagentError, TimeoutError) as error:
+        if asked and isinstance(error, NbagentError):
+            raise
+        return [f"{name}: {error or 'no answer'}"]
+    return [_model_line(name, model) for model in models] or [f"{name}: lists no models"]
+
+
+def _model_line(provider: str, model: ModelInfo) -> str:
+    facts = [f"{model.context_length:,} tokens"] if model.context_length else []
+    facts += list(model.capabilities)
+    return f"{provider}:{model.id}" + (f"  ({', '.join(facts)})" if facts else "")
+
+
+def settings_text() -> str:
+    """Every setting, its value and where it came from."""
+    rows = [(o.name, "not set" if o.value is None else repr(o.value), o.source) for o in origins()]
+    first = max(len(row[0]) for row in rows)
+    second = max(len(row[1]) for row in rows)
+    return "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)

@@ -1,0 +1,215 @@
+"""Where runs are shown: the widget in a front end, one final display without, lines in a terminal.
+
+Chooses the form for each run, and swaps the live view for the saved picture at its end.
+"""
+
+# IPython's display functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+from nbagent.contracts.events import Event, Notice, RunFinished
+from nbagent.contracts.ports import RunControls, Sink
+from nbagent.contracts.records import RunRecord, packed
+from nbagent.notebook import kernel
+from nbagent.notebook.live_state import LiveState
+from nbagent.notebook.live_view import Action, RunView, live_view
+from nbagent.notebook.plain_lines import PlainPrinter
+from nbagent.notebook.static_html import bundle
+from nbagent.notebook.view_state import view_of
+from nbagent.runtime import Pump
+from nbagent.session.front import Front
+from nbagent.settings import effective
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What this kernel has shown, so that nothing is shown twice."""
+
+    execution: str | None = None
+    runs: set[str] = field(default_factory=set[str])
+    last_run: str | None = None
+    views: list[RunView] = field(default_factory=list[RunView])
+
+    def note(self, run_id: str) -> None:
+        now = kernel.execution_id()
+        if now != self.execution:
+            self.execution, self.runs = now, set()
+        self.runs.add(run_id)
+
+    def has(self, run_id: str) -> bool:
+        return kernel.execution_id() == self.execution and run_id in self.runs
+
+
+_shown = _Shown()
+
+
+def make_front() -> Front:
+    """The front of an IPython: a kernel's, or a terminal's."""
+    if kernel.in_kernel():
+        kernel.prepare()
+    return Front(
+        surface=NotebookSurface(),
+        namespace=kernel.namespace,
+        cell_id=kernel.cell_id,
+        execution_id=kernel.execution_id,
+        pump=make_pump,
+        adopt=kernel.adopt,
+        set_last=_set_last,
+        show=_show,
+    )
+
+
+def make_pump() -> Pump | None:
+    """Delivers the front end's messages while the main thread waits; None in a terminal."""
+    return kernel.KernelPump() if kernel.in_kernel() else None
+
+
+def here_cell() -> str | None:
+    """The id of the cell that is running, where the front end tells."""
+    return kernel.cell_id()
+
+
+def last_run_id() -> str | None:
+    """The last run of this kernel."""
+    return _shown.last_run
+
+
+class NotebookSurface:
+    """Shows runs in an IPython."""
+
+    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink | None:
+        """The view that fits: none when quiet, the text when raw, else by what is there."""
+        _shown.note(run.id)
+        if quiet:
+            return None
+        if raw:
+            return RawSink()
+        if not kernel.in_kernel():
+            return PlainPrinter(sys.stdout.write)
+        if kernel.is_headless():
+            return HeadlessSink()
+        return WidgetSink(run, controls)
+
+
+class RawSink:
+    """`--raw`: the text of the answer, and nothing else."""
+
+    name = "raw text"
+
+    def handle(self, event: Event) -> None:
+        """Print the answer when it is whole; warnings go to stderr."""
+        if isinstance(event, RunFinished):
+            print(event.run.text)
+        elif isinstance(event, Notice) and event.level != "info":
+            print(event.text, file=sys.stderr)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class HeadlessSink:
+    """No person at a front end (nbclient, papermill, nbval): exactly one, final display."""
+
+    name = "final display"
+
+    def handle(self, event: Event) -> None:
+        """Show the run when it is over."""
+        if isinstance(event, RunFinished):
+            display(bundle(view_of(event.run)), raw=True, metadata=metadata_of(event.run))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class WidgetSink:
+    """The live view, and its swap to the saved picture at the end."""
+
+    name = "live view"
+
+    def __init__(self, run: RunRecord, controls: RunControls) -> None:
+        self._display_id = f"nbagent-{run.id}"
+        self._controls = controls
+        self._stays = effective().after_run == "live"
+        self._view, self._sink = live_view(LiveState(run), stays=self._stays)
+        self._view.on_action(self._on_action)
+        kernel.register(comm_id(self._view), self._view.act)
+        show_widget(self._view, display_id=self._display_id)
+
+    def handle(self, event: Event) -> None:
+        """Feed the view; at the end let the saved picture take its place."""
+        self._sink.handle(event)
+        if isinstance(event, RunFinished) and not self._stays:
+            self._swap(event.run)
+
+    def close(self) -> None:
+        """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
+        self._sink.close()
+        kernel.unregister(comm_id(self._view))
+
+    def _swap(self, run: RunRecord) -> None:
+        display(
+            bundle(view_of(run)),
+            raw=True,
+            display_id=self._display_id,
+            update=True,
+            metadata=metadata_of(run),
+        )
+
+    def _on_action(self, action: Action) -> None:
+        if action.get("kind") == "stop":
+            self._controls.stop()
+
+
+def metadata_of(run: RunRecord) -> dict[str, Any]:
+    """The whole record, for the output's metadata: a saved notebook is a loadable record."""
+    return {"nbagent": packed(run)}
+
+
+def comm_id(view: RunView) -> str:
+    """The id that the front end's messages to this view carry."""
+    return str(cast("Any", view).model_id)
+
+
+def show_widget(view: RunView, *, display_id: str | None = None) -> None:
+    """Display a view by its model's id."""
+    data = {
+        _WIDGET: {"version_major": 2, "version_minor": 0, "model_id": comm_id(view)},
+        "text/plain": "nbagent run view",
+    }
+    display(data, raw=True, display_id=display_id)
+
+
+def show_again(run: RunRecord) -> None:
+    """`%agent show`: the view of a run that is over, with its buttons where they can work."""
+    _shown.note(run.id)
+    if not kernel.in_kernel() or kernel.is_headless():
+        display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
+        return
+    view = RunView(view_of(run))
+    _shown.views.append(view)
+    show_widget(view)
+
+
+def _show(run: RunRecord) -> bool:
+    """The last expression of a cell that is a run shows itself, unless the cell has shown it."""
+    if not _shown.has(run.id):
+        _shown.note(run.id)
+        display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
+    return True
+
+
+def _set_last(run: Any) -> None:
+    _shown.last_run = run.id
+    shell = get_ipython()
+    if shell is not None:
+        shell.user_ns["_run"] = run
