@@ -195,3 +195,30 @@ def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:
     if not tools:
         return ""
     return sha_of([[t.name, t.description, t.parameters, t.traits.sha] for t in tools])
+
+
+def packed(run: RunRecord) -> dict[str, Any]:
+    """The record as JSON for a saved notebook: each message once, what is None left out."""
+    plain = run.model_dump(mode="json", exclude_none=True)
+    places = {id(message): place for place, message in enumerate(run.messages)}
+    for turn, shown in zip(run.turns, plain.get("turns", ()), strict=True):
+        place = places.get(id(turn.response.message)) if turn.response else None
+        if place is not None:
+            shown["response"]["message"] = place
+    return plain
+
+
+def unpacked(plain: dict[str, Any]) -> RunRecord:
+    """The record that `packed` was given.
+
+    Raises:
+        ValueError: this is not a packed record.
+    """
+    turns: list[Any] = []
+    for turn in plain.get("turns", ()):
+        response = turn.get("response")
+        if response is not None and isinstance(response.get("message"), int):
+            message = plain["messages"][response["message"]]
+            turn = {**turn, "response": {**response, "message": message}}
+        turns.append(turn)
+    return RunRecord.model_validate({**plain, "turns": turns})
