@@ -1,0 +1,175 @@
+"""What a tool gave back or raised, as the result that the model sees and the person's detail.
+
+Every text passes `redact`; host folders are left out. Running the tool is `calling`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import GeneratorType
+from typing import Any, cast
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import FilePart, ImagePart, TextPart
+from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
+from nbagent.contracts.records import ToolResult
+from nbagent.contracts.secrets import redact, redact_json
+from nbagent.shown import Normal, NotPlainError, clean, cut_middle, shown
+
+MAX_RESULT_CHARS = 50_000
+"""Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
+_MESSAGE_CHARS = 1_000
+_DETAIL_CHARS = 6_000
+_MOST_FRAMES = 6
+_MOST_ITEMS = 10_000
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_LOOP_MARKS = ("attached to a different loop", "bound to a different event loop", "Event loop is")
+LOOP_HINT = '; mark it @nbagent.tool(loop="notebook") so that it runs on the notebook\'s own loop'
+
+
+def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> tuple[ToolResult, bool]:
+    """The result for a value, and whether it was cut to fit the budget."""
+    if isinstance(value, ToolResult):
+        return value, False
+    if isinstance(value, TextPart | ImagePart | FilePart):
+        return _result_of_part(value), False
+    if isinstance(value, GeneratorType | map | filter | zip):
+        # A plain function that returns an iterator means its items.
+        value = list(itertools.islice(cast("Iterator[Any]", value), _MOST_ITEMS))
+    normal = Normal(budget_chars)
+    try:
+        data = normal.json(value)
+        attachments = tuple(normal.images)
+    except NotPlainError:
+        parts = shown(value, budget_chars)
+        attachments = tuple(part for part in parts if isinstance(part, ImagePart))
+        data = "\n".join(part.text for part in parts if isinstance(part, TextPart))
+        data = data or f"[image 1: {attachments[0].alt}]"
+        normal.cut = " characters cut] …" in data
+    except Exception:
+        parts = shown(value, budget_chars)
+        data, attachments = "".join(getattr(part, "text", "") for part in parts), ()
+    data, cut = _within(redact_json(data), budget_chars)
+    return ToolResult(ok=True, data=data, attachments=attachments), cut or normal.cut
+
+
+def _result_of_part(part: TextPart | ImagePart | FilePart) -> ToolResult:
+    if isinstance(part, TextPart):
+        return ToolResult(ok=True, data=redact(clean(part.text)))
+    named = part.alt if isinstance(part, ImagePart) else part.name
+    return ToolResult(ok=True, data=f"[{part.type} 1: {redact(named)}]", attachments=(part,))
+
+
+def _within(data: Any, budget_chars: int) -> tuple[Any, bool]:
+    encoded = dump_json(data)
+    # At most one character a byte: most results need no second look.
+    if len(encoded) <= budget_chars:
+        return data, False
+    text = data if isinstance(data, str) else encoded.decode()
+    if len(text) <= budget_chars:
+        return data, False
+    return cut_middle(text, budget_chars), True
+
+
+def failure_of(error: BaseException, *, hint: str = "") -> ToolResult:
+    """The result for what a tool raised: a ToolError's own code, else E_TOOL_FAILED."""
+    if isinstance(error, ToolError):
+        normal = Normal(_MESSAGE_CHARS * 4)
+        details: dict[str, Any] = normal.json(error.details) if error.details else {}
+        message = _for_model(error.message)
+        return ToolResult.failure(ErrorInfo(error.code, message, redact_json(details)))
+    return ToolResult.failure(ErrorInfo("E_TOOL_FAILED", summary(error) + hint))
+
+
+def summary(error: BaseException) -> str:
+    """`Type: message`, short and without host folders."""
+    name, text = type(error).__name__, _said(error)
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        inner = "; ".join(f"{type(e).__name__}: {_said(e)}" for e in group.exceptions[:5])
+        text = f"{text}: {inner}"
+    return _for_model(f"{name}: {text}" if text else name)
+
+
+def _said(error: object) -> str:
+    try:
+        return error.message if isinstance(error, NbagentError) else str(error)
+    except BaseException:
+        return "(its message cannot be shown)"
+
+
+def loop_hint(error: BaseException | None) -> str:
+    """What to do about an object that belongs to another event loop; empty for other errors."""
+    for _ in range(5):
+        if error is None:
+            break
+        if isinstance(error, RuntimeError) and any(mark in _said(error) for mark in _LOOP_MARKS):
+            return LOOP_HINT
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def detail_of(error: BaseException) -> str:
+    """For the person: type, message and the last frames of the tool's own code, causes below."""
+    pieces: list[str] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen and len(seen) < 4:
+        seen.add(id(current))
+        head = f"{type(current).__name__}: {cut_middle(_said(current), _MESSAGE_CHARS)}"
+        pieces.append("\n".join([head, *_frames(current)]))
+        hidden = current.__suppress_context__
+        current = current.__cause__ or (None if hidden else current.__context__)
+    return redact(clean(cut_middle("\ncaused by ".join(pieces), _DETAIL_CHARS)))
+
+
+def _frames(error: BaseException) -> list[str]:
+    walked = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    kept = [entry for entry in walked if not _is_ours(entry[0])]
+    if len(kept) > _MOST_FRAMES:
+        # The tool's own first frame says where, the last ones say what.
+        left_out = len(kept) - _MOST_FRAMES
+        kept = [kept[0], ("", left_out, ""), *kept[-(_MOST_FRAMES - 1) :]]
+    lines: list[str] = []
+    for file, line, function in kept:
+        if not file:
+            lines.append(f"  … {line} more frames …")
+            continue
+        lines.append(f"  {_file_name(file)}, line {line}, in {function}")
+        source = linecache.getline(file, line).strip()
+        if source:
+            lines.append(f"    {cut_middle(source, 200)}")
+    return lines
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE)
+
+
+def _file_name(file: str) -> str:
+    path = Path(file)
+    # ipykernel compiles each cell under /tmp/ipykernel_PID/HASH.py: a name that tells nothing.
+    return "notebook cell" if path.parent.name.startswith("ipykernel_") else path.name
+
+
+def _for_model(text: str) -> str:
+    return redact(_without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))
+
+
+def _without_folders(text: str) -> str:
+    """The text with this process's working folder and home taken off the front of paths."""
+    if os.sep not in text:
+        return text
+    for folder, instead in ((os.getcwd(), "."), (os.path.expanduser("~"), "~")):
+        if len(folder) > 1:
+            text = re.sub(re.escape(folder) + r"(?=[\\/'\"\s:,)]|$)", instead, text)
+    return text

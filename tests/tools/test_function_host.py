@@ -1,0 +1,293 @@
+"""Functions as a tool host: names, the notebook's namespace, redefinition."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import ToolHost, ToolOutcome
+from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
+
+CELL = """
+@tool
+def population(city: str) -> int:
+    "People living in a city."
+    return {n}
+
+def plain(a: int) -> int:
+    return a
+
+@tool(name="fs.count")
+def count() -> int:
+    return 1
+
+@tool
+def _hidden() -> int:
+    return 0
+"""
+
+
+def cell(n: int = 1) -> dict[str, Any]:
+    """What a notebook holds after a cell ran."""
+    names: dict[str, Any] = {"tool": tool, "__name__": "__main__", "_": None, "x": 1}
+    exec(CELL.format(n=n), names)
+    return names
+
+
+def call(host: FunctionHost, bench: Any, name: str, /, **arguments: Any) -> ToolOutcome:
+    made = ToolCall(id="1", name=name, arguments=arguments, arguments_raw="")
+    return asyncio.run(host.execute(made, bench.context, bench.cancel))
+
+
+def names_of(host: FunctionHost, bench: Any) -> list[str]:
+    return [spec.name for spec in host.visible_tools(bench.context)]
+
+
+def test_given_tools_are_listed_in_order_with_their_traits(bench: Any) -> None:
+    @tool(interruptible=False, idempotent=True)
+    def write(text: str) -> None: ...
+
+    def read() -> str:
+        """Read."""
+        return "text"
+
+    host: ToolHost = FunctionHost([write, read])
+    write_spec, read_spec = host.visible_tools(bench.context)
+    assert (write_spec.name, read_spec.name) == ("write", "read")
+    assert (write_spec.traits.interruptible, write_spec.traits.idempotent) == (False, True)
+    assert (read_spec.traits.interruptible, read_spec.traits.idempotent) == (True, False)
+    assert (read_spec.traits.host, host.name, read_spec.description) == (
+        "functions",
+        "functions",
+        "Read.",
+    )
+    assert len(read_spec.traits.sha) == 64
+
+
+def test_notebooks_own_tools_are_the_marked_ones_without_underscore() -> None:
+    assert list(namespace_tools(cell())) == ["population", "fs.count"]
+
+
+def test_namespace_may_hold_anything() -> None:
+    class Strange:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    class Yes:
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+    names = {"strange": Strange(), "yes": Yes(), "Klass": Strange, "none": None, "f": len}
+    assert namespace_tools(names) == {}
+
+
+def test_one_function_under_two_names_is_one_tool() -> None:
+    names = cell()
+    names["alias"] = names["population"]
+    assert list(namespace_tools(names)) == ["population", "fs.count"]
+
+
+def test_two_functions_of_one_tool_name_are_refused() -> None:
+    names = cell()
+    names["other"] = tool(name="fs.count")(lambda: 2)
+    with pytest.raises(UsageError, match=r"'count' and 'other' are two tools of the name"):
+        namespace_tools(names)
+
+
+def test_without_names_all_marked_tools_are_visible(bench: Any) -> None:
+    host = FunctionHost(namespace=cell)
+    assert names_of(host, bench) == ["population", "fs.count"]
+
+
+def test_named_tools_may_be_plain_functions_and_methods(bench: Any) -> None:
+    class Database:
+        def query(self, sql: str) -> str:
+            return sql.upper()
+
+    names = cell()
+    names["db"] = Database()
+    host = FunctionHost(namespace=lambda: names, names=["plain", "db.query", "fs.count"])
+    assert names_of(host, bench) == ["plain", "db.query", "fs.count"]
+    assert call(host, bench, "db.query", sql="x").result.data == "X"
+    assert call(host, bench, "plain", a="3").result.data == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("populaton", "did you mean 'population'"),
+        ("fs_count", "did you mean 'fs.count'"),
+        ("plian", "did you mean 'plain'"),
+        ("zzzzzz", "there are: population, fs.count"),
+        ("x", "there is no tool 'x'"),
+        ("db._secret", "there is no tool"),
+    ],
+)
+def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        FunctionHost(namespace=cell, names=[name])
+    assert words in caught.value.message
+
+
+def test_two_given_tools_of_one_name_are_refused() -> None:
+    def one() -> None: ...
+
+    two = tool(name="one")(lambda: None)
+    with pytest.raises(UsageError, match="two tools have the name 'one'"):
+        FunctionHost([one, two])
+    assert len(FunctionHost([one, one]).tools) == 1
+
+
+def test_unknown_tool_of_a_model_is_a_result_with_the_nearest(bench: Any) -> None:
+    host = FunctionHost(namespace=cell)
+    error = call(host, bench, "get_population").result.error
+    assert error is not None
+    assert error.code == "E_UNKNOWN_TOOL"
+    assert error.message == (
+        "there is no tool 'get_population'; did you mean 'population'? "
+        "Use one of: population, fs.count"
+    )
+    error = call(FunctionHost(), bench, "x").result.error
+    assert error is not None
+    assert error.message == "there is no tool 'x'; answer without tools"
+
+
+def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so(bench: Any) -> None:
+    names = cell(1)
+    host = FunctionHost(namespace=lambda: names)
+    first = call(host, bench, "population", city="Rome")
+    assert (first.result.data, first.notes) == (1, ())
+    names = cell(2)
+    second = call(host, bench, "population", city="Rome")
+    assert second.result.data == 2
+    assert second.notes == ("population was redefined since this run began",)
+    assert second.tool_sha != first.tool_sha
+    assert second.tool_sha == host.visible_tools(bench.context)[0].traits.sha
+
+
+def test_cell_run_again_unchanged_is_no_redefinition(bench: Any) -> None:
+    names = cell(1)
+    host = FunctionHost(namespace=lambda: names)
+    names = cell(1)
+    assert call(host, bench, "population", city="Rome").notes == ()
+
+
+def test_new_parameters_are_shown_and_taken(bench: Any) -> None:
+    names: dict[str, Any] = cell()
+    host = FunctionHost(namespace=lambda: names, names=["population"])
+
+    def population(city: str, year: int) -> int:
+        return year
+
+    names["population"] = population
+    assert list(host.visible_tools(bench.context)[0].parameters["properties"]) == ["city", "year"]
+    assert call(host, bench, "population", city="Rome", year=3).result.data == 3
+
+
+def test_tool_that_is_gone_from_the_namespace_stays_callable(bench: Any) -> None:
+    names = cell(7)
+    host = FunctionHost(namespace=lambda: names)
+    names = {"population": 5}
+    assert names_of(host, bench) == ["population", "fs.count"]
+    assert call(host, bench, "population", city="Rome").result.data == 7
+
+
+def test_redefinition_that_cannot_be_a_tool_is_told_and_hides_nothing(bench: Any) -> None:
+    names = cell()
+    host = FunctionHost(namespace=lambda: names, names=["population"])
+
+    def population(city: Missing) -> int:  # pyright: ignore # noqa: F821
+        return 1
+
+    names["population"] = population
+    assert names_of(host, bench) == ["population"]
+    error = call(host, bench, "population", city="Rome").result.error
+    assert error is not None
+    assert error.message.startswith("population was redefined and cannot be called: the hint")
+
+
+def test_tool_defined_later_does_not_change_the_tools_of_a_run(bench: Any) -> None:
+    names = cell()
+    host = FunctionHost(namespace=lambda: names)
+    names["late"] = tool(name="late")(lambda: 1)
+    assert names_of(host, bench) == ["population", "fs.count"]
+
+
+def test_bad_arguments_are_a_result(bench: Any) -> None:
+    host = FunctionHost(namespace=cell)
+    outcome = call(host, bench, "population", town="Rome")
+    assert outcome.result.error is not None
+    assert outcome.result.error.code == "E_INVALID_ARGUMENTS"
+    assert outcome.started_at_ms is None
+    raw = ToolCall(id="1", name="population", arguments=None, arguments_raw="{oops")
+    outcome = asyncio.run(host.execute(raw, bench.context, bench.cancel))
+    assert outcome.result.error is not None
+    assert outcome.result.error.code == "E_INVALID_ARGUMENTS"
+
+
+def test_failure_around_a_tool_is_a_result_too(bench: Any) -> None:
+    def broken() -> dict[str, Any]:
+        if started:
+            raise RuntimeError("kernel is gone")
+        return cell()
+
+    started: list[int] = []
+    host = FunctionHost(namespace=broken)
+    started.append(1)
+    error = call(host, bench, "population", city="Rome").result.error
+    assert error is not None
+    assert error.code == "E_INTERNAL"
+    assert "kernel is gone" in error.message
+
+
+def test_string_hints_find_classes_of_the_notebook(bench: Any) -> None:
+    names = cell()
+    names["Size"] = int
+
+    def measure(size: Size) -> int:  # pyright: ignore # noqa: F821
+        return size + 1  # pyright: ignore
+
+    host = FunctionHost([measure], namespace=lambda: names, names=[])  # pyright: ignore
+    assert call(host, bench, "measure", size="4").result.data == 5
+
+
+def test_same_tool_definition_serves_two_hosts() -> None:
+    def shared() -> None: ...
+
+    (one,), (two,) = FunctionHost([shared]).tools, FunctionHost([shared]).tools
+    assert one is two is as_tool(shared)
+
+
+def test_function_with_new_code_in_place_counts_as_redefined(bench: Any) -> None:
+    def count() -> int:
+        return 1
+
+    def newer() -> int:
+        return 2
+
+    host = FunctionHost([count])
+    count.__code__ = newer.__code__  # As autoreload does.
+    outcome = call(host, bench, "count")
+    assert outcome.result.data == 2
+    assert outcome.notes == ("count was redefined since this run began",)
+
+
+def test_definition_of_a_callable_is_made_once(bench: Any) -> None:
+    class Search:
+        def __call__(self, query: str) -> str:
+            return query
+
+    search = Search()
+    host = FunctionHost([search], namespace=lambda: {"half": half}, names=["half"])
+    before = host.tools
+    assert call(host, bench, "Search", query="a").result.data == "a"
+    host.visible_tools(bench.context)
+    assert all(one is two for one, two in zip(before, host.tools, strict=True))
+
+
+half = functools.partial(round, ndigits=1)

@@ -1,0 +1,348 @@
+"""The JSON Schema that a model is shown of a function."""
+
+# No `from __future__ import annotations`: most tools in notebooks have real hints.
+
+import dataclasses
+import functools
+import sqlite3
+import types
+import typing
+import warnings
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, Union
+
+import pytest
+import typing_extensions
+from pydantic import BaseModel, Field
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.secrets import SecretKey
+from nbagent.tools.functions import as_tool
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Place(BaseModel):
+    """Where."""
+
+    title: str
+    lat: float = Field(description="Degrees north.")
+
+
+class Trip(BaseModel):
+    stops: list[Place]
+    note: str | None = None
+
+
+@dataclasses.dataclass
+class Size:
+    width: int
+    height: int = 1
+
+
+class Row(typing.TypedDict):
+    name: str
+    count: typing.NotRequired[int]
+
+
+class ExtRow(typing_extensions.TypedDict, total=False):
+    name: str
+
+
+def schema_of(function: Callable[..., object]) -> dict[str, Any]:
+    return as_tool(function).spec.parameters
+
+
+def property_of(hint: Any) -> dict[str, Any]:
+    def probe(value) -> None: ...  # pyright: ignore
+
+    probe.__annotations__ = {"value": hint}
+    return schema_of(probe)["properties"]["value"]  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        pytest.param(str, {"type": "string"}, id="str"),
+        pytest.param(int, {"type": "integer"}, id="int"),
+        pytest.param(float, {"type": "number"}, id="float"),
+        pytest.param(bool, {"type": "boolean"}, id="bool"),
+        pytest.param(Any, {}, id="any"),
+        pytest.param(list, {"type": "array", "items": {}}, id="bare list"),
+        pytest.param(dict, {"type": "object", "additionalProperties": True}, id="bare dict"),
+        pytest.param(list[int], {"type": "array", "items": {"type": "integer"}}, id="list"),
+        pytest.param(
+            dict[str, float],
+            {"type": "object", "additionalProperties": {"type": "number"}},
+            id="dict",
+        ),
+        pytest.param(
+            Optional[int],  # noqa: UP045
+            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            id="optional",
+        ),
+        pytest.param(
+            Union[int, str],  # noqa: UP007
+            {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+            id="union",
+        ),
+        pytest.param(Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}, id="literal"),
+        pytest.param(date, {"format": "date", "type": "string"}, id="date"),
+        pytest.param(Path, {"format": "path", "type": "string"}, id="path"),
+        pytest.param(
+            Annotated[int, Field(ge=1, description="How many.")],
+            {"minimum": 1, "description": "How many.", "type": "integer"},
+            id="annotated field",
+        ),
+        pytest.param(
+            Annotated[str, "The name."],
+            {"description": "The name.", "type": "string"},
+            id="annotated text",
+        ),
+        pytest.param(
+            Annotated[str, typing_extensions.Doc("The name.")],
+            {"description": "The name.", "type": "string"},
+            id="annotated doc",
+        ),
+        pytest.param(Colour, {"$ref": "#/$defs/Colour"}, id="enum"),
+        pytest.param(Size, {"$ref": "#/$defs/Size"}, id="dataclass"),
+        pytest.param(Row, {"$ref": "#/$defs/Row"}, id="typed dict"),
+        pytest.param(ExtRow, {"$ref": "#/$defs/ExtRow"}, id="typed dict of extensions"),
+        pytest.param(
+            list[Row] | None,
+            {"anyOf": [{"items": {"$ref": "#/$defs/Row"}, "type": "array"}, {"type": "null"}]},
+            id="typed dict inside",
+        ),
+    ],
+)
+def test_hint_becomes(hint: Any, expected: dict[str, Any]) -> None:
+    assert property_of(hint) == expected
+
+
+def test_root_is_an_object_with_properties_even_without_parameters() -> None:
+    def now() -> str: ...
+
+    assert schema_of(now) == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_defaults_are_kept_and_make_parameters_optional() -> None:
+    def find(query: str, limit: int = 10, *, exact: bool = False, tag: str | None = None) -> None:
+        """Find.
+
+        Args:
+            query: What to look for.
+            limit: How many at most.
+        """
+
+    schema = schema_of(find)
+    assert schema["required"] == ["query"]
+    assert schema["properties"] == {
+        "query": {"type": "string", "description": "What to look for."},
+        "limit": {"type": "integer", "default": 10, "description": "How many at most."},
+        "exact": {"type": "boolean", "default": False},
+        "tag": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+    }
+    assert schema["additionalProperties"] is False
+
+
+def test_nested_models_keep_their_definitions_and_a_field_named_title() -> None:
+    def plan(trip: Trip) -> None: ...
+
+    schema = schema_of(plan)
+    assert schema["properties"] == {"trip": {"$ref": "#/$defs/Trip"}}
+    assert schema["$defs"]["Place"] == {
+        "description": "Where.",
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "lat": {"type": "number", "description": "Degrees north."},
+        },
+        "required": ["title", "lat"],
+    }
+
+
+def test_names_that_pydantic_keeps_for_itself_are_fine() -> None:
+    def odd(schema: str, copy: int, model_config: str, _hidden: int, json: str = "x") -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names = list(schema_of(odd)["properties"])
+    assert names == ["schema", "copy", "model_config", "_hidden", "json"]
+
+
+def test_no_hints_work() -> None:
+    def join(a, b=1, *rest, **more): ...  # pyright: ignore
+
+    schema = schema_of(join)  # pyright: ignore
+    assert schema["properties"] == {
+        "a": {},
+        "b": {"default": 1},
+        "rest": {"type": "array", "items": {}, "default": []},
+    }
+    assert schema["required"] == ["a"]
+    assert schema["additionalProperties"] is True
+
+
+def test_typed_kwargs_say_what_further_keys_hold() -> None:
+    def tag(**labels: int) -> None: ...
+
+    assert schema_of(tag) == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": {"type": "integer"},
+    }
+
+
+@pytest.mark.parametrize("name", ["hint", "optional", "string", "by name"])
+def test_context_is_not_shown(name: str) -> None:
+    def hint(q: str, ctx: ToolContext) -> None: ...
+    def optional(q: str, ctx: ToolContext | None = None) -> None: ...
+    def string(q: str, ctx: "ports.ToolContext | None") -> None: ...  # pyright: ignore # noqa: F821
+    def by_name(q: str, tool_context) -> None: ...  # pyright: ignore
+
+    functions: dict[str, Callable[..., None]] = {
+        "hint": hint,
+        "optional": optional,
+        "string": string,
+        "by name": by_name,
+    }
+    assert list(schema_of(functions[name])["properties"]) == ["q"]
+
+
+def test_pydantic_field_as_default_is_read() -> None:
+    def weather(
+        city: str = Field("Rome", description="Where."), days: int = Field(ge=1)
+    ) -> None: ...
+
+    schema = schema_of(weather)
+    assert schema["properties"]["city"] == {
+        "type": "string",
+        "default": "Rome",
+        "description": "Where.",
+    }
+    assert schema["required"] == ["days"]
+
+
+def test_type_that_json_cannot_say_is_hidden_where_there_is_a_default() -> None:
+    def count(table: str, connection: sqlite3.Connection | None = None) -> None: ...
+
+    assert list(schema_of(count)["properties"]) == ["table"]
+
+
+@pytest.mark.parametrize("hint", [sqlite3.Connection, Callable[[], int], "no_such_name", 5])
+def test_type_that_no_model_can_give_is_refused_with_its_name(hint: Any) -> None:
+    def count(source) -> None: ...  # pyright: ignore
+
+    count.__annotations__ = {"source": hint}
+    with pytest.raises(UsageError, match=r"'source' of tool 'count'"):
+        as_tool(count)  # pyright: ignore
+
+
+def test_default_that_json_cannot_say_is_left_out_without_a_warning() -> None:
+    marker = object()
+
+    def find(query: str, mark: Any = marker, price: Decimal = Decimal("1.5")) -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        properties = schema_of(find)["properties"]
+    assert properties["mark"] == {}
+    assert properties["price"]["default"] == "1.5"
+
+
+def test_key_in_a_default_is_hidden() -> None:
+    SecretKey("sk-default-of-a-tool")
+
+    def ask(q: str, key: str = "sk-default-of-a-tool") -> None: ...
+
+    assert schema_of(ask)["properties"]["key"]["default"] == "[redacted]"
+
+
+def test_string_hints_are_resolved_in_the_functions_module_then_in_the_namespace() -> None:
+    module = types.ModuleType("elsewhere")
+    source = (
+        "from __future__ import annotations\n"
+        "class Here(int): pass\n"
+        "Both = int\n"
+        "def f(a: Both, b: list[There], c: 'dict[str, Both]') -> Missing: ...\n"
+    )
+    exec(source, module.__dict__)
+    namespace = {"There": float, "Both": str}
+    properties = as_tool(module.f, namespace=namespace).spec.parameters["properties"]
+    assert properties == {
+        "a": {"type": "integer"},
+        "b": {"type": "array", "items": {"type": "number"}},
+        "c": {"type": "object", "additionalProperties": {"type": "integer"}},
+    }
+
+
+def test_string_hints_are_resolved_in_the_enclosing_function() -> None:
+    class Local(BaseModel):
+        x: int
+
+    def take(value: "Local") -> Local:
+        return Local(x=value.x)
+
+    assert schema_of(take)["$defs"]["Local"]["properties"] == {"x": {"type": "integer"}}
+
+
+def test_methods_partials_and_callables_have_schemas() -> None:
+    class Scale:
+        """Scales."""
+
+        def by(self, factor: int) -> int:
+            """Scale by a factor."""
+            return factor
+
+        def __call__(self, amount: float) -> float:
+            return amount
+
+    bound = as_tool(Scale().by)
+    assert (bound.name, bound.spec.description) == ("by", "Scale by a factor.")
+    assert list(bound.spec.parameters["properties"]) == ["factor"]
+    called = as_tool(Scale())
+    assert (called.name, called.spec.description) == ("Scale", "Scales.")
+    assert list(called.spec.parameters["properties"]) == ["amount"]
+    half = as_tool(functools.partial(Scale().by, factor=2))
+    assert half.name == "by"
+    assert half.spec.parameters["properties"] == {"factor": {"type": "integer", "default": 2}}
+
+
+def test_wrapped_function_keeps_its_parameters() -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    @logged
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert list(schema_of(add)["properties"]) == ["a", "b"]
+
+
+def test_schema_is_built_once_for_a_function() -> None:
+    def once(a: int) -> None: ...
+
+    assert as_tool(once) is as_tool(once)
+
+
+def test_schema_is_built_anew_when_a_function_got_new_code_in_place() -> None:
+    def first(a: int) -> None: ...
+    def second(b: str) -> None: ...
+
+    before = as_tool(first)
+    first.__code__ = second.__code__  # As autoreload does.
+    first.__annotations__ = second.__annotations__
+    assert list(as_tool(first).spec.parameters["properties"]) == ["b"]
+    assert as_tool(first).sha != before.sha
