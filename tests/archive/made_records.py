@@ -1,0 +1,430 @@
+"""Runs for the archive's tests: random ones of every shape, and the events that lead to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.chat import (
+    ChatResponse,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    ResponseMeta,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+    ToolTraits,
+    Usage,
+)
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.events import (
+    Event,
+    MessagesAdded,
+    ResponseReceived,
+    RunFinished,
+    RunStarted,
+    TextDelta,
+    ToolCallFinished,
+    TurnFinished,
+    TurnStarted,
+)
+from nbagent.contracts.policy import Limits
+from nbagent.contracts.records import (
+    EngineTurn,
+    RunRecord,
+    ToolResult,
+    ToolRun,
+    TurnRequest,
+    toolset_sha,
+    turn_id,
+)
+
+START = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)
+_WORDS = (
+    "",
+    "plain words",
+    "Zürich ✓ 日本",
+    "two\nlines\ttab",
+    "nul \0 inside",
+    "\ud83d alone",
+    "'\"\\",
+)
+
+
+class Maker:
+    """Makes one random run after the other; the same seed makes the same runs."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self._clock = START
+
+    def id(self) -> str:
+        return f"{self.random.getrandbits(64):016x}"
+
+    def later(self) -> datetime:
+        self._clock += timedelta(microseconds=self.random.randrange(10**7))
+        return self._clock
+
+    def words(self) -> str:
+        return self.random.choice(_WORDS) + self.random.choice(("", "x" * 300))
+
+    def maybe(self, value: Any) -> Any:
+        return value if self.random.random() < 0.5 else None
+
+    def json(self, depth: int = 2) -> Any:
+        kinds = ["null", "bool", "int", "float", "text"] + (["list", "object"] if depth else [])
+        kind = self.random.choice(kinds)
+        if kind == "list":
+            return [self.json(depth - 1) for _ in range(self.random.randrange(4))]
+        if kind == "object":
+            return {f"k{i} é": self.json(depth - 1) for i in range(self.random.randrange(4))}
+        plain: dict[str, Any] = {
+            "null": None,
+            "bool": self.random.random() < 0.5,
+            "int": self.random.randrange(-(2**63), 2**63),
+            "float": self.random.random() * 1e6,
+            "text": self.words(),
+        }
+        return plain[kind]
+
+    def object(self) -> dict[str, Any]:
+        return {"a": self.json(), "b": self.json()}
+
+    def part(self) -> Part:
+        return self.random.choice(
+            (
+                TextPart(text=self.words()),
+                ImagePart(data="aGk=", alt="a chart"),
+                ImagePart(url="https://example.org/x.png", media_type="image/jpeg"),
+                FilePart(name="data.csv", media_type="text/csv", data="YSxi"),
+            )
+        )
+
+    def error(self) -> ErrorInfo:
+        return ErrorInfo("E_TOOL_FAILED", "it failed: " + self.words(), self.maybe({"n": 1}) or {})
+
+    def result(self) -> ToolResult:
+        if self.random.random() < 0.3:
+            return ToolResult.failure(self.error())
+        attachments = tuple(self.part() for _ in range(self.random.choice((0, 0, 0, 2))))
+        return ToolResult(ok=True, data=self.json(), attachments=attachments)
+
+    def tool_run(self, call: ToolCall) -> ToolRun:
+        return ToolRun(
+            tool_call_id=call.id,
+            tool_name=call.name,
+            args=call.arguments,
+            result=self.result(),
+            queued_at=self.maybe(self.later()),
+            started_at=self.maybe(self.later()),
+            duration_ms=self.random.random() * 100,
+            waited_ms=self.maybe(12.5) or 0.0,
+            ran_in=self.maybe("worker thread"),
+            approval=self.maybe("edited"),
+            approved_by=self.maybe("person"),
+            truncated=self.random.random() < 0.5,
+            repeat_n=self.random.randrange(1, 4),
+            tool_sha=self.maybe("f" * 64) or "",
+            error_detail=self.maybe('File "x.py", line 3\n' + self.words()),
+            notes=self.maybe(("redefined since the run began",)) or (),
+        )
+
+    def call(self, n: int) -> ToolCall:
+        if self.random.random() < 0.2:
+            raw, arguments = "{not json", None
+        else:
+            arguments = self.object()
+            raw = dump_json(arguments).decode()
+        extra = self.maybe({"signature": "abc"})
+        name = self.random.choice(("fs.read", "population"))
+        call_id = f"call_{n}_{self.random.randrange(10**6)}"
+        return ToolCall(id=call_id, name=name, arguments=arguments, arguments_raw=raw, extra=extra)
+
+    def answer(self, n_calls: int) -> Message:
+        content = tuple(self.part() for _ in range(2)) if self.random.random() < 0.2 else ()
+        text = self.words()
+        if not content and text:
+            content = (TextPart(text=text),)
+        return Message(
+            role="assistant",
+            content=content,
+            tool_calls=tuple(self.call(n) for n in range(n_calls)),
+            reasoning=self.maybe(self.words()),
+            raw=self.maybe({"provider": "openai", "items": [self.json()]}),
+        )
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        traits = ToolTraits(host="functions", idempotent=True, sha=self.id())
+        spec = ToolSpec(name="population", description=self.words(), traits=traits)
+        return self.random.choice(((), (spec,), (spec, ToolSpec(name="fs.read"))))
+
+    def usage(self) -> Usage:
+        prompt, completion = self.random.randrange(5000), self.random.randrange(900)
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            cached_tokens=prompt // 2,
+            reasoning_tokens=completion // 3,
+        )
+
+    def run(self, **fields: Any) -> tuple[RunRecord, list[Event]]:
+        """A finished run and the events that lead to it."""
+        return _RunMaker(self, fields).make()
+
+
+class _RunMaker:
+    def __init__(self, maker: Maker, fields: dict[str, Any]) -> None:
+        self.m = maker
+        self.n_turns: int = fields.pop("n_turns", maker.random.randrange(5))
+        first: int = fields.pop("first_turn", 1)
+        self.first = first
+        words = (Message.of("user", maker.words() or "hello"),)
+        base: dict[str, Any] = {
+            "id": maker.id(),
+            "session": "s1",
+            "name": maker.maybe("a name"),
+            "tags": maker.maybe(("x", "y")) or (),
+            "cell_id": maker.maybe("cell"),
+            "model": "openai:gpt-x",
+            "base_url": maker.maybe("http://127.0.0.1:1/v1"),
+            "template": maker.maybe("{{ it }}"),
+            "prompt": words[0].text,
+            "options": maker.object(),
+            "limits": Limits(max_turns=7, max_cost_usd=maker.maybe(0.5)),
+            "started_at": maker.later(),
+            "messages": words,
+        }
+        self.record = RunRecord(**{**base, **fields})
+        self.events: list[Event] = [RunStarted(self.record)]
+        self.messages = list(self.record.messages)
+        self.turns: list[EngineTurn] = []
+        self.prompts: dict[str, str] = {}
+        self.toolsets: dict[str, tuple[ToolSpec, ...]] = {}
+
+    def make(self) -> tuple[RunRecord, list[Event]]:
+        for index in range(self.first, self.first + self.n_turns):
+            if self.m.random.random() < 0.2:
+                added = (Message.of("user", "a directive"),)
+                self.messages += added
+                self.events.append(MessagesAdded(self.record.id, added))
+            self.turn(index)
+        failed = self.m.random.random() < 0.3
+        ended = self.m.later()
+        usage = Usage()
+        for turn in self.turns:
+            if turn.response and turn.response.usage:
+                usage = usage + turn.response.usage
+        record = self.record.model_copy(
+            update={
+                "phase": "Failed" if failed else "WaitingUser",
+                "stop_reason": "error" if failed else "answered",
+                "error": self.m.error() if failed else None,
+                "ended_at": ended,
+                "duration_ms": 1234.5678901234567,
+                "usage": usage,
+                "cost_usd": self.m.maybe(0.1 + 0.2),
+                "notices": self.m.maybe(("the price is unknown",)) or (),
+                "messages": tuple(self.messages),
+                "turns": tuple(self.turns),
+                "system_prompts": self.prompts,
+                "toolsets": self.toolsets,
+            }
+        )
+        self.events.append(RunFinished(record))
+        return record, self.events
+
+    def turn(self, index: int) -> None:
+        m = self.m
+        kind = m.random.choice(("answer", "calls", "calls", "nothing", "cut"))
+        answer = m.answer(m.random.randrange(1, 4) if kind == "calls" else 0)
+        system, tools = m.words(), m.tools()
+        request = TurnRequest(
+            n_messages=self.record.shared_messages + len(self.messages),
+            n_new=1,
+            model="gpt-x",
+            params=m.maybe({"tool_choice": "auto", "temperature": 0.5}) or {},
+            system_sha=sha256_hex(system) if system else "",
+            toolset_sha=toolset_sha(tools),
+            n_tools=len(tools),
+        )
+        if system:
+            self.prompts[request.system_sha] = system
+        if tools:
+            self.toolsets[request.toolset_sha] = tools
+        turn = EngineTurn(
+            id=turn_id(index),
+            run_id=self.record.id,
+            index=index,
+            request=request,
+            response=None if kind == "nothing" else self.response(answer),
+            started_at=m.later(),
+            model_ms=m.random.random(),
+            ttft_ms=m.maybe(3.25),
+            cost_usd=m.maybe(0.01),
+            node=m.maybe("draft"),
+            agent=m.maybe("writer"),
+        )
+        self.events.append(TurnStarted(turn.run_id, turn.id, index, request, (), system, tools))
+        self.events.append(TextDelta(turn.id, "x"))
+        runs = tuple(m.tool_run(call) for call in answer.tool_calls)
+        if kind == "calls":
+            self.call_events(turn, answer, runs)
+        # A response that was cut, or that failed, does not enter the conversation.
+        added = () if kind in ("nothing", "cut") else (answer, *_tool_messages(runs))
+        final = turn.model_copy(
+            update={
+                "tool_runs": runs,
+                "duration_ms": m.random.random() * 1000,
+                "phase_after": "Failed" if kind in ("nothing", "cut") else "Running",
+                "error": m.error() if kind in ("nothing", "cut") else None,
+                "notices": m.maybe(("tool changed",)) or (),
+            }
+        )
+        self.messages += added
+        self.turns.append(final)
+        self.events.append(TurnFinished(final, added, system, tools))
+
+    def response(self, answer: Message) -> ChatResponse:
+        m = self.m
+        return ChatResponse(
+            message=answer,
+            usage=m.maybe(m.usage()),
+            model=m.maybe("gpt-x-2026") or "",
+            finish_reason="tool_calls" if answer.tool_calls else "stop",
+            meta=ResponseMeta(
+                request_id=m.maybe("req_1"),
+                retries=m.random.randrange(3),
+                source=m.random.choice(("live", "cache", "offline")),
+                dropped_params=m.maybe(("top_p",)) or (),
+            ),
+        )
+
+    def call_events(self, turn: EngineTurn, answer: Message, runs: Sequence[ToolRun]) -> None:
+        """Some calls start at once; they finish in any order."""
+        waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
+        starts = waiting[: self.m.random.randrange(len(waiting) + 1)]
+        opened = turn.model_copy(update={"tool_runs": starts})
+        self.events.append(ResponseReceived(opened, answer))
+        order = list(runs)
+        self.m.random.shuffle(order)
+        for pending, run in zip(range(len(order) - 1, -1, -1), order, strict=True):
+            self.events.append(ToolCallFinished(turn.run_id, turn.id, run, pending))
+
+
+def _tool_messages(runs: Sequence[ToolRun]) -> Iterator[Message]:
+    for run in runs:
+        result = run.result
+        assert result is not None
+        yield Message(
+            role="tool",
+            content=(TextPart(text=result.to_json().decode()), *result.attachments),
+            tool_call_id=run.tool_call_id,
+            name=run.tool_name,
+        )
+
+
+def plain_run(
+    n_turns: int, *, run_id: str, text: str = "word " * 200, **fields: Any
+) -> list[Event]:
+    """The events of a run whose turns each make one call of the same size."""
+    base: dict[str, Any] = {
+        "id": run_id,
+        "session": "s1",
+        "model": "openai:gpt-x",
+        "prompt": "go",
+        "started_at": START,
+        "messages": (Message.of("user", "go"),),
+    }
+    record = RunRecord(**{**base, **fields})
+    events: list[Event] = [RunStarted(record)]
+    messages, turns = list(record.messages), list[EngineTurn]()
+    tools = (ToolSpec(name="work", description="Works."),)
+    for index in range(1, n_turns + 1):
+        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw="{}")
+        call = call.model_copy(update={"arguments_raw": f'{{"n":{index}}}'})
+        answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
+        result = ToolResult(ok=True, data=f"{index} {text}")
+        run = ToolRun(tool_call_id=call.id, tool_name="work", args={"n": index}, started_at=START)
+        done = run.model_copy(update={"result": result, "duration_ms": 5.0})
+        request = TurnRequest(
+            n_messages=len(messages),
+            n_new=2,
+            model="gpt-x",
+            params={"tool_choice": "auto"},
+            system_sha=sha256_hex("Be brief."),
+            toolset_sha=toolset_sha(tools),
+            n_tools=1,
+        )
+        usage = Usage(
+            prompt_tokens=100 * index, completion_tokens=20, total_tokens=100 * index + 20
+        )
+        meta = ResponseMeta(request_id="req_0123456789abcdef")
+        response = ChatResponse(
+            message=answer, usage=usage, model="gpt-x", finish_reason="tool_calls", meta=meta
+        )
+        turn = EngineTurn(
+            id=turn_id(index),
+            run_id=run_id,
+            index=index,
+            request=request,
+            response=response,
+            tool_runs=(run,),
+            started_at=START + timedelta(seconds=index),
+            model_ms=12.3456789,
+            cost_usd=0.001,
+        )
+        final = turn.model_copy(update={"tool_runs": (done,), "duration_ms": 20.25})
+        added = (answer, *_tool_messages((done,)))
+        events += [
+            TurnStarted(run_id, turn.id, index, request, (), "Be brief.", tools),
+            ResponseReceived(turn, answer),
+            ToolCallFinished(run_id, turn.id, done, 0),
+            TurnFinished(final, added, "Be brief.", tools),
+        ]
+        messages += added
+        turns.append(final)
+    ended = record.model_copy(
+        update={
+            "phase": "WaitingUser",
+            "stop_reason": "max_turns",
+            "ended_at": START + timedelta(seconds=n_turns + 1),
+            "messages": tuple(messages),
+            "turns": tuple(turns),
+            "system_prompts": {sha256_hex("Be brief."): "Be brief."} if turns else {},
+            "toolsets": {toolset_sha(tools): tools} if turns else {},
+        }
+    )
+    return [*events, RunFinished(ended)]
+
+
+def record_of(events: Sequence[Event]) -> RunRecord:
+    """The record that the last event brings."""
+    last = events[-1]
+    assert isinstance(last, RunFinished)
+    return last.run
+
+
+def renamed(events: Sequence[Event], run_id: str) -> list[Event]:
+    """The same run under another id."""
+    out: list[Event] = []
+    for event in events:
+        match event:
+            case RunStarted() | RunFinished():
+                turns = tuple(t.model_copy(update={"run_id": run_id}) for t in event.run.turns)
+                run = event.run.model_copy(update={"id": run_id, "turns": turns})
+                out.append(replace(event, run=run))
+            case ResponseReceived() | TurnFinished():
+                turn = event.turn.model_copy(update={"run_id": run_id})
+                out.append(replace(event, turn=turn))
+            case TurnStarted() | ToolCallFinished() | MessagesAdded():
+                out.append(replace(event, run_id=run_id))
+            case _:
+                out.append(event)
+    return out

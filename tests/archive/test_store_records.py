@@ -1,0 +1,268 @@
+"""What is written is what is read: records, conversations, requests, the search for a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from made_records import Maker, plain_run, record_of
+
+from nbagent.archive.store import Store
+from nbagent.contracts import secrets
+from nbagent.contracts.chat import Message
+from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.events import Event, RunStarted, TextDelta, TurnFinished, TurnStarted
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / ".nbagent")
+    yield opened
+    opened.close()
+
+
+def write(store: Store, events: Sequence[Event]) -> None:
+    for event in events:
+        store.write(event)
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
+def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) -> None:
+    store = Store.memory() if in_memory else Store.open(tmp_path)
+    records = [Maker(seed).run() for seed in range(80)]
+    for record, events in records:
+        write(store, events)
+        assert store.load(record.id) == record
+    if not in_memory:
+        store.close()
+        store = Store.open(tmp_path)
+    for record, _ in records:
+        assert store.load(record.id) == record
+    assert store.check() == []
+    store.close()
+
+
+def test_runs_that_are_written_at_the_same_time_do_not_mix(store: Store) -> None:
+    made = [Maker(seed).run(n_turns=4) for seed in range(5)]
+    waiting = [list(events) for _, events in made]
+    while any(waiting):
+        for events in waiting:
+            if events:
+                store.write(events.pop(0))
+    for record, _ in made:
+        assert store.load(record.id) == record
+
+
+def family(store: Store) -> tuple[list[str], list[Message]]:
+    """A run, one that goes on from it, and a fork of that; ids and the whole conversation."""
+    maker = Maker(7)
+    first, events = maker.run(n_turns=3, name="mother", messages=(Message.of("user", "one"),))
+    write(store, events)
+    second, events = maker.run(
+        n_turns=2,
+        first_turn=4,
+        name="daughter",
+        kind="resume",
+        prompt="",
+        parent_id=first.id,
+        shared_messages=len(first.messages),
+        messages=(),
+    )
+    write(store, events)
+    whole = [*first.messages, *second.messages]
+    third, events = maker.run(
+        n_turns=1,
+        name="daughter",
+        kind="fork",
+        parent_id=second.id,
+        shared_messages=2,
+        messages=(Message.of("user", "two"),),
+    )
+    write(store, events)
+    assert store.conversation(third.id) == (*whole[:2], *third.messages)
+    return [first.id, second.id, third.id], whole
+
+
+def test_conversation_is_the_ancestors_part_and_then_the_own(store: Store) -> None:
+    ids, whole = family(store)
+    assert list(store.conversation(ids[1])) == whole
+    own = store.load(ids[1])
+    assert own.messages == tuple(whole[own.shared_messages :])
+
+
+def test_request_of_rebuilds_what_was_sent(store: Store) -> None:
+    ids, whole = family(store)
+    for run_id in ids[:2]:
+        record = store.load(run_id)
+        for turn in record.turns:
+            request = store.request_of(run_id, turn.id)
+            assert request.messages == tuple(whole[: turn.request.n_messages])
+            assert request.model == "gpt-x"
+            assert request.system_prompt == record.system_prompts.get(turn.request.system_sha, "")
+            assert request.tools == record.toolsets.get(turn.request.toolset_sha, ())
+            assert request.temperature == turn.request.params.get("temperature")
+    inherited = store.request_of(ids[1], "C01")
+    assert inherited == store.request_of(ids[0], "C01")
+    with pytest.raises(UsageError, match="C99"):
+        store.request_of(ids[0], "C99")
+
+
+def test_requests_are_counted_from_the_persons_last_words(store: Store) -> None:
+    ids, _ = family(store)
+    assert [store.requests_since_words(run_id) for run_id in ids] == [3, 5, 1]
+
+
+def test_fork_without_words_counts_only_the_requests_that_it_keeps(store: Store) -> None:
+    write(store, plain_run(4, run_id="a" * 16))
+    kept = record_of(plain_run(2, run_id="b" * 16))
+    write(
+        store,
+        plain_run(
+            1,
+            run_id="c" * 16,
+            kind="fork",
+            parent_id="a" * 16,
+            shared_messages=len(kept.messages),
+            messages=(),
+        )[:-1],
+    )
+    assert store.requests_since_words("c" * 16) == 3
+
+
+def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
+    with pytest.raises(UsageError, match="no run yet"):
+        store.find("last")
+    ids, _ = family(store)
+    assert store.find("last") == store.last_run() == ids[2]
+    assert store.find("mother") == ids[0]
+    assert store.find("daughter") == ids[2]
+    assert store.find(ids[1]) == ids[1]
+    assert store.find(ids[1][:9]) == ids[1]
+    assert store.last_run("another session") is None
+    with pytest.raises(UsageError, match="no run is called 'father'"):
+        store.find("father")
+
+
+def test_ambiguous_start_of_an_id_names_the_candidates(store: Store) -> None:
+    for run_id in ("abc1" * 4, "abc2" * 4):
+        write(store, plain_run(0, run_id=run_id))
+    with pytest.raises(UsageError, match=r"abc2abc2abc2abc2, abc1abc1abc1abc1"):
+        store.find("abc")
+
+
+def test_unknown_run_is_an_error_that_says_where_to_look(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"nbagent\.runs\(\)"):
+        store.load("0" * 16)
+
+
+def test_conversation_without_its_parent_is_an_error(store: Store) -> None:
+    write(store, plain_run(1, run_id="d" * 16, parent_id="e" * 16, shared_messages=2))
+    with pytest.raises(StoreError, match="not in this store"):
+        store.conversation("d" * 16)
+
+
+def test_summaries_are_newest_first(store: Store) -> None:
+    ids, _ = family(store)
+    lines = store.runs()
+    assert [line.run_id for line in lines] == ids[::-1]
+    record = store.load(ids[0])
+    assert (lines[2].turns, lines[2].phase) == (3, record.phase)
+    assert lines[2].total_tokens == record.usage.total_tokens
+    assert [line.run_id for line in store.runs(limit=1)] == ids[2:]
+
+
+def test_running_run_can_be_read_while_it_is_written(store: Store) -> None:
+    events = plain_run(3, run_id="a" * 16)
+    for event in events[:-1]:
+        store.write(event)
+        record = store.load("a" * 16)
+        assert record.phase == "Running"
+        if isinstance(event, TurnFinished):
+            assert record.turns[-1] == event.turn
+
+
+def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:
+    key = "sk-store-0123456789abcdef"
+    secrets.register(key)
+    events = plain_run(2, run_id="a" * 16, text=f"the key is {key}.", prompt=f"use {key}")
+    store = Store.open(tmp_path)
+    write(store, events)
+    record = store.load("a" * 16)
+    assert record.turns[0].text == "the key is [redacted]."
+    assert "[redacted]" in record.prompt
+    files = [path.read_bytes() for path in tmp_path.iterdir()]
+    store.close()
+    files += [path.read_bytes() for path in tmp_path.iterdir()]
+    assert files
+    assert not any(key.encode() in data for data in files)
+
+
+def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:
+    Store.open(tmp_path / "empty").close()
+    empty = (tmp_path / "empty" / "runs.sqlite").stat().st_size
+    per_turn: dict[int, float] = {}
+    for n_turns in (20, 100):
+        store = Store.open(tmp_path / str(n_turns))
+        write(store, plain_run(n_turns, run_id="a" * 16, text="word " * 800))
+        assert store.counts()["messages"] == 2 * n_turns + 1
+        store.close()
+        size = (tmp_path / str(n_turns) / "runs.sqlite").stat().st_size
+        per_turn[n_turns] = (size - empty) / n_turns
+    assert per_turn[100] < 1.3 * per_turn[20]
+    # A turn has 4 kB of answer and 4 kB of result: each is there once.
+    assert per_turn[100] < 2 * 4000 * 1.6
+
+
+def test_events_that_are_not_kept_cost_next_to_nothing(store: Store) -> None:
+    write(store, plain_run(1, run_id="a" * 16)[:2])
+    before = store.counts()
+    delta = TextDelta("C01", "x")
+    start = time.perf_counter()
+    for _ in range(20_000):
+        store.write(delta)
+    assert time.perf_counter() - start < 1.0
+    assert store.counts() == before
+
+
+def test_each_message_is_stored_once_and_a_tools_answer_with_its_tool_run(store: Store) -> None:
+    write(store, plain_run(2, run_id="a" * 16))
+    with store.reading() as (connection, _):
+        texts = connection.execute("SELECT role, text IS NULL FROM messages ORDER BY position")
+        assert [tuple(row) for row in texts] == [
+            ("user", 0),
+            ("assistant", 0),
+            ("tool", 1),
+            ("assistant", 0),
+            ("tool", 1),
+        ]
+
+
+def test_prompt_and_toolset_of_all_turns_are_stored_once(store: Store) -> None:
+    for run_id in ("a" * 16, "b" * 16):
+        write(store, plain_run(5, run_id=run_id))
+    with store.reading() as (connection, _):
+        assert connection.execute("SELECT count(*) FROM blobs").fetchone()[0] == 2
+
+
+def test_same_run_cannot_begin_twice(store: Store) -> None:
+    events = plain_run(0, run_id="a" * 16)
+    assert isinstance(events[0], RunStarted)
+    store.write(events[0])
+    with pytest.raises(StoreError, match="wrong way"):
+        store.write(events[0])
+    assert store.path is not None
+
+
+def test_event_of_a_run_that_was_not_begun_is_refused(store: Store) -> None:
+    with pytest.raises(StoreError, match="RunStarted first"):
+        store.write(plain_run(0, run_id="a" * 16)[-1])
+
+
+def test_turn_started_commits_nothing(store: Store) -> None:
+    events = plain_run(1, run_id="a" * 16)
+    store.write(events[0])
+    assert isinstance(events[1], TurnStarted)
+    store.write(events[1])
+    assert store.counts() == {"runs": 1, "turns": 0, "tool_runs": 0, "messages": 1}
