@@ -1,0 +1,200 @@
+"""`{{ expression }}` in a prompt: finds the expressions, has them evaluated, puts the values in.
+
+Knows Python's grammar and nothing of IPython: who evaluates is handed in. What a value looks
+like in a prompt belongs to `nbagent.shown`.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nbagent.contracts.chat import Part, TextPart
+from nbagent.contracts.errors import UsageError
+
+_OPEN, _CLOSE = "{{", "}}"
+_MOST_CLOSINGS = 64
+"""How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
+_LITERAL = "To write two literal braces, type {{ '{{' }}."
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A template with its expressions replaced by their values."""
+
+    prompt: str
+    """As one text; an image stands in it as `[image: …]`."""
+    parts: tuple[Part, ...]
+    """What a message carries: neighbouring texts joined, images and files at their places."""
+    expressions: tuple[str, ...]
+    """The expressions in order, as typed. Empty when the template had none."""
+
+
+def render(template: str, evaluate: Callable[[str], object]) -> Rendered:
+    """Put the values of all `{{ expressions }}` into a template.
+
+    All else stays as typed: single braces, `$`, JSON. A value is not scanned for expressions.
+    Every expression is found before the first one is evaluated.
+
+    Args:
+        evaluate: gives the value of one Python expression; it is only handed text that compiles.
+
+    Raises:
+        UsageError: an expression is unfinished, is not Python, or raised. Nothing is sent then.
+    """
+    pieces = list(_pieces(template))
+    parts: list[Part] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            parts.append(TextPart(text=piece))
+        else:
+            parts.extend(_value_parts(piece, evaluate))
+    return Rendered(
+        prompt="".join(_as_text(part) for part in parts),
+        parts=_joined(parts),
+        expressions=tuple(piece.typed for piece in pieces if isinstance(piece, _Expression)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    typed: str
+    source: str
+    """What compiles: `typed`, in parentheses when it runs over several lines."""
+
+
+def _pieces(template: str) -> Iterator[str | _Expression]:
+    position = 0
+    while (start := template.find(_OPEN, position)) >= 0:
+        if start > position:
+            yield template[position:start]
+        expression, position = _expression_at(template, start)
+        yield expression
+    if position < len(template):
+        yield template[position:]
+
+
+def _expression_at(template: str, start: int) -> tuple[_Expression, int]:
+    """The expression that opens here and where the text goes on: the shortest that compiles."""
+    end = start + 1
+    shortest: str | None = None
+    for _ in range(_MOST_CLOSINGS):
+        end = template.find(_CLOSE, max(end + 1, start + len(_OPEN)))
+        if end < 0:
+            break
+        typed = template[start + len(_OPEN) : end].strip()
+        shortest = typed if shortest is None else shortest
+        source = _compilable(typed)
+        if source is not None:
+            return _Expression(typed, source), end + len(_CLOSE)
+    if shortest is None:
+        raise UsageError(
+            f"{_shortened(template[start:])!r} opens an expression and has no closing }}}}."
+            f" Close it, or: {_LITERAL}"
+        )
+    raise UsageError(f"{{{{ {_shortened(shortest)} }}}} {_why_not(shortest)} {_LITERAL}")
+
+
+def _compilable(typed: str) -> str | None:
+    if not typed:
+        return None
+    for source in (typed, f"({typed}\n)") if "\n" in typed else (typed,):
+        if _compiles(source, "eval"):
+            return source
+    return None
+
+
+def _compiles(source: str, mode: str) -> bool:
+    with warnings.catch_warnings():
+        # Odd escapes are the person's affair; Python says it once, when it is evaluated.
+        warnings.simplefilter("ignore")
+        try:
+            compile(source, "<prompt>", mode)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            return False
+    return True
+
+
+def _why_not(typed: str) -> str:
+    """Say why a text is no expression, for the sentence that starts with the text."""
+    if not typed:
+        return "is empty; put a Python expression between the braces."
+    if typed[0] in "%!" or typed.endswith("?"):
+        return "is for IPython; only Python expressions are evaluated here, no magics or shell."
+    if _awaits(typed):
+        return "has to be awaited; await it in a cell above, and use the result's name here."
+    if _compiles(typed, "exec"):
+        return "is a statement; put it in a cell above, and use the name or an expression here."
+    return "is not a Python expression."
+
+
+def _awaits(typed: str) -> bool:
+    try:
+        tree = ast.parse(typed)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    waiting = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+    return any(
+        isinstance(node, waiting) or (isinstance(node, ast.comprehension) and bool(node.is_async))
+        for node in ast.walk(tree)
+    )
+
+
+def _value_parts(expression: _Expression, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
+    try:
+        value = evaluate(expression.source)
+        return (TextPart(text=str(value)),) if isinstance(value, str) else _shown(value)
+    except Exception as error:
+        raise UsageError(
+            f"{{{{ {_shortened(expression.typed)} }}}} failed: {_described(error)}."
+            f" {_remedy(error)} Nothing was sent.",
+            details={"expression": expression.typed, "error": type(error).__name__},
+        ) from error
+
+
+def _shown(value: object) -> tuple[Part, ...]:
+    # Only a prompt with values needs this room; most have none.
+    from nbagent.shown import shown
+
+    return shown(value)
+
+
+def _described(error: Exception) -> str:
+    try:
+        said = str(error).strip().rstrip(".")
+    except Exception:
+        said = ""
+    return f"{type(error).__name__}: {_shortened(said)}" if said else type(error).__name__
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, NameError):
+        return f"Run the cell that defines the name, or correct it. {_LITERAL}"
+    return "Try the expression in a cell of its own, and correct it."
+
+
+def _shortened(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _as_text(part: Part) -> str:
+    if isinstance(part, TextPart):
+        return part.text
+    if part.type == "image":
+        return f"[image: {part.alt}]" if part.alt else "[image]"
+    return f"[file: {part.name}]"
+
+
+def _joined(parts: list[Part]) -> tuple[Part, ...]:
+    joined: list[Part] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            if not part.text:
+                continue
+            if joined and isinstance(last := joined[-1], TextPart):
+                joined[-1] = TextPart(text=last.text + part.text)
+                continue
+        joined.append(part)
+    return tuple(joined)

@@ -1,0 +1,161 @@
+"""The `offline` provider: models without network, key or server, and `nbagent.offline`.
+
+`offline:demo` follows visible rules (`offline_rules`); `script([...])` plays what it was given
+(`offline_script`). This module only joins them to the client's interface.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from difflib import get_close_matches
+
+from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    ModelInfo,
+    ProviderConfig,
+    ToolCall,
+)
+from nbagent.contracts.errors import ModelError
+from nbagent.providers.base import Provider, whole_response
+from nbagent.providers.offline_rules import Decision, Wish, decide
+from nbagent.providers.offline_script import (
+    Script,
+    Step,
+    call,
+    calls,
+    cut,
+    delay,
+    error,
+    reasoning,
+    script,
+    script_named,
+    script_names,
+    step,
+    text,
+)
+from nbagent.providers.offline_stream import Answer, play
+
+__all__ = [
+    "PROVIDER",
+    "OfflineClient",
+    "Script",
+    "Step",
+    "call",
+    "calls",
+    "cut",
+    "delay",
+    "error",
+    "reasoning",
+    "script",
+    "step",
+    "text",
+]
+
+DEMO = "demo"
+DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
+"""Environment variable: milliseconds before each piece that `offline:demo` streams."""
+_DELAY_MS = 15.0
+
+
+class OfflineClient:
+    """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
+
+    provider = "offline"
+
+    def __init__(self, config: ProviderConfig) -> None:
+        self._delay_ms = _delay_of(config)
+        self._timeout_s = config.timeout_s
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """One whole answer, without delays between pieces."""
+        return await whole_response(self._stream(request, paced=False), notify)
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The answer in pieces of the size of tokens."""
+        return self._stream(request, paced=True)
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The demo and the scripts that were made in this process."""
+        named = (DEMO, *script_names())
+        return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def _stream(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
+        if request.model == DEMO:
+            delay_ms = self._delay_ms if paced else 0.0
+            return self._demo(request, delay_ms)
+        if (found := script_named(request.model)) is not None:
+            return found.stream(request, paced=paced, timeout_s=self._timeout_s)
+        raise _unknown_model(request.model)
+
+    async def _demo(self, request: ChatRequest, delay_ms: float) -> AsyncGenerator[ChatChunk]:
+        decided = _decided(request)
+        answer = Answer(
+            text=decided.text,
+            reasoning=decided.reasoning,
+            calls=tuple(_tool_call(request, i, one) for i, one in enumerate(decided.calls)),
+        )
+        async for chunk in play(answer, request, delay_ms=delay_ms, timeout_s=self._timeout_s):
+            yield chunk
+
+
+def _decided(request: ChatRequest) -> Decision:
+    try:
+        return decide(request)
+    except Exception as failure:
+        # A client raises nothing but ModelError, whatever a schema or a prompt does to the rules.
+        raise ModelError(
+            f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
+            " say it in other words, and please report the prompt."
+        ) from failure
+
+
+def _tool_call(request: ChatRequest, index: int, wish: Wish) -> ToolCall:
+    raw = dump_json(wish.arguments).decode()
+    # The place in the conversation makes the id unique in it, and the same when asked again.
+    place = sha256_hex(f"{len(request.messages)}/{index}/{wish.tool}/{raw}")
+    return ToolCall(
+        id=f"call_{place[:12]}", name=wish.tool, arguments=wish.arguments, arguments_raw=raw
+    )
+
+
+def _delay_of(config: ProviderConfig) -> float:
+    """`extra_body={"delay_ms": …}`, else the environment, else the default; nonsense is ignored."""
+    for given in (config.extra_body.get("delay_ms"), os.environ.get(DELAY_VARIABLE)):
+        try:
+            value = float(given) if given is not None else -1.0
+        except (TypeError, ValueError):
+            continue
+        if 0 <= value < float("inf"):
+            return value
+    return _DELAY_MS
+
+
+def _unknown_model(name: str) -> ModelError:
+    known = (DEMO, *script_names())
+    near = get_close_matches(name, known, 1, 0.5)
+    hint = f" Did you mean offline:{near[0]}?" if near else ""
+    return ModelError(
+        f"there is no model offline:{name}.{hint} There are"
+        f" {', '.join(f'offline:{one}' for one in known)};"
+        " a script is there once nbagent.offline.script([...]) has run.",
+        code="LLM_HTTP_ERROR",
+        status=404,
+    )
+
+
+PROVIDER = Provider(
+    name="offline",
+    open=OfflineClient,
+    default_model=DEMO,
+    needs_key=False,
+)

@@ -1,0 +1,421 @@
+"""What the demo model does next: which of the tools the prompt asks for, or the answer.
+
+The arguments come from `offline_arguments`, the words of the answer from `offline_answers` and
+`offline_talk`. The same request always gives the same decision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import ChatRequest, ToolSpec
+from nbagent.providers.offline_answers import answer, asks_to_compare
+from nbagent.providers.offline_arguments import Filled, fill, forced_arguments
+from nbagent.providers.offline_results import (
+    Exchange,
+    Made,
+    call_key,
+    read_conversation,
+    values_for,
+)
+from nbagent.providers.offline_schema import Parameter, parameters_of, preference
+from nbagent.providers.offline_talk import by_itself, introduction, long_text
+from nbagent.providers.offline_words import (
+    GENERIC_VERBS,
+    LISTING_VERBS,
+    WRITING_VERBS,
+    Candidate,
+    abbreviates,
+    candidates,
+    related,
+    stem,
+    stems,
+    words,
+)
+
+_ENOUGH = 1.0
+"""The score from which a tool is taken as asked for: one word of its description."""
+_MOST_CALLS = 24
+_MOST_TURNS = 8
+_FINAL_ERRORS = ("E_DENIED", "E_INTERRUPTED")
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W_]+)?")
+_GENERIC = frozenset(stem(word) for word in GENERIC_VERBS)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A call that the demo model makes."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for the same tool with the same arguments."""
+        return call_key(self.tool, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Calls to make, or the text of the answer; and why."""
+
+    reasoning: str
+    calls: tuple[Wish, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A tool and how much the prompt speaks of it."""
+
+    tool: ToolSpec
+    score: float
+    matched: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()
+    """Stems of the tool's name that stand in the prompt."""
+    anchor: int = 0
+    """Where the prompt names it first."""
+    anchor_end: int = 0
+
+
+def decide(request: ChatRequest) -> Decision:
+    """Decide what to say to a request."""
+    return _Deciding(request).decision()
+
+
+class _Deciding:
+    def __init__(self, request: ChatRequest) -> None:
+        conversation = read_conversation(request.messages)
+        self.now: Exchange = conversation[-1]
+        self.earlier = [one for exchange in conversation[:-1] for one in exchange.made]
+        self.prompt = self.now.prompt
+        self.choice = request.tool_choice or "auto"
+        self.tools = () if self.choice == "none" else request.tools
+        if self.choice in {tool.name for tool in request.tools}:
+            self.tools = tuple(tool for tool in request.tools if tool.name == self.choice)
+        self.forced = bool(self.tools) and self.choice not in ("auto", "none") and not self.now.made
+        self.specs: Mapping[str, ToolSpec] = {tool.name: tool for tool in request.tools}
+        named = frozenset(stem(w) for tool in self.tools for w in words(tool.name))
+        self.found = candidates(self.prompt, named)
+        self.ranked = rank(self.tools, self.prompt)
+        self.missing: list[tuple[ToolSpec, tuple[Parameter, ...]]] = []
+
+    def decision(self) -> Decision:
+        """The calls that are still open, else the answer."""
+        wanted = self._wanted()
+        why = self._why(wanted)
+        text = None if self.forced or self.now.made else by_itself(self.prompt, bool(wanted))
+        if text is not None:
+            return Decision("No tool is needed: the rules can do this themselves.", text=text)
+        planned = self._planned(wanted)
+        made = {one.key for one in self.now.made}
+        known = self._known_already()
+        new = [one for one in planned if one.key not in made and one.key not in known]
+        new += self._second_try(made | {one.key for one in new})
+        turns = 1 + max((one.turn for one in self.now.made), default=-1)
+        if new and len(made) < _MOST_CALLS and turns < _MOST_TURNS:
+            return Decision(self._reasoning(why, new), tuple(new))
+        return self._answered(planned, known, why)
+
+    def _wanted(self) -> list[Ranked]:
+        """The tools that the prompt asks for, in its order; none when it asks for none."""
+        if self.forced:
+            return self.ranked[:1]
+        best = self.ranked[0].score if self.ranked else 0.0
+        if best >= _ENOUGH:
+            return sorted(_distinct(self.ranked), key=lambda one: one.anchor)
+        if asks_to_compare(self.prompt) and self.earlier and not self.found:
+            return []
+        sums = any(one.kind == "expression" for one in self.found)
+        for one in self.ranked:
+            if sums and any("expression" in preference(p) for p in parameters_of(one.tool)):
+                return [one]
+        last = next((one.name for one in reversed(self.earlier) if one.name in self.specs), None)
+        for one in self.ranked:
+            if one.tool.name == last and self.found:
+                return [one]
+        if by_itself(self.prompt, False) or long_text(self.prompt):
+            return []
+        # No word speaks for a tool; take the first one that the prompt's values fit.
+        for one in self.ranked:
+            filled = fill(one.tool, "", self.found)
+            if filled.arguments and any(filled.arguments):
+                return [one]
+        return []
+
+    def _planned(self, wanted: Sequence[Ranked]) -> list[Wish]:
+        planned: list[Wish] = []
+        for position, one in enumerate(wanted):
+            own = [c for c in self.found if _region(wanted, position, c)]
+            planned += self._calls_of(one, own, depth=0)
+        unique = {one.key: one for one in planned}
+        return list(unique.values())
+
+    def _calls_of(self, one: Ranked, own: Sequence[Candidate], *, depth: int) -> list[Wish]:
+        """The calls of one tool; when an argument is missing, of a tool that may give it."""
+        filled = self._filled(one, own)
+        if not filled.arguments and len(own) < len(self.found):
+            filled = self._filled(one, self.found)
+        if filled.arguments:
+            return [Wish(one.tool.name, arguments) for arguments in filled.arguments]
+        if depth < 3:
+            for provider in self._providers(one.tool, filled.missing):
+                calls = self._calls_of(provider, self.found, depth=depth + 1)
+                if calls:
+                    return calls
+        if self.forced:
+            return [Wish(one.tool.name, forced_arguments(one.tool, self.prompt, self.found))]
+        if depth == 0:
+            self.missing.append((one.tool, filled.missing))
+        return []
+
+    def _filled(self, one: Ranked, own: Sequence[Candidate]) -> Filled:
+        results = [*self.earlier, *self.now.made]
+        if any(made.ok and made.name == one.tool.name for made in self.now.made):
+            # Its own work is done; what came later must not start it again.
+            first = next(made for made in self.now.made if made.name == one.tool.name)
+            results = [m for m in results if m.turn < first.turn or m in self.earlier]
+        return fill(
+            one.tool,
+            self.prompt,
+            own,
+            lambda parameter: values_for(parameter, one.tool, results, self.specs, self.prompt),
+            anchor=one.anchor_end,
+        )
+
+    def _providers(self, tool: ToolSpec, missing: Sequence[Parameter]) -> list[Ranked]:
+        """Other tools, those first whose words speak of what is missing."""
+        needed = {s for parameter in missing for s in parameter.hints}
+        subject = _name_stems(tool) - _GENERIC
+        scored: list[tuple[float, Ranked]] = []
+        for one in self.ranked:
+            named = set(words(one.tool.name))
+            if one.tool.name == tool.name or named & WRITING_VERBS:
+                continue
+            about = stems(one.tool.name) + stems(one.tool.description)
+            shared = sum(
+                1.0 if s in about else 0.5 if any(_near(s, other) for other in about) else 0.0
+                for s in needed
+            )
+            if named & LISTING_VERBS:
+                # `list_notes` gives what `read_note` needs, whatever the parameter is called.
+                shared += 0.5 * len(subject & set(about))
+            if shared:
+                scored.append((shared + 0.2 * one.score, one))
+        return [one for _, one in sorted(scored, key=lambda pair: -pair[0])]
+
+    def _known_already(self) -> dict[bytes, Made]:
+        """Calls of earlier exchanges that need not be made again."""
+        if re.search(r"\b(again|once more|refresh|repeat|retry|now|latest)\b", self.prompt, re.I):
+            return {}
+        return {one.key: one for one in self.earlier if one.ok}
+
+    def _second_try(self, made: set[bytes]) -> list[Wish]:
+        """For each failed call one other, with another argument or of another tool; only once."""
+        failed = [one for one in self.now.made if not one.ok]
+        if not failed or any(one.turn > failed[0].turn for one in self.now.made):
+            return []
+        tries: list[Wish] = []
+        for one in failed:
+            tries += self._other_call(one, made | {wish.key for wish in tries})
+        return tries
+
+    def _other_call(self, failed: Made, made: set[bytes]) -> list[Wish]:
+        if failed.error.get("code") in _FINAL_ERRORS or failed.name not in self.specs:
+            return []
+        for arguments in _other_arguments(failed, self.specs[failed.name], self.found):
+            wish = Wish(failed.name, arguments)
+            if wish.key not in made:
+                return [wish]
+        for one in self.ranked:
+            if one.score < _ENOUGH or one.tool.name == failed.name:
+                continue
+            for arguments in self._filled(one, self.found).arguments[:1]:
+                wish = Wish(one.tool.name, arguments)
+                if wish.key not in made:
+                    return [wish]
+        return []
+
+    def _answered(self, planned: Sequence[Wish], known: Mapping[bytes, Made], why: str) -> Decision:
+        results = list(self.now.made)
+        results += [known[one.key] for one in planned if one.key in known]
+        results = _all_meant(self.prompt, results, self.earlier)
+        if results:
+            reasoning = "All results are there: " if self.now.made else "Earlier results suffice: "
+            named = ", ".join(dict.fromkeys(one.name for one in results))
+            return Decision(
+                reasoning + f"{len(results)} from {named}.",
+                text=answer(self.prompt, results, self._missing_note() if self.now.made else ""),
+            )
+        if (text := long_text(self.prompt)) is not None:
+            return Decision("A long text is asked for; no tool is needed.", text=text)
+        return Decision(why, text=introduction(self.prompt, self.tools, self._missing_note()))
+
+    def _missing_note(self) -> str:
+        lines = [
+            f"`{tool.name}` needs {', '.join(f'`{one.name}`' for one in missing)},"
+            " and neither the prompt nor a result says it."
+            for tool, missing in self.missing
+            if tool.name not in {one.name for one in self.now.made}
+        ]
+        return "\n".join(lines)
+
+    def _why(self, wanted: Sequence[Ranked]) -> str:
+        if not self.tools:
+            return "There is no tool to choose from."
+        scores = ", ".join(
+            f"{one.tool.name} {one.score:.1f}{_in_brackets(one.matched)}" for one in self.ranked[:4]
+        )
+        found = ", ".join(one.text for one in self.found) or "none"
+        chosen = ", ".join(one.tool.name for one in wanted) or "no tool"
+        return f"Words of the prompt against the tools: {scores}. Values: {found}. So: {chosen}."
+
+    def _reasoning(self, why: str, new: Sequence[Wish]) -> str:
+        failed = [one for one in self.now.made if not one.ok]
+        listed = ", ".join(f"{one.tool}({dump_json(one.arguments).decode()})" for one in new)
+        if failed:
+            return f"{failed[0].name} failed; one more try: {listed}."
+        if self.now.made:
+            return f"The results so far lead on to {listed}."
+        return f"{why} Calling {listed}."
+
+
+def _in_brackets(listed: Sequence[str]) -> str:
+    return f" ({', '.join(listed)})" if listed else ""
+
+
+def rank(tools: Sequence[ToolSpec], prompt: str) -> list[Ranked]:
+    """Score each tool by the words that it shares with a prompt; the best one first."""
+    spoken = {stem(m.group()): m.start() for m in reversed(_words_of(prompt))}
+    telling = {stem(m.group()) for m in _words_of(prompt) if stems(m.group())}
+    vocabulary = [_vocabulary(tool) for tool in tools]
+    ranked: list[Ranked] = []
+    for tool, weights in zip(tools, vocabulary, strict=True):
+        score, matched, anchors = 0.0, list[str](), list[tuple[bool, int, int]]()
+        named = _name_stems(tool)
+        for one, at in spoken.items():
+            if one not in telling and one not in named:
+                continue
+            weight = _weight(one, weights)
+            if weight:
+                shared = sum(1 for other in vocabulary if one in other)
+                score += weight / max(shared, 1) ** 0.5
+                matched.append(_word_at(prompt, at))
+                if one in named or weight >= 1.0:
+                    anchors.append((one not in named, at, at + len(_word_at(prompt, at))))
+        hit = frozenset(named & set(spoken))
+        # A word of the name says better where the prompt speaks of it than one of the description.
+        _, *anchor = min(anchors, default=(True, 0, 0))
+        ranked.append(Ranked(tool, round(score, 3), tuple(matched), hit, *anchor))
+    return sorted(ranked, key=lambda one: -one.score)
+
+
+def _word_at(text: str, at: int) -> str:
+    match = _WORD.match(text, at)
+    return match.group() if match else ""
+
+
+def _words_of(text: str) -> list[re.Match[str]]:
+    return list(_WORD.finditer(text))
+
+
+def _name_stems(tool: ToolSpec) -> set[str]:
+    """The telling words of a tool's name; all of them when none tells much."""
+    return set(stems(tool.name)) or {stem(word) for word in words(tool.name)}
+
+
+def _vocabulary(tool: ToolSpec) -> dict[str, float]:
+    """The stems that speak for a tool, with their weights."""
+    weights: dict[str, float] = {}
+    for parameter in parameters_of(tool):
+        for one in parameter.hints:
+            weights[one] = max(weights.get(one, 0), 0.75)
+        for one in stems(parameter.name):
+            weights[one] = max(weights.get(one, 0), 1.0)
+        for choice in parameter.choices:
+            for one in stems(str(choice)):
+                weights[one] = max(weights.get(one, 0), 0.75)
+    for one in stems(tool.description):
+        weights[one] = max(weights.get(one, 0), 1.0)
+    for one in [*_name_stems(tool), *stems(tool.display_name)]:
+        weights[one] = 1.0 if one in _GENERIC else 3.0
+    return {one: w * 0.6 if one in _GENERIC and w < 1 else w for one, w in weights.items()}
+
+
+def _weight(one: str, weights: Mapping[str, float]) -> float:
+    if one in weights:
+        return weights[one]
+    alike = [w for other, w in weights.items() if _alike(one, other)]
+    return max(alike, default=0.0) / 2
+
+
+def _alike(one: str, other: str) -> bool:
+    return related(one, other) or (min(len(one), len(other)) >= 4 and abbreviates(one, other))
+
+
+def _near(one: str, other: str) -> bool:
+    return related(one, other) or abbreviates(one, other)
+
+
+def _distinct(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The best tool, and others that are named by words of their own."""
+    taken = [ranked[0]]
+    for one in ranked[1:]:
+        telling = {s for s in one.named if s not in _GENERIC}
+        others = frozenset[str]().union(*(other.named for other in taken))
+        if one.score >= min(0.6 * ranked[0].score, 2.0) and telling - others:
+            taken.append(one)
+    return taken
+
+
+def _region(wanted: Sequence[Ranked], position: int, one: Candidate) -> bool:
+    """Whether a value stands in the part of the prompt that speaks of this tool."""
+    starts = [0, *(other.anchor for other in wanted[1:])]
+    end = starts[position + 1] if position + 1 < len(starts) else None
+    return starts[position] <= one.start and (end is None or one.start < end)
+
+
+def _other_arguments(
+    failed: Made, tool: ToolSpec, found: Sequence[Candidate]
+) -> list[dict[str, Any]]:
+    """Other arguments for a failed call: from its error's words, the prompt, another spelling."""
+    said = (
+        f"{failed.error.get('message', '')} {dump_json(failed.error.get('details') or '').decode()}"
+    )
+    offered = [
+        a or b for a, b in re.findall(r"['\"`]([^'\"`\n]{1,80})['\"`]|([^\W_][\w.-]*)", said)
+    ]
+    tries: list[dict[str, Any]] = []
+    for name, value in failed.arguments.items():
+        if not isinstance(value, str):
+            continue
+        by_low = {one.lower().strip(".,"): one.strip(".,") for one in offered if one != value}
+        by_low.pop(value.lower(), None) if by_low.get(value.lower()) == value else None
+        near = get_close_matches(value.lower(), list(by_low), 1, 0.6)
+        tries += [{**failed.arguments, name: by_low[one]} for one in near]
+    required = [one for one in parameters_of(tool) if one.required]
+    if len(required) == 1:
+        for arguments in fill(tool, "", found).arguments:
+            tries.append({**failed.arguments, **arguments})
+    for name, value in failed.arguments.items():
+        if isinstance(value, str) and value.title() != value and " " not in value.strip():
+            tries.append({**failed.arguments, name: value.title()})
+    return tries
+
+
+def _all_meant(prompt: str, results: list[Made], earlier: Sequence[Made]) -> list[Made]:
+    """Add earlier results when the prompt compares and has too little of its own to compare."""
+    good = [one for one in results if one.ok]
+    if not asks_to_compare(prompt) or len(good) > 1 or not earlier:
+        return results
+    if good and not re.search(r"\b(them|these|those|all|both|others?|than|and)\b", prompt, re.I):
+        return results
+    name = good[0].name if good else next((one.name for one in reversed(earlier) if one.ok), None)
+    before = [one for one in earlier if one.ok and one.name == name]
+    unique = {one.key: replace(one) for one in [*before, *results]}
+    return list(unique.values())

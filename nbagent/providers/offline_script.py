@@ -1,0 +1,375 @@
+"""`nbagent.offline.script([...])`: a model that answers what it was told to, for tests and demos.
+
+Owns the steps of a script and their order. How a step becomes a stream is in `offline_stream`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    FinishReason,
+    ModelInfo,
+    ToolCall,
+    Usage,
+    parse_arguments,
+)
+from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError
+from nbagent.providers.base import whole_response
+from nbagent.providers.offline_stream import Answer, play
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call that a script makes."""
+
+    name: str
+    arguments_raw: str
+    """The JSON text of the arguments, as the model would write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a script says to one request. Made by `text`, `call`, `error` and their like."""
+
+    text: str = ""
+    pieces: tuple[str, ...] | None = None
+    """How the text is streamed; None = token by token."""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    usage: Usage | None = None
+    """None = an estimate."""
+    finish_reason: FinishReason | None = None
+    delay_ms: float | None = None
+    """Between two pieces; None = the script's."""
+    wait_ms: float = 0.0
+    """Before the first piece."""
+    retries: int = 0
+    """Notices of a retry before the answer or the error."""
+    failure: ModelError | None = None
+    """Raised after the pieces."""
+    only_waits: bool = False
+    """The step holds no answer; the next one follows at once."""
+
+
+StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
+"""A text, a step, or a function of the request that gives one of them."""
+
+
+def step(
+    *,
+    text: str = "",
+    pieces: Sequence[str] | None = None,
+    reasoning: str = "",
+    calls: Sequence[Step] = (),
+    usage: Usage | None = None,
+    finish_reason: FinishReason | None = None,
+    delay_ms: float | None = None,
+    wait_ms: float = 0.0,
+    retries: int = 0,
+) -> Step:
+    """Combine text, reasoning and calls in one answer.
+
+    Args:
+        calls: what `call` gives, one each.
+        delay_ms: between two pieces.
+        wait_ms: before the first piece.
+        retries: so many notices of a retry come first.
+    """
+    return Step(
+        text="".join(pieces) if pieces is not None and not text else text,
+        pieces=None if pieces is None else tuple(pieces),
+        reasoning=reasoning,
+        calls=tuple(one for made in calls for one in made.calls),
+        usage=usage,
+        finish_reason=finish_reason,
+        delay_ms=delay_ms,
+        wait_ms=wait_ms,
+        retries=retries,
+    )
+
+
+def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> Step:
+    """An answer of text; `pieces` says how it is streamed."""
+    return step(text=answer, pieces=pieces)
+
+
+def reasoning(thought: str, answer: str = "") -> Step:
+    """What the model thinks aloud, and what it says then."""
+    return step(reasoning=thought, text=answer)
+
+
+def call(
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    /,
+    *,
+    raw: str | None = None,
+    **named: Any,
+) -> Step:
+    """One tool call: `call("population", city="Oslo")` or `call("fs.read", {"path": "a.txt"})`.
+
+    Args:
+        raw: the arguments' text as the model writes it, JSON or not; instead of the others.
+    """
+    if raw is None:
+        raw = dump_json({**(arguments or {}), **named}).decode()
+    return Step(calls=(Call(name, raw),))
+
+
+def calls(made: Sequence[Step]) -> Step:
+    """Several tool calls in one answer: `calls([call("a", x=1), call("a", x=2)])`."""
+    return step(calls=made)
+
+
+def error(
+    code: ModelCode,
+    message: str = "the script says so",
+    *,
+    retry_after_s: float | None = None,
+    retries: int = 0,
+    status: int | None = None,
+) -> Step:
+    """A failure of the provider, after `retries` visible notices of a retry."""
+    failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
+    return Step(failure=failure, retries=retries)
+
+
+def cut(text_so_far: str = "", *, calls: Sequence[Step] = ()) -> Step:
+    """A stream that breaks after this text and before the last character of these calls."""
+    failure = ModelError(
+        "the stream broke off before the answer was whole; try again.",
+        code="LLM_BAD_RESPONSE",
+        retryable=True,
+    )
+    return replace(step(text=text_so_far, calls=calls), failure=failure)
+
+
+def delay(seconds: float) -> Step:
+    """Wait before the next step. Takes no request by itself."""
+    return Step(wait_ms=seconds * 1000, only_waits=True)
+
+
+class Script:
+    """A model that plays its steps, one for each request, and keeps what it was sent.
+
+    Made by `script`. It is a client of its own (`Agent(model=script)`), and is found by
+    `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
+    """
+
+    provider = "offline"
+
+    def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
+        self.name = name
+        self.delay_ms = delay_ms
+        self.requests: list[ChatRequest] = []
+        """Every request so far, in order, the ones after the last step too."""
+        self._steps = tuple(_checked(position, one) for position, one in enumerate(steps, 1))
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Script {self.model_id}: {self._used} of {len(self._steps)} steps used>"
+
+    @property
+    def model_id(self) -> str:
+        """The id under which the magics find it."""
+        return f"offline:{self.name}"
+
+    def assert_complete(self) -> None:
+        """Fail when steps were left over; the message names them."""
+        left = self._steps[self._used :]
+        if left:
+            named = "; ".join(
+                f"step {position}: {_described(one)}"
+                for position, one in enumerate(left, self._used + 1)
+            )
+            raise AssertionError(
+                f"{self.model_id} was asked {len(self.requests)} times and has"
+                f" {len(left)} of {len(self._steps)} steps left: {named}"
+            )
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """The next step as one answer, without delays between pieces."""
+        return await whole_response(self.stream(request, paced=False), notify)
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The next step in pieces."""
+        return self.stream(request)
+
+    async def stream(
+        self, request: ChatRequest, *, paced: bool = True, timeout_s: float | None = None
+    ) -> AsyncGenerator[ChatChunk]:
+        """The next step in pieces, with or without delays between them."""
+        made, number = self._next(request)
+        answer = Answer(
+            text=made.text,
+            pieces=made.pieces,
+            reasoning=made.reasoning,
+            calls=tuple(_tool_call(number, i, one) for i, one in enumerate(made.calls, 1)),
+            usage=made.usage,
+            finish_reason=made.finish_reason,
+            wait_ms=made.wait_ms,
+            notices=tuple(_retry_notices(made)),
+            failure=made.failure,
+        )
+        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
+        async for chunk in play(
+            answer, request, delay_ms=delay_ms if paced else 0, timeout_s=timeout_s
+        ):
+            yield chunk
+
+    async def list_models(self) -> list[ModelInfo]:
+        """Itself."""
+        return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def _next(self, request: ChatRequest) -> tuple[Step, int]:
+        """The step for this request, the waits before it added, and its number."""
+        waited_ms = 0.0
+        with self._lock:
+            self.requests.append(request)
+            while self._used < len(self._steps):
+                taken = self._steps[self._used]
+                self._used += 1
+                if not (isinstance(taken, Step) and taken.only_waits):
+                    break
+                waited_ms += taken.wait_ms
+            else:
+                raise ModelError(self._ran_out(), code="LLM_BAD_RESPONSE")
+            number = len(self.requests)
+        made = _asked(taken, request) if callable(taken) else taken
+        made = Step(text=made) if isinstance(made, str) else made
+        return replace(made, wait_ms=made.wait_ms + waited_ms), number
+
+    def _ran_out(self) -> str:
+        return (
+            f"{self.model_id} has no step for request {len(self.requests)}: its script has"
+            f" {len(self._steps)} steps; add one, or find out why the model was asked again."
+        )
+
+
+_scripts: dict[str, Script] = {}
+_scripts_lock = threading.Lock()
+
+
+def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0) -> Script:
+    """A model that answers with these steps, one for each request.
+
+    Example:
+        ```python
+        from nbagent import offline
+
+        oslo, bergen = (offline.call("population", city=city) for city in ("Oslo", "Bergen"))
+        model = offline.script([offline.calls([oslo, bergen]), "Oslo is larger."])
+        run = nbagent.Agent(model=model, tools=[population]).run("Which is larger?")
+        assert run.text == "Oslo is larger."
+        assert model.requests[1].messages[-1].role == "tool"
+        model.assert_complete()
+        ```
+
+    Args:
+        steps: texts, what `text`, `reasoning`, `call`, `calls`, `step`, `error`, `cut` and `delay`
+            give, or functions of the request that give one of these.
+        name: for `--model offline:NAME`; `script-1`, `script-2`, … without. A name used again
+            means the newer script.
+        delay_ms: between two pieces of a stream.
+    """
+    with _scripts_lock:
+        if name is None:
+            number = len(_scripts) + 1
+            while f"script-{number}" in _scripts:
+                number += 1
+            name = f"script-{number}"
+        if not name or name == "demo" or any(c.isspace() or c == ":" for c in name):
+            raise UsageError(
+                f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
+            )
+        made = Script(steps, name=name, delay_ms=delay_ms)
+        _scripts[name] = made
+        return made
+
+
+def script_named(name: str) -> Script | None:
+    """The script of this name, if one was made."""
+    return _scripts.get(name)
+
+
+def script_names() -> tuple[str, ...]:
+    """The names of all scripts, in the order in which they were made."""
+    with _scripts_lock:
+        return tuple(_scripts)
+
+
+def _checked(position: int, given: Any) -> StepLike:
+    if isinstance(given, str | Step) or callable(given):
+        return cast("StepLike", given)
+    raise UsageError(
+        f"step {position} of a script is {given!r}; use a text, what nbagent.offline.text, call,"
+        " calls, step, error, cut or delay give, or a function of the request."
+    )
+
+
+def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) -> str | Step:
+    try:
+        made: Any = function(request)
+    except ModelError:
+        raise
+    except Exception as failure:
+        # A client raises nothing but ModelError; the function's own error stays readable.
+        raise ModelError(
+            f"the script's function raised {type(failure).__name__}: {failure}; correct it."
+        ) from failure
+    if isinstance(made, str | Step):
+        return made
+    raise ModelError(f"the script's function gave {made!r}; it must give a text or a step.")
+
+
+def _tool_call(number: int, index: int, made: Call) -> ToolCall:
+    return ToolCall(
+        id=f"call_{number}_{index}",
+        name=made.name,
+        arguments=parse_arguments(made.arguments_raw),
+        arguments_raw=made.arguments_raw,
+    )
+
+
+def _retry_notices(made: Step) -> Iterator[ClientNotice]:
+    failure = made.failure
+    info = failure.info if failure else ErrorInfo("LLM_RATE_LIMITED", "the script says so")
+    wait_s = (failure.retry_after_s if failure else None) or 0.0
+    for attempt in range(1, made.retries + 1):
+        yield ClientNotice(
+            kind="retry",
+            text=f"retry {attempt} of {made.retries}: {info.message}",
+            attempt=attempt,
+            wait_s=wait_s,
+            error=info,
+        )
+
+
+def _described(one: StepLike) -> str:
+    if isinstance(one, str):
+        return repr(one if len(one) <= 60 else f"{one[:60]}…")
+    if not isinstance(one, Step):
+        return "a function of the request"
+    said = [f"call {made.name}({made.arguments_raw})" for made in one.calls]
+    if one.text:
+        said.insert(0, _described(one.text))
+    if one.failure is not None:
+        said.append(f"error {one.failure.code}")
+    if one.only_waits:
+        said.append(f"delay of {one.wait_ms / 1000:g} s")
+    return ", ".join(said) or "an empty answer"

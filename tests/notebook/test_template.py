@@ -1,0 +1,167 @@
+"""`{{ expression }}` in a prompt: what is evaluated, what stays as typed, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.chat import ImagePart, TextPart
+from nbagent.contracts.errors import UsageError
+from nbagent.notebook.template import Rendered, render
+
+NAMES: dict[str, Any] = {
+    "city": "Oslo",
+    "cities": ["Oslo", "Bergen"],
+    "row": {"a": {"b": 1}},
+    "braces": "{{ city }} and {{",
+    "n": 3,
+}
+
+
+def rendered(template: str) -> Rendered:
+    return render(template, lambda source: eval(source, dict(NAMES)))
+
+
+UNTOUCHED = [
+    "",
+    "plain",
+    "one { brace } and } another {",
+    '{"a": {"b": [1, 2]}}',
+    "{city} $city ${city} %s {0}",
+    "a }} alone",
+    "f(x) = \\frac{1}{x}",
+    "line\n  indented\n\n",
+]
+
+
+@pytest.mark.parametrize("template", UNTOUCHED, ids=repr)
+def test_text_without_double_braces_stays_as_typed(template: str) -> None:
+    result = rendered(template)
+    assert result.prompt == template
+    assert result.expressions == ()
+    assert result.parts == ((TextPart(text=template),) if template else ())
+
+
+EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "{{ city }}": ("Oslo", ("city",)),
+    "{{city}}": ("Oslo", ("city",)),
+    "Is {{ city }} larger?\n": ("Is Oslo larger?\n", ("city",)),
+    "{{ city }}{{ city }}": ("OsloOslo", ("city", "city")),
+    "{{ city }} {x} $y {{ city[:2] }}": ("Oslo {x} $y Os", ("city", "city[:2]")),
+    "{{ '{{' }} x }}": ("{{ x }}", ("'{{'",)),
+    "{{ '}}' }}": ("}}", ("'}}'",)),
+    "{{ braces }}": ("{{ city }} and {{", ("braces",)),
+    "{{ {'a': {'b': 'deep'}}['a']['b'] }}": ("deep", ("{'a': {'b': 'deep'}}['a']['b']",)),
+    "{{ {'a': {'b': 'x'}}['a'].get('b')}}}": ("x}", ("{'a': {'b': 'x'}}['a'].get('b')",)),
+    "{{ f'{city}' }}": ("Oslo", ("f'{city}'",)),
+    "{{ f'{city}}}' }}": ("Oslo}", ("f'{city}}}'",)),
+    "{{\n  city\n    .upper()\n}}": ("OSLO", ("city\n    .upper()",)),
+    "{{ ', '.join(\n  cities\n) }}": ("Oslo, Bergen", ("', '.join(\n  cities\n)",)),
+    "{{ '' }}": ("", ("''",)),
+    "{{ str(n) # why\n }}": ("3", ("str(n) # why",)),
+    "{{ 'ä\U0001f600' }}": ("ä\U0001f600", ("'ä\U0001f600'",)),
+}
+
+
+@pytest.mark.parametrize("template", EVALUATED)
+def test_expression_is_replaced_by_its_value(template: str) -> None:
+    result = rendered(template)
+    assert (result.prompt, result.expressions) == EVALUATED[template]
+    assert result.parts == ((TextPart(text=result.prompt),) if result.prompt else ())
+
+
+def test_values_that_are_no_strings_are_shown() -> None:
+    result = rendered("Row {{ row }}, {{ n }} times, of {{ cities }}.")
+    assert '"b"' in result.prompt
+    assert "3 times" in result.prompt
+    assert "Bergen" in result.prompt
+    assert len(result.parts) == 1
+
+
+def test_closing_braces_of_a_dict_belong_to_the_expression() -> None:
+    result = rendered('{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}')
+    assert result.expressions == ('{"a": {"b": 1}}', '{"c": 2}')
+    assert " end " in result.prompt
+    assert not result.prompt.endswith("}}")
+
+
+def test_image_becomes_a_part_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which values are pictures belongs to `shown` and is tested there, with their libraries.
+    picture = ImagePart(data="AAAA", alt="a plot")
+
+    def shown(value: object) -> tuple[ImagePart]:
+        return (picture,)
+
+    monkeypatch.setattr("nbagent.shown.shown", shown)
+    result = render("before {{ plot }} after {{ name }}.", {"plot": object(), "name": "x"}.get)
+    assert result.parts == (TextPart(text="before "), picture, TextPart(text=" after x."))
+    assert result.prompt == "before [image: a plot] after x."
+
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "Which of {{ citys }}?": ("{{ citys }}", "NameError", "'citys'", "{{ '{{' }}", "Nothing was"),
+    "{{ 1 / 0 }}": ("{{ 1 / 0 }}", "ZeroDivisionError", "division by zero"),
+    "{{ row['x'] }}": ("{{ row['x'] }}", "KeyError", "'x'"),
+    "text {{ city": ("{{ city", "no closing", "{{ '{{' }}"),
+    "{{": ("'{{'", "no closing"),
+    "{{ }}": ("empty", "{{ '{{' }}"),
+    "{{ a b }}": ("{{ a b }}", "not a Python expression", "{{ '{{' }}"),
+    "{{ a b }} and {{ city }}": ("{{ a b }}", "not a Python expression"),
+    "{{ x = 1 }}": ("{{ x = 1 }}", "statement"),
+    "{{ import os }}": ("{{ import os }}", "statement"),
+    "{{ del city }}": ("statement",),
+    "{{ await f() }}": ("{{ await f() }}", "await it in a cell above"),
+    "{{ [x async for x in y] }}": ("await it in a cell above",),
+    "{{ %time city }}": ("%time city", "no magics"),
+    "{{ !ls }}": ("!ls", "no magics"),
+    "{{ city? }}": ("city?", "no magics"),
+    "{{ (city }}": ("{{ (city }}", "not a Python expression"),
+    "{{ 'open }}": ("{{ 'open }}", "not a Python expression"),
+    "{{ a\0b }}": ("not a Python expression",),
+}
+
+
+@pytest.mark.parametrize("template", REFUSED, ids=repr)
+def test_unusable_expression_is_refused_with_a_message_that_helps(template: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rendered(template)
+    for fragment in REFUSED[template]:
+        assert fragment in caught.value.message
+
+
+def test_nothing_is_evaluated_when_a_later_expression_is_no_python() -> None:
+    seen: list[str] = []
+    with pytest.raises(UsageError):
+        render("{{ city }} {{ a b }}", seen.append)
+    assert seen == []
+
+
+def test_value_that_cannot_be_shown_is_refused() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def fail(source: str) -> object:
+        raise Broken
+
+    with pytest.raises(UsageError, match="Broken"):
+        render("{{ city }}", fail)
+
+
+def test_interrupt_in_an_expression_is_no_usage_error() -> None:
+    def interrupt(source: str) -> object:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        render("{{ city }}", interrupt)
+
+
+def test_long_text_of_closing_braces_is_refused_quickly() -> None:
+    with pytest.raises(UsageError, match="not a Python expression"):
+        rendered("{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000)
+
+
+def test_odd_escape_in_an_expression_does_not_warn_while_it_is_looked_for() -> None:
+    result = render(r"{{ '\d' }}", lambda source: "kept")
+    assert result.prompt == "kept"

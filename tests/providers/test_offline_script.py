@@ -1,0 +1,327 @@
+"""nbagent.offline.script: every kind of step, what is recorded, and what is said when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from nbagent.contracts.canonical import monotonic_ms
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    Message,
+    ProviderConfig,
+    Usage,
+)
+from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.ports import ChatClient
+from nbagent.providers.offline import (
+    PROVIDER,
+    Script,
+    Step,
+    call,
+    calls,
+    cut,
+    delay,
+    error,
+    reasoning,
+    script,
+    step,
+    text,
+)
+
+
+def request(prompt: str = "go", model: str = "x") -> ChatRequest:
+    return ChatRequest(model=model, messages=(Message.of("user", prompt),))
+
+
+async def _collected(stream: AsyncGenerator[ChatChunk]) -> list[ChatChunk]:
+    return [chunk async for chunk in stream]
+
+
+def streamed(model: ChatClient, sent: ChatRequest | None = None) -> list[ChatChunk]:
+    return asyncio.run(_collected(model.chat_stream(sent or request())))
+
+
+def answered(model: ChatClient, sent: ChatRequest | None = None) -> ChatResponse:
+    return asyncio.run(model.chat(sent or request()))
+
+
+def test_steps_are_played_in_order_and_the_requests_are_kept() -> None:
+    model = script(["one", text("two"), lambda sent: f"three after {len(sent.messages)}"])
+    assert [answered(model, request(word)).message.text for word in "abc"] == [
+        "one",
+        "two",
+        "three after 1",
+    ]
+    assert [sent.messages[0].text for sent in model.requests] == ["a", "b", "c"]
+    model.assert_complete()
+
+
+def test_response_says_that_it_came_from_offline() -> None:
+    response = answered(script(["hello"]), request(model="anything"))
+    assert response.meta.source == "offline"
+    assert response.finish_reason == "stop"
+    assert response.model == "anything"
+    assert response.usage is not None
+    assert response.usage.total_tokens > 0
+
+
+def test_text_streams_in_pieces_that_make_the_whole() -> None:
+    chunks = streamed(script(["A sentence  with\nodd spacing \n"]))
+    pieces = [chunk.content for chunk in chunks if chunk.content]
+    assert len(pieces) > 3
+    assert "".join(pieces) == "A sentence  with\nodd spacing \n"
+    assert [chunk.done for chunk in chunks].count(True) == 1
+    assert chunks[-1].response is not None
+    assert chunks[-1].response.message.text == "A sentence  with\nodd spacing \n"
+
+
+def test_given_pieces_are_streamed_as_they_are() -> None:
+    chunks = streamed(script([text(pieces=["a", " b c ", "d"])]))
+    assert [chunk.content for chunk in chunks if chunk.content] == ["a", " b c ", "d"]
+    assert chunks[-1].response is not None
+    assert chunks[-1].response.message.text == "a b c d"
+
+
+def test_call_takes_its_arguments_by_name_or_as_a_mapping() -> None:
+    model = script([call("orders", id=7), call("fs.read", {"path": "a.txt"}), call("now")])
+    made = [answered(model).message.tool_calls[0] for _ in range(3)]
+    assert [(one.name, one.arguments) for one in made] == [
+        ("orders", {"id": 7}),
+        ("fs.read", {"path": "a.txt"}),
+        ("now", {}),
+    ]
+    assert len({one.id for one in made}) == 3
+
+
+def test_raw_arguments_arrive_as_the_model_wrote_them() -> None:
+    response = answered(script([call("fs.read", {"path": "a"}, raw='{"path": ')]))
+    (made,) = response.message.tool_calls
+    assert made.arguments_raw == '{"path": '
+    assert made.arguments is None
+    assert response.finish_reason == "tool_calls"
+
+
+def test_parallel_calls_stream_as_fragments_of_each() -> None:
+    model = script([calls([call("population", city="Oslo"), call("population", city="Bergen")])])
+    chunks = streamed(model)
+    written = {0: "", 1: ""}
+    names: dict[int, str | None] = {}
+    for chunk in chunks:
+        if (delta := chunk.tool_call_delta) is not None:
+            written[delta.index] += delta.arguments
+            names.setdefault(delta.index, delta.name)
+    assert names == {0: "population", 1: "population"}
+    assert written == {0: '{"city":"Oslo"}', 1: '{"city":"Bergen"}'}
+    response = chunks[-1].response
+    assert response is not None
+    assert [one.arguments_raw for one in response.message.tool_calls] == list(written.values())
+
+
+def test_step_combines_reasoning_text_calls_usage_and_finish_reason() -> None:
+    usage = Usage(prompt_tokens=9, completion_tokens=4, total_tokens=13)
+    model = script(
+        [
+            step(text="so", reasoning="hm, well", calls=[call("a", x=1)], usage=usage),
+            step(text="cut", finish_reason="length"),
+            reasoning("only this", "and that"),
+        ]
+    )
+    chunks = streamed(model)
+    assert "".join(chunk.reasoning for chunk in chunks) == "hm, well"
+    first = chunks[-1].response
+    assert first is not None
+    assert (first.message.text, first.reasoning, first.usage) == ("so", "hm, well", usage)
+    assert answered(model).finish_reason == "length"
+    last = answered(model)
+    assert (last.reasoning, last.message.text) == ("only this", "and that")
+
+
+def test_error_step_raises_with_its_code_and_wait() -> None:
+    model = script([error("LLM_RATE_LIMITED", "slow down", retry_after_s=7, status=429)])
+    with pytest.raises(ModelError, match="slow down") as caught:
+        answered(model)
+    assert caught.value.code == "LLM_RATE_LIMITED"
+    assert caught.value.retry_after_s == 7
+    assert caught.value.status == 429
+
+
+def test_retries_are_told_before_the_error_and_before_an_answer() -> None:
+    model = script([error("LLM_TIMEOUT", "late", retries=2), step(text="ok", retries=1)])
+    told: list[ClientNotice] = []
+    with pytest.raises(ModelError):
+        asyncio.run(model.chat(request(), notify=told.append))
+    assert [(notice.kind, notice.attempt) for notice in told] == [("retry", 1), ("retry", 2)]
+    assert told[0].error is not None
+    assert told[0].error.code == "LLM_TIMEOUT"
+    chunks = streamed(model)
+    assert chunks[0].notice is not None
+    assert chunks[-1].response is not None
+    assert chunks[-1].response.meta.retries == 1
+
+
+def test_cut_stream_breaks_after_its_text_and_inside_its_call() -> None:
+    model = script([cut("so far", calls=[call("a", {"x": 1})])])
+    seen: list[ChatChunk] = []
+
+    async def read() -> None:
+        async for chunk in model.chat_stream(request()):
+            seen.append(chunk)
+
+    with pytest.raises(ModelError) as caught:
+        asyncio.run(read())
+    assert caught.value.code == "LLM_BAD_RESPONSE"
+    assert "".join(chunk.content for chunk in seen) == "so far"
+    raw = "".join(c.tool_call_delta.arguments for c in seen if c.tool_call_delta is not None)
+    assert raw == '{"x":1'
+    assert not any(chunk.done for chunk in seen)
+
+
+def test_delay_waits_before_the_next_step_and_takes_no_request() -> None:
+    model = script([delay(0.05), delay(0.05), "late", step(text="later", wait_ms=100)])
+    for expected in ("late", "later"):
+        begun = monotonic_ms()
+        assert answered(model).message.text == expected
+        assert monotonic_ms() - begun >= 95
+    assert len(model.requests) == 2
+    model.assert_complete()
+
+
+def test_delay_between_pieces_holds_for_streams_only() -> None:
+    words = "one two three four five six"
+    model = script([words, words], delay_ms=20)
+    begun = monotonic_ms()
+    streamed(model)
+    paced_ms = monotonic_ms() - begun
+    assert paced_ms >= 6 * 20 * 0.95
+    begun = monotonic_ms()
+    answered(model)
+    assert monotonic_ms() - begun < paced_ms
+
+
+def test_running_out_of_steps_says_how_many_there_were() -> None:
+    model = script(["one"], name="short")
+    answered(model)
+    with pytest.raises(ModelError, match="offline:short has no step for request 2") as caught:
+        answered(model)
+    assert caught.value.code == "LLM_BAD_RESPONSE"
+    assert "1 steps" in caught.value.message
+    assert len(model.requests) == 2
+
+
+def test_unused_steps_are_named() -> None:
+    model = script(["one", call("orders", id=7), error("LLM_TIMEOUT"), delay(2), lambda _: "x"])
+    answered(model)
+    with pytest.raises(AssertionError) as caught:
+        model.assert_complete()
+    said = str(caught.value)
+    for fragment in ("step 2", 'orders({"id":7})', "LLM_TIMEOUT", "delay of 2 s", "a function"):
+        assert fragment in said
+    assert "'one'" not in said
+
+
+def test_function_may_give_a_step_and_its_error_is_a_model_error() -> None:
+    def fail(sent: ChatRequest) -> Step:
+        raise LookupError(sent.messages[0].text)
+
+    model = script([lambda sent: call("echo", said=sent.messages[0].text), fail])
+    assert answered(model, request("hi")).message.tool_calls[0].arguments == {"said": "hi"}
+    with pytest.raises(ModelError, match="LookupError: why"):
+        answered(model, request("why"))
+
+
+def test_error_step_of_a_function_can_be_raised_again_and_again() -> None:
+    failing = error("LLM_TIMEOUT", "late")
+    model = script([failing, failing])
+    for _ in range(2):
+        with pytest.raises(ModelError) as caught:
+            answered(model)
+        assert caught.value.__context__ is None
+
+
+def test_what_is_no_step_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="step 2"):
+        script(["one", 2])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", ["", "demo", "two words", "a:b"], ids=repr)
+def test_name_that_no_model_id_can_have_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        script(["one"], name=name)
+
+
+def test_script_is_found_by_its_model_id() -> None:
+    model = script(["by id"], name="known")
+    assert model.model_id == "offline:known"
+    client = PROVIDER.open(ProviderConfig())
+    assert answered(client, request(model="known")).message.text == "by id"
+    assert model.requests[0].model == "known"
+    listed = asyncio.run(client.list_models())
+    assert {"demo", "known"} <= {one.id for one in listed}
+
+
+def test_scripts_without_a_name_are_numbered_and_stay_apart() -> None:
+    first, second = script(["a"]), script(["b"])
+    assert first.name != second.name
+    client = PROVIDER.open(ProviderConfig())
+    assert answered(client, request(model=second.name)).message.text == "b"
+    assert answered(client, request(model=first.name)).message.text == "a"
+
+
+def test_unknown_model_names_the_nearest() -> None:
+    script(["a"], name="nearest-one")
+    client = PROVIDER.open(ProviderConfig())
+    with pytest.raises(ModelError, match="Did you mean offline:nearest-one") as caught:
+        answered(client, request(model="nearest-won"))
+    assert caught.value.status == 404
+
+
+def test_time_limit_of_the_provider_holds_for_a_waiting_script() -> None:
+    model = script([step(text="late", wait_ms=60_000)], name="waits")
+    client = PROVIDER.open(ProviderConfig(timeout_s=0.05))
+    begun = monotonic_ms()
+    with pytest.raises(ModelError) as caught:
+        answered(client, request(model=model.name))
+    assert caught.value.code == "LLM_TIMEOUT"
+    assert monotonic_ms() - begun < 20_000
+
+
+def test_waiting_answer_can_be_cancelled() -> None:
+    async def run() -> None:
+        waiting = asyncio.create_task(script([delay(60), "late"]).chat(request()))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(run())
+
+
+def test_many_threads_share_one_script_without_losing_a_step() -> None:
+    model = script([str(number) for number in range(80)])
+    got: list[str] = []
+
+    def work() -> None:
+        for _ in range(10):
+            got.append(answered(model).message.text)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got, key=int) == [str(number) for number in range(80)]
+    assert len(model.requests) == 80
+    model.assert_complete()
+
+
+def test_script_shows_itself_by_its_id_and_progress() -> None:
+    model: Script = script(["a", "b"], name="shown")
+    answered(model)
+    assert repr(model) == "<Script offline:shown: 1 of 2 steps used>"
