@@ -48,6 +48,7 @@ HOMES = {
     "httpx2": ("providers.http",),
     "httpcore2": ("providers.http",),
     "pandas": ("archive.frames",),
+    "numpy": ("archive.frames",),
     "sqlite3": ("archive.store",),
     "matplotlib": ("archive.plots",),
     "IPython": ("notebook",),
@@ -59,7 +60,7 @@ HOMES = {
     "genai_prices": ("providers.prices",),
     "markdown_it": ("notebook",),
 }
-FORBIDDEN = {"httpx", "nest_asyncio", "requests", "numpy"}
+FORBIDDEN = {"httpx", "nest_asyncio", "requests"}
 
 
 def modules() -> list[str]:

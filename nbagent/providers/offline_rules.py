@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatRequest, ToolSpec
+from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
 from nbagent.providers.offline_answers import answer, asks_to_compare
 from nbagent.providers.offline_arguments import Filled, fill, forced_arguments
 from nbagent.providers.offline_results import (
@@ -44,6 +44,7 @@ _MOST_CALLS = 24
 _MOST_TURNS = 8
 _FINAL_ERRORS = ("E_DENIED", "E_INTERRUPTED")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W_]+)?")
+_GO_ON = re.compile(r"\b(go on|continue)\b.*\bwhere\b.*\b(stopped|ended|left)\b", re.IGNORECASE)
 _GENERIC = frozenset(stem(word) for word in GENERIC_VERBS)
 
 
@@ -85,7 +86,24 @@ class Ranked:
 
 def decide(request: ChatRequest) -> Decision:
     """Decide what to say to a request."""
-    return _Deciding(request).decision()
+    said = _cut_off(request.messages)
+    if said is None:
+        return _Deciding(request).decision()
+    before = request.model_copy(update={"messages": request.messages[:-2]})
+    decision = _Deciding(before).decision()
+    if decision.text.startswith(said):
+        rest = decision.text[len(said) :].lstrip()
+        return replace(decision, text=rest, reasoning="The answer was cut off; here is its rest.")
+    return decision
+
+
+def _cut_off(messages: Sequence[Message]) -> str | None:
+    """The part of an answer that the person asks to go on with; None when they ask something."""
+    if len(messages) < 3 or messages[-1].role != "user" or messages[-2].role != "assistant":
+        return None
+    if messages[-2].tool_calls or not _GO_ON.search(messages[-1].text):
+        return None
+    return messages[-2].text
 
 
 class _Deciding:

@@ -21,7 +21,9 @@ from demo_talk import (
 )
 
 from nbagent.contracts.canonical import canonical_json
+from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import ErrorCode, ToolError
+from nbagent.providers.offline_rules import decide
 
 COMPARED: list[tuple[str, list[str], list[str]]] = [
     ("Which of Oslo and Bergen is larger?", ["**Oslo** is larger: 709,037 against 291,940"], []),
@@ -232,3 +234,12 @@ def test_missing_argument_is_named_when_nothing_gives_it() -> None:
     answer = talk.ask("What is the status of my ticket?")
     assert talk.calls == []
     assert "`ticket_id`" in answer
+
+
+def test_an_answer_that_was_cut_off_goes_on_where_it_stopped() -> None:
+    messages = (
+        Message.of("user", "count to 12"),
+        Message.of("assistant", "1 2 3 4 5"),
+        Message.of("user", "Your last answer was cut off. Go on exactly where it stopped."),
+    )
+    assert decide(ChatRequest(model="demo", messages=messages)).text == "6 7 8 9 10 11 12"
