@@ -263,7 +263,10 @@ class Run:
     async def await_end(self) -> Run:
         """`wait()` for `await`."""
         if self._live is not None and self._live.task is not None:
-            await runtime.await_here(self._live.task)
+            here = front()
+            await runtime.await_here(
+                self._live.task, pump=here.pump(), execution=here.execution_id()
+            )
         return self
 
     def raise_for_error(self) -> Run:
@@ -298,10 +301,10 @@ class Run:
         return self._start_child(ask)
 
     def _start_child(self, ask: Ask) -> Run:
+        if self._live is not None and not self._live.done:
+            raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
         if runtime.on_engine_thread():
-            raise UsageError(
-                "an async tool may not wait for a run that goes on"
-            )
+            raise UsageError("an async tool may not wait for a run that goes on")
         return Run.started(ask, store=self._store).wait()
 
     def _child(self, kind: Any, prompt: str | None, options: dict[str, Any]) -> Ask:

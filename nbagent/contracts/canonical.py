@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 import time
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
+
+_LONG_TEXT = re.compile(r"\d{19}")
+_LONG_BYTES = re.compile(rb"\d{19}")
 
 
 def dump_json(value: Any) -> bytes:
@@ -21,7 +25,11 @@ def dump_json(value: Any) -> bytes:
 
 
 def load_json(data: bytes | str) -> Any:
-    """Decode JSON; raises ValueError on anything that is not JSON."""
+    """Decode JSON; raises ValueError on anything that is not JSON. Integers of any size stay."""
+    long = _LONG_BYTES.search(data) if isinstance(data, bytes) else _LONG_TEXT.search(data)
+    if long:
+        # orjson reads integers over 64 bits as floats.
+        return json.loads(data, parse_constant=_refuse_constant)
     try:
         return orjson.loads(data)
     except ValueError:

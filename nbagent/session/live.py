@@ -24,6 +24,7 @@ from nbagent.contracts.events import (
     RunFinished,
     RunStarted,
     TurnFinished,
+    Waiting,
 )
 from nbagent.contracts.ports import Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
@@ -79,15 +80,22 @@ class LiveRun:
         """Stop at once, or pause after the running turn. Any thread."""
         if after_turn:
             self.cancel.after_turn = True
-        else:
+        elif self.task is None:
             self.cancel.set()
+        else:
+            self.task.stop()
 
     def start(self, sinks: list[Sink], here: Front) -> None:
         """Begin; returns at once."""
         self._sinks = sinks
         here.adopt(self.courier)
+        self.courier.on_stranded = self._wait_for_thread
         _at_work.add(self)
         self.task = RunTask.start(self._drive, self.courier, self.cancel)
+
+    def _wait_for_thread(self, tool: str) -> None:
+        text = f"{tool or 'a tool'} waits for a free thread: run.wait() runs it here"
+        self._to_sinks(Waiting(None, text))
 
     def _check_choice(self) -> None:
         choice = self.prepared.params.get("tool_choice")

@@ -1,0 +1,195 @@
+"""What nbagent knows of the kernel that it runs in: facts, its namespace, its loop.
+
+Whatever is missing in a kernel reads as "not there" and never raises. The ways of messages are
+in `comms`, and are offered here as well.
+"""
+
+# IPython and ipykernel have no types here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, cast
+
+from IPython.core.getipython import get_ipython
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.errors import ToolError
+from nbagent.notebook.comms import (
+    Handler,
+    KernelPump,
+    clicks_arrive_by,
+    install_tap,
+    register,
+    this_kernel,
+    unregister,
+)
+from nbagent.runtime import Courier, use_nested_runner
+
+__all__ = [
+    "Handler",
+    "KernelPump",
+    "adopt",
+    "allow_stdin",
+    "cell_id",
+    "execution_id",
+    "in_kernel",
+    "install_tap",
+    "is_headless",
+    "kernel_facts",
+    "main_loop",
+    "namespace",
+    "prepare",
+    "register",
+    "run_nested",
+    "unregister",
+]
+
+_CLICKS = {
+    "tap": "arrive while a cell runs, also during a synchronous tool (tap)",
+    "pump": "arrive while a cell waits, between two synchronous tools (pump)",
+    "none": "arrive after the cell; interrupt the kernel to stop a run",
+}
+
+
+def in_kernel() -> bool:
+    """Whether this process is a Jupyter kernel."""
+    return this_kernel() is not None
+
+
+def prepare() -> None:
+    """Let runs in this kernel see clicks at once, and let async tools run on its loop."""
+    if in_kernel():
+        use_nested_runner(run_nested)
+        install_tap()
+
+
+def namespace() -> Mapping[str, Any]:
+    """The names of the notebook (or of the terminal IPython)."""
+    return cast("dict[str, Any]", getattr(get_ipython(), "user_ns", None) or {})
+
+
+def allow_stdin() -> bool:
+    """Whether `input()` reaches a person from the cell that runs now."""
+    return bool(_object(_parent().get("content")).get("allow_stdin"))
+
+
+def is_headless() -> bool:
+    """Whether nobody looks on: nbclient, papermill and nbval run cells without stdin.
+
+    A message of a widget, on the other hand, comes from a front end.
+    """
+    kind = _header().get("msg_type")
+    return in_kernel() and (kind is None or (kind == "execute_request" and not allow_stdin()))
+
+
+def cell_id() -> str | None:
+    """The id of the cell that runs now, where the front end tells (JupyterLab, VS Code, …)."""
+    metadata = _object(_parent().get("metadata"))
+    found = metadata.get("cellId") or metadata.get("cell_id")
+    return found if isinstance(found, str) else None
+
+
+def execution_id() -> str | None:
+    """Tells one execution of a cell from the next; None outside of IPython."""
+    shell = get_ipython()
+    if shell is None:
+        return None
+    if in_kernel():
+        found = _header().get("msg_id")
+        return found if isinstance(found, str) else None
+    return f"in-{getattr(shell, 'execution_count', 0)}"
+
+
+def main_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop of the kernel's main thread, on which an idle kernel can be given work."""
+    loop = getattr(getattr(this_kernel(), "io_loop", None), "asyncio_loop", None)
+    return loop if isinstance(loop, asyncio.AbstractEventLoop) else None
+
+
+def adopt(courier: Courier) -> None:
+    """Let the idle kernel's main thread run the jobs of a run that nobody waits for."""
+    loop = main_loop()
+    if loop is None:
+        return
+
+    def drain_soon() -> None:
+        with suppress(RuntimeError):  # the kernel is going down
+            loop.call_soon_threadsafe(courier.drain)
+
+    courier.on_idle_job = drain_soon
+
+
+def run_nested(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end on the loop that is running in this thread.
+
+    Raises:
+        ToolError: the loop cannot be entered again (uvloop).
+    """
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        work.close()
+        raise ToolError(
+            f"the notebook's event loop is {type(loop).__module__}, which cannot be entered "
+            "again; start the run with `await agent.arun(...)`, or leave out loop='notebook'",
+            code="E_PRECONDITION_FAILED",
+        )
+    # Imported when first needed: it replaces parts of asyncio.
+    import nest_asyncio2
+
+    nest_asyncio2.apply(loop)
+    return loop.run_until_complete(work)
+
+
+def kernel_facts() -> dict[str, str]:
+    """For `%agent doctor`: what was found here, and what it means."""
+    if not in_kernel():
+        where = "none (terminal IPython)" if get_ipython() is not None else "none"
+        return {"kernel": where, "clicks": "none: there is no front end", "stop": "Ctrl-C"}
+    loop = main_loop()
+    facts = {
+        "kernel": f"{type(this_kernel()).__name__}, ipykernel {_version('ipykernel')}",
+        "clicks": _CLICKS[clicks_arrive_by()],
+        "stdin": "input() reaches you" if allow_stdin() else "no input() here (headless)",
+        "interrupts": _interrupts(),
+        "loop": "unknown" if loop is None else f"{type(loop).__module__}.{type(loop).__name__}",
+    }
+    if loop is not None and not isinstance(loop, asyncio.BaseEventLoop):
+        facts["loop"] += ": loop='notebook' tools need `await agent.arun(...)`"
+    if "nest_asyncio" in sys.modules:
+        facts["warning"] = "nest_asyncio is loaded: it loses clicks on ipykernel 7; leave it out"
+    return facts
+
+
+def _interrupts() -> str:
+    if sys.platform == "win32":
+        return "■ stops a run; a synchronous tool that sleeps ends when it wakes (Windows)"
+    return "■ stops a run and interrupts its synchronous tool; twice gets out at once"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(version unknown)"
+
+
+def _parent() -> dict[str, Any]:
+    kernel = this_kernel()
+    with suppress(Exception):
+        return _object(cast("Any", kernel).get_parent("shell"))
+    return {}
+
+
+def _header() -> dict[str, Any]:
+    return _object(_parent().get("header"))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return json_object(value) or {}

@@ -1,0 +1,27 @@
+"""The engine thread, and the queue of the thread that waits for a run.
+
+Owns where a run's work happens and how a stop reaches it. Knows nothing of models, tools or
+notebooks: only the standard library and contracts.
+
+Inside, imports go: loop → watch → jobs → courier → task → waiting; channel stands alone.
+"""
+
+from nbagent.runtime.channel import EventChannel
+from nbagent.runtime.courier import Courier, use_nested_runner
+from nbagent.runtime.loop import engine_loop, on_engine_thread
+from nbagent.runtime.task import RunTask
+from nbagent.runtime.waiting import Pump, await_here, check_interrupted, follow, wait
+
+__all__ = [
+    "Courier",
+    "EventChannel",
+    "Pump",
+    "RunTask",
+    "await_here",
+    "check_interrupted",
+    "engine_loop",
+    "follow",
+    "on_engine_thread",
+    "use_nested_runner",
+    "wait",
+]

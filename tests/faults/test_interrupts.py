@@ -1,0 +1,389 @@
+"""Stops and interrupts at any moment: the run ends cleanly and the next cell works.
+
+Each test runs cells in a child process, because SIGINT belongs to a process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+
+CELLS = """
+import asyncio, os, random, signal, sys, threading, time
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.ports import Interrupted
+from nbagent.runtime import Courier, RunTask, await_here, wait
+
+class Cell:
+    def __init__(self):
+        self.courier, self.cancel, self.log = Courier(), CancelToken(), []
+
+    async def call(self, work, where="waiting", interruptible=True):
+        try:
+            value, _ = await self.courier.run_sync(
+                work, where=where, interruptible=interruptible, cancel=self.cancel)
+            self.log.append(value)
+        except Interrupted:
+            self.log.append("E_INTERRUPTED")
+
+    async def call_async(self, work):
+        try:
+            self.log.append((await self.courier.run_async(work, cancel=self.cancel))[0])
+        except Interrupted:
+            self.log.append("E_INTERRUPTED")
+
+    async def think(self, seconds):
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        forget = self.cancel.on_set(lambda: loop.call_soon_threadsafe(stopped.set))
+        try:
+            await asyncio.wait_for(stopped.wait(), seconds)
+        except TimeoutError:
+            pass
+        forget()
+
+    def start(self, body):
+        async def run():
+            await body(self)
+            await asyncio.sleep(0.01)
+            return self.log + (["stopped"] if self.cancel.is_set else ["answered"])
+        self.task = RunTask.start(run, self.courier, self.cancel)
+        return self.task
+
+    def run(self, body):
+        return wait(self.start(body))
+
+def press(*delays):
+    "SIGINT from outside the main thread, each so many seconds after the one before."
+    def presses():
+        for delay in delays:
+            time.sleep(delay)
+            os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=presses)
+    thread.start()
+    return thread
+
+def spin(seconds=10):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    return "spun"
+
+def nap(seconds=10):
+    time.sleep(seconds)
+    return "slept"
+
+def next_cell():
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert Cell().run(lambda c: c.call(lambda: "next")) == ["next", "answered"]
+
+class quickly:
+    def __enter__(self):
+        self.start = time.monotonic()
+    def __exit__(self, *exc):
+        took = time.monotonic() - self.start
+        assert took < 4, took
+"""
+
+
+def run_cells(code: str, *, timeout: float = 60) -> str:
+    """Run cells in a child; returns what they printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CELLS + code],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "log"),
+    [
+        ("c.think(10)", []),
+        ("c.call(spin)", ["E_INTERRUPTED"]),
+        ("c.call(nap)", ["E_INTERRUPTED"]),
+        ("c.call(nap, 'worker')", ["E_INTERRUPTED"]),
+        ("c.call(spin, 'worker')", ["E_INTERRUPTED"]),
+        ("c.call_async(lambda: asyncio.sleep(10))", ["E_INTERRUPTED"]),
+        ("c.call(lambda: nap(0.6), interruptible=False)", ["slept"]),
+    ],
+)
+@pytest.mark.parametrize("how", ["press(0.2)", "threading.Timer(0.2, lambda: c.cancel.set())"])
+def test_stop_ends_a_run_and_the_next_cell_works(body: str, log: list[str], how: str) -> None:
+    out = run_cells(f"""
+c = Cell()
+presser = {how}
+if isinstance(presser, threading.Timer):
+    presser.start()
+with quickly():
+    print(c.run(lambda c: {body}))
+presser.join()
+next_cell()
+""")
+    assert out == f"{[*log, 'stopped']}\n"
+
+
+def test_stop_ends_a_run_that_another_thread_waits_for() -> None:
+    out = run_cells("""
+def cell(work):
+    c = Cell()
+    threading.Timer(0.2, c.cancel.set).start()
+    print(c.run(lambda c: c.call(work)))
+    try:
+        spin(0.2)
+    except KeyboardInterrupt:
+        print("stray")
+def sleeps_in_steps():
+    while True:
+        time.sleep(0.01)
+for work in (spin, sleeps_in_steps):
+    with quickly():
+        thread = threading.Thread(target=cell, args=(work,))
+        thread.start()
+        thread.join()
+next_cell()
+""")
+    assert out == "['E_INTERRUPTED', 'stopped']\n" * 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "c.call(lambda: nap(30), interruptible=False)",
+        "asyncio.sleep(30)",
+        "c.call(nested, interruptible=False)",
+    ],
+)
+def test_second_interrupt_always_gets_out(body: str) -> None:
+    out = run_cells(f"""
+def nested():
+    Cell().run(lambda c: c.call(lambda: nap(30), interruptible=False))
+    print("the tool went on")
+presser = press(0.2, 0.3)
+with quickly():
+    try:
+        Cell().run(lambda c: {body})
+    except KeyboardInterrupt:
+        print("out")
+presser.join()
+next_cell()
+""")
+    assert out == "out\n"
+
+
+@pytest.mark.parametrize("body", ["c.call(swallow)", "c.call_async(blocks)"])
+def test_second_interrupt_breaks_what_withstood_the_first(body: str) -> None:
+    # By then the run has given the job up and has ended, so its result can be returned.
+    out = run_cells(f"""
+def swallow():
+    try:
+        nap(30)
+    except KeyboardInterrupt:
+        nap(30)
+async def blocks():
+    nap(30)
+presser = press(0.2, 0.5)
+with quickly():
+    print(Cell().run(lambda c: {body}))
+presser.join()
+next_cell()
+""")
+    assert out == "['E_INTERRUPTED', 'stopped']\n"
+
+
+def test_second_stop_breaks_a_job_that_swallowed_the_first() -> None:
+    out = run_cells("""
+def swallow():
+    try:
+        nap(30)
+    except KeyboardInterrupt:
+        nap(30)
+for where in ("waiting", "worker"):
+    c = Cell()
+    task = c.start(lambda c: c.call(swallow if where == "waiting" else spin, where))
+    threading.Timer(0.2, task.stop).start()
+    threading.Timer(0.5, task.stop).start()
+    with quickly():
+        print(wait(task))
+time.sleep(0.5)
+next_cell()
+""")
+    assert out == "['E_INTERRUPTED', 'stopped']\n" * 2
+
+
+def test_job_may_clean_up_undisturbed_after_an_interrupt() -> None:
+    out = run_cells("""
+done = []
+def tidy():
+    try:
+        nap(30)
+    finally:
+        time.sleep(0.5)
+        done.append("tidied")
+presser = press(0.2)
+with quickly():
+    print(Cell().run(lambda c: c.call(tidy)), done)
+presser.join()
+next_cell()
+""")
+    assert out == "['E_INTERRUPTED', 'stopped'] ['tidied']\n"
+
+
+@pytest.mark.parametrize("stop", ["press(0.3)", "threading.Timer(0.3, outer.cancel.set)"])
+def test_stop_ends_the_agent_within_a_tool_and_then_the_tool(stop: str) -> None:
+    out = run_cells(f"""
+inner_logs = []
+def tool():
+    inner_logs.append(Cell().run(lambda c: c.call(nap)))
+    return "the tool went on"
+outer = Cell()
+presser = {stop}
+if isinstance(presser, threading.Timer):
+    presser.start()
+with quickly():
+    print(outer.run(lambda c: c.call(tool)))
+presser.join()
+next_cell()
+""")
+    assert out == "['E_INTERRUPTED', 'stopped']\n"
+
+
+def test_stop_of_the_inner_run_leaves_the_tool_alone() -> None:
+    out = run_cells("""
+def tool():
+    inner = Cell()
+    threading.Timer(0.2, inner.cancel.set).start()
+    return inner.run(lambda c: c.call(nap))
+print(Cell().run(lambda c: c.call(tool)))
+next_cell()
+""")
+    assert out == "[['E_INTERRUPTED', 'stopped'], 'answered']\n"
+
+
+def test_tool_that_stops_its_own_run_is_not_interrupted() -> None:
+    out = run_cells("""
+c = Cell()
+def tool():
+    c.cancel.set()
+    time.sleep(0.1)
+    return "done"
+print(c.run(lambda c: c.call(tool)))
+next_cell()
+""")
+    assert out == "['done', 'stopped']\n"
+
+
+def test_interrupt_breaks_a_tool_under_await() -> None:
+    out = run_cells("""
+async def cell():
+    presser = press(0.2)
+    with quickly():
+        print(await await_here(Cell().start(lambda c: c.call(nap))))
+    presser.join()
+    await asyncio.sleep(0.05)
+    return await await_here(Cell().start(lambda c: c.call(lambda: "next")))
+print(asyncio.run(cell()))
+next_cell()
+""")
+    assert out == "['E_INTERRUPTED', 'stopped']\n['next', 'answered']\n"
+
+
+def test_run_that_does_not_end_after_a_stop_is_left_behind() -> None:
+    out = run_cells("""
+from nbagent.contracts.errors import EngineError
+c = Cell()
+threading.Timer(0.1, c.cancel.set).start()
+try:
+    wait(c.start(lambda c: asyncio.sleep(30)), stop_limit_s=0.5)
+except EngineError as error:
+    print(error.code)
+next_cell()
+""")
+    assert out == "ENGINE_ABORTED\n"
+
+
+def test_interrupted_cell_starts_no_further_run() -> None:
+    out = run_cells("""
+from nbagent.runtime import check_interrupted
+presser = press(0.2)
+print(wait(Cell().start(lambda c: c.think(10)), execution="cell-1"))
+presser.join()
+check_interrupted("cell-2")
+check_interrupted(None)
+try:
+    check_interrupted("cell-1")
+except KeyboardInterrupt:
+    print("refused")
+""")
+    assert out == "['stopped']\nrefused\n"
+
+
+RANDOM = """
+random.seed(SEED)
+def mixed():
+    kind = random.choice(["think", "spin", "nap", "quick", "worker", "writes", "async", "nested"])
+    if kind == "think": return lambda c: c.think(0.03)
+    if kind == "spin": return lambda c: c.call(lambda: spin(0.03))
+    if kind == "nap": return lambda c: c.call(lambda: nap(0.03))
+    if kind == "worker": return lambda c: c.call(lambda: nap(0.03), "worker")
+    if kind == "writes": return lambda c: c.call(lambda: nap(0.03), interruptible=False)
+    if kind == "async": return lambda c: c.call_async(lambda: asyncio.sleep(0.03))
+    if kind == "nested": return lambda c: c.call(lambda: Cell().run(lambda c: c.call(spin)))
+    async def quick(c):
+        for _ in range(200):
+            await c.call(lambda: None)
+    return quick
+counts = {"stopped": 0, "answered": 0, "late": 0}
+for _ in range(ROUNDS):
+    c = Cell()
+    body = mixed()
+    delay = random.random() * 0.04
+    if BUTTON:
+        task = c.start(body)
+        timer = threading.Timer(delay, c.cancel.set)
+        timer.start()
+        # A stop from another thread never shows as a KeyboardInterrupt of the cell.
+        counts[wait(task)[-1]] += 1
+        timer.join()
+    else:
+        end = "late"
+        c.start(body)
+        presser = press(delay)
+        try:
+            end = wait(c.task)[-1]
+            presser.join()
+        except KeyboardInterrupt:
+            # Only one that came before the wait or after its end: the cell's own affair.
+            assert not c.cancel.is_set, end
+            c.task.stop()
+            presser.join()
+        counts[end] += 1
+    next_cell()
+    spin(0.001)
+print(sum(counts.values()), counts["stopped"] > 0, file=sys.stdout)
+"""
+
+
+def shake(rounds: int, button: bool, seed: int, timeout: float = 100) -> None:
+    head = f"SEED, ROUNDS, BUTTON = {seed}, {rounds}, {button}\n"
+    assert run_cells(head + RANDOM, timeout=timeout) == f"{rounds} True\n"
+
+
+@pytest.mark.parametrize("button", [False, True], ids=["sigint", "button"])
+def test_stops_at_random_moments_leave_nothing_behind(button: bool) -> None:
+    shake(25, button, seed=os.getpid())
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("button", [False, True], ids=["sigint", "button"])
+def test_a_thousand_stops_at_random_moments_leave_nothing_behind(button: bool) -> None:
+    for seed in range(10):
+        shake(100, button, seed)

@@ -1,0 +1,135 @@
+"""A real kernel for tests: runs cells one after the other and gives back what each one showed.
+
+Headless by default, like nbclient; `stdin=True` runs a cell as a front end would.
+"""
+
+# jupyter_client's methods have no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
+_KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
+
+
+def clean_environment(folder: Path, **more: str) -> dict[str, str]:
+    """An environment without keys, with a store and an IPython of its own under `folder`."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(_KEYS)}
+    own = {
+        "NBAGENT_HOME": str(folder / "nbagent-home"),
+        "NBAGENT_OFFLINE_DELAY_MS": "0",
+        "IPYTHONDIR": str(folder / "ipython"),
+        "OLLAMA_HOST": "127.0.0.1:1",
+        # A debugger's warning about frozen modules goes to stderr otherwise.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    return {**plain, **own, **more}
+
+
+@dataclass
+class Cell:
+    """What one execution of a cell showed."""
+
+    messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list[Any])
+    """Type and content of each iopub message, in order, without the status ones."""
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The contents of one type: `stream`, `display_data`, `execute_result`, …"""
+        return [content for name, content in self.messages if name == kind]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The types, in order."""
+        return [name for name, _ in self.messages]
+
+    @property
+    def printed(self) -> str:
+        """What was printed, stderr included."""
+        return "".join(str(content["text"]) for content in self.of("stream"))
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """`ename`, `evalue`, `traceback` of the error, if there was one."""
+        errors = self.of("error")
+        return errors[0] if errors else None
+
+
+class LiveKernel:
+    """A kernel at work in a folder, and a client that reads what its cells show."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.manager = KernelManager()
+        self.manager._kernel_spec = KernelSpec(  # pyright: ignore[reportPrivateUsage]
+            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            display_name="test",
+            language="python",
+        )
+        self.manager.start_kernel(cwd=str(folder), env=clean_environment(folder, **environment))
+        self.client: BlockingKernelClient = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def send(self, code: str, *, cell_id: str | None = None, stdin: bool = False) -> str:
+        """Queue a cell; returns the id of its request."""
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": stdin,
+            "stop_on_error": False,
+        }
+        message = self.client.session.msg("execute_request", content)
+        message["metadata"] = {} if cell_id is None else {"cellId": cell_id}
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def finish(self, msg_id: str, timeout: float = 60) -> Cell:
+        """Wait until a queued cell is over."""
+        cell = Cell()
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout)
+            if message["parent_header"].get("msg_id") != msg_id:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status":
+                if content["execution_state"] == "idle":
+                    return cell
+            elif kind != "execute_input":
+                cell.messages.append((kind, content))
+
+    def run(
+        self, code: str, *, cell_id: str | None = None, stdin: bool = False, fails: bool = False
+    ) -> Cell:
+        """Run a cell; an error of it is an error here, unless `fails` says that it shall fail."""
+        cell = self.finish(self.send(code, cell_id=cell_id, stdin=stdin))
+        if (cell.error is not None) != fails:
+            raise AssertionError(cell.error or f"the cell did not fail: {code}")
+        return cell
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression in the kernel, as far as its repr can be read back."""
+        return eval(self.run(f"print(repr({expression}))").printed)
+
+    def kill(self) -> None:
+        """End the kernel's process at once, as a crash would."""
+        process: Any = self.manager.provisioner
+        os.kill(process.pid, signal.SIGKILL)
+        process.process.wait()
+
+    def close(self) -> None:
+        """Shut down and let go of everything."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+        self.client.context.term()
