@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from nbagent.contracts.errors import UsageError
 
@@ -102,6 +104,7 @@ class _Configured:
 _configured = _Configured()
 
 _ENVIRONMENT = {"model": "LLM_MODEL", "base_url": "LLM_BASE_URL"}
+_KEY_LIKE = re.compile(r"(?:^|_|api)(?:key|secret|password)s?$", re.IGNORECASE)
 _NOT_IN_PROJECT = ("base_url",)
 """A project's file could send the person's key to a stranger's server."""
 
@@ -199,11 +202,14 @@ def _from_files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[str,
 
 def _table(file: Path, *keys: str) -> dict[str, Any]:
     try:
-        table: Any = tomllib.loads(file.read_text("utf-8"))
+        table: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
     for key in keys:
-        table = table.get(key, {})
+        found: Any = table.get(key, {})
+        if not isinstance(found, dict):
+            raise UsageError(f"{file.name}: [{'.'.join(keys)}] is no table; mend or remove it")
+        table = cast("dict[str, Any]", found)
     return table
 
 
@@ -215,6 +221,11 @@ def checked_value(name: str, value: Any, *, where: str = "") -> Any:
     """The value in its right type, from Python, TOML or text. Raises UsageError."""
     check = _CHECKS.get(name)
     if check is None:
+        if _KEY_LIKE.search(name):
+            raise UsageError(
+                f"{name!r} is no setting: keys are read from the environment only (LLM_API_KEY, "
+                "or the provider's own variable), set before the kernel starts"
+            )
         near = difflib.get_close_matches(name, _CHECKS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_CHECKS)}"
         raise UsageError(f"unknown setting {name!r}{f' in {where}' if where else ''}; {hint}")
@@ -231,6 +242,16 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a text")
     return value
+
+
+def _base_url(value: Any) -> str:
+    text = _text(value)
+    if "@" in urlsplit(text).netloc:
+        raise UsageError(
+            "base_url holds a name or a password, which would be kept and shown; "
+            "give the key in LLM_API_KEY instead"
+        )
+    return text
 
 
 def _any_text(value: Any) -> str:
@@ -300,7 +321,7 @@ def _after_run(value: Any) -> str:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "model": _text,
-    "base_url": _text,
+    "base_url": _base_url,
     "system": _any_text,
     "tools": _tools,
     "max_turns": _positive_int,

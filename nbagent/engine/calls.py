@@ -27,7 +27,7 @@ from nbagent.contracts.ports import Approver, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine.repeats import Repeats, call_key
-from nbagent.engine.request import Mailbox
+from nbagent.engine.request import Mailbox, described
 
 _GRACE_S = 1.0
 """After a stop an interruptible tool has so long to end; then the run goes on without it."""
@@ -114,21 +114,31 @@ class CallSet:
         watchdog: _Watchdog,
     ) -> list[Event]:
         events: list[Event] = list(mailbox.take())
-        ended = [i for i, t in enumerate(tasks) if i not in self.runs and t.done()]
-        for i in ended:
-            self._settle(i, _result_of(tasks[i], self.calls[i]), keys[i], len(tasks), events)
+        settled = [
+            self._settle(i, _result_of(task, self.calls[i]), keys[i])
+            for i, task in enumerate(tasks)
+            if i not in self.runs and task.done()
+        ]
         if watchdog.overdue:
-            for i in range(len(tasks)):
-                if i not in self.runs:
-                    self._settle(i, _abandoned(self.calls[i]), keys[i], len(tasks), events)
+            settled += [
+                self._settle(i, _abandoned(self.calls[i]), keys[i])
+                for i in range(len(tasks))
+                if i not in self.runs
+            ]
+        # Calls that ended together are told together: the store commits the last ones with the
+        # turn, and three commits on a slow disk take as long as a tool.
+        pending = len(tasks) - len(self.runs)
+        run_id, turn_id = self.context.run_id, self.context.turn_id
+        events += [ToolCallFinished(run_id, turn_id, run, pending) for run in settled]
         return events
 
-    def _settle(self, i: int, run: ToolRun, key: str, n: int, events: list[Event]) -> None:
+    def _settle(self, i: int, run: ToolRun, key: str) -> ToolRun:
         assert run.result is not None
-        run = run.model_copy(update={"result": self.repeats.end(key, run.result)})
+        result = self.repeats.end(key, run.result)
+        if result is not run.result:
+            run = run.model_copy(update={"result": result})
         self.runs[i] = run
-        pending = n - len(self.runs)
-        events.append(ToolCallFinished(self.context.run_id, self.context.turn_id, run, pending))
+        return run
 
     async def _one(self, call: ToolCall, repeat_n: int, emit: Emit) -> ToolRun:
         if call.arguments is None:
@@ -189,7 +199,7 @@ def _result_of(task: asyncio.Future[ToolRun], call: ToolCall) -> ToolRun:
     if error is None:
         return task.result()
     # A host never raises; one that does is a defect, and still the call gets its one result.
-    return failed_run(call, "E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
+    return failed_run(call, "E_INTERNAL", described(error))
 
 
 def _abandoned(call: ToolCall) -> ToolRun:
@@ -257,7 +267,7 @@ async def run_call(
         repeat_n=repeat_n,
         tool_sha=outcome.tool_sha,
         error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
-        notes=outcome.notes,
+        notes=tuple(redact(note) for note in outcome.notes),
     )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import Message, Usage
+from nbagent.contracts.chat import Message, ToolSpec, Usage
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -14,10 +13,11 @@ from nbagent.contracts.events import (
     RunStarted,
     TurnFinished,
 )
+from nbagent.contracts.ports import Composition
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
-from nbagent.engine.turn import Counts, End, Turn
+from nbagent.engine.turn import Counts, End, Turn, aborted, broken
 
 
 async def run_engine(plan: EnginePlan) -> AsyncGenerator[Event]:
@@ -55,38 +55,55 @@ class _Run:
         self.own.extend(messages)
 
     async def turn(self) -> AsyncGenerator[Event]:
-        plan = self.plan
-        index = plan.first_index + len(self.turns)
-        tools = tuple(plan.host.visible_tools(replace(plan.context, turn_id="")))
-        composition = await plan.composer.before_turn(tools)
-        if composition.new_messages:
-            self.add(composition.new_messages)
-            yield MessagesAdded(plan.run.id, composition.new_messages)
-        turn = Turn(
-            plan=plan,
-            index=index,
+        run_id = self.plan.run.id
+        if self.plan.cancel.is_set:
+            self.end = aborted()
+            return
+        try:
+            tools = tuple(self.plan.host.visible_tools(self.plan.context))
+            composition = await self.plan.composer.before_turn(tools)
+            turn = self._turn_of(composition, tools)
+            if composition.new_messages:
+                self.add(composition.new_messages)
+                yield MessagesAdded(run_id, composition.new_messages)
+            request = turn.compose()
+        except Exception as error:
+            self.end = broken(error)
+            return
+        self.sent = len(self.history)
+        directives: tuple[Message, ...] = ()
+        try:
+            async for event in turn.run(request):
+                yield event
+            if turn.end.stop_reason == "answered" and turn.finished is not None:
+                directives = await self._judge(turn, turn.finished)
+        except Exception as error:
+            turn.fail(error)
+        yield self._keep(turn)
+        if directives:
+            self.add(directives)
+            yield MessagesAdded(run_id, directives)
+
+    def _turn_of(self, composition: Composition, tools: tuple[ToolSpec, ...]) -> Turn:
+        return Turn(
+            plan=self.plan,
+            index=self.plan.first_index + len(self.turns),
             history=self.history,
-            n_new=len(self.history) - self.sent,
+            n_new=len(self.history) + len(composition.new_messages) - self.sent,
             composition=composition,
             tools=tools,
             counts=self.counts,
             repeats=self.repeats,
         )
-        self.sent = len(self.history)
-        async for event in turn.run():
-            yield event
-        directives: tuple[Message, ...] = ()
-        if turn.end.stop_reason == "answered" and turn.finished is not None:
-            verdict = await plan.composer.after_turn(turn.finished)
-            if verdict.complete:
-                turn.complete()
-            elif verdict.new_messages:
-                directives = verdict.new_messages
-                turn.go_on()
-        yield self._keep(turn)
-        if directives:
-            self.add(directives)
-            yield MessagesAdded(plan.run.id, directives)
+
+    async def _judge(self, turn: Turn, finished: EngineTurn) -> tuple[Message, ...]:
+        verdict = await self.plan.composer.after_turn(finished)
+        if verdict.complete:
+            turn.complete()
+        elif verdict.new_messages:
+            turn.go_on()
+            return verdict.new_messages
+        return ()
 
     def _keep(self, turn: Turn) -> TurnFinished:
         finished = turn.finished

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -26,7 +26,7 @@ from nbagent.contracts.chat import (
     redacted,
 )
 from nbagent.contracts.chat import ToolCallDelta as ChunkDelta
-from nbagent.contracts.errors import ErrorInfo, NbagentError
+from nbagent.contracts.errors import ErrorInfo, ModelError, NbagentError
 from nbagent.contracts.events import (
     Event,
     Notice,
@@ -37,9 +37,12 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import StreamFilter, redact
+from nbagent.contracts.secrets import StreamFilter, redact, redact_json
 
 T = TypeVar("T")
+
+_GRACE_S = 0.25
+"""A request that was cancelled has so long to end; then the run goes on without it."""
 
 
 class Mailbox(Generic[T]):
@@ -97,6 +100,7 @@ class Answer:
     _text: list[str] = field(default_factory=list[str])
     _reasoning: list[str] = field(default_factory=list[str])
     _calls: dict[int, _PartialCall] = field(default_factory=dict[int, _PartialCall])
+    _shown_calls: dict[int, StreamFilter] = field(default_factory=dict[int, StreamFilter])
 
     def keep_part(self, model: str) -> None:
         """Make a response of what had arrived, when no whole one did."""
@@ -121,14 +125,28 @@ class Answer:
             tool_calls=calls,
             reasoning=reasoning or None,
         )
-        self.response = redacted(ChatResponse(message=message, model=model, finish_reason="error"))
+        self.keep(ChatResponse(message=message, model=model, finish_reason="error"))
 
-    def add_call(self, delta: ChunkDelta) -> None:
-        """Keep a fragment of a call."""
+    def keep(self, response: ChatResponse) -> None:
+        """Take a response: without secrets, every call with an id of its own."""
+        response = redacted(response)
+        calls = _told_apart(response.message.tool_calls)
+        if calls is not response.message.tool_calls:
+            message = response.message.model_copy(update={"tool_calls": calls})
+            response = response.model_copy(update={"message": message})
+        self.response = response
+
+    def add_call(self, delta: ChunkDelta) -> str:
+        """Keep a fragment of a call; returns what may be shown of it."""
         call = self._calls.setdefault(delta.index, _PartialCall())
         call.id = call.id or delta.id
         call.name = call.name or delta.name
         call.pieces.append(delta.arguments)
+        return self._shown_calls.setdefault(delta.index, StreamFilter()).feed(delta.arguments)
+
+    def shown_calls(self) -> Iterable[tuple[int, StreamFilter]]:
+        """The filters of the calls' arguments, by the index of the call."""
+        return self._shown_calls.items()
 
     def add_text(self, text: str) -> None:
         """Keep a fragment of the text."""
@@ -137,6 +155,19 @@ class Answer:
     def add_reasoning(self, text: str) -> None:
         """Keep a fragment of the reasoning."""
         self._reasoning.append(text)
+
+
+def _told_apart(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """The calls, with fresh ids where a server left them out or gave one twice."""
+    seen: set[str] = set()
+    fresh: list[ToolCall] = []
+    for call in calls:
+        if not call.id or call.id in seen:
+            call = call.model_copy(update={"id": f"call_{new_id()}"})
+        seen.add(call.id)
+        fresh.append(call)
+    same = all(a is b for a, b in zip(calls, fresh, strict=True))
+    return calls if same else tuple(fresh)
 
 
 async def ask(
@@ -153,27 +184,56 @@ async def ask(
     loop = asyncio.get_running_loop()
     task = loop.create_task(_produce(client, request, mailbox, stream))
     task.add_done_callback(lambda _: mailbox.wake())
-    forget = cancel.on_set(lambda: loop.call_soon_threadsafe(task.cancel))
+    patience = _Patience(task, mailbox)
+    forget = cancel.on_set(lambda: loop.call_soon_threadsafe(patience.begin))
     began = monotonic_ms()
     try:
-        while True:
+        over = False
+        while not over:
+            # Looked at before the chunks are taken: what comes between is taken the next time.
+            over = task.done() or patience.over
             for chunk in mailbox.take():
                 for event in _events_of(chunk, answer, turn_id, began):
                     yield event
-            if task.done():
-                break
-            await mailbox.wait()
-        for chunk in mailbox.take():
-            for event in _events_of(chunk, answer, turn_id, began):
-                yield event
+            if not over:
+                await mailbox.wait()
     finally:
         forget()
-        if not task.done():
-            task.cancel()
-            with suppress(BaseException):
-                await task
+        patience.end()
+        task.cancel()
         answer.model_ms = monotonic_ms() - began
     _close(answer, task, cancel, request.model)
+    for event in _rest_of(answer, turn_id):
+        yield event
+
+
+class _Patience:
+    """After a stop: cancels the request, and leaves one behind that does not end of it."""
+
+    def __init__(self, task: asyncio.Task[None], mailbox: Mailbox[ChatChunk]) -> None:
+        self.task, self.mailbox = task, mailbox
+        self.over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self.task.cancel()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self._leave)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.task.done():
+            # Whatever it ends with is of no use to anybody, and no news for asyncio's log.
+            self.task.add_done_callback(_look_at)
+
+    def _leave(self) -> None:
+        self.over = True
+        self.mailbox.wake()
+
+
+def _look_at(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
 
 
 async def _produce(
@@ -187,6 +247,11 @@ async def _produce(
         return
     async with aclosing(client.chat_stream(request)) as chunks:
         async for chunk in chunks:
+            if not isinstance(chunk, ChatChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ModelError(
+                    f"the client streamed a {type(chunk).__name__} for a chunk; mend the client",
+                    code="LLM_BAD_RESPONSE",
+                )
             mailbox.put(chunk)
 
 
@@ -202,23 +267,36 @@ def _whole(response: ChatResponse) -> ChatChunk:
 
 
 def _close(answer: Answer, task: asyncio.Task[None], cancel: CancelToken, model: str) -> None:
-    if task.cancelled() or (cancel.is_set and answer.response is None):
+    error = _look_at(task) if task.done() else None
+    if answer.response is not None:
+        return  # whole: what the client did after its last chunk does not count
+    if cancel.is_set:
         answer.stopped = True
-        if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not report it
-    elif (error := task.exception()) is not None:
+    elif error is not None:
         answer.error = _info_of(error)
-    elif answer.response is None:
+    elif task.cancelled():
         answer.error = ErrorInfo(
-            "LLM_BAD_RESPONSE", "the stream ended without an end; run %agent resume to ask again"
+            "LLM_BAD_RESPONSE", "the client cancelled its own request; %agent resume asks again"
+        )
+    else:
+        answer.error = ErrorInfo(
+            "LLM_BAD_RESPONSE", "the stream ended without an end; %agent resume asks again"
         )
     answer.keep_part(model)
 
 
 def _info_of(error: BaseException) -> ErrorInfo:
     if isinstance(error, NbagentError):
-        return ErrorInfo(error.code, redact(error.message), error.details)
-    return ErrorInfo("UNKNOWN", redact(f"{type(error).__name__}: {error}"))
+        return ErrorInfo(error.code, redact(error.message), redact_json(error.details))
+    return ErrorInfo("UNKNOWN", described(error))
+
+
+def described(error: BaseException) -> str:
+    """`Type: message` of any exception, also of one whose message cannot be made."""
+    try:
+        return redact(f"{type(error).__name__}: {error}")
+    except Exception:
+        return type(error).__name__
 
 
 def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str, began: float) -> list[Event]:
@@ -230,25 +308,35 @@ def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str, began: float) -> 
         answer.add_reasoning(chunk.reasoning)
         events.append(ReasoningDelta(turn_id, answer.shown_reasoning.feed(chunk.reasoning)))
     if (delta := chunk.tool_call_delta) is not None:
-        answer.add_call(delta)
-        events.append(ToolCallDelta(turn_id, delta.index, delta.name, delta.arguments))
+        arguments = answer.add_call(delta)
+        events.append(ToolCallDelta(turn_id, delta.index, delta.name, arguments))
     if events and answer.ttft_ms is None:
         answer.ttft_ms = monotonic_ms() - began
     if chunk.notice is not None:
         events.append(_notice_event(chunk.notice, answer, turn_id))
     if chunk.done and chunk.response is not None:
-        answer.response = redacted(chunk.response)
-        if rest := answer.shown_text.flush():
-            events.append(TextDelta(turn_id, rest))
-        if rest := answer.shown_reasoning.flush():
-            events.append(ReasoningDelta(turn_id, rest))
+        answer.keep(chunk.response)
+    return events
+
+
+def _rest_of(answer: Answer, turn_id: str) -> list[Event]:
+    """What the filters held back because it might have become a secret."""
+    events: list[Event] = []
+    if rest := answer.shown_reasoning.flush():
+        events.append(ReasoningDelta(turn_id, rest))
+    if rest := answer.shown_text.flush():
+        events.append(TextDelta(turn_id, rest))
+    for index, shown in answer.shown_calls():
+        if rest := shown.flush():
+            events.append(ToolCallDelta(turn_id, index, None, rest))
     return events
 
 
 def _notice_event(notice: ClientNotice, answer: Answer, turn_id: str) -> Event:
-    answer.notices.append(notice.text)
+    text = redact(notice.text)
+    answer.notices.append(text)
     if notice.kind == "retry":
-        return Retrying(turn_id, notice.attempt, notice.wait_s, notice.error, notice.text)
+        return Retrying(turn_id, notice.attempt, notice.wait_s, notice.error, text)
     if notice.kind == "wait":
-        return Waiting(turn_id, notice.text)
-    return Notice("info", notice.text, turn_id)
+        return Waiting(turn_id, text)
+    return Notice("info", text, turn_id)

@@ -6,13 +6,14 @@ Owns the rules of DESIGN 6 for the ends of a turn. Does not keep the history.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
-from nbagent.contracts.chat import ChatRequest, Message, TextPart, ToolSpec
-from nbagent.contracts.errors import ErrorCode, ErrorInfo
+from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, TextPart, ToolSpec, Usage
+from nbagent.contracts.errors import ErrorCode, ErrorInfo, NbagentError
 from nbagent.contracts.events import Event, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition
 from nbagent.contracts.records import (
@@ -24,10 +25,11 @@ from nbagent.contracts.records import (
     toolset_sha,
     turn_id,
 )
+from nbagent.contracts.secrets import redact
 from nbagent.engine.calls import CallSet, failed_run
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
-from nbagent.engine.request import Answer, ask
+from nbagent.engine.request import Answer, ask, described
 
 _RESUME = "`%agent resume` goes on"
 
@@ -79,6 +81,7 @@ class Turn:
     messages: tuple[Message, ...] = ()
     finished: EngineTurn | None = None
     _request: TurnRequest | None = None
+    _priced: tuple[float | None] | None = None
     _started_at: datetime = field(default_factory=utc_now)
     _began_ms: float = field(default_factory=monotonic_ms)
 
@@ -87,9 +90,8 @@ class Turn:
         """`C01`, …"""
         return turn_id(self.index)
 
-    async def run(self) -> AsyncGenerator[Event]:
+    async def run(self, request: ChatRequest) -> AsyncGenerator[Event]:
         """Make the turn; yields all of its events but TurnFinished."""
-        request = self._compose()
         assert self._request is not None
         yield TurnStarted(
             self.plan.run.id,
@@ -114,7 +116,8 @@ class Turn:
         self._decide()
         self._assemble()
 
-    def _compose(self) -> ChatRequest:
+    def compose(self) -> ChatRequest:
+        """The request, before anything is said or sent. Raises what a bad value raises."""
         params = dict(self.plan.params)
         choice = params.pop("tool_choice", None)
         if self.tools:
@@ -127,7 +130,8 @@ class Turn:
             n_messages=len(self.history),
             n_new=self.n_new,
             model=self.plan.model,
-            params=params,
+            # As JSON has them, so that the record equals the one that is read back.
+            params={k: list(v) if k == "stop_sequences" else v for k, v in params.items()},
             system_sha=_sha(self.composition.system_prompt),
             toolset_sha=self.counts.sha_of_tools(self.tools),
             n_tools=len(self.tools),
@@ -186,7 +190,7 @@ class Turn:
         if response is not None:
             finish = response.finish_reason
         if self.answer.stopped:
-            self.end = _aborted()
+            self.end = aborted()
         elif self.answer.error is not None:
             self.end = End("Failed", "error", self.answer.error)
         elif finish == "error":
@@ -198,13 +202,22 @@ class Turn:
         elif finish == "content_filter":
             self.end = End("WaitingUser", "content_filter")
         elif self.plan.cancel.is_set:
-            self.end = _aborted()
+            self.end = aborted()
         elif self.runs:
             self.end = self._after_calls()
         elif finish == "length":
             self.end = End("WaitingUser", "length")
         else:
             self.end = End("WaitingUser", "answered")
+
+    def fail(self, error: Exception) -> None:
+        """Something of ours, or plugged into us, raised: end here, with every call answered."""
+        calls = self.answer.response.message.tool_calls if self.answer.response else ()
+        if len(self.runs) < len(calls):
+            text = "nbagent failed before this call had a result"
+            self.runs = tuple(failed_run(call, "E_INTERNAL", text) for call in calls)
+        self.end = broken(error)
+        self._assemble()
 
     def go_on(self) -> None:
         """A composer wants another turn in spite of an answer; the limits still hold."""
@@ -218,6 +231,8 @@ class Turn:
 
     def _after_calls(self) -> End:
         limits, made = self.plan.run.limits, self.counts.turns + 1
+        if self.plan.cancel.is_set:
+            return aborted()
         if self.repeats.loop is not None:
             text = f"{self.repeats.loop}; the run is paused, {_RESUME}"
             return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
@@ -252,7 +267,15 @@ class Turn:
         response = self.answer.response
         if response is None or response.usage is None:
             return None
-        return self.plan.price(response.usage, response.model or self.plan.model)
+        if self._priced is None:
+            # Looked up once: a price list takes longer than the rest of the turn's record.
+            self._priced = (self._look_up_price(response, response.usage),)
+        return self._priced[0]
+
+    def _look_up_price(self, response: ChatResponse, usage: Usage) -> float | None:
+        with suppress(Exception):  # a price list that fails is an unknown price
+            return self.plan.price(usage, response.model or self.plan.model)
+        return None
 
     def _assemble(self) -> None:
         self.finished = self._record(self.runs, self.end)
@@ -285,7 +308,15 @@ class Turn:
         )
 
 
-def _aborted() -> End:
+def broken(error: Exception) -> End:
+    """The end of a run in which a composer, a host or nbagent itself raised."""
+    if isinstance(error, NbagentError):
+        return End("Failed", "error", ErrorInfo(error.code, redact(error.message)))
+    return End("Failed", "error", ErrorInfo("E_INTERNAL", f"{described(error)}; {_RESUME}"))
+
+
+def aborted() -> End:
+    """The end of a run that the person stopped."""
     error = ErrorInfo("ENGINE_ABORTED", f"stopped; what was there is kept, {_RESUME}")
     return End("Failed", "stopped", error)
 

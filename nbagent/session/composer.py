@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbagent.contracts.chat import ToolSpec
+from nbagent.contracts.chat import Message, ToolSpec
 from nbagent.contracts.ports import Composition, Verdict
 from nbagent.contracts.records import EngineTurn
 
@@ -19,13 +19,17 @@ Use only what the results say, and tell the person when they do not suffice."""
 class ChatComposer:
     """Chat mode: no workflow, the prompt goes out as it was typed."""
 
-    def __init__(self, system: str | None) -> None:
+    def __init__(self, system: str | None, *, opening: tuple[Message, ...] = ()) -> None:
+        """Compose with a system prompt; `opening` enters the history before the first request."""
         self._system = (system or "").strip()
+        self._opening = opening
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
         """The system prompt, then the tool policy where there are tools."""
         pieces = [self._system, TOOL_POLICY if tools else ""]
-        return Composition(system_prompt="\n\n".join(piece for piece in pieces if piece))
+        opening, self._opening = self._opening, ()
+        text = "\n\n".join(piece for piece in pieces if piece)
+        return Composition(system_prompt=text, new_messages=opening)
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
         """An answer is an answer."""

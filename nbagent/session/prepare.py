@@ -93,8 +93,8 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
-        name=ask.options.name and redact(ask.options.name),
-        tags=tuple(redact(tag) for tag in ask.options.tags),
+        name=options.name and redact(options.name),
+        tags=tuple(redact(tag) for tag in options.tags),
         parent_id=parent.id if parent else None,
         shared_messages=len(base.history) if parent else 0,
         kind=ask.kind,
@@ -113,7 +113,9 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
         record=record,
         chosen=chosen,
         host=host,
-        composer=ChatComposer(redact(system) if system else None),
+        composer=ChatComposer(
+            redact(system) if system else None, opening=_opening(words, base.history)
+        ),
         history=base.history,
         params=params,
         stream=stream,
@@ -177,10 +179,14 @@ def _words(ask: Ask, parent: RunRecord | None, base: _Base, ceiling: int) -> tup
         return ()
     if ask.kind == "resume":
         _check_resumable(parent, base, ceiling)
-    last = base.history[-1] if base.history else None
-    if last is not None and last.role == "assistant":
-        return (Message.of("user", CONTINUE),)
     return ()
+
+
+def _opening(words: tuple[Message, ...], history: Sequence[Message]) -> tuple[Message, ...]:
+    """A directive where an answer was cut off and the person said nothing more."""
+    if words or not history or history[-1].role != "assistant":
+        return ()
+    return (Message.of("user", CONTINUE),)
 
 
 def _check_answered(messages: Sequence[Message]) -> None:

@@ -1,0 +1,345 @@
+"""Parts plugged into the engine that raise, lie or never end: no bare exception, no lost turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engine.laws import check_answered, check_record
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.canonical import new_id, utc_now
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    Message,
+    ModelInfo,
+    ToolCall,
+    ToolCallDelta,
+    ToolSpec,
+    Usage,
+)
+from nbagent.contracts.events import Event, RunFinished, TextDelta, TurnStarted
+from nbagent.contracts.policy import Decision
+from nbagent.contracts.ports import Composition, ToolContext, ToolOutcome, Verdict
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.engine import EnginePlan, run_engine
+from nbagent.providers.offline import call, script
+from nbagent.runtime import Courier
+from nbagent.tools.functions import FunctionHost
+
+Streamer = Callable[[ChatRequest], AsyncGenerator[Any]]
+
+
+async def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
+
+
+class Client:
+    """A client around one function."""
+
+    provider = "odd"
+
+    def __init__(self, stream: Streamer) -> None:
+        self._stream = stream
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        return self._stream(request)
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        raise NotImplementedError
+
+    async def list_models(self) -> list[ModelInfo]:
+        return []
+
+    async def close(self) -> None:
+        return None
+
+
+class Composer:
+    """Adds nothing."""
+
+    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
+        return Composition(system_prompt="Be brief.")
+
+    async def after_turn(self, turn: EngineTurn) -> Verdict:
+        return Verdict()
+
+
+def plan_of(client: Any, **changes: Any) -> EnginePlan:
+    run_id = new_id()
+    run = RunRecord(
+        id=run_id,
+        session="s",
+        model="odd:m",
+        started_at=utc_now(),
+        messages=(Message.of("user", "Go."),),
+    )
+    plan = EnginePlan(
+        run=run,
+        client=client,
+        model="m",
+        host=FunctionHost([look]),
+        composer=Composer(),
+        context=ToolContext(run_id=run_id, session="s", runner=Courier()),
+        cancel=CancelToken(),
+    )
+    return replace(plan, **changes)
+
+
+def run_plan(plan: EnginePlan, on_event: Callable[[Event], None] = lambda event: None) -> RunRecord:
+    async def main() -> RunRecord:
+        record = None
+        async for event in run_engine(plan):
+            on_event(event)
+            if isinstance(event, RunFinished):
+                record = event.run
+        assert record is not None
+        return record
+
+    record = asyncio.run(main())
+    check_record(record)
+    check_answered(record.messages)
+    return record
+
+
+def whole(text: str = "", *made: ToolCall) -> ChatChunk:
+    message = Message.of("assistant", text).model_copy(update={"tool_calls": made})
+    response = ChatResponse(message=message, usage=Usage(total_tokens=1), model="m")
+    return ChatChunk(done=True, response=response)
+
+
+def asked(call_id: str, place: str) -> ToolCall:
+    raw = f'{{"place": "{place}"}}'
+    return ToolCall(id=call_id, name="look", arguments={"place": place}, arguments_raw=raw)
+
+
+class Unspeakable(Exception):
+    """Cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("odd"), Unspeakable(), asyncio.CancelledError(), TimeoutError(), MemoryError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_client_raises_ends_the_run_with_its_part_kept(error: BaseException) -> None:
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield ChatChunk(content="Half ")
+        yield ChatChunk(tool_call_delta=ToolCallDelta(0, id="c", name="look", arguments='{"pl'))
+        raise error
+
+    record = run_plan(plan_of(Client(stream)))
+    assert (record.phase, record.stop_reason) == ("Failed", "error")
+    assert record.error is not None
+    assert record.text == "Half "
+    assert [m.role for m in record.messages] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("last", ["nothing", "None", "a str", "done without response"])
+def test_a_client_that_ends_wrongly_is_a_bad_response(last: str) -> None:
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield ChatChunk(content="Half")
+        if last == "None":
+            yield None
+        elif last == "a str":
+            yield "text"
+        elif last == "done without response":
+            yield ChatChunk(done=True)
+
+    record = run_plan(plan_of(Client(stream)))
+    assert record.error is not None
+    assert record.error.code == "LLM_BAD_RESPONSE"
+    assert record.text == "Half"
+
+
+def test_a_client_that_fails_after_its_whole_answer_has_answered() -> None:
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield whole("All of it.")
+        raise OSError("while closing")
+
+    assert run_plan(plan_of(Client(stream))).stop_reason == "answered"
+
+
+def test_a_client_that_swallows_its_cancellation_is_left_behind_at_a_stop() -> None:
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield ChatChunk(content="Half")
+        for _ in range(20):
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                continue
+
+    plan = plan_of(Client(stream))
+    began = time.monotonic()
+    moments: list[float] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, TextDelta):
+            plan.cancel.set()
+        if isinstance(event, RunFinished):
+            moments.append(time.monotonic() - began)
+
+    async def main() -> None:
+        async for event in run_engine(plan):
+            on_event(event)
+            if isinstance(event, RunFinished):
+                assert event.run.stop_reason == "stopped"
+                assert event.run.text == "Half"
+        for _ in range(30):  # end what was left behind, so that the loop can close
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert moments[0] < 5
+
+
+@pytest.mark.parametrize("ids", [("a", "a", "a"), ("", "", "a"), ("a", "b", "a")])
+def test_calls_with_the_same_or_no_id_are_told_apart(ids: tuple[str, ...]) -> None:
+    answers = iter([whole("", *(asked(one, str(n)) for n, one in enumerate(ids))), whole("Done.")])
+
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield next(answers)
+
+    record = run_plan(plan_of(Client(stream)))
+    told = [m.text for m in record.messages if m.role == "tool"]
+    assert told == [f'{{"ok":true,"data":"seen {n}"}}' for n in range(3)]
+    assert record.stop_reason == "answered"
+
+
+class Raises:
+    """A host, composer, approver or price list whose method raises the n-th time."""
+
+    def __init__(self, inner: Any, method: str, nth: int = 1) -> None:
+        self._inner, self._method, self._left = inner, method, nth
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            self._left -= 1
+            if self._left == 0:
+                raise RuntimeError(f"{name} is broken")
+        return getattr(self._inner, name)
+
+
+def two_turns() -> Any:
+    return script([call("look", place="a"), "Done."])
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [("composer", "before_turn"), ("host", "visible_tools")],
+)
+def test_a_part_that_raises_before_a_turn_ends_the_run_with_the_turns_before(
+    part: str, method: str, nth: int
+) -> None:
+    plan = plan_of(two_turns())
+    broken = Raises(getattr(plan, part), method, nth)
+    record = run_plan(replace(plan, **{part: broken}))
+    assert (record.phase, record.stop_reason) == ("Failed", "error")
+    assert record.error is not None
+    assert record.error.code == "E_INTERNAL"
+    assert f"{method} is broken" in record.error.message
+    assert len(record.turns) == nth - 1
+
+
+def test_a_composer_that_raises_after_the_answer_keeps_the_answer() -> None:
+    plan = plan_of(two_turns())
+    record = run_plan(replace(plan, composer=Raises(plan.composer, "after_turn")))
+    assert (record.phase, record.text, len(record.turns)) == ("Failed", "Done.", 2)
+    assert record.turns[-1].error == record.error
+
+
+@pytest.mark.parametrize("part", ["host", "approver"])
+def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(part: str) -> None:
+    class Parts:
+        name = "odd"
+
+        async def review(self, call: Any, context: Any, cancel: Any) -> Decision:
+            raise RuntimeError("cannot decide")
+
+        def visible_tools(self, context: Any) -> Sequence[ToolSpec]:
+            return [ToolSpec(name="look")]
+
+        async def execute(self, call: Any, context: Any, cancel: Any) -> ToolOutcome:
+            raise RuntimeError("cannot run")
+
+    record = run_plan(plan_of(two_turns(), **{part: Parts()}))
+    assert record.stop_reason == "answered"
+    (tool_run,) = record.turns[0].tool_runs
+    assert tool_run.result is not None
+    assert tool_run.result.error is not None
+    assert tool_run.result.error.code == "E_INTERNAL"
+
+
+def test_a_price_list_that_raises_is_an_unknown_price() -> None:
+    def price(usage: Usage, model: str) -> float:
+        raise KeyError(model)
+
+    record = run_plan(plan_of(two_turns(), price=price))
+    assert (record.stop_reason, record.cost_usd) == ("answered", None)
+
+
+def test_an_approver_may_deny_or_change_a_call() -> None:
+    class Person:
+        def __init__(self, decision: Decision) -> None:
+            self.decision = decision
+
+        async def review(self, call: Any, context: Any, cancel: Any) -> Decision:
+            return self.decision
+
+    denied = run_plan(plan_of(two_turns(), approver=Person(Decision("denied", "person", "no"))))
+    (tool_run,) = denied.turns[0].tool_runs
+    assert tool_run.result is not None
+    assert tool_run.result.error is not None
+    assert (tool_run.result.error.code, tool_run.approved_by) == ("E_DENIED", "person")
+    edit = Decision("edited", "person", arguments={"place": "b"}, waited_ms=5)
+    edited = run_plan(plan_of(two_turns(), approver=Person(edit)))
+    (tool_run,) = edited.turns[0].tool_runs
+    assert tool_run.result is not None
+    assert (tool_run.result.data, tool_run.args) == ("seen b", {"place": "b"})
+    assert tool_run.waited_ms == 5
+
+
+def test_a_composer_can_go_on_and_complete_and_its_words_stay() -> None:
+    class Workflow(Composer):
+        def __init__(self) -> None:
+            self.turns = 0
+
+        async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
+            self.turns += 1
+            new = (Message.of("user", "directive"),) if self.turns == 2 else ()
+            return Composition(system_prompt="Base.", new_messages=new, node=f"n{self.turns}")
+
+        async def after_turn(self, turn: EngineTurn) -> Verdict:
+            if self.turns == 1:
+                return Verdict(new_messages=(Message.of("user", "next"),))
+            return Verdict(complete=True)
+
+    model = script(["One.", "Two."])
+    sizes: list[tuple[int, int]] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, TurnStarted):
+            sizes.append((event.request.n_messages, event.request.n_new))
+
+    record = run_plan(plan_of(model, composer=Workflow()), on_event)
+    assert (record.phase, record.stop_reason) == ("Completed", "workflow_complete")
+    texts = [m.text for m in record.messages]
+    assert texts == ["Go.", "One.", "next", "directive", "Two."]
+    assert sizes == [(1, 1), (4, 3)]
+    assert [turn.node for turn in record.turns] == ["n1", "n2"]
+    assert len(model.requests[1].messages) == 4

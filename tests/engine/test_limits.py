@@ -1,0 +1,184 @@
+"""Where a run pauses or ends by itself: max_turns, the ceiling, loops, the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine.laws import check_run, check_sent, codes, error_code, results
+
+import nbagent
+from nbagent.agent import Run
+from nbagent.contracts.chat import ChatRequest, Usage
+from nbagent.contracts.errors import UsageError
+from nbagent.providers.offline import Script, Step, call, calls, script, step
+
+
+def look(place: int) -> int:
+    """Look at a place."""
+    return place
+
+
+def broken(place: int) -> int:
+    """Fail."""
+    raise RuntimeError(f"nothing at {place}")
+
+
+def endless(name: str = "look") -> Script:
+    """A model that looks at one place after the other and never answers."""
+
+    def ask(request: ChatRequest) -> Step:
+        return call(name, place=len(request.messages))
+
+    return script([ask] * 60)
+
+
+def state(run: Run) -> tuple[Any, ...]:
+    return run.phase, run.stop_reason, error_code(run)
+
+
+def test_at_max_turns_the_run_pauses_and_loses_nothing() -> None:
+    model = endless()
+    run = check_run(nbagent.Agent(model=model, tools=[look], max_turns=3).run("Go."), model)
+    assert state(run) == ("WaitingUser", "max_turns", "ENGINE_MAX_TURNS")
+    assert run.error is not None
+    assert run.error.details == {"max_turns": 3}
+    assert len(run.turns) == 3
+    assert codes(run) == [None] * 3
+    child = check_run(run.resume(), model)
+    assert [turn.id for turn in child.turns] == ["C04", "C05", "C06"]
+    check_sent(model.requests)
+
+
+def test_the_ceiling_counts_over_resumes_and_ends_the_run() -> None:
+    model = endless()
+    agent = nbagent.Agent(model=model, tools=[look], max_turns=2, ceiling=5)
+    first = agent.run("Go.")
+    second = first.resume()
+    third = check_run(second.resume(), model)
+    assert [len(run.turns) for run in (first, second, third)] == [2, 2, 1]
+    assert state(third) == ("Failed", "max_turns", "ENGINE_MAX_TURNS")
+    assert third.error is not None
+    assert third.error.details == {"ceiling": 5}
+    with pytest.raises(UsageError, match="ceiling of 5 requests; say what to do next"):
+        third.resume()
+    assert len(model.requests) == 5
+    # The person's words begin a new count; a higher ceiling goes on with the old one.
+    assert len(third.resume("Look further.").turns) == 2
+    assert len(third.resume(ceiling=6).turns) == 1
+    fork = third.fork("C05", max_turns=1)
+    assert (fork.turns[0].id, fork.stop_reason) == ("C05", "max_turns")
+
+
+def test_a_larger_max_turns_than_the_ceiling_is_an_error_before_anything_is_sent() -> None:
+    model = endless()
+    with pytest.raises(UsageError, match="max_turns=7 is larger than the ceiling of 5"):
+        nbagent.Agent(model=model, max_turns=7, ceiling=5).run("Go.")
+    assert model.requests == []
+    assert nbagent.runs().empty
+
+
+def test_the_second_failure_warns_the_model_and_the_third_stops() -> None:
+    model = script([call("broken", place=1)] * 3 + ["Never."])
+    run = check_run(nbagent.Agent(model=model, tools=[broken]).run("Go."), model)
+    assert state(run) == ("WaitingUser", "loop_detected", "ENGINE_LOOP_DETECTED")
+    told = [result["error"].get("details", {}).get("warning") for result in results(run)]
+    assert told[0] is None
+    assert "failed 2 times" in told[1]
+    assert [r.repeat_n for turn in run.turns for r in turn.tool_runs] == [1, 2, 3]
+    assert check_run(run.resume(), model).text == "Never."
+
+
+def test_the_order_of_the_arguments_does_not_hide_a_loop() -> None:
+    def pair(a: int, b: int) -> int:
+        """Fail."""
+        raise ValueError("no")
+
+    model = script(
+        [call("pair", raw=raw) for raw in ('{"a":1,"b":2}', '{"b":2,"a":1}', '{ "a":1, "b":2 }')]
+    )
+    run = check_run(nbagent.Agent(model=model, tools=[pair]).run("Go."), model)
+    assert run.stop_reason == "loop_detected"
+
+
+def test_a_success_between_two_failures_begins_the_count_again() -> None:
+    fails = iter([True, True, False, True, True])
+
+    def moody() -> str:
+        """Fail now and then."""
+        if next(fails):
+            raise RuntimeError("not now")
+        return "fine"
+
+    model = script([call("moody")] * 5 + ["Done."])
+    assert check_run(nbagent.Agent(model=model, tools=[moody]).run("Go."), model).ok
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_loop_limit_says_how_many_failures_are_too_many(limit: int) -> None:
+    model = script([call("broken", place=1)] * 6)
+    agent = nbagent.Agent(model=model, tools=[broken], loop_limit=limit)
+    run = check_run(agent.run("Go."), model)
+    assert (run.stop_reason, len(run.turns)) == ("loop_detected", limit)
+
+
+def test_the_same_result_six_times_is_a_loop_and_a_changing_one_is_not() -> None:
+    model = script([call("look", place=1)] * 8)
+    run = check_run(nbagent.Agent(model=model, tools=[look]).run("Go."), model)
+    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 6)
+    count = iter(range(100))
+
+    def clock() -> int:
+        """Tell the time."""
+        return next(count)
+
+    model = script([*[call("clock")] * 8, "Late."])
+    assert check_run(nbagent.Agent(model=model, tools=[clock]).run("Go."), model).ok
+
+
+def test_two_calls_that_take_turns_four_times_are_a_loop() -> None:
+    count = iter(range(100))
+
+    def left() -> int:
+        """Go left."""
+        return next(count)
+
+    def right() -> int:
+        """Go right."""
+        return next(count)
+
+    model = script([call("left"), call("right")] * 6)
+    run = check_run(nbagent.Agent(model=model, tools=[left, right]).run("Go."), model)
+    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 8)
+    assert run.error is not None
+    assert "take turns" in run.error.message
+
+
+def test_three_failures_side_by_side_are_a_loop_too() -> None:
+    model = script([calls([call("broken", place=1)] * 3)])
+    run = check_run(nbagent.Agent(model=model, tools=[broken]).run("Go."), model)
+    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 1)
+
+
+def test_the_budget_pauses_after_the_turn_that_passed_it() -> None:
+    usage = Usage(prompt_tokens=80, completion_tokens=20, total_tokens=100)
+    answers = [step(calls=[call("look", place=n)], usage=usage) for n in range(4)]
+    model = script([*answers, "Done."])
+    agent = nbagent.Agent(model=model, tools=[look], max_total_tokens=150)
+    run = check_run(agent.run("Go."), model)
+    assert state(run) == ("WaitingUser", "budget", "ENGINE_BUDGET")
+    assert (len(run.turns), run.usage.total_tokens) == (2, 200)
+    assert codes(run) == [None, None]
+    assert check_run(run.resume(max_total_tokens=10_000), model).text == "Done."
+
+
+def test_an_answer_over_the_budget_is_still_an_answer() -> None:
+    model = script([step(text="Long.", usage=Usage(total_tokens=10_000))])
+    assert nbagent.Agent(model=model, max_total_tokens=5).run("Go.").ok
+
+
+def test_offline_models_cost_nothing_and_never_meet_a_budget_in_usd() -> None:
+    model = script([call("look", place=1), "Done."])
+    run = nbagent.Agent(model=model, tools=[look], max_cost_usd=0.01).run("Go.")
+    assert run.ok
+    assert not run.cost_usd

@@ -1,0 +1,286 @@
+"""What is sent: tool choice, parameters, the growing prefix; and odd calls that come back."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from engine.laws import check_run, check_sent, codes, results
+from servers.model_server import ModelServer, Reply
+
+import nbagent
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.errors import UsageError
+from nbagent.providers.offline import call, calls, script
+from nbagent.session.composer import TOOL_POLICY
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "second"),
+    [
+        (None, "auto", "auto"),
+        ("auto", "auto", "auto"),
+        ("none", "none", "none"),
+        ("required", "required", "auto"),
+        ("look", "look", "auto"),
+    ],
+)
+def test_a_forced_tool_choice_holds_for_the_first_request_only(
+    asked: str | None, first: str, second: str
+) -> None:
+    model = script([call("look", place="a"), "Done.", "Again."])
+    run = nbagent.Agent(model=model, tools=[look]).run("Go.", tool_choice=asked)
+    check_run(run, model)
+    assert [r.tool_choice for r in model.requests] == [first, second]
+    check_run(run.resume("More."), model)
+    assert model.requests[2].tool_choice == "auto"
+
+
+def test_a_tool_choice_that_names_no_tool_is_refused_with_the_names() -> None:
+    model = script(["Never."])
+    with pytest.raises(UsageError, match=r"names no tool of this run.*look"):
+        nbagent.Agent(model=model, tools=[look]).run("Go.", tool_choice="lok")
+    assert model.requests == []
+
+
+def test_without_tools_no_tool_key_and_no_policy_is_sent() -> None:
+    model = script(["Hello."])
+    nbagent.Agent(model=model, tools=[], system="Be brief.").run("  Go\n", tool_choice="required")
+    (request,) = model.requests
+    assert (request.tools, request.tool_choice) == ((), None)
+    assert request.system_prompt == "Be brief."
+    assert request.messages[0].text == "  Go\n", "the prompt goes out as typed"
+
+
+def test_with_tools_the_policy_follows_the_system_prompt() -> None:
+    model = script(["Hello."])
+    run = nbagent.Agent(model=model, tools=[look], system="Be brief.").run("Go.")
+    assert model.requests[0].system_prompt == f"Be brief.\n\n{TOOL_POLICY}"
+    assert list(run.record.system_prompts.values()) == [model.requests[0].system_prompt]
+
+
+def test_no_parameter_is_sent_that_nobody_set() -> None:
+    with ModelServer(["Hello."]) as server:
+        run = nbagent.Agent(model="openai:m", base_url=server.url).run("Go.")
+        assert run.ok, run.error
+        assert set(server.bodies[0]) == {"model", "messages", "stream", "stream_options"}
+
+
+def test_parameters_that_were_set_are_sent_kept_and_inherited() -> None:
+    given: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 50,
+        "stop_sequences": ["END", "\n\n"],
+    }
+    model = script(["One.", "Two."])
+    run = check_run(nbagent.Agent(model=model, **given).run("Go."), model)
+    check_run(run.resume("More."), model)
+    for request in model.requests:
+        assert request.temperature == 0.5
+        assert (request.top_p, request.max_tokens) == (0.9, 50)
+        assert request.stop_sequences == ("END", "\n\n")
+        assert request.reasoning is None
+    assert run.turns[0].request.params["stop_sequences"] == ["END", "\n\n"]
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 2.1, float("nan"), True, "hot"])
+def test_a_temperature_outside_0_to_2_is_an_error(temperature: Any) -> None:
+    with pytest.raises(UsageError, match="a number from 0 to 2"):
+        nbagent.Agent(model=script(["Never."]), temperature=temperature).run("Go.")
+
+
+@pytest.mark.parametrize("temperature", [0, 2, 1.5])
+def test_a_temperature_within_0_to_2_is_sent(temperature: float) -> None:
+    model = script(["Yes."])
+    assert nbagent.Agent(model=model, temperature=temperature).run("Go.").ok
+    assert model.requests[0].temperature == temperature
+
+
+def test_each_body_on_the_wire_extends_the_one_before_byte_by_byte() -> None:
+    answers = [
+        Reply(calls=[("look", {"place": "ä"}), ("look", {"place": "b"})], reasoning="Hm."),
+        Reply(calls=[("look", '{"place": "c",}')]),
+        Reply(text="Half", cut=True),
+        Reply(text="Done."),
+        Reply(text="Again."),
+    ]
+    with ModelServer(answers) as server:
+        agent = nbagent.Agent(
+            model="openai:m", base_url=server.url, tools=[look], system="Be brief."
+        )
+        run = check_run(agent.run("Go."))
+        assert (run.stop_reason, run.text) == ("error", "Half")
+        second = check_run(run.resume())
+        third = check_run(second.resume("And now?"))
+        assert third.text == "Again."
+    bodies = server.bodies
+    assert len(bodies) == 5
+    for earlier, later in pairwise(bodies):
+        assert json.dumps(later["messages"]).startswith(json.dumps(earlier["messages"])[:-1])
+        assert later["tools"] == earlier["tools"]
+    assert [turn.id for r in (run, second, third) for turn in r.turns] == [
+        "C01",
+        "C02",
+        "C03",
+        "C04",
+        "C05",
+    ]
+    last = third.request_of("C05")
+    assert [m.role for m in last.messages] == [m["role"] for m in bodies[-1]["messages"][1:]]
+    assert last.messages[-1].text == bodies[-1]["messages"][-1]["content"]
+
+
+def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
+    async def wait_a_little(n: int) -> int:
+        """Wait."""
+        return n
+
+    made = [call("wait_a_little", n=n) if n % 2 else call("look", place=str(n)) for n in range(50)]
+    model = script([calls(made), "Done."])
+    run = check_run(nbagent.Agent(model=model, tools=[wait_a_little, look]).run("Go."), model)
+    assert [r["data"] for r in results(run)] == [n if n % 2 else f"seen {n}" for n in range(50)]
+    check_sent(model.requests)
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (call("lok", place="a"), "E_UNKNOWN_TOOL"),
+        (call("fs.read", {"path": "a"}), "E_UNKNOWN_TOOL"),
+        (call("look", raw="not json"), "E_INVALID_ARGUMENTS"),
+        (call("look", raw="[1, 2]"), "E_INVALID_ARGUMENTS"),
+        (call("look", raw='{"place": NaN}'), "E_INVALID_ARGUMENTS"),
+        (call("look", raw=""), "E_INVALID_ARGUMENTS"),
+        (call("look", plaice="a"), "E_INVALID_ARGUMENTS"),
+        (call("look", raw="[" * 5000), "E_INVALID_ARGUMENTS"),
+        (call("look", raw='{"place": "' + "x" * 500_000 + '"'), "E_INVALID_ARGUMENTS"),
+    ],
+    ids=["typo", "dotted", "words", "list", "nan", "none", "wrong name", "deep", "huge"],
+)
+def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any, code: str) -> None:
+    model = script([calls([made, call("look", place="b")]), "Done."])
+    run = check_run(nbagent.Agent(model=model, tools=[look]).run("Go."), model)
+    assert run.ok, run.error
+    assert codes(run) == [code, None]
+
+
+def test_a_tool_with_a_dot_in_its_name_keeps_it_in_the_record() -> None:
+    read = nbagent.tool(name="fs.read")(look)
+    with ModelServer([Reply(calls=[("fs_read", {"place": "x"})]), "Done."]) as server:
+        agent = nbagent.Agent(model="openai:m", base_url=server.url, tools=[read])
+        first = agent.run("Go.")
+        wire_name = server.bodies[0]["tools"][0]["function"]["name"]
+    assert "." not in wire_name
+    with ModelServer([Reply(calls=[(wire_name, {"place": "x"})]), "Done."]) as server:
+        run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[read]).run("Go."))
+    assert run.ok, (run.error, first.error)
+    assert run.turns[0].tool_runs[0].tool_name == "fs.read"
+    assert results(run) == [{"ok": True, "data": "seen x"}]
+
+
+ODD_PROMPTS = {
+    "a megabyte": "word " * 200_000,
+    "a lone surrogate": "before \ud800 after",
+    "NUL": "before \0 after",
+    "controls": "\x1b[31mred\x07 \u202e",
+    "braces": '{{ x }} {"a": 1} $HOME',
+}
+
+
+@pytest.mark.parametrize("prompt", ODD_PROMPTS.values(), ids=ODD_PROMPTS)
+def test_odd_prompts_are_sent_and_kept(prompt: str) -> None:
+    model = script(["Yes.", "And yes."])
+    run = check_run(nbagent.Agent(model=model, tools=[]).run(prompt), model)
+    assert run.ok
+    assert run.record.prompt == prompt
+    assert check_run(run.resume(prompt), model).ok
+
+
+@pytest.mark.parametrize("prompt", ODD_PROMPTS.values(), ids=ODD_PROMPTS)
+def test_odd_prompts_reach_a_real_server(prompt: str) -> None:
+    with ModelServer(["Yes."]) as server:
+        run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[]).run(prompt))
+        assert run.ok, run.error
+        sent = server.bodies[0]["messages"][0]["content"]
+    assert sent.replace("\ufffd", "\ud800") == prompt
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n\t"], ids=["empty", "blank"])
+def test_an_empty_prompt_is_refused(prompt: str) -> None:
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        nbagent.Agent(model=script(["Never."])).run(prompt)
+
+
+class Odd:
+    """Shows itself with an exception."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"\xff\x00",
+        "x" * 3_000_000,
+        [[[[1]]]] * 10_000,
+        float("nan"),
+        float("inf"),
+        2**200,
+        "\ud800",
+        {1: 2, (3, 4): {5}},
+        Odd(),
+        object,
+        ...,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_odd_values_of_a_tool_become_results(value: Any) -> None:
+    def odd() -> Any:
+        """Give something odd."""
+        return value
+
+    model = script([call("odd"), "Done."])
+    run = check_run(nbagent.Agent(model=model, tools=[odd]).run("Go."), model)
+    assert run.ok, run.error
+    assert len(dump_json(results(run))) < 300_000
+
+
+def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from nbagent.session.front import Front, use_front
+
+    namespace: dict[str, Any] = {}
+
+    def first(place: str) -> str:
+        """Look."""
+        namespace["peek"] = nbagent.tool(name="peek")(second)
+        return "old"
+
+    def second(place: str) -> str:
+        """Look, and better."""
+        return "new"
+
+    namespace["peek"] = nbagent.tool(name="peek")(first)
+    use_front(Front(namespace=lambda: namespace))
+    try:
+        model = script([call("peek", place="a"), call("peek", place="b"), "Done."])
+        run = check_run(nbagent.Agent(model=model).run("Go."), model)
+    finally:
+        use_front(None)
+    assert [r["data"] for r in results(run)] == ["old", "new"]
+    assert run.turns[0].tool_runs[0].notes == ()
+    assert "redefined" in run.turns[1].tool_runs[0].notes[0]
+    shas = [turn.request.toolset_sha for turn in run.turns]
+    assert (shas[0] != shas[1], shas[1] == shas[2]) == (True, True)
+    assert model.requests[1].tools[0].description == "Look, and better."

@@ -1,0 +1,217 @@
+"""Stopping: in the model's answer, in each kind of tool, between turns, after a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from engine.laws import check_run, codes, error_code, results
+
+import nbagent
+from nbagent.agent import Run
+from nbagent.contracts.events import TextDelta, ToolCallDelta, ToolCallStarted, TurnStarted
+from nbagent.providers.offline import call, calls, script, step
+
+MOST_S = 8.0
+"""Far below what the tools would take; a busy machine may need some of it."""
+
+
+def stop_at(kind: type, after: float = 0.0) -> tuple[list[Run], Callable[[Any], None]]:
+    """A callback that stops the run in `box[0]` at the first event of a kind."""
+    box: list[Run] = []
+    done = threading.Event()
+
+    def stop() -> None:
+        while not box:
+            time.sleep(0.005)
+        box[0].stop()
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, kind) and not done.is_set():
+            done.set()
+            threading.Timer(after, stop).start()
+
+    return box, on_event
+
+
+def run_and_stop(agent: nbagent.Agent, kind: type, after: float = 0.0) -> Run:
+    box, on_event = stop_at(kind, after)
+    began = time.monotonic()
+    run = agent.start("Go.", on_event=on_event)
+    box.append(run)
+    run.wait()
+    assert time.monotonic() - began < MOST_S
+    return run
+
+
+def check_stopped(run: Run) -> None:
+    assert (run.phase, run.stop_reason, error_code(run)) == ("Failed", "stopped", "ENGINE_ABORTED")
+
+
+def test_stopped_run_keeps_its_partial_text_and_goes_on() -> None:
+    model = script([step(text="One two three four five six.", delay_ms=200), "And seven."])
+    run = run_and_stop(nbagent.Agent(model=model), TextDelta)
+    check_stopped(check_run(run, model))
+    assert run.text.startswith("One")
+    assert "six" not in run.text
+    child = check_run(run.resume(), model)
+    assert child.text == "And seven."
+    assert child.messages[1].text == run.text
+    assert child.messages[2].role == "user"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_stopped_before_the_first_token_asks_the_same_again(stream: bool) -> None:
+    model = script([step(text="Late.", wait_ms=20_000), "Now."])
+    run = run_and_stop(nbagent.Agent(model=model, stream=stream), TurnStarted, 0.1)
+    check_stopped(check_run(run, model))
+    assert [m.role for m in run.messages] == ["user"]
+    child = check_run(run.resume(), model)
+    assert child.ok
+    assert model.requests[1].messages == model.requests[0].messages
+
+
+def test_stopped_in_the_middle_of_a_call_answers_the_call() -> None:
+    asked = call("look", what="x" * 400)
+    model = script([step(calls=[asked], delay_ms=100), "Fine."])
+    run = run_and_stop(nbagent.Agent(model=model, tools=[look]), ToolCallDelta, 0.15)
+    check_stopped(check_run(run, model))
+    assert codes(run) == ["E_INTERRUPTED"]
+    assert check_run(run.resume(), model).text == "Fine."
+
+
+def look(what: str) -> str:
+    """Look at something."""
+    return what
+
+
+def slow() -> str:
+    """Take a long time, in Python."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    return "never"
+
+
+async def slow_async() -> str:
+    """Take a long time, on the loop."""
+    await asyncio.sleep(30)
+    return "never"
+
+
+@nbagent.tool(threaded=True)
+def slow_threaded() -> str:
+    """Take a long time, in a thread."""
+    time.sleep(30)
+    return "never"
+
+
+async def stubborn() -> str:
+    """Go on whatever happens, for some seconds."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.5)
+    return "never"
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [slow, slow_async, slow_threaded, stubborn],
+    ids=["sync", "async", "thread", "stubborn"],
+)
+def test_stopped_tool_is_interrupted_and_answered(tool: Any) -> None:
+    name = getattr(tool, "__name__", "slow_threaded")
+    model = script([calls([call(name), call("look", what="y")]), "Then without."])
+    run = run_and_stop(nbagent.Agent(model=model, tools=[tool, look]), ToolCallStarted, 0.2)
+    check_stopped(check_run(run, model))
+    assert codes(run)[0] == "E_INTERRUPTED"
+    assert check_run(run.resume(), model).text == "Then without."
+
+
+def test_stopped_tool_that_may_not_be_interrupted_finishes_first() -> None:
+    lines: list[str] = []
+
+    @nbagent.tool(interruptible=False)
+    def write() -> str:
+        """Write two lines."""
+        lines.append("one")
+        time.sleep(1.3)  # longer than a stop waits for other tools
+        lines.append("two")
+        return "written"
+
+    model = script([call("write"), "Good."])
+    run = run_and_stop(nbagent.Agent(model=model, tools=[write]), ToolCallStarted, 0.1)
+    check_stopped(check_run(run, model))
+    assert lines == ["one", "two"]
+    assert results(run) == [{"ok": True, "data": "written"}]
+    assert check_run(run.resume(), model).text == "Good."
+    assert lines == ["one", "two"]
+
+
+def test_stop_after_the_turn_pauses_with_all_results() -> None:
+    box: list[Run] = []
+
+    def look_and_pause() -> str:
+        """Ask for a pause in the middle of the turn."""
+        box[0].stop(after_turn=True)
+        return "seen"
+
+    model = script([call("look_and_pause"), "Here."])
+    run = nbagent.Agent(model=model, tools=[look_and_pause]).start("Go.")
+    box.append(run)
+    check_run(run.wait(), model)
+    assert (run.phase, run.stop_reason, run.error) == ("WaitingUser", "stopped", None)
+    assert results(run) == [{"ok": True, "data": "seen"}]
+    assert check_run(run.resume(), model).text == "Here."
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_tool_may_stop_its_own_run(kind: str) -> None:
+    box: list[Run] = []
+
+    def enough() -> str:
+        """Stop."""
+        box[0].stop()
+        return "stopped it"
+
+    async def enough_async() -> str:
+        """Stop."""
+        box[0].stop()
+        return "stopped it"
+
+    tool = enough if kind == "sync" else enough_async
+    model = script([call(tool.__name__), "On."])
+    run = nbagent.Agent(model=model, tools=[tool]).start("Go.")
+    box.append(run)
+    check_stopped(check_run(run.wait(), model))
+    assert len(model.requests) == 1
+    assert check_run(run.resume(), model).text == "On."
+
+
+def test_stopped_before_it_began_asks_nobody() -> None:
+    model = script(["Never."])
+    agent = nbagent.Agent(model=model)
+    block = threading.Event()
+    first = agent.start("Go.", on_event=lambda event: block.wait(5))
+    second = agent.start("Go too.")
+    second.stop()
+    block.set()
+    first.wait()
+    check_stopped(check_run(second.wait()))
+    assert (second.turns, len(model.requests)) == ((), 1)
+    assert [m.text for m in second.messages] == ["Go too."]
+
+
+def test_stop_twice_and_after_the_end_changes_nothing() -> None:
+    model = script(["Done."])
+    run = nbagent.Agent(model=model).run("Go.")
+    before = run.record
+    run.stop()
+    run.stop(after_turn=True)
+    assert check_run(run, model).record is before

@@ -1,0 +1,145 @@
+"""Every end of a turn: phase, stop reason, code, law 1, and that the run can go on from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engine.laws import check_run, check_sent, codes, error_code, results
+
+import nbagent
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.events import Retrying, TextDelta
+from nbagent.providers.offline import call, calls, cut, error, reasoning, script, step, text
+
+made: list[int] = []
+
+
+def double(number: int) -> int:
+    """Twice a number."""
+    made.append(number)
+    return 2 * number
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    made.clear()
+
+
+def ended(reason: Any, **more: Any) -> Any:
+    return replace(step(**more), finish_reason=reason)
+
+
+TWO = [call("double", number=1), call("double", number=2)]
+ENDS: dict[str, tuple[Any, str, str, str | None, list[str]]] = {
+    "answered": ("Done.", "WaitingUser", "answered", None, []),
+    "thought and answered": (reasoning("Hm.", "Done."), "WaitingUser", "answered", None, []),
+    "length": (ended("length", text="Do"), "WaitingUser", "length", None, []),
+    "filter": (ended("content_filter", text="Do"), "WaitingUser", "content_filter", None, []),
+    "filter with calls": (
+        ended("content_filter", calls=TWO),
+        "WaitingUser",
+        "content_filter",
+        None,
+        ["E_INTERRUPTED", "E_INTERRUPTED"],
+    ),
+    "error": (ended("error", text="Do"), "Failed", "error", "LLM_BAD_RESPONSE", []),
+    "error with calls": (
+        ended("error", calls=TWO),
+        "Failed",
+        "error",
+        "LLM_BAD_RESPONSE",
+        ["E_INTERRUPTED", "E_INTERRUPTED"],
+    ),
+    "refused": (error("LLM_AUTH_FAILED"), "Failed", "error", "LLM_AUTH_FAILED", []),
+    "cut in the text": (cut("Half of"), "Failed", "error", "LLM_BAD_RESPONSE", []),
+    "cut in a call": (
+        cut("I look", calls=TWO),
+        "Failed",
+        "error",
+        "LLM_BAD_RESPONSE",
+        ["E_INTERRUPTED", "E_INTERRUPTED"],
+    ),
+    "cut at once": (cut(), "Failed", "error", "LLM_BAD_RESPONSE", []),
+    "empty": (text(""), "WaitingUser", "answered", None, []),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_turn_ends_as_the_page_says_and_the_run_goes_on(end: str, stream: bool) -> None:
+    answer, phase, reason, code, tool_codes = ENDS[end]
+    model = script([answer, "And more."])
+    agent = nbagent.Agent(model=model, tools=[double], stream=stream)
+    run = check_run(agent.run("Double them."), model)
+    assert (run.phase, run.stop_reason, error_code(run)) == (phase, reason, code)
+    assert run.ok is (reason == "answered")
+    if stream or "cut" not in end:
+        assert codes(run) == tool_codes
+    assert not made, "no call of a turn that ended so is run"
+    before = run.record
+    if reason in ("answered", "content_filter"):
+        with pytest.raises(UsageError, match="say something"):
+            run.resume()
+        child = run.resume("Go on.")
+    else:
+        child = run.resume()
+    check_run(child, model)
+    check_sent(model.requests)
+    assert (child.text, child.turns[0].id) == ("And more.", "C02")
+    assert nbagent.open_run(run.id).record == before == run.record
+    model.assert_complete()
+
+
+def test_length_with_calls_tells_the_model_and_goes_on() -> None:
+    model = script([ended("length", calls=TWO), "Then I say it shorter."])
+    run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
+    assert run.ok
+    assert codes(run) == ["E_INVALID_ARGUMENTS", "E_INVALID_ARGUMENTS"]
+    assert "length limit" in results(run)[0]["error"]["message"]
+    assert not made
+
+
+def test_a_cut_stream_keeps_its_text_and_answers_its_calls() -> None:
+    model = script([cut("I look them up.", calls=TWO)])
+    run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
+    assert run.text == "I look them up."
+    assert [m.role for m in run.messages] == ["user", "assistant", "tool", "tool"]
+    assert run.messages[1].tool_calls[0].arguments == {"number": 1}
+    assert run.messages[1].tool_calls[1].arguments is None, "cut in the middle of the arguments"
+    assert run.turns[0].response is not None
+    assert run.turns[0].response.finish_reason == "error"
+
+
+def test_calls_run_and_their_results_go_back_in_order() -> None:
+    model = script([calls(TWO), "2 and 4."])
+    run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
+    assert [r["data"] for r in results(run)] == [2, 4]
+    assert made == [1, 2]
+    assert [m.role for m in model.requests[1].messages] == ["user", "assistant", "tool", "tool"]
+    assert [t.stop_reason for t in run.turns] == [None, "answered"]
+    model.assert_complete()
+
+
+def test_raise_for_error_raises_the_class_of_the_code_and_only_after_a_failure() -> None:
+    failed = nbagent.Agent(model=script([error("LLM_QUOTA_EXCEEDED", "no money")])).run("Go.")
+    with pytest.raises(nbagent.ModelError, match="LLM_QUOTA_EXCEEDED: no money"):
+        failed.raise_for_error()
+    fine = nbagent.Agent(model=script(["Yes."])).run("Go.")
+    assert fine.raise_for_error() is fine
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_retries_are_visible_while_they_happen_and_in_the_record(stream: bool) -> None:
+    events: list[Any] = []
+    model = script([step(text="At last.", retries=2)])
+    run = nbagent.Agent(model=model, stream=stream).run("Go.", on_event=events.append)
+    check_run(run, model)
+    retries = [event for event in events if isinstance(event, Retrying)]
+    assert [event.attempt for event in retries] == [1, 2]
+    assert run.turns[0].response is not None
+    assert run.turns[0].response.meta.retries == 2
+    assert len(run.turns[0].notices) == 2
+    first_text = next(i for i, e in enumerate(events) if isinstance(e, TextDelta))
+    assert events.index(retries[-1]) < first_text

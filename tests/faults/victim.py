@@ -1,0 +1,164 @@
+"""A process that runs an agent and is killed with SIGKILL at a named point or at random.
+
+Run as a script it forks one victim for each line `POINT FOLDER` of its stdin, so that the
+imports are paid once. `agent_of` and `TASK` serve the test as well.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbagent
+from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.events import (
+    Event,
+    ResponseReceived,
+    RunFinished,
+    RunStarted,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from nbagent.contracts.ports import ToolContext
+from nbagent.providers.offline import Step, call, script, step
+
+TASK = "Write three times."
+TURNS = 3
+ANSWER = "All is written."
+
+POINTS: dict[str, Callable[[Event], bool]] = {
+    "before the first request": lambda e: isinstance(e, TurnStarted) and e.index == 1,
+    "at the start": lambda e: isinstance(e, RunStarted),
+    "in the first stream": lambda e: isinstance(e, TextDelta) and e.turn_id == "C01",
+    "in a call": lambda e: isinstance(e, ToolCallDelta) and e.turn_id == "C02",
+    "response stored": lambda e: isinstance(e, ResponseReceived) and e.turn.index == 2,
+    "tool started": lambda e: isinstance(e, ToolCallStarted) and e.turn_id == "C02",
+    "between two tools": lambda e: (
+        isinstance(e, ToolCallFinished) and e.turn_id == "C02" and e.pending == 1
+    ),
+    "last result": lambda e: isinstance(e, ToolCallFinished) and e.pending == 0,
+    "turn finished": lambda e: isinstance(e, TurnFinished) and e.turn.index == 2,
+    "before the last request": lambda e: isinstance(e, TurnStarted) and e.index == TURNS + 1,
+    "last turn finished": lambda e: isinstance(e, TurnFinished) and e.turn.index == TURNS + 1,
+    "run finished": lambda e: isinstance(e, RunFinished),
+}
+"""Where the callback kills: the event is committed then, and nothing after it."""
+IN_TOOL = ("in the tool before", "in the tool after", "in the idempotent tool")
+RANDOM = "random"
+LASTS_S = 0.25
+"""About as long as a run takes, its commits included."""
+
+
+def die() -> None:
+    """End at once, as the machine would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(10)
+
+
+def note(file: Path, line: str) -> None:
+    """Append a line in one write, on disk as soon as this returns."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+def lines(file: Path) -> list[str]:
+    """The lines that were noted."""
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def answer(request: ChatRequest) -> Step:
+    """What the model says: three turns of two calls each, then the answer."""
+    turn = sum(
+        message.role == "assistant" and bool(message.tool_calls) for message in request.messages
+    )
+    if turn >= TURNS:
+        return step(text=ANSWER, delay_ms=1)
+    made = [call("write", n=turn), call("put", n=turn)]
+    return step(text=f"Now part {turn}.", calls=made, delay_ms=1)
+
+
+def agent_of(folder: Path, point: str = "") -> nbagent.Agent:
+    """An agent whose tools leave lines in `folder/effects`."""
+    effects = folder / "effects"
+
+    def write(n: int, context: ToolContext) -> str:
+        """Write once."""
+        if point == "in the tool before" and n == 1:
+            die()
+        note(effects, f"write {n} {context.idempotency_key}")
+        time.sleep(0.02)  # the other tool ends first
+        if point == "in the tool after" and n == 1:
+            die()
+        return f"wrote {n}"
+
+    @nbagent.tool(idempotent=True)
+    async def put(n: int, context: ToolContext) -> str:
+        """Put, as often as you like."""
+        note(effects, f"put {n} {context.idempotency_key}")
+        if point == "in the idempotent tool" and n == 1:
+            die()
+        return f"put {n}"
+
+    return nbagent.Agent(model=script([answer] * 40, name="writer"), tools=[write, put])
+
+
+def acknowledged(event: Event) -> str | None:
+    """What a person has seen and may rely on."""
+    if isinstance(event, RunStarted):
+        return f"run {event.run.id}"
+    if isinstance(event, TurnFinished):
+        return f"turn {event.turn.id}"
+    if isinstance(event, ToolCallFinished) and event.pending:
+        return f"result {event.turn_id} {event.tool_run.tool_call_id}"
+    if isinstance(event, RunFinished):
+        return f"end {event.run.stop_reason}"
+    return None
+
+
+def run_victim(point: str, folder: Path) -> None:
+    """Run the agent and die on the way."""
+    os.environ["NBAGENT_HOME"] = str(folder / "home")
+    there: Any = POINTS.get(point, lambda event: False)
+
+    def on_event(event: Event) -> None:
+        told = acknowledged(event)
+        if told is not None:
+            note(folder / "acknowledged", told)
+        if there(event):
+            die()
+        if point == RANDOM and isinstance(event, RunStarted):
+            threading.Timer(random.uniform(0.0, LASTS_S), die).start()
+
+    agent = agent_of(folder, point)
+    agent.run(TASK, on_event=on_event)
+    die()
+
+
+def main() -> None:
+    """Fork a victim for each line; say when it is dead."""
+    for line in sys.stdin:
+        point, folder = line.rstrip("\n").split("\t")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run_victim(point, Path(folder))
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else -1, flush=True)
+
+
+if __name__ == "__main__":
+    main()

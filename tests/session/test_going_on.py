@@ -1,0 +1,162 @@
+"""Going on: resume, the person's next words, forks, and runs whose kernel is gone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from engine.laws import check_run, check_sent, codes, results
+
+import nbagent
+from nbagent.contracts.chat import Message, ToolCall
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.events import TurnFinished
+from nbagent.providers.offline import call, calls, error, script, step
+from nbagent.session.prepare import CONTINUE
+from nbagent.session.stores import close_stores
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
+
+
+def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:
+    model = script([call("look", place="a"), "One.", "Two.", error("LLM_TIMEOUT"), "Three."])
+    first = check_run(nbagent.Agent(model=model, tools=[look]).run("Go."), model)
+    kept = first.record
+    second = check_run(first.resume("Next."), model)
+    third = check_run(second.resume("And next."), model)
+    fourth = check_run(third.resume(), model)
+    ids = [turn.id for run in (first, second, third, fourth) for turn in run.turns]
+    assert ids == ["C01", "C02", "C03", "C04", "C05"]
+    assert [run.record.kind for run in (first, second, third, fourth)] == [
+        "start",
+        "continue",
+        "continue",
+        "resume",
+    ]
+    assert fourth.text == "Three."
+    assert nbagent.open_run(first.id).record == kept == first.record
+    assert {run.session for run in (first, second, third, fourth)} == {"default"}
+    check_sent(model.requests)
+
+
+def test_a_run_in_a_store_that_was_opened_anew_goes_on() -> None:
+    model = script(["One.", "Two."])
+    first = nbagent.Agent(model=model, system="Be brief.", temperature=0.3).run("Go.", session="s")
+    close_stores()
+    found = nbagent.open_run(first.id[:6])
+    assert found.record == first.record
+    second = check_run(found.resume("More."), model)
+    assert (second.session, second.text) == ("s", "Two.")
+    assert model.requests[1].temperature == 0.3
+    assert model.requests[1].system_prompt == "Be brief."
+
+
+def test_after_a_cut_answer_the_model_is_told_to_go_on() -> None:
+    model = script([step(text="Once upon", finish_reason="length"), " a time."])
+    run = nbagent.Agent(model=model).run("Tell.")
+    child = check_run(run.resume(), model)
+    assert [m.text for m in child.messages] == ["Tell.", "Once upon", CONTINUE, " a time."]
+    assert child.record.prompt == ""
+
+
+def test_fork_keeps_the_turns_before_and_asks_this_one_anew() -> None:
+    made = [call("look", place="a"), call("look", place="b"), "Old.", "New.", "Newest."]
+    model = script(made)
+    run = check_run(nbagent.Agent(model=model, tools=[look]).run("Go."), model)
+    fork = check_run(run.fork("C03", temperature=1.5), model)
+    assert [turn.id for turn in fork.turns] == ["C03"]
+    assert fork.text == "New."
+    assert fork.messages[:-1] == run.messages[:-1]
+    assert model.requests[3].messages == model.requests[2].messages
+    assert model.requests[3].temperature == 1.5
+    other = check_run(run.fork("C02", "But look at c."))
+    assert [m.text for m in other.messages][-2:] == ["But look at c.", "Newest."]
+    assert [turn.id for turn in other.turns] == ["C02"]
+    assert (run.text, other.record.kind) == ("Old.", "fork")
+    with pytest.raises(UsageError, match="no turn 'C09'; its own turns: C01, C02, C03"):
+        run.fork("C09")
+
+
+def test_a_child_may_have_another_model_and_other_tools() -> None:
+    first = nbagent.Agent(model=script([call("look", place="a"), "One."]), tools=[look]).run("Go.")
+    other = script(["Two."])
+    child = check_run(first.resume("More.", model=other, tools="none"), other)
+    assert child.model == other.model_id
+    assert other.requests[0].tools == ()
+    third = script(["Three."])
+    check_run(child.resume("More.", model=third, tools=[look]), third)
+    assert [tool.name for tool in third.requests[0].tools] == ["look"]
+
+
+def test_a_run_at_work_cannot_be_gone_on_with() -> None:
+    model = script([step(text="Slow.", wait_ms=10_000)])
+    begun = threading.Event()
+    run = nbagent.Agent(model=model).start("Go.", on_event=lambda event: begun.set())
+    try:
+        with pytest.raises(UsageError, match="still at work"):
+            run.resume("More.")
+        assert begun.wait(10)
+        assert nbagent.open_run(run.id).phase == "Running"
+    finally:
+        nbagent.open_run(run.id).stop()
+        assert run.wait().stop_reason == "stopped"
+
+
+def test_messages_of_the_persons_own_come_before_the_prompt() -> None:
+    asked = ToolCall(id="c1", name="look", arguments={}, arguments_raw="{}")
+    own = [
+        Message.of("user", "Look."),
+        Message(role="assistant", tool_calls=(asked,)),
+        Message(role="tool", tool_call_id="c1", name="look").model_copy(
+            update={"content": Message.of("tool", '{"ok":true,"data":1}').content}
+        ),
+        Message.of("assistant", "One."),
+    ]
+    model = script(["Two."])
+    run = check_run(nbagent.Agent(model=model).run("And now?", messages=own), model)
+    assert model.requests[0].messages[:4] == tuple(own)
+    assert run.messages[-1].text == "Two."
+    for bad in (own[:2], [own[0], own[2]], [own[0], own[1], own[0], own[2]]):
+        with pytest.raises(UsageError, match=r"^E_INVALID_ARGUMENTS: messages: "):
+            nbagent.Agent(model=model).run("And now?", messages=bad)
+
+
+def test_an_empty_conversation_and_one_that_is_not_messages_are_refused() -> None:
+    agent = nbagent.Agent(model=script(["Never."]))
+    with pytest.raises(UsageError, match=r"is no nbagent\.Message"):
+        agent.run("Go.", messages=[{"role": "user"}])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="the prompt is a int; write it as text"):
+        agent.run(5)  # pyright: ignore[reportArgumentType]
+
+
+def test_two_children_of_one_run_share_it_and_nothing_else() -> None:
+    model = script(["One.", "Left.", "Right."])
+    run = nbagent.Agent(model=model).run("Go.")
+    left = check_run(run.resume("left"), model=None)
+    right = check_run(run.resume("right"), model=None)
+    assert [m.text for m in left.messages] == ["Go.", "One.", "left", "Left."]
+    assert [m.text for m in right.messages] == ["Go.", "One.", "right", "Right."]
+
+
+def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
+    seen: list[tuple[int, int]] = []
+    model = script([calls([call("look", place="a")] * 2), "Done."])
+    box: list[nbagent.Run] = []
+
+    def peek() -> str:
+        """Look at the run itself."""
+        return f"{len(box[0].turns)} turns, {len(box[0].messages)} messages"
+
+    def on_event(event: object) -> None:
+        if isinstance(event, TurnFinished):
+            seen.append((len(box[0].turns), len(box[0].messages)))
+
+    model = script([call("peek"), "Done."])
+    box.append(nbagent.Agent(model=model, tools=[peek]).start("Go.", on_event=on_event))
+    run = box[0].wait()
+    assert results(run)[0]["data"] == "0 turns, 1 messages"
+    assert seen == [(1, 3), (2, 4)]
+    assert codes(check_run(run, model)) == [None]

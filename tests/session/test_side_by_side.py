@@ -1,0 +1,200 @@
+"""Many runs at once: threads, loops, runs inside tools; each keeps its own events and record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from engine.laws import check_run, column, results
+
+import nbagent
+from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.events import RunFinished, RunStarted, TurnFinished
+from nbagent.providers.offline import Step, call, calls, script, step, text
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
+
+
+async def look_async(place: str) -> str:
+    """Look at a place, on the loop."""
+    await asyncio.sleep(0.01)
+    return f"seen {place}"
+
+
+def by_prompt(tool: str) -> Any:
+    """A model that looks at the person's words once and repeats the result."""
+
+    def answer(request: ChatRequest) -> Step:
+        last = request.messages[-1]
+        if last.role == "user":
+            return call(tool, place=last.text)
+        return text(last.text)
+
+    return script([answer] * 400)
+
+
+def test_fifty_runs_at_once_each_end_with_their_own_answer() -> None:
+    agent = nbagent.Agent(model=by_prompt("look_async"), tools=[look_async])
+    started = [agent.start(f"place {n}") for n in range(50)]
+    for n, run in enumerate(started):
+        assert f"seen place {n}" in check_run(run.wait()).text
+    assert len(nbagent.runs()) == 50
+    assert set(column(nbagent.runs(), "turns")) == {2}
+
+
+def test_runs_in_threads_run_their_tools_in_their_own_thread() -> None:
+    agent = nbagent.Agent(model=by_prompt("where"), tools=[where])
+    found: dict[int, nbagent.Run] = {}
+
+    def work(n: int) -> None:
+        found[n] = agent.run(f"place {n}")
+
+    threads = [threading.Thread(target=work, args=(n,), name=f"worker-{n}") for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for n in range(8):
+        run = check_run(found[n])
+        assert results(run)[0]["data"] == f"place {n} in worker-{n}"
+        assert run.turns[0].tool_runs[0].ran_in == "waiting thread"
+
+
+def where(place: str) -> str:
+    """Say where it runs."""
+    return f"{place} in {threading.current_thread().name}"
+
+
+def test_arun_side_by_side_on_one_loop() -> None:
+    agent = nbagent.Agent(model=by_prompt("look"), tools=[look])
+
+    async def main() -> list[nbagent.Run]:
+        return await asyncio.gather(*(agent.arun(f"place {n}") for n in range(10)))
+
+    for n, run in enumerate(asyncio.run(main())):
+        assert f"seen place {n}" in check_run(run).text
+
+
+def test_run_works_inside_a_running_loop() -> None:
+    agent = nbagent.Agent(model=by_prompt("look"), tools=[look])
+
+    async def main() -> nbagent.Run:
+        return agent.run("here")
+
+    run = asyncio.run(main())
+    assert "seen here" in check_run(run).text
+    assert run.turns[0].tool_runs[0].ran_in == "main thread"
+
+
+def test_stream_yields_every_event_of_its_own_run_in_order() -> None:
+    agent = nbagent.Agent(model=by_prompt("look"), tools=[look])
+
+    async def events_of(prompt: str) -> list[Any]:
+        return [event async for event in agent.stream(prompt)]
+
+    async def main() -> list[list[Any]]:
+        return list(await asyncio.gather(events_of("left"), events_of("right")))
+
+    for prompt, events in zip(("left", "right"), asyncio.run(main()), strict=True):
+        assert isinstance(events[0], RunStarted)
+        assert isinstance(events[-1], RunFinished)
+        assert events[0].run.prompt == prompt
+        assert len([e for e in events if isinstance(e, TurnFinished)]) == 2
+        assert f"seen {prompt}" in events[-1].run.text
+        assert nbagent.open_run(events[-1].run.id).record == events[-1].run
+
+
+def test_leaving_the_stream_stops_the_run() -> None:
+    model = script([step(text="One two three four five.", delay_ms=300)])
+
+    async def main() -> None:
+        stream = nbagent.Agent(model=model).stream("Go.")
+        async for event in stream:
+            if type(event).__name__ == "TextDelta":
+                break
+        await stream.aclose()
+
+    asyncio.run(main())
+    run = nbagent.open_run("last")
+    assert (run.phase, run.stop_reason) == ("Failed", "stopped")
+    assert run.text
+    assert "five" not in run.text
+    check_run(run)
+
+
+def test_cancelling_arun_stops_the_run_and_keeps_its_text() -> None:
+    model = script([step(text="One two three four five.", delay_ms=300)])
+
+    async def main() -> None:
+        words = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_event(event: Any) -> None:
+            if type(event).__name__ == "TextDelta":
+                loop.call_soon_threadsafe(words.set)
+
+        task = asyncio.create_task(nbagent.Agent(model=model).arun("Go.", on_event=on_event))
+        await words.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    run = check_run(nbagent.open_run("last"))
+    assert (run.stop_reason, run.text[:3]) == ("stopped", "One")
+
+
+def test_an_error_before_the_start_comes_out_of_the_stream() -> None:
+    async def main() -> None:
+        async for _ in nbagent.Agent(model=script(["Never."])).stream(""):
+            raise AssertionError("nothing is yielded")
+
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        asyncio.run(main())
+
+
+def test_a_tool_may_run_an_agent() -> None:
+    inner = nbagent.Agent(model=by_prompt("look"), tools=[look])
+
+    def delegate(task: str) -> str:
+        """Let another agent do it."""
+        return inner.run(task).text
+
+    model = script([calls([call("delegate", task="a"), call("delegate", task="b")]), "Done."])
+    run = check_run(nbagent.Agent(model=model, tools=[delegate]).run("Go."), model)
+    assert ["seen a" in r["data"] for r in results(run)] == [True, False]
+    assert len(nbagent.runs()) == 3
+
+
+def test_an_async_tool_may_await_an_agent_and_is_told_so() -> None:
+    inner = nbagent.Agent(model=by_prompt("look"), tools=[look])
+
+    async def delegate(task: str) -> str:
+        """Let another agent do it."""
+        return (await inner.arun(task)).text
+
+    async def wrongly(task: str) -> str:
+        """Let another agent do it, and block the loop."""
+        return inner.run(task).text
+
+    model = script([calls([call("delegate", task="a"), call("wrongly", task="b")]), "Done."])
+    run = check_run(nbagent.Agent(model=model, tools=[delegate, wrongly]).run("Go."), model)
+    good, bad = results(run)
+    assert "seen a" in good["data"]
+    assert "await agent.arun" in bad["error"]["message"]
+    assert len(nbagent.runs()) == 2, "the run that could not be waited for was not started"
+
+
+def test_wait_with_a_timeout_leaves_the_run_at_work() -> None:
+    model = script([step(text="Late.", wait_ms=400)])
+    run = nbagent.Agent(model=model).start("Go.")
+    with pytest.raises(TimeoutError):
+        run.wait(timeout=0.05)
+    assert run.phase == "Running"
+    assert check_run(run.wait(), model).text == "Late."

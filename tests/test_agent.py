@@ -1,0 +1,192 @@
+"""The handles that a person holds: what Agent takes, what Run shows, what both refuse."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from engine.laws import check_run
+
+import nbagent
+from nbagent.contracts.errors import UsageError
+from nbagent.providers.offline import call, script
+from nbagent.session.front import Front, use_front
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [("temprature", "temperature"), ("maxturns", "max_turns"), ("sesion", "session")],
+)
+def test_an_unknown_option_names_the_nearest_one(option: str, near: str) -> None:
+    values: dict[str, Any] = {option: 1}
+    with pytest.raises(UsageError, match=f"unknown option '{option}'; did you mean '{near}'"):
+        nbagent.Agent(model="offline:demo", **values)
+    agent = nbagent.Agent(model=script(["One."]))
+    with pytest.raises(UsageError, match=f"did you mean '{near}'"):
+        agent.run("Go.", **values)
+    run = agent.run("Go.")
+    with pytest.raises(UsageError, match=f"did you mean '{near}'"):
+        run.resume("More.", **values)
+
+
+def test_options_of_the_run_win_over_those_of_the_agent_and_those_over_configure() -> None:
+    nbagent.configure(temperature=0.1, top_p=0.2, max_tokens=30)
+    try:
+        model = script(["One."])
+        agent = nbagent.Agent(model=model, temperature=0.3, top_p=0.4)
+        run = agent.run("Go.", temperature=0.5)
+    finally:
+        nbagent.configure(temperature=None, top_p=None, max_tokens=None)
+    (request,) = model.requests
+    assert (request.temperature, request.top_p, request.max_tokens) == (0.5, 0.4, 30)
+    assert run.record.options["temperature"] == 0.5
+
+
+def test_an_agent_has_no_memory() -> None:
+    model = script(["One.", "Two."])
+    agent = nbagent.Agent(model=model)
+    agent.run("First.")
+    agent.run("Second.")
+    assert [m.text for m in model.requests[1].messages] == ["Second."]
+
+
+@pytest.mark.parametrize("model", [5, [], object()], ids=["int", "list", "object"])
+def test_a_model_that_is_none_is_refused(model: Any) -> None:
+    with pytest.raises(UsageError, match="is no model; write provider:model"):
+        nbagent.Agent(model=model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_turns": 0},
+        {"max_turns": 2.5},
+        {"max_turns": float("inf")},
+        {"max_tokens": 10**400},
+        {"top_p": 1.1},
+        {"timeout_s": -1},
+        {"stop_sequences": [1]},
+        {"name": 5},
+        {"tags": [1]},
+        {"session": ""},
+        {"model": "nosuch:m"},
+    ],
+    ids=str,
+)
+def test_a_value_that_does_not_fit_is_one_clear_line(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        nbagent.Agent(model=options.pop("model", script(["Never."])), **options).run("Go.")
+    assert "\n" not in str(caught.value).strip()
+
+
+def test_a_provider_without_its_key_is_refused_with_what_to_do() -> None:
+    with pytest.raises(UsageError, match="LLM_AUTH_FAILED: openai needs a key: set OPENAI_API_KEY"):
+        nbagent.Agent("openai:gpt-5.4").run("Go.")
+
+
+def test_tools_may_be_functions_or_names_of_the_notebook() -> None:
+    def plain(place: str) -> str:
+        """Not marked."""
+        return place
+
+    marked = nbagent.tool(look)
+    namespace = {"look": marked, "plain": plain}
+    use_front(Front(namespace=lambda: namespace))
+    try:
+        seen: list[list[str]] = []
+        for tools in (None, "all", "none", [], [plain], ["plain"], ["look", "plain"], "look"):
+            model = script(["One."])
+            nbagent.Agent(model=model, tools=tools).run("Go.")
+            seen.append([tool.name for tool in model.requests[0].tools])
+        model = script(["One.", "Two."])
+        run = nbagent.Agent(model=model, tools=[plain]).run("Go.", tools="none")
+        run.resume("More.", tools=[plain])
+        seen.append([tool.name for request in model.requests for tool in request.tools])
+        with pytest.raises(UsageError, match="did you mean 'look'"):
+            nbagent.Agent(model=model, tools=["lok"]).run("Go.")
+    finally:
+        use_front(None)
+    assert seen == [
+        ["look"],
+        ["look"],
+        [],
+        [],
+        ["plain"],
+        ["plain"],
+        ["look", "plain"],
+        ["look"],
+        ["plain"],
+    ]
+
+
+def test_a_run_shows_what_it_was() -> None:
+    model = script([call("look", place="a"), "Done."])
+    agent = nbagent.Agent(model=model, tools=[look])
+    run = check_run(agent.run("Go.", name="first", tags="one", session="s"), model)
+    assert repr(agent) == f"<Agent {model.model_id}, 1 tool>"
+    assert repr(run).startswith(f"<Run {run.id[:8]} answered, 2 turns, ")
+    assert (str(run), run.name, run.session, run.model) == ("Done.", "first", "s", model.model_id)
+    assert run.record.tags == ("one",)
+    assert run.usage.total_tokens == sum(
+        turn.response.usage.total_tokens
+        for turn in run.turns
+        if turn.response and turn.response.usage
+    )
+    result = run.turns[0].tool_runs[0].result
+    assert result is not None
+    assert result.data == "seen a"
+    assert nbagent.open_run("first").record == nbagent.open_run("last").record == run.record
+    with pytest.raises(UsageError, match="C07"):
+        run.request_of("C07")
+    with pytest.raises(UsageError, match="ENOENT: no run is called 'zzz'"):
+        nbagent.open_run("zzz")
+
+
+def test_a_run_displays_itself_through_the_front_and_prints_where_there_is_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = nbagent.Agent(model=script(["One."])).run("Go.")
+    run._ipython_display_()  # pyright: ignore[reportPrivateUsage]
+    assert capsys.readouterr().out == f"{run!r}\n"
+    shown: list[Any] = []
+    last: list[Any] = []
+    front = Front(show=lambda record: shown.append(record) is None, set_last=last.append)
+    use_front(front)
+    try:
+        other = nbagent.Agent(model=script(["Two."])).run("Go.")
+        other._ipython_display_()  # pyright: ignore[reportPrivateUsage]
+    finally:
+        use_front(None)
+    assert (shown, last) == ([other.record], [other])
+    assert capsys.readouterr().out == ""
+
+
+def test_without_key_and_server_the_default_model_works_offline_and_says_so() -> None:
+    run = check_run(nbagent.Agent(tools=[look]).run("Please look at place: Oslo"))
+    assert run.model == "offline:demo"
+    assert run.ok
+    assert "offline:demo was chosen" in run.record.notices[0]
+
+
+def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> None:
+    model = script(["Parent.", "More."])
+    run = nbagent.Agent(model=model).run("Go.")
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child = nbagent.Agent(model=script(["Child."])).run("Go.")
+            os.write(write, f"{child.text} {child.stop_reason}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert pipe.read() == "Child. answered"
+    assert check_run(run.resume("More."), model).text == "More."

@@ -1,0 +1,165 @@
+"""Settings: where each value comes from, what wins, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbagent
+from nbagent.contracts.errors import UsageError
+from nbagent.settings import (
+    RunOptions,
+    checked_options,
+    checked_value,
+    effective,
+    origins,
+    store_home,
+)
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    (tmp_path / "pyproject.toml").unlink(missing_ok=True)
+    nbagent.configure(**{origin.name: None for origin in origins() if origin.source == "configure"})
+
+
+def source_of(name: str, environ: dict[str, str], folder: Path) -> tuple[Any, str]:
+    (found,) = [origin for origin in origins(environ, folder) if origin.name == name]
+    return found.value, found.source
+
+
+def test_each_layer_wins_over_the_ones_below_it(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert source_of("max_turns", environ, tmp_path) == (20, "default")
+    user_file = tmp_path / "config" / "nbagent" / "settings.toml"
+    user_file.parent.mkdir(parents=True)
+    user_file.write_text("max_turns = 3\n")
+    assert source_of("max_turns", environ, tmp_path) == (3, "settings.toml")
+    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nmax_turns = 4\n")
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert source_of("max_turns", environ, below) == (4, "pyproject.toml")
+    environ["NBAGENT_MAX_TURNS"] = "5"
+    assert source_of("max_turns", environ, below) == (5, "environment")
+    nbagent.configure(max_turns=6)
+    assert source_of("max_turns", environ, below) == (6, "configure")
+    nbagent.configure(max_turns=None)
+    assert source_of("max_turns", environ, below) == (5, "environment")
+
+
+def test_the_common_variables_name_model_and_server() -> None:
+    environ = {"LLM_MODEL": "openai:m", "LLM_BASE_URL": "http://127.0.0.1:1/v1"}
+    settings = effective(environ)
+    assert (settings.model, settings.base_url) == ("openai:m", "http://127.0.0.1:1/v1")
+    assert effective({**environ, "NBAGENT_MODEL": "ollama:n"}).model == "ollama:n"
+
+
+def test_a_projects_file_may_not_send_the_key_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\nbase_url = "https://evil.example"\n')
+    with pytest.raises(UsageError, match="may not be set in a project's file"):
+        effective({}, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[tool.nbagent\n", "max_turns = \n", "\xff"], ids=repr)
+def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text, "latin-1")
+    with pytest.raises(UsageError, match=r"pyproject\.toml cannot be read"):
+        effective({}, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["tool = 5\n", "[tool]\nnbagent = 5\n"], ids=["tool", "nbagent"])
+def test_a_table_that_is_none_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+        effective({}, tmp_path)
+
+
+def test_an_unknown_name_is_an_error_that_names_the_nearest_and_the_place(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown setting 'modle'; did you mean 'model'"):
+        nbagent.configure(modle="x")
+    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nmaxturns = 4\n")
+    with pytest.raises(UsageError, match=r"in pyproject\.toml; did you mean 'max_turns'"):
+        effective({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("max_turns", "7", 7),
+        ("temperature", "0.5", 0.5),
+        ("stream", "off", False),
+        ("stream", True, True),
+        ("tools", "all", "all"),
+        ("tools", "none", "none"),
+        ("tools", "a, b c", ("a", "b", "c")),
+        ("tools", ["a", "b"], ("a", "b")),
+        ("stop_sequences", "a b", ("a b",)),
+        ("stop_sequences", ["\n", "END"], ("\n", "END")),
+        ("system", "", ""),
+        ("after_run", "live", "live"),
+        ("model", None, None),
+    ],
+)
+def test_values_come_in_their_right_type(name: str, given: Any, value: Any) -> None:
+    assert checked_value(name, given) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("max_turns", "0"),
+        ("max_turns", "many"),
+        ("max_turns", True),
+        ("max_turns", 1.5),
+        ("max_turns", float("inf")),
+        ("max_turns", float("nan")),
+        ("max_tokens", 10**400),
+        ("temperature", 2.01),
+        ("temperature", "warm"),
+        ("temperature", 10**400),
+        ("top_p", -1),
+        ("timeout_s", 0),
+        ("stream", "perhaps"),
+        ("tools", 5),
+        ("tools", [5]),
+        ("model", ""),
+        ("model", 5),
+        ("system", 5),
+        ("after_run", "gone"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
+    with pytest.raises(UsageError, match=f"{name}="):
+        checked_value(name, given)
+
+
+def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
+    nbagent.configure(max_turns=10)
+    before = effective()
+    for wrong in ({"temperature": 0.5, "top_p": 5}, {"ceiling": 5}, {"max_turns": 60}):
+        with pytest.raises(UsageError):
+            nbagent.configure(**wrong)
+        assert effective() == before
+    nbagent.configure(max_turns=60, ceiling=60)
+    assert effective().max_turns == 60
+    nbagent.configure(ceiling=None, max_turns=None)
+
+
+def test_options_are_checked_as_settings_are() -> None:
+    options = RunOptions(temperature=1, stop_sequences=("x",), tags=("a", "b"), name="n")
+    assert checked_options(options) == options
+    given: Any = "one"
+    assert checked_options(RunOptions(tags=given)).tags == ("one",)
+    with pytest.raises(UsageError, match="max_turns="):
+        checked_options(RunOptions(max_turns=-1))
+
+
+def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
+    assert store_home({}) == tmp_path / ".nbagent"
+    assert store_home({"NBAGENT_HOME": "~/kept"}) == Path.home() / "kept"
