@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -128,7 +129,11 @@ def configure(**values: Any) -> None:
 
 def effective(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
     """The settings that hold now."""
-    values = {origin.name: origin.value for origin in origins(environ, folder)}
+    found = {origin.name: origin for origin in origins(environ, folder)}
+    values = {name: origin.value for name, origin in found.items()}
+    if found["max_turns"].source == "default":
+        # Who lowers only the ceiling means both.
+        values["max_turns"] = min(values["max_turns"], values["ceiling"])
     settings = Settings(**values)
     check_limits(settings.max_turns, settings.ceiling)
     return settings
@@ -157,7 +162,13 @@ def store_home(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
     environ = os.environ if environ is None else environ
     chosen = environ.get("NBAGENT_HOME")
-    return Path(chosen).expanduser() if chosen else Path.cwd() / ".nbagent"
+    return Path(chosen).expanduser() if chosen else _first_folder() / ".nbagent"
+
+
+@cache
+def _first_folder() -> Path:
+    # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
+    return Path.cwd()
 
 
 def check_limits(max_turns: int, ceiling: int) -> None:

@@ -240,9 +240,10 @@ def _merged(options: RunOptions, parent: RunRecord | None) -> RunOptions:
 
 
 def _limits(options: RunOptions, settings: Settings) -> Limits:
+    ceiling = options.ceiling or settings.ceiling
     limits = Limits(
-        max_turns=options.max_turns or settings.max_turns,
-        ceiling=options.ceiling or settings.ceiling,
+        max_turns=options.max_turns or min(settings.max_turns, ceiling),
+        ceiling=ceiling,
         loop_limit=options.loop_limit or settings.loop_limit,
         max_total_tokens=options.max_total_tokens or settings.max_total_tokens,
         max_cost_usd=(
