@@ -164,7 +164,9 @@ async def whole_response(
 def _built_in() -> frozenset[str]:
     # The files are read, not imported: listing names must not load every adapter.
     here = Path(__file__).parent
-    return frozenset(path.stem for path in here.glob("*.py") if b"\nPROVIDER" in path.read_bytes())
+    files = {path.stem: path for path in here.glob("*.py")}
+    files |= {path.parent.name: path for path in here.glob("*/__init__.py")}
+    return frozenset(name for name, path in files.items() if b"\nPROVIDER" in path.read_bytes())
 
 
 @cache

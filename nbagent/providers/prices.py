@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> fl
     return float(calc_price(tokens, model, **where).total_price)
 
 
+@lru_cache(maxsize=64)
 def _is_local(base_url: str | None) -> bool:
     if not base_url:
         return False

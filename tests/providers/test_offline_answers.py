@@ -23,7 +23,7 @@ from demo_talk import (
 from nbagent.contracts.canonical import canonical_json
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.providers.offline_rules import decide
+from nbagent.providers.offline.rules import decide
 
 COMPARED: list[tuple[str, list[str], list[str]]] = [
     ("Which of Oslo and Bergen is larger?", ["**Oslo** is larger: 709,037 against 291,940"], []),

@@ -8,7 +8,7 @@ import pytest
 
 from nbagent.contracts.canonical import canonical_json
 from nbagent.contracts.chat import ChatRequest, Message, TextPart, ToolCall, ToolSpec
-from nbagent.providers.offline_rules import decide
+from nbagent.providers.offline.rules import decide
 
 WORDS = [
     "Oslo",

@@ -1,6 +1,6 @@
 """What the demo model knows about English: stems, words that go together, values in a text.
 
-Knows no tool and no schema; those are in `offline_arguments`.
+Knows no tool and no schema; those are in `arguments`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`nbagent.offline.script([...])`: a model that answers what it was told to, for tests and demos.
 
-Owns the steps of a script and their order. How a step becomes a stream is in `offline_stream`.
+Owns the steps of a script and their order. How a step becomes a stream is in `stream`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError
 from nbagent.providers.base import whole_response
-from nbagent.providers.offline_stream import Answer, play
+from nbagent.providers.offline.stream import Answer, play
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from decimal import Decimal, DecimalException
 from typing import Any
 
 from nbagent.contracts.chat import ToolSpec
-from nbagent.providers.offline_words import Candidate, after_colon, candidates
+from nbagent.providers.offline.words import Candidate, after_colon, candidates
 
 _MOST_WORDS = 5_000
 _USUAL_WORDS = 400

@@ -1,6 +1,6 @@
 """How the demo model takes a tool's arguments from a prompt, by the tool's JSON Schema.
 
-Reads schemas and the values that `offline_words` found; decides nothing about which tool.
+Reads schemas and the values that `words` found; decides nothing about which tool.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import canonical_json, load_json
 from nbagent.contracts.chat import ToolSpec
-from nbagent.providers.offline_schema import (
+from nbagent.providers.offline.schema import (
     FREE_TEXT,
     KINDS,
     Parameter,
@@ -23,7 +23,7 @@ from nbagent.providers.offline_schema import (
     role_of,
     suited,
 )
-from nbagent.providers.offline_words import (
+from nbagent.providers.offline.words import (
     Candidate,
     after_colon,
     phrases,

@@ -1,7 +1,7 @@
 """What the demo model does next: which of the tools the prompt asks for, or the answer.
 
-The arguments come from `offline_arguments`, the words of the answer from `offline_answers` and
-`offline_talk`. The same request always gives the same decision.
+The arguments come from `arguments`, the words of the answer from `answers` and
+`talk`. The same request always gives the same decision.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
-from nbagent.providers.offline_answers import answer, asks_to_compare
-from nbagent.providers.offline_arguments import Filled, fill, forced_arguments
-from nbagent.providers.offline_results import (
+from nbagent.providers.offline.answers import answer, asks_to_compare
+from nbagent.providers.offline.arguments import Filled, fill, forced_arguments
+from nbagent.providers.offline.results import (
     Exchange,
     Made,
     call_key,
     read_conversation,
     values_for,
 )
-from nbagent.providers.offline_schema import Parameter, parameters_of, preference
-from nbagent.providers.offline_talk import by_itself, introduction, long_text
-from nbagent.providers.offline_words import (
+from nbagent.providers.offline.schema import Parameter, parameters_of, preference
+from nbagent.providers.offline.talk import by_itself, introduction, long_text
+from nbagent.providers.offline.words import (
     GENERIC_VERBS,
     LISTING_VERBS,
     WRITING_VERBS,

@@ -1,7 +1,7 @@
 """The `offline` provider: models without network, key or server, and `nbagent.offline`.
 
-`offline:demo` follows visible rules (`offline_rules`); `script([...])` plays what it was given
-(`offline_script`). This module only joins them to the client's interface.
+`offline:demo` follows visible rules (`rules`); `script([...])` plays what it was given
+(`scripted`). This module only joins them to the client's interface.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.base import Provider, whole_response
-from nbagent.providers.offline_rules import Decision, Wish, decide
-from nbagent.providers.offline_script import (
+from nbagent.providers.offline.rules import Decision, Wish, decide
+from nbagent.providers.offline.scripted import (
     Script,
     Step,
     call,
@@ -38,7 +38,7 @@ from nbagent.providers.offline_script import (
     step,
     text,
 )
-from nbagent.providers.offline_stream import Answer, play
+from nbagent.providers.offline.stream import Answer, play
 
 __all__ = [
     "PROVIDER",

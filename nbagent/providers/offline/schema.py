@@ -1,6 +1,6 @@
 """A tool's JSON Schema as parameters, and how well a value of a prompt suits one of them.
 
-Reads schemas; puts nothing together. That is `offline_arguments`.
+Reads schemas; puts nothing together. That is `arguments`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from nbagent.contracts.chat import ToolSpec
-from nbagent.providers.offline_words import Candidate, stem, stems, words
+from nbagent.providers.offline.words import Candidate, stem, stems, words
 
 _ID = frozenset(words("id key ref reference uuid sku token code number identifier"))
 _CODES = frozenset(words("currency country language airport unit from to base quote"))

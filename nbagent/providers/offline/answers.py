@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.providers.offline_compare import Figure, figure, formatted, verdicts, wants_order
-from nbagent.providers.offline_compare import asks_to_compare as asks_to_compare
-from nbagent.providers.offline_results import Made
-from nbagent.providers.offline_words import related, stem, stems, words
+from nbagent.providers.offline.compare import Figure, figure, formatted, verdicts, wants_order
+from nbagent.providers.offline.compare import asks_to_compare as asks_to_compare
+from nbagent.providers.offline.results import Made
+from nbagent.providers.offline.words import related, stem, stems, words
 
 _MOST_ROWS = 20
 _LONGEST = 1_500

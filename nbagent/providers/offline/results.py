@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import canonical_json, json_object, load_json
 from nbagent.contracts.chat import Message, ToolSpec
-from nbagent.providers.offline_schema import Parameter
-from nbagent.providers.offline_words import abbreviates, related, stem, stems, words
+from nbagent.providers.offline.schema import Parameter
+from nbagent.providers.offline.words import abbreviates, related, stem, stems, words
 
 _MOST_VALUES = 8
 _DEEPEST = 6
