@@ -1,0 +1,244 @@
+"""What `%%agent` and `%agent` do: read the line, render the cell, start the run, say how it ended.
+
+One of three doors to the session; it decides nothing about a run. `magics` imports it when one of
+the two is first used.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from nbagent import agent as handles
+from nbagent import runtime, settings
+from nbagent.agent import Run
+from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.secrets import redact, register
+from nbagent.notebook import doctor, listings, surface
+from nbagent.notebook.magics import Interrupt
+from nbagent.notebook.options import MagicOptions, help_text, parse, split_command
+from nbagent.notebook.template import render
+from nbagent.notebook.visible import visible
+from nbagent.session.live import at_work
+from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
+
+
+class Commands:
+    """The two magics in one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def execute(self, line: str, cell: str | None) -> None:
+        """Do what a cell (`%%agent`) or a line (`%agent`) says.
+
+        Raises:
+            NbagentError: it cannot be done, or the run failed.
+            Interrupt: an interrupt before there was a run, or a second one.
+        """
+        try:
+            if cell is None:
+                self._command(line)
+            else:
+                self._cell(line, cell)
+        except NbagentError as error:
+            # A server's or a tool's words are in it, and a terminal obeys control characters.
+            error.message = _one_line(error.message)
+            raise
+        except Interrupt:
+            raise
+        except KeyboardInterrupt as interrupt:
+            raise Interrupt(str(interrupt) or "interrupted; no run was started") from None
+        except Exception as error:
+            text = _one_line(f"{type(error).__name__}: {error}")
+            raise NbagentError(
+                f"nbagent itself failed: {text}; what was stored is kept, %agent doctor tells more",
+                code="E_INTERNAL",
+            ) from error
+
+    def _cell(self, line: str, cell: str) -> None:
+        options = parse(line)
+        if options.help:
+            print(help_text())
+            return
+        template = cell.removesuffix("\n")
+        rendered = render(template, self._evaluate)
+        child = options.continue_run is not None
+        ask = Ask(
+            prompt=rendered.prompt,
+            parts=rendered.parts,
+            template=template if rendered.expressions else None,
+            options=_run_options(options),
+            kind="continue" if child else "start",
+            parent_id=_parent(options.continue_run) if options.continue_run else None,
+        )
+        self._finish(ask, options.into)
+
+    def _finish(self, ask: Ask, into: str | None = None) -> None:
+        run = Run.started(ask)
+        if into is not None:
+            self._shell.user_ns[into] = run
+        try:
+            run.wait()
+        except KeyboardInterrupt:
+            raise Interrupt(
+                f"interrupted twice; run {run.id[:8]} ends by itself, %agent stop waits for that"
+            ) from None
+        run.raise_for_error()
+
+    def _evaluate(self, expression: str) -> object:
+        code = compile(expression, "<prompt>", "eval")
+        return eval(code, self._shell.user_global_ns, self._shell.user_ns)
+
+    def _command(self, line: str) -> None:
+        name, rest = split_command(line)
+        alone: dict[str, Callable[[], None]] = {
+            "tools": self._tools,
+            "stop": self._stop,
+            "doctor": self._doctor,
+            "help": self._help,
+        }
+        with_words: dict[str, Callable[[str], None]] = {
+            "models": self._models,
+            "show": self._show,
+            "resume": self._resume,
+            "config": self._config,
+        }
+        if name in with_words:
+            with_words[name](rest)
+        elif rest:
+            raise UsageError(f"%agent {name} stands alone; remove {rest!r}")
+        else:
+            alone[name]()
+
+    def _help(self) -> None:
+        print(help_text())
+
+    def _tools(self) -> None:
+        _say(listings.tools_text(self._shell.user_ns))
+
+    def _models(self, rest: str) -> None:
+        _say(listings.models_text(rest or None))
+
+    def _show(self, rest: str) -> None:
+        run_id = _found(_one_run("show", rest))
+        surface.show_again(handles.open_run(run_id).record)
+
+    def _resume(self, rest: str) -> None:
+        run_id = _found(_one_run("resume", rest))
+        self._finish(Ask(kind="resume", parent_id=run_id))
+
+    def _stop(self) -> None:
+        runs = at_work()
+        for run in runs:
+            run.stop()
+        for run in runs:
+            if run.task is not None:
+                runtime.wait(run.task, pump=surface.make_pump())
+        n = len(runs)
+        print(f"stopped {n} run{'s' * (n != 1)}" if n else "no run is at work")
+
+    def _config(self, rest: str) -> None:
+        changes = _assignments(rest)
+        if changes:
+            settings.configure(**changes)
+        _say(listings.settings_text())
+
+    def _doctor(self) -> None:
+        _say(doctor.report())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(visible(text).splitlines())
+
+
+def _say(text: str) -> None:
+    """Print with every key of the environment hidden, also one that no run has used yet."""
+    for variable, value in os.environ.items():
+        if variable.endswith("_API_KEY"):
+            register(value)
+    print(redact(text))
+
+
+def _run_options(options: MagicOptions) -> RunOptions:
+    return RunOptions(
+        model=options.model,
+        base_url=options.base_url,
+        system=options.system,
+        tools=options.tools,
+        tool_choice=options.tool_choice,
+        max_turns=options.max_turns,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        stop_sequences=options.stop_sequences,
+        timeout_s=options.timeout_s,
+        session=options.session,
+        name=options.name,
+        tags=options.tags or (),
+        stream=False if options.no_stream else None,
+        quiet=bool(options.quiet),
+        raw=bool(options.raw),
+    )
+
+
+def _one_run(command: str, rest: str) -> str:
+    """The run that a command names; its name may have spaces, in quotes or not."""
+    if len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\"":
+        rest = rest[1:-1]
+    if rest.startswith("-") or " --" in rest:
+        raise UsageError(
+            f"%agent {command} takes a run and no options, not {rest!r}; with options write "
+            "nbagent.open_run('last').resume(max_turns=…)"
+        )
+    return rest or "last"
+
+
+def _found(ref: str) -> str:
+    """The id of a run; `last` is this kernel's last one, and in a fresh kernel the store's."""
+    if ref == "last" and (last := surface.last_run_id()) is not None:
+        return last
+    return current_store().find(ref)
+
+
+def _parent(ref: str) -> str:
+    """The run to go on with. Running a `--continue` cell again replaces what it added before.
+
+    So this is the run before the first one of the conversation that an earlier execution of this
+    cell added. What the present execution has added (a loop over `run_cell_magic`) stays.
+    """
+    run_id = _found(ref)
+    here = surface.here_cell()
+    if here is None or run_id.startswith(ref):
+        return run_id  # without a cell's id, or with a run's own, just this one is meant
+    store = current_store()
+    found, next_id = run_id, run_id
+    while next_id is not None and not surface.was_shown_here(next_id):
+        run = store.load(next_id)
+        next_id = run.parent_id
+        if run.kind == "continue" and run.cell_id == here and next_id is not None:
+            found = next_id
+    return found
+
+
+def _assignments(rest: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise UsageError(f"%agent config: {error}; close the quote") from None
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(
+                f"%agent config takes NAME=VALUE, not {word!r}; NAME= takes a value back, "
+                "and a value with spaces stands in quotes"
+            )
+        if name in changes:
+            raise UsageError(f"{name} is set twice; keep one of them")
+        changes[name] = value or None
+    return changes

@@ -1,0 +1,78 @@
+"""Rows about the first seconds: importing, loading the extension, the first request of a kernel."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import start_new_kernel
+from measure import Row, child, log_of
+
+_IMPORT = """
+import time
+began = time.process_time()
+import nbagent
+print((time.process_time() - began) * 1000)
+"""
+_LOAD = """
+import time, warnings
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+began = time.process_time()
+shell.run_line_magic("load_ext", "nbagent")
+print((time.process_time() - began) * 1000)
+"""
+_CELL = "%%agent --model openai:gpt-5.4 --base-url {url}\nTake all steps."
+
+
+def rows(server: str, *, quick: bool) -> Iterator[Row]:
+    """All of them."""
+    times = 1 if quick else 7
+    import_ms = min(float(child("-c", _IMPORT)) for _ in range(times))
+    yield Row("import nbagent, CPU", "≤ 60 ms", f"{import_ms:.0f} ms", import_ms, 60.0)
+    load_ms = min(float(child("-c", _LOAD)) for _ in range(times))
+    yield Row(
+        "%load_ext nbagent after IPython, CPU",
+        "≤ 200 ms",
+        f"{load_ms:.0f} ms",
+        load_ms,
+        200.0,
+        note="`import nbagent` included",
+    )
+    found = [_first_request(server) for _ in range(1 if quick else 5)]
+    first_s = min(found)
+    yield Row(
+        "first request of a fresh kernel, from the start of the cell",
+        "≤ 0.7 s",
+        f"{first_s:.2f} s, median {statistics.median(found):.2f}",
+        first_s,
+        0.7,
+        note="from execute_request to the server, after %load_ext",
+    )
+
+
+def _first_request(server: str) -> float:
+    manager, client = start_new_kernel(stderr=subprocess.DEVNULL)
+    try:
+        _execute(client, "%load_ext nbagent")
+        log_of(server)
+        began = time.time()
+        _execute(client, _CELL.format(url=f"{server}/turns-1/v1"))
+        return log_of(server)["came"][0] - began
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def _execute(client: BlockingKernelClient, code: str) -> None:
+    reply = client.execute_interactive(code, timeout=60, output_hook=_leave)
+    content = reply["content"]
+    if content["status"] != "ok":
+        raise RuntimeError(f"{code!r} failed: {content['ename']}: {content['evalue']}")
+
+
+def _leave(message: object) -> None:
+    """What the cell shows is not looked at."""

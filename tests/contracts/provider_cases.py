@@ -1,0 +1,74 @@
+"""What each provider brings for the contract tests: a client whose server plays given answers.
+
+A new provider adds one entry to CASES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from servers.model_server import ModelServer, Reply
+
+from nbagent.contracts.chat import ProviderConfig
+from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.secrets import SecretKey
+from nbagent.providers import offline
+from nbagent.providers.base import find_provider
+
+CANARY = "sk-canary-0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer that the provider's server (or script) shall give."""
+
+    text: str = ""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    """Internal names."""
+    slow: bool = False
+    """Never ends by itself."""
+    broken: bool = False
+    """Breaks after the text."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A client that is ready, and the name of its model."""
+
+    client: ChatClient
+    model: str
+
+
+Opener = Callable[[list[Said]], AbstractContextManager[Case]]
+
+
+@contextmanager
+def _openai(answers: list[Said]) -> Generator[Case]:
+    def reply(said: Said) -> Reply:
+        calls = [(name.replace(".", "__"), arguments) for name, arguments in said.calls]
+        pause = 30.0 if said.slow else 0.0
+        return Reply(text=said.text, calls=calls, between_s=pause, cut=said.broken)
+
+    with ModelServer([reply(said) for said in answers]) as server:
+        config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+        yield Case(find_provider("openai").open(config), "little")
+
+
+@contextmanager
+def _offline(answers: list[Said]) -> Generator[Case]:
+    def step(said: Said) -> offline.Step:
+        if said.broken:
+            return offline.cut(said.text)
+        calls = [offline.call(name, arguments) for name, arguments in said.calls]
+        pause = 30_000.0 if said.slow else 0.0
+        return offline.step(text=said.text, calls=calls, delay_ms=pause)
+
+    script = offline.script([step(said) for said in answers])
+    client = find_provider("offline").open(ProviderConfig(api_key=SecretKey(CANARY)))
+    yield Case(client, script.model_id.partition(":")[2])
+
+
+CASES: dict[str, Opener] = {"openai": _openai, "offline": _offline}

@@ -1,0 +1,144 @@
+"""What holds for every provider that is discovered, whatever its wire looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from provider_cases import CANARY, CASES, Case, Opener, Said
+
+from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, Message, ToolSpec
+from nbagent.contracts.errors import CODES, ModelError
+from nbagent.providers.base import provider_names
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = (ToolSpec(name="geo.population", parameters=CITY), ToolSpec(name="area", parameters=CITY))
+CALLS = (("geo.population", {"city": "Oslo"}), ("area", {"city": "Bergen"}))
+
+
+@pytest.fixture(params=provider_names())
+def opened(request: pytest.FixtureRequest) -> Opener:
+    assert request.param in CASES, f"provider {request.param} brings no case for its contract"
+    return CASES[request.param]
+
+
+def request_for(case: Case, *, tools: tuple[ToolSpec, ...] = ()) -> ChatRequest:
+    messages = (Message.of("user", "How many people live in Oslo?"),)
+    return ChatRequest(model=case.model, messages=messages, system_prompt="Be brief.", tools=tools)
+
+
+def played(opened: Opener, said: Said, work: Callable[[Case], Coroutine[Any, Any, Any]]) -> Any:
+    """Let a provider give one answer to `work`."""
+
+    async def run(case: Case) -> Any:
+        try:
+            return await work(case)
+        finally:
+            await case.client.close()
+
+    with opened([said]) as case:
+        return asyncio.run(run(case))
+
+
+async def chunks_of(case: Case, request: ChatRequest) -> list[ChatChunk]:
+    async with aclosing(case.client.chat_stream(request)) as stream:
+        return [chunk async for chunk in stream]
+
+
+def test_the_last_chunk_alone_has_the_whole_response(opened: Opener) -> None:
+    chunks = played(opened, Said("Oslo has many."), lambda c: chunks_of(c, request_for(c)))
+    assert [chunk.done for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    response: ChatResponse = chunks[-1].response
+    assert "".join(chunk.content for chunk in chunks) == response.message.text == "Oslo has many."
+    assert response.finish_reason == "stop"
+    assert response.message.role == "assistant"
+
+
+def test_calls_come_back_under_their_own_names_with_distinct_ids(opened: Opener) -> None:
+    said = Said(calls=CALLS)
+    chunks = played(opened, said, lambda c: chunks_of(c, request_for(c, tools=TOOLS)))
+    response: ChatResponse = chunks[-1].response
+    calls = response.message.tool_calls
+    assert [(call.name, call.arguments) for call in calls] == list(CALLS)
+    assert len({call.id for call in calls}) == len(calls)
+    assert response.finish_reason == "tool_calls"
+    pieces: dict[int, str] = {}
+    for chunk in chunks:
+        if (delta := chunk.tool_call_delta) is not None:
+            pieces[delta.index] = pieces.get(delta.index, "") + delta.arguments
+    assert [pieces[i] for i in sorted(pieces)] == [call.arguments_raw for call in calls]
+
+
+def test_chat_gives_what_the_stream_gives(opened: Opener) -> None:
+    async def both(case: Case) -> tuple[ChatResponse, ChatResponse | None]:
+        request = request_for(case, tools=TOOLS)
+        whole = await case.client.chat(request)
+        return whole, (await chunks_of(case, request))[-1].response
+
+    async def run(case: Case) -> Any:
+        try:
+            return await both(case)
+        finally:
+            await case.client.close()
+
+    said = Said("One moment.", calls=CALLS[:1])
+    with opened([said, said]) as case:
+        whole, streamed = asyncio.run(run(case))
+    assert whole.message.text == streamed.message.text
+    assert [c.arguments for c in whole.message.tool_calls] == [
+        c.arguments for c in streamed.message.tool_calls
+    ]
+    assert whole.finish_reason == streamed.finish_reason
+
+
+def test_usage_counts_add_up(opened: Opener) -> None:
+    chunks = played(opened, Said("Oslo has many."), lambda c: chunks_of(c, request_for(c)))
+    usage = chunks[-1].response.usage
+    assert usage is not None
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert 0 <= usage.cached_tokens <= usage.prompt_tokens
+    assert 0 <= usage.reasoning_tokens <= usage.completion_tokens
+
+
+def test_a_broken_stream_is_a_model_error_after_its_text(opened: Opener) -> None:
+    seen: list[str] = []
+
+    async def work(case: Case) -> None:
+        async with aclosing(case.client.chat_stream(request_for(case))) as stream:
+            async for chunk in stream:
+                seen.append(chunk.content)
+                assert not chunk.done
+
+    with pytest.raises(ModelError) as caught:
+        played(opened, Said("Oslo has", broken=True), work)
+    assert caught.value.code in CODES - {"UNKNOWN"}
+    assert "".join(seen) == "Oslo has"
+
+
+def test_a_cancelled_request_ends_at_once(opened: Opener) -> None:
+    async def work(case: Case) -> float:
+        task = asyncio.ensure_future(chunks_of(case, request_for(case)))
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
+
+    assert played(opened, Said("many words in a row here", slow=True), work) < 5
+
+
+def test_no_client_shows_its_key(opened: Opener) -> None:
+    with opened([]) as case:
+        assert CANARY not in repr(case.client) + str(vars(case.client))
+        asyncio.run(case.client.close())
+
+
+def test_models_can_be_listed(opened: Opener) -> None:
+    models = played(opened, Said(), lambda case: case.client.list_models())
+    assert models
+    assert all(model.id for model in models)
