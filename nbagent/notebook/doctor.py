@@ -15,7 +15,7 @@ from nbagent.notebook import kernel
 from nbagent.providers.base import find_provider, provider_names
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.session.stores import current_store
-from nbagent.settings import effective, store_home
+from nbagent.settings import effective, origins, store_home
 
 _PACKAGES = [
     "ipython",
@@ -33,8 +33,8 @@ _PACKAGES = [
 
 
 def report() -> str:
-    """The report, one fact a line."""
-    rows = [*_versions(), *_kernel(), *_models(), *_store()]
+    """The report, one fact a line. What cannot be found out is said in its line."""
+    rows = [*_versions(), *kernel.kernel_facts().items(), *_model(), *_keys(), *_store()]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
@@ -49,39 +49,50 @@ def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return "(not here)"
+        return "(not installed)"
 
 
-def _kernel() -> list[tuple[str, str]]:
-    return list(kernel.kernel_facts().items())
-
-
-def _models() -> list[tuple[str, str]]:
-    settings = effective()
-    keys = [
-        variable
-        for name in provider_names()
-        for variable in find_provider(name).key_variables
-        if os.environ.get(variable, "").strip()
-    ]
+def _model() -> list[tuple[str, str]]:
+    """What a cell without --model asks, and why."""
+    try:
+        settings = effective()
+    except NbagentError as error:
+        return [("settings", str(error))]
     if settings.model is not None:
-        model = f"{qualified(settings.model)} (from the settings)"
+        source = next(origin.source for origin in origins() if origin.name == "model")
+        model, why = qualified(settings.model), f"set by {source}"
     else:
         choice = choose_model(os.environ, settings.base_url)
-        model = f"{choice.model_id}: {choice.why}"
-    return [
-        ("model", model),
-        ("keys", f"{', '.join(dict.fromkeys(keys))} (set; not shown)" if keys else "none set"),
-    ]
+        model, why = choice.model_id, choice.why
+    rows = [("model", f"{model} ({why}); another with %%agent --model PROVIDER:MODEL")]
+    if settings.base_url is not None:
+        rows.append(("server", settings.base_url))
+    return rows
+
+
+def _keys() -> list[tuple[str, str]]:
+    providers = [find_provider(name) for name in provider_names()]
+    known = list(dict.fromkeys(v for provider in providers for v in provider.key_variables))
+    present = [variable for variable in known if os.environ.get(variable, "").strip()]
+    if present:
+        return [("keys", f"{', '.join(present)} (set; the text is never shown)")]
+    return [("keys", f"none; {', '.join(known)} are read from the environment")]
 
 
 def _store() -> list[tuple[str, str]]:
     try:
         store = current_store()
+        kept = [_counted(n, name) for name, n in store.counts().items()]
+        size = store.size_bytes() / 1e6
     except NbagentError as error:
         return [("store", f"{store_home()}: {error}")]
-    counts = ", ".join(f"{n:,} {name}" for name, n in store.counts().items())
-    rows = [("store", f"{store_home()}, {store.size_bytes() / 1e6:.1f} MB, {counts}")]
+    place = store_home() if store.path is not None else "in memory only"
+    rows = [("store", f"{place}: {', '.join(kept)}, {size:.1f} MB")]
     if store.warning:
         rows.append(("warning", store.warning))
     return rows
+
+
+def _counted(n: int, table: str) -> str:
+    words = table.replace("_", " ")
+    return f"{n:,} {words[:-1] if n == 1 else words}"

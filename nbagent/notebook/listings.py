@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbagent.contracts.chat import ModelInfo, ProviderConfig, ToolSpec
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.ports import ToolContext
-from nbagent.providers.base import find_provider, provider_names
+from nbagent.providers.base import Provider, find_provider, provider_names
+from nbagent.providers.choice import choose_model
 from nbagent.runtime import Courier, engine_loop
 from nbagent.settings import effective, origins
 from nbagent.tools.functions import FunctionHost
@@ -65,19 +66,38 @@ def models_text(provider: str | None) -> str:
 
 def _models_of(name: str, *, asked: bool) -> list[str]:
     found = find_provider(name)
-    base_url = effective().base_url
-    config = found.resolve(ProviderConfig(base_url=base_url), os.environ)
+    config = found.resolve(ProviderConfig(base_url=_server()), os.environ)
     if found.needs_key and config.api_key is None and config.base_url == found.default_base_url:
-        return [f"{name}: no key; set {' or '.join(found.key_variables)}"]
-    listing = found.open(config).list_models()
-    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(listing, _LIST_S), engine_loop())
+        variables = " or ".join(found.key_variables)
+        return [f"{name}: no key; set {variables} in the environment before the kernel starts"]
+    future = asyncio.run_coroutine_threadsafe(_listed(found, config), engine_loop())
     try:
         models = future.result()
-    except (NbagentError, TimeoutError) as error:
-        if asked and isinstance(error, NbagentError):
+    except TimeoutError:
+        return [f"{name}: no answer within {_LIST_S:g} s from {config.base_url}"]
+    except NbagentError as error:
+        if asked:
             raise
-        return [f"{name}: {error or 'no answer'}"]
+        return [f"{name}: {error}"]
+    finally:
+        future.cancel()
     return [_model_line(name, model) for model in models] or [f"{name}: lists no models"]
+
+
+def _server() -> str | None:
+    """The server that a run would ask: the settings', or a local one that was found."""
+    settings = effective()
+    if settings.base_url is None and settings.model is None:
+        return choose_model(os.environ).base_url
+    return settings.base_url
+
+
+async def _listed(provider: Provider, config: ProviderConfig) -> Sequence[ModelInfo]:
+    client = provider.open(config)
+    try:
+        return await asyncio.wait_for(client.list_models(), _LIST_S)
+    finally:
+        await client.close()
 
 
 def _model_line(provider: str, model: ModelInfo) -> str:
@@ -91,4 +111,5 @@ def settings_text() -> str:
     rows = [(o.name, "not set" if o.value is None else repr(o.value), o.source) for o in origins()]
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
-    return "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)
+    table = "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)
+    return f"{table}\n\n%agent config NAME=VALUE sets one for this kernel, NAME= takes it back"

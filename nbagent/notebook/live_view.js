@@ -78,6 +78,11 @@ function callWords(call) {
   return h("code", "", h("span", "nba-call", call.name), `(${call.arguments})`, end ? end() : null);
 }
 
+/** @param {Turn} turn */
+function firstWords(turn) {
+  return turn.text.text.trimStart().slice(0, LINE_CHARS);
+}
+
 /** A turn's line. @param {Turn} turn */
 function summaryLine(turn) {
   const { calls, more, text, error } = turn.summary;
@@ -85,9 +90,7 @@ function summaryLine(turn) {
   if (more) words.push(h("span", "", `and ${more} more`));
   if (text) words.push(h("span", "nba-first", text));
   if (error) words.push(h("span", "nba-err", `✕ ${error}`));
-  if (!words.length && turn.phase === "running") {
-    words.push(h("span", "nba-first", turn.text.text.trimStart().slice(0, LINE_CHARS)));
-  }
+  if (!words.length && turn.phase === "running") words.push(h("span", "nba-first", firstWords(turn)));
   if (!words.length) words.push(h("span", "nba-aside", "no text"));
   return words.flatMap((word, i) => (i ? [document.createTextNode("\u00a0 \u00a0"), word] : [word]));
 }
@@ -177,7 +180,11 @@ function sections(turn, state, shared) {
 function foldable(shared, key, name, summary, body) {
   const details = /** @type {HTMLDetailsElement} */ (h("details", name));
   const line = h("summary", "", ...summary);
-  line.addEventListener("click", () => shared.touched.set(key, !details.open));
+  line.addEventListener("click", () => {
+    shared.touched.set(key, !details.open);
+    // The saved picture that takes this view's place keeps it so.
+    shared.send({ kind: "fold", key, open: !details.open });
+  });
   details.append(line, ...body);
   details.open = shared.touched.get(key) ?? false;
   return details;
@@ -236,7 +243,7 @@ function createTurn(shared, id) {
     details,
     /** @param {Turn} turn @param {State} state */
     patch(turn, state) {
-      const now = JSON.stringify([turn.summary, turn.phase]);
+      const now = JSON.stringify([turn.summary, turn.phase, turn.phase === "running" && firstWords(turn)]);
       if (now !== sig) {
         sig = now;
         sum.replaceChildren(...summaryLine(turn));

@@ -77,6 +77,8 @@ class PlainPrinter:
         self._line(f"… Running · {visible(run.model)}")
         if words := offline_words(run.model):
             self._line(words)
+        for text in run.notices:
+            self._line(f"     note: {visible(text)}")
 
     def _line(self, text: str) -> None:
         self._break()

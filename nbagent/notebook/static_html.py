@@ -6,7 +6,7 @@ Reads well with all styles stripped. Everything that a model or a tool wrote is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -27,10 +27,10 @@ _KINDS = (("model", "model"), ("tool", "tools"), ("wait", "waiting for you"), ("
 _VOID = ("br", "hr")
 
 
-def bundle(state: ViewState) -> dict[str, str]:
+def bundle(state: ViewState, *, unfolded: Collection[str] = ()) -> dict[str, str]:
     """The picture as a display bundle. Never `application/json`: it would outrank the HTML."""
     return {
-        "text/html": html(state),
+        "text/html": html(state, unfolded=unfolded),
         "text/markdown": markdown(state),
         "text/plain": plain(state),
     }
@@ -45,15 +45,19 @@ def style() -> str:
     return re.sub(r"\s*([{};,>])\s*", r"\1", text).strip()
 
 
-def html(state: ViewState) -> str:
-    """The picture as nested `<details>`."""
+def html(state: ViewState, *, unfolded: Collection[str] = ()) -> str:
+    """The picture as nested `<details>`.
+
+    Args:
+        unfolded: what a person has open: ids of turns, `C01/request`.
+    """
     pieces = [
         f"<style>{style()}</style>",
         '<div class="nba-run">',
         _head(state),
         _bar(state),
         _line("nba-offline", state["offline"]),
-        *(_turn(turn, state) for turn in state["turns"]),
+        *(_turn(turn, state, unfolded) for turn in state["turns"]),
         *(_line("nba-notice", f"note: {notice}") for notice in state["notices"]),
         _answer(state),
         _line("nba-error", f"✕ {state['error']}" if state["error"] else ""),
@@ -93,12 +97,16 @@ def _bar(state: ViewState) -> str:
     return f'<div class="nba-bar" title="{escape(state["bar_words"])}">{pieces}</div>'
 
 
-def _turn(turn: TurnView, state: ViewState) -> str:
+def _open(key: str, unfolded: Collection[str]) -> str:
+    return " open" if key in unfolded else ""
+
+
+def _turn(turn: TurnView, state: ViewState, unfolded: Collection[str]) -> str:
     return (
-        f'<details class="nba-turn"><summary><code class="nba-id">{escape(turn["id"])}</code> '
+        f'<details class="nba-turn"{_open(turn["id"], unfolded)}><summary><code class="nba-id">{escape(turn["id"])}</code> '
         f'<span class="nba-sum">{_summary(turn)}</span> '
         f'<span class="nba-num">{escape(turn["numbers"])}</span></summary>\n'
-        f'<div class="nba-body">{_body(turn, state)}</div></details>'
+        f'<div class="nba-body">{_body(turn, state, unfolded)}</div></details>'
     )
 
 
@@ -124,12 +132,13 @@ def _call(call: CallWords) -> str:
     )
 
 
-def _body(turn: TurnView, state: ViewState) -> str:
+def _body(turn: TurnView, state: ViewState, unfolded: Collection[str]) -> str:
     pieces: list[str] = [_line("nba-lab", turn["who"])]
     if turn["reasoning"]["text"]:
         pieces.append(_line("nba-lab", "reasoning"))
-        pieces.append(f'<blockquote class="nba-think">{escape(turn["reasoning"]["text"])}')
-        pieces.append(f"{_line('nba-note', turn['reasoning']['note'])}</blockquote>")
+        note = _line("nba-note", turn["reasoning"]["note"])
+        thought = escape(turn["reasoning"]["text"])
+        pieces.append(f'<blockquote class="nba-think">{thought}{note}</blockquote>')
     if turn["id"] == state["answer"]:
         pieces.append(_line("nba-lab", "text · the answer below"))
     elif turn["tree"]:
@@ -139,7 +148,7 @@ def _body(turn: TurnView, state: ViewState) -> str:
     pieces += [_card(tool) for tool in turn["tools"]]
     pieces += [_line("nba-notice", f"note: {notice}") for notice in turn["notices"]]
     pieces.append(_line("nba-error", f"✕ {turn['error']}" if turn["error"] else ""))
-    pieces.append(_request(turn["request"]))
+    pieces.append(_request(turn["request"], _open(f"{turn['id']}/request", unfolded)))
     return "\n".join(piece for piece in pieces if piece)
 
 
@@ -174,7 +183,7 @@ def _card(tool: ToolView) -> str:
     )
 
 
-def _request(request: RequestView) -> str:
+def _request(request: RequestView, is_open: str) -> str:
     if not request["words"]:
         return ""
     rows = "".join(
@@ -196,7 +205,7 @@ def _request(request: RequestView) -> str:
         rows += f"<tr><th>system prompt</th><td><pre>{escape(request['system']['text'])}</pre>"
         rows += f"{note}</td></tr>"
     return (
-        f'<details class="nba-request"><summary class="nba-lab">{escape(request["words"])}'
+        f'<details class="nba-request"{is_open}><summary class="nba-lab">{escape(request["words"])}'
         f"</summary><table>{rows}</table></details>"
     )
 

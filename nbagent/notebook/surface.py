@@ -15,7 +15,7 @@ from typing import Any, cast
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from nbagent.contracts.events import Event, Notice, RunFinished
+from nbagent.contracts.events import Event, Notice, RunFinished, RunStarted
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord, packed
 from nbagent.notebook import kernel
@@ -49,12 +49,18 @@ class _Shown:
     def has(self, run_id: str) -> bool:
         return kernel.execution_id() == self.execution and run_id in self.runs
 
+    def forget(self) -> None:
+        self.execution, self.last_run = None, None
+        self.runs.clear()
+        self.views.clear()
+
 
 _shown = _Shown()
 
 
 def make_front() -> Front:
     """The front of an IPython: a kernel's, or a terminal's."""
+    _shown.forget()
     if kernel.in_kernel():
         kernel.prepare()
     return Front(
@@ -84,6 +90,11 @@ def last_run_id() -> str | None:
     return _shown.last_run
 
 
+def was_shown_here(run_id: str) -> bool:
+    """Whether the execution of the cell that is running now made or showed this run."""
+    return _shown.has(run_id)
+
+
 class NotebookSurface:
     """Shows runs in an IPython."""
 
@@ -107,9 +118,13 @@ class RawSink:
     name = "raw text"
 
     def handle(self, event: Event) -> None:
-        """Print the answer when it is whole; warnings go to stderr."""
-        if isinstance(event, RunFinished):
-            print(event.run.text)
+        """Print the answer when it is whole; what a person should know goes to stderr."""
+        if isinstance(event, RunStarted):
+            for text in event.run.notices:
+                print(text, file=sys.stderr)
+        elif isinstance(event, RunFinished):
+            if event.run.text:
+                print(event.run.text)
         elif isinstance(event, Notice) and event.level != "info":
             print(event.text, file=sys.stderr)
 
@@ -140,6 +155,7 @@ class WidgetSink:
         self._display_id = f"nbagent-{run.id}"
         self._controls = controls
         self._stays = effective().after_run == "live"
+        self._unfolded: set[str] = set()
         self._view, self._sink = live_view(LiveState(run), stays=self._stays)
         self._view.on_action(self._on_action)
         kernel.register(comm_id(self._view), self._view.act)
@@ -158,7 +174,7 @@ class WidgetSink:
 
     def _swap(self, run: RunRecord) -> None:
         display(
-            bundle(view_of(run)),
+            bundle(view_of(run), unfolded=frozenset(self._unfolded)),
             raw=True,
             display_id=self._display_id,
             update=True,
@@ -168,6 +184,10 @@ class WidgetSink:
     def _on_action(self, action: Action) -> None:
         if action.get("kind") == "stop":
             self._controls.stop()
+        elif action.get("kind") == "fold":
+            # What the person reads stays unfolded when the saved picture takes the view's place.
+            keep = self._unfolded.add if action.get("open") is True else self._unfolded.discard
+            keep(str(action.get("key")))
 
 
 def metadata_of(run: RunRecord) -> dict[str, Any]:

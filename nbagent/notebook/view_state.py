@@ -115,8 +115,9 @@ def status_of(record: RunRecord) -> Status:
         case "WaitingUser":
             if reason in ("answered", None):
                 return {"word": "Answered", "tone": "ok", "mark": "✓"}
+            most = record.limits.max_turns
             why = {
-                "max_turns": f": {record.limits.max_turns} turns",
+                "max_turns": f": {most} turn{'s' * (most != 1)}",
                 "loop_detected": ": the same calls again",
                 "budget": ": budget used up",
                 "length": ": answer cut at its length",

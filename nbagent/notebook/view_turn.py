@@ -51,6 +51,7 @@ RESULT_CHARS = 3_000
 _MESSAGE_CHARS = 600
 _SYSTEM_CHARS = 3_000
 _CALLS_IN_LINE = 4
+_WIDE = ("table", "pre")
 _IMAGES = 2
 _IMAGE_CHARS = 300_000
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -161,13 +162,19 @@ def summary_of(
     runs: Sequence[ToolRun], tree: Sequence[Node], error: ErrorInfo | None = None
 ) -> Summary:
     """A turn's line."""
-    words = "" if runs else one_line("".join(words_of(tree)), 110)
+    words = "" if runs else one_line("".join(words_of(_before_table(tree))), 110)
     return {
         "calls": [_call_words(run) for run in runs[:_CALLS_IN_LINE]],
         "more": max(0, len(runs) - _CALLS_IN_LINE),
         "text": words,
         "error": one_line(error_words(error), 110),
     }
+
+
+def _before_table(tree: Sequence[Node]) -> Sequence[Node]:
+    """What reads as a line: the text before the first table or listing, if there is any."""
+    wide = (i for i, node in enumerate(tree) if not isinstance(node, str) and node[0] in _WIDE)
+    return tree[: next(wide, None) or len(tree)]
 
 
 def _call_words(run: ToolRun) -> CallWords:

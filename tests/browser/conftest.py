@@ -1,4 +1,4 @@
-"""The browser of the browser tests: Debian's Chromium, driven by playwright."""
+"""The browser and the Jupyter server of the browser tests, and the figures that they report."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from jupyter_apps import OTHER_KERNELS, Server
 from playwright.sync_api import Browser, sync_playwright
 
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+_FIGURES = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +34,29 @@ def chromium(chromium_path: str) -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@pytest.fixture(scope="session")
+def server(chromium_path: str) -> Iterator[Server]:
+    """One Jupyter server for the session; it shows JupyterLab and Notebook 7."""
+    server = Server(OTHER_KERNELS)
+    try:
+        yield server.wait_until_up()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def figures(pytestconfig: pytest.Config) -> list[str]:
+    """Lines that are printed below the results."""
+    return pytestconfig.stash.setdefault(_FIGURES, [])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what was measured."""
+    if lines := config.stash.get(_FIGURES, []):
+        terminalreporter.section("measured in the browser and in kernels")
+        for line in lines:
+            terminalreporter.write_line(line)
