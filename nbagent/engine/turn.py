@@ -247,7 +247,8 @@ class Turn:
             details: dict[str, Any] = {"ceiling": limits.ceiling}
             return End("Failed", "max_turns", ErrorInfo("ENGINE_MAX_TURNS", text, details))
         if made >= limits.max_turns:
-            text = f"paused after {made} turns (max_turns); nothing is lost, {_RESUME}"
+            turns = f"{made} turn{'s' * (made != 1)}"
+            text = f"paused after {turns} (max_turns); nothing is lost, {_RESUME}"
             details = {"max_turns": limits.max_turns}
             return End("WaitingUser", "max_turns", ErrorInfo("ENGINE_MAX_TURNS", text, details))
         return End()

@@ -103,7 +103,8 @@ def _open(key: str, unfolded: Collection[str]) -> str:
 
 def _turn(turn: TurnView, state: ViewState, unfolded: Collection[str]) -> str:
     return (
-        f'<details class="nba-turn"{_open(turn["id"], unfolded)}><summary><code class="nba-id">{escape(turn["id"])}</code> '
+        f'<details class="nba-turn"{_open(turn["id"], unfolded)}><summary>'
+        f'<code class="nba-id">{escape(turn["id"])}</code> '
         f'<span class="nba-sum">{_summary(turn)}</span> '
         f'<span class="nba-num">{escape(turn["numbers"])}</span></summary>\n'
         f'<div class="nba-body">{_body(turn, state, unfolded)}</div></details>'

@@ -8,6 +8,7 @@ Chooses the form for each run, and swaps the live view for the saved picture at 
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -109,7 +110,13 @@ class NotebookSurface:
             return PlainPrinter(sys.stdout.write)
         if kernel.is_headless():
             return HeadlessSink()
-        return WidgetSink(run, controls)
+        try:
+            return WidgetSink(run, controls)
+        except Exception:
+            # A front end or kernel without working widgets: the picture at the end is better
+            # than nothing, and the run itself does not depend on it.
+            logging.getLogger("nbagent").debug("no live view", exc_info=True)
+            return HeadlessSink()
 
 
 class RawSink:
@@ -156,16 +163,25 @@ class WidgetSink:
         self._controls = controls
         self._stays = effective().after_run == "live"
         self._unfolded: set[str] = set()
+        self._failure: Exception | None = None
+        """What broke the live view; told when the saved picture is there."""
         self._view, self._sink = live_view(LiveState(run), stays=self._stays)
         self._view.on_action(self._on_action)
         kernel.register(comm_id(self._view), self._view.act)
         show_widget(self._view, display_id=self._display_id)
 
     def handle(self, event: Event) -> None:
-        """Feed the view; at the end let the saved picture take its place."""
-        self._sink.handle(event)
-        if isinstance(event, RunFinished) and not self._stays:
-            self._swap(event.run)
+        """Feed the view; at the end let the saved picture take its place, come what may."""
+        try:
+            if self._failure is None:
+                self._sink.handle(event)
+        except Exception as error:
+            self._failure = error
+        if isinstance(event, RunFinished):
+            if not self._stays:
+                self._swap(event.run)
+            if self._failure is not None:
+                raise self._failure
 
     def close(self) -> None:
         """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""

@@ -87,7 +87,11 @@ def _request_of(record: RunRecord, place: int) -> RequestView:
 
 def offline_words(model: str) -> str:
     """Says that no model answers, where none does."""
-    return f"{visible(model)} answers by rules, not by a model" if is_offline(model) else ""
+    if not is_offline(model):
+        return ""
+    if model == "offline:demo":
+        return f"{visible(model)} answers by rules, not by a model"
+    return f"{visible(model)} plays a script; no model is asked"
 
 
 def is_offline(model: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections import Counter
 from collections.abc import Generator
@@ -34,6 +35,10 @@ def close_stores() -> None:
     for store in _stores.values():
         store.close()
     _stores.clear()
+
+
+# Registered with the module, before the engine's thread is: so it runs after the runs have ended.
+atexit.register(close_stores)
 
 
 @contextmanager

@@ -270,9 +270,9 @@ class Reader:
         for row, end in self._lineage(self.run_row(run_id)):
             place = row["shared_messages"]
             count += self._c.execute(
-                "SELECT count(*) FROM turns WHERE run = ?1 AND CASE WHEN message_at >= 0 "
-                "THEN message_at + ?3 < ?2 ELSE n_messages <= ?2 END",
-                (row["n"], end, place),
+                "SELECT count(*) FROM turns WHERE run = :run AND CASE WHEN message_at >= 0 "
+                "THEN message_at + :place < :end ELSE n_messages <= :end END",
+                {"run": row["n"], "end": end, "place": place},
             ).fetchone()[0]
             if row["has_words"] and end > place:
                 break
@@ -287,18 +287,18 @@ class Reader:
                 raise UsageError("there is no run yet; run a cell with `%%agent` first")
             return found
         one = self._c.execute(
-            "SELECT run_id FROM runs WHERE run_id = ?1 OR name = ?1 "
-            "ORDER BY run_id = ?1 DESC, n DESC LIMIT 1",
-            (ref,),
+            "SELECT run_id FROM runs WHERE run_id = :ref OR name = :ref "
+            "ORDER BY run_id = :ref DESC, n DESC LIMIT 1",
+            {"ref": ref},
         ).fetchone()
         if one is not None:
             return one[0]
         # A range, so that the index on run_id serves: ids are hex digits, all below `g`.
         starts = rows(
             self._c,
-            "SELECT run_id, name, started_at FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' "
-            "ORDER BY n DESC LIMIT 6",
-            (ref.lower(),),
+            "SELECT run_id, name, started_at FROM runs WHERE run_id >= :ref "
+            "AND run_id < :ref || 'g' ORDER BY n DESC LIMIT 6",
+            {"ref": ref.lower()},
         )
         if len(starts) == 1:
             return starts[0]["run_id"]
@@ -317,8 +317,9 @@ class Reader:
     def last_run(self, session: str | None = None) -> str | None:
         """The run that began last."""
         row = self._c.execute(
-            "SELECT run_id FROM runs WHERE ?1 IS NULL OR session = ?1 ORDER BY n DESC LIMIT 1",
-            (session,),
+            "SELECT run_id FROM runs WHERE :session IS NULL OR session = :session "
+            "ORDER BY n DESC LIMIT 1",
+            {"session": session},
         ).fetchone()
         return None if row is None else row[0]
 
@@ -328,8 +329,8 @@ class Reader:
             self._c,
             "SELECT *, substr(prompt, 1, 200) AS head, "
             "(SELECT count(*) FROM turns WHERE run = runs.n) AS n_turns "
-            "FROM runs WHERE ?1 IS NULL OR session = ?1 ORDER BY n DESC LIMIT ?2",
-            (session, limit),
+            "FROM runs WHERE :session IS NULL OR session = :session ORDER BY n DESC LIMIT :limit",
+            {"session": session, "limit": limit},
         )
         return [self._summary(row) for row in found]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
@@ -14,19 +15,14 @@ from nbagent.providers.offline.words import related, stem, stems, words
 
 _MOST_ROWS = 20
 _LONGEST = 1_500
+_ALIKE = 0.75
 _PLAIN_KEYS = frozenset(words("id year zip code number phone port pin version isbn"))
 
 
 def answer(prompt: str, results: Sequence[Made], note: str = "") -> str:
     """State the results, compare them where the prompt asks for it, and say what failed."""
     good = [one for one in results if one.ok]
-    # A failure that a second try has mended is no news.
-    mended = {(one.name, one.turn) for one in good}
-    failed = [
-        one
-        for one in results
-        if not one.ok and not any(n == one.name and t > one.turn for n, t in mended)
-    ]
+    failed = [one for one in results if not one.ok and not _mended(one, good)]
     figures = _figures(prompt, good)
     blocks = verdicts(prompt, figures)
     if wants_order(prompt) and len(figures) > 1 and len(figures) == len(good):
@@ -40,6 +36,17 @@ def answer(prompt: str, results: Sequence[Made], note: str = "") -> str:
     if note:
         blocks.append(note)
     return "\n\n".join(block for block in blocks if block)
+
+
+def _mended(failed: Made, good: Sequence[Made]) -> bool:
+    """Whether a second try with nearly the same arguments worked: the failure is no news then."""
+    said = dump_json(failed.arguments).decode()
+    return any(
+        one.name == failed.name
+        and one.turn > failed.turn
+        and SequenceMatcher(None, said, dump_json(one.arguments).decode()).ratio() > _ALIKE
+        for one in good
+    )
 
 
 def _failure(one: Made) -> str:

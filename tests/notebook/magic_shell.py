@@ -1,0 +1,83 @@
+"""A real IPython in the test's own process, whose cells raise what they raised.
+
+There is no kernel in it: runs print plain lines, as in a terminal.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from nbagent.contracts.errors import NbagentError
+from nbagent.session.front import use_front
+from nbagent.session.stores import close_stores
+from nbagent.settings import configure, origins
+
+TOOLS = """
+@nbagent.tool
+def population(city: str) -> int:
+    "People living in a city."
+    return {"Oslo": 717_710, "Bergen": 291_940}[city]
+
+def area(city: str) -> float:
+    "Area of a city in square kilometres."
+    return 454.1
+"""
+
+
+class MagicShell(InteractiveShell):
+    """Raises the error of a cell, after it was shown."""
+
+    at_first: dict[str, Any]
+    """The names that it began with."""
+
+    def cell(self, *lines: str) -> Any:
+        """Run a cell; what its last expression was."""
+        result: Any = self.run_cell("\n".join(lines), store_history=True)
+        result.raise_error()
+        return result.result
+
+    def agent(self, line: str, *body: str) -> Any:
+        """Run an `%%agent` cell; the run that it leaves in `_run`."""
+        self.cell(f"%%agent {line}", *(body or ("Hello?",)))
+        return self.user_ns["_run"]
+
+    def refused(self, *lines: str) -> NbagentError:
+        """The error of a cell that has to fail with one of nbagent's."""
+        try:
+            self.cell(*lines)
+        except NbagentError as error:
+            return error
+        except Exception as error:
+            raise AssertionError("".join(traceback.format_exception(error))) from error
+        raise AssertionError(f"the cell did not fail: {lines}")
+
+
+def started_shell() -> MagicShell:
+    """The shell of this process."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = MagicShell.instance(config=config, colors="nocolor")
+    shell.at_first = dict(shell.user_ns)
+    return shell
+
+
+def begin(shell: MagicShell) -> None:
+    """Make it as new, with the extension loaded."""
+    # `reset` collects garbage each time, which takes as long as the tests do.
+    shell.user_ns.clear()
+    shell.user_ns.update(shell.at_first)
+    use_front(None)
+    shell.cell("%reload_ext nbagent", "import nbagent")
+
+
+def end() -> None:
+    """Forget what this process keeps from one run to the next."""
+    changed = [origin.name for origin in origins({}) if origin.source == "configure"]
+    if changed:
+        configure(**dict.fromkeys(changed))
+    close_stores()
+    use_front(None)

@@ -1,0 +1,168 @@
+"""`%agent COMMAND`: what each one answers, and that no answer holds a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from magic_shell import TOOLS, MagicShell
+from servers.model_server import ModelServer, Reply
+
+from nbagent import offline
+from nbagent.notebook.options import COMMANDS
+
+
+def test_every_command_answers(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
+    model = offline.script(["Hello."], name="kept")
+    shell.agent(f"-m {model.model_id} --quiet")
+    for command in COMMANDS:
+        if command.name != "resume":
+            shell.cell(f"%agent {command.name}")
+            assert capsys.readouterr().out.strip(), command
+
+
+def test_tools_lists_what_a_model_is_given(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.cell("%agent tools")
+    assert "@nbagent.tool" in capsys.readouterr().out
+    shell.cell(TOOLS)
+    shell.cell(
+        "@nbagent.tool(interruptible=False, idempotent=True)",
+        "def write(path: str, mode: str = 'w') -> None:",
+        "    'Write a file.'",
+    )
+    shell.cell("%agent tools")
+    printed = capsys.readouterr().out
+    assert "population(city: string)\n    People living in a city." in printed
+    assert "write(path: string, mode: string = …)" in printed
+    assert "finishes before a stop" in printed
+    assert "area" not in printed
+    shell.cell("%agent config tools=area", "%agent tools")
+    printed = capsys.readouterr().out
+    assert "area(city: string)" in printed
+
+
+def test_models_lists_those_of_the_server_and_the_scripts(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = offline.script(["Hello."], name="listed")
+    shell.cell("%agent models")
+    printed = capsys.readouterr().out
+    assert "offline:demo" in printed
+    assert made.model_id in printed
+    assert "openai: no key; set OPENAI_API_KEY or LLM_API_KEY" in printed
+    with ModelServer(models=["little", "large"]) as server:
+        monkeypatch.setenv("LLM_BASE_URL", server.url)
+        shell.cell("%agent models openai")
+        assert capsys.readouterr().out.splitlines() == ["openai:little", "openai:large"]
+    monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
+    shell.cell("%agent models")
+    printed = capsys.readouterr().out
+    assert "offline:demo" in printed
+    assert "openai: LLM_HTTP_ERROR" in printed
+    assert shell.refused("%agent models openai").code == "LLM_HTTP_ERROR"
+
+
+def test_show_shows_a_run_by_its_name_its_id_or_as_the_last(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = offline.script(["One.", "Two."])
+    first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'")
+    shell.agent(f"-m {model.model_id} --quiet")
+    for ref, text in {
+        "'my run'": "One.",
+        "my run": "One.",
+        first.id[:6]: "One.",
+        "": "Two.",
+    }.items():
+        shell.cell(f"%agent show {ref}")
+        assert text in capsys.readouterr().out
+    assert len(model.requests) == 2
+
+
+def test_stop_says_what_it_stopped(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.cell("%agent stop")
+    assert capsys.readouterr().out == "no run is at work\n"
+    model = offline.script([offline.delay(60), "too late"])
+    shell.user_ns["model"] = model
+    shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)", "%agent stop")
+    assert capsys.readouterr().out == "stopped 1 run\n"
+    assert shell.user_ns["run"].stop_reason == "stopped"
+
+
+def test_config_sets_shows_and_takes_back(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = offline.script(["Hello."])
+    shell.cell(f"%agent config model={model.model_id} system='Be brief.' temperature=0.5")
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("temperature"))
+    assert row.split() == ["temperature", "0.5", "configure"]
+    shell.agent("--temperature 1")
+    assert (model.requests[0].system_prompt, model.requests[0].temperature) == ("Be brief.", 1)
+    shell.cell("%agent config model= temperature=")
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert rows["model"].split()[1:] == ["not", "set", "default"]
+    assert rows["system"].endswith("configure")
+
+
+def test_doctor_says_what_was_found(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.cell("%agent doctor")
+    printed = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in printed.splitlines()}
+    assert "offline:demo (no key and no local server was found)" in rows["model"]
+    assert "none" in rows["keys"]
+    assert "0 runs" in rows["store"]
+    monkeypatch.setenv("LLM_MODEL", "little")
+    shell.agent("-m offline:demo --quiet")
+    shell.cell("%agent doctor")
+    printed = capsys.readouterr().out
+    assert "openai:little (set by environment)" in printed
+    assert "1 run, 1 turn, 0 tool runs, 2 messages" in printed
+
+
+def test_doctor_works_when_the_settings_and_the_store_do_not(
+    shell: MagicShell,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("NBAGENT_MAX_TURNS", "many")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "file" / "home"))
+    shell.cell("%agent doctor")
+    printed = capsys.readouterr().out
+    assert "NBAGENT_MAX_TURNS" in printed
+    assert "NOT KEPT ON DISK" in printed
+
+
+def test_key_is_in_no_output(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "sk-canary-0123456789abcdef"
+    monkeypatch.setenv("LLM_API_KEY", canary)
+    echo = {"error": {"message": f"wrong key {canary}"}}
+    refusal = Reply(status=401, error=echo)
+    with ModelServer([refusal, refusal, f"Your key is {canary}."]) as server:
+        monkeypatch.setenv("LLM_BASE_URL", f"{server.url}?key={canary}")
+        shell.cell("%agent doctor", "%agent config", "%agent tools", "%agent models", "%agent help")
+        shell.refused(f"%%agent -m openai:x --base-url {server.url}", "Hello?")
+        shell.agent(f"-m openai:x --base-url {server.url}", f"Is it {canary}?")
+        shell.cell("%agent show", "_run.messages")
+        assert server.requests[-1].headers["authorization"] == f"Bearer {canary}"
+    captured = capsys.readouterr()
+    assert "LLM_API_KEY" in captured.out
+    assert canary not in captured.out + captured.err
+
+
+def test_extension_loads_once_and_again(shell: MagicShell) -> None:
+    shell.cell(
+        "%load_ext nbagent", "%reload_ext nbagent", "%unload_ext nbagent", "%load_ext nbagent"
+    )
+    magics: Any = shell.magics_manager.magics
+    assert "agent" in magics["cell"]
+    assert "agent" in magics["line"]

@@ -1,0 +1,392 @@
+"""`%%agent` and `%agent` in a real shell: each option has its effect, each error is one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from magic_shell import TOOLS, MagicShell
+from servers.model_server import ModelServer, Reply
+
+import nbagent
+from nbagent import offline
+from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.errors import EngineError, ModelError, NbagentError, UsageError
+
+
+def names(request: ChatRequest) -> list[str]:
+    return [tool.name for tool in request.tools]
+
+
+def error_lines(capsys: pytest.CaptureFixture[str], error: NbagentError) -> list[str]:
+    """What the cell showed of its error."""
+    printed = capsys.readouterr().out
+    assert "Traceback" not in printed
+    return [line for line in printed.splitlines() if error.message[:20] in line]
+
+
+# What is sent
+
+SENT: dict[str, Callable[[ChatRequest], bool]] = {
+    "--system 'Be brief.'": lambda r: r.system_prompt == "Be brief.",
+    "--temperature 0.5": lambda r: r.temperature == 0.5,
+    "--temperature 0": lambda r: r.temperature == 0.0,
+    "--top-p 0.9": lambda r: r.top_p == 0.9,
+    "--max-tokens 7": lambda r: r.max_tokens == 7,
+    "--stop-seq END --stop-seq '--'": lambda r: r.stop_sequences == ("END", "--"),
+    "": lambda r: (r.temperature, r.top_p, r.max_tokens, r.stop_sequences) == (None,) * 3 + ((),),
+    "--tools none": lambda r: (names(r), r.tool_choice, r.system_prompt) == ([], None, ""),
+}
+
+
+@pytest.mark.parametrize("line", SENT, ids=lambda line: line or "(nothing)")
+def test_option_is_sent_to_the_model(shell: MagicShell, line: str) -> None:
+    model = offline.script(["Hello."])
+    run = shell.agent(f"--model {model.model_id} {line}")
+    (request,) = model.requests
+    assert SENT[line](request)
+    assert request.messages[-1].text == "Hello?"
+    assert (run.ok, run.text) == (True, "Hello.")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", ["population"]),
+        ("--tools all", ["population"]),
+        ("--tools none", []),
+        ("--tools area", ["area"]),
+        ("--tools area,population", ["area", "population"]),
+        ("-t 'area population'", ["area", "population"]),
+    ],
+)
+def test_tools_are_those_that_were_chosen(
+    shell: MagicShell, line: str, expected: list[str]
+) -> None:
+    shell.cell(TOOLS)
+    model = offline.script(["Hello."])
+    shell.agent(f"--model {model.model_id} {line}")
+    assert names(model.requests[0]) == expected
+
+
+def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    model = offline.script(["Hello."])
+    error = shell.refused(f"%%agent --model {model.model_id} --tools poplation", "Hello?")
+    assert "'population'" in error.message
+    assert isinstance(error, UsageError)
+    assert model.requests == []
+    assert len(nbagent.runs()) == 0
+    assert "_run" not in shell.user_ns
+
+
+def test_tool_choice_holds_for_the_first_request_only(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    model = offline.script([offline.call("population", city="Oslo"), "Done."])
+    shell.agent(f"-m {model.model_id} --tool-choice population")
+    assert [request.tool_choice for request in model.requests] == ["population", "auto"]
+    error = shell.refused(f"%%agent -m {model.model_id} --tool-choice populaton", "Hello?")
+    assert "populaton" in error.message
+    assert len(model.requests) == 2
+
+
+def test_max_turns_pauses_and_the_cell_does_not_fail(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.cell(TOOLS)
+    model = offline.script([offline.call("population", city="Oslo"), "Done."])
+    run = shell.agent(f"-m {model.model_id} --max-turns 1 --name paused")
+    assert (run.phase, run.stop_reason, run.ok) == ("WaitingUser", "max_turns", False)
+    assert "%agent resume" in capsys.readouterr().out
+    shell.cell("%agent resume paused")
+    resumed = shell.user_ns["_run"]
+    assert (resumed.text, resumed.record.kind, resumed.record.parent_id) == (
+        "Done.",
+        "resume",
+        run.id,
+    )
+
+
+def test_timeout_ends_a_request_with_its_code(shell: MagicShell) -> None:
+    model = offline.script([offline.delay(30), "too late"])
+    error = shell.refused(f"%%agent -m {model.model_id} --timeout 0.2", "Hello?")
+    assert (type(error), error.code) == (ModelError, "LLM_TIMEOUT")
+    assert shell.user_ns["_run"].error.code == "LLM_TIMEOUT"
+
+
+def test_base_url_asks_that_server(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    with ModelServer() as server:
+        run = shell.agent(
+            f"--model openai:little --base-url {server.url} --tools population", "Of Oslo"
+        )
+        assert run.turns[0].tool_runs[0].result.data == 717_710
+        assert (run.model, run.record.base_url) == ("openai:little", server.url)
+        assert [body["model"] for body in server.bodies] == ["little", "little"]
+        assert all(body["stream"] for body in server.bodies)
+        shell.agent(f"--base-url {server.url} --no-stream --tools none")
+        assert not server.bodies[-1].get("stream")
+        assert shell.user_ns["_run"].text == "You said: Hello?"
+
+
+def test_names_of_a_run_find_it_again(shell: MagicShell) -> None:
+    model = offline.script(["One.", "Two."])
+    first = shell.agent(
+        f"-m {model.model_id} --name 'my run' --tag a --tag b --session study --into kept"
+    )
+    shell.agent(f"-m {model.model_id}")
+    assert shell.user_ns["kept"] is first
+    assert nbagent.open_run("my run").text == "One."
+    assert (first.session, first.record.tags) == ("study", ("a", "b"))
+    shell.agent("--continue 'my run' -m offline:demo", "And?")
+    assert shell.user_ns["_run"].record.parent_id == first.id
+    assert shell.user_ns["_run"].session == "study"
+
+
+def test_into_and_the_last_run_are_set_also_when_the_run_failed(shell: MagicShell) -> None:
+    model = offline.script([offline.error("LLM_RATE_LIMITED", "slow down")])
+    error = shell.refused(f"%%agent -m {model.model_id} --into failed", "Hello?")
+    assert error.code == "LLM_RATE_LIMITED"
+    run = shell.user_ns["failed"]
+    assert run is shell.user_ns["_run"]
+    assert (run.phase, run.ok) == ("Failed", False)
+
+
+# What is shown
+
+SHOWN: dict[str, Callable[[str], bool]] = {
+    "--raw": lambda out: out == "**Hello** there.\n",
+    "--quiet": lambda out: out == "",
+    "": lambda out: "**Hello** there." in out and "✓ Answered" in out,
+    "--no-stream": lambda out: "**Hello** there." in out and "✓ Answered" in out,
+}
+
+
+@pytest.mark.parametrize("line", SHOWN, ids=lambda line: line or "(nothing)")
+def test_terminal_shows_what_was_asked_for(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    model = offline.script(["**Hello** there."])
+    shell.agent(f"-m {model.model_id} {line}")
+    captured = capsys.readouterr()
+    assert SHOWN[line](captured.out), captured.out
+    assert captured.err == ""
+
+
+def test_terminal_prints_plain_lines_and_says_which_model_was_chosen(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.cell(TOOLS)
+    shell.agent("", "How many people live in Oslo?")
+    printed = capsys.readouterr().out
+    for words in ("offline:demo was chosen", 'population(city="Oslo") → 717,710', "✓ Answered"):
+        assert words in printed
+    assert "<" not in printed.replace("<$", "")
+    shell.agent("--raw", "Hello?")
+    assert "offline:demo was chosen" in capsys.readouterr().err
+
+
+def test_run_that_ends_a_cell_is_shown_once(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.cell("agent = nbagent.Agent(model='offline:demo', tools='none')")
+    shell.cell("agent.run('Hello?')")
+    assert capsys.readouterr().out.count("✓ Answered") == 1
+    shell.cell("_run")
+    again = capsys.readouterr().out
+    assert again.count("✓ Answered") == 1
+    assert "Running" not in again
+    shell.cell("older = _run", "newer = agent.run('Hello again?')", "older")
+    assert capsys.readouterr().out.count("✓ Answered") == 2
+
+
+def test_help_is_printed_for_a_cell_that_asks_for_it(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.cell("%%agent --help", "Hello?")
+    assert "--max-turns N" in capsys.readouterr().out
+    assert len(nbagent.runs()) == 0
+
+
+# The template
+
+
+def test_values_of_the_notebook_stand_in_the_prompt_and_both_are_kept(shell: MagicShell) -> None:
+    model = offline.script(["Fine."])
+    shell.cell(
+        "import pandas as pd",
+        "frame = pd.DataFrame({'city': ['Oslo', 'Bergen'], 'n': [1, 2]})",
+        "city, braces, ünïcode = 'Oslo', '{{ city }}', '北京'",
+    )
+    body = 'Is {{ city }} in {{ frame }}, {{ braces }}, {{ ünïcode }}? {x} $y {"a": {"b": 1}}'
+    run = shell.agent(f"-m {model.model_id}", body)
+    sent = model.requests[0].messages[-1].text
+    for words in ("Is Oslo in", "Bergen", "{{ city }}", "北京", '{x} $y {"a": {"b": 1}}'):
+        assert words in sent
+    assert (run.record.template, run.record.prompt) == (body, sent)
+    assert nbagent.open_run(run.id).record.template == body
+
+
+def test_expressions_see_the_names_of_the_notebook_also_in_comprehensions(
+    shell: MagicShell,
+) -> None:
+    model = offline.script(["Fine."])
+    shell.cell("cities = ['Oslo', 'Bergen']", "n = 2")
+    shell.agent(f"-m {model.model_id}", "{{ ', '.join(c * n for c in cities if c in cities) }}")
+    assert model.requests[0].messages[-1].text == "OsloOslo, BergenBergen"
+
+
+def test_prompt_without_expressions_has_no_template_and_is_sent_as_typed(
+    shell: MagicShell,
+) -> None:
+    model = offline.script(["Fine."])
+    body = "  一 ü 🙂 {x} $HOME %d\n\n\ttab \\frac{a}{b}  "
+    run = shell.agent(f"-m {model.model_id}", body)
+    assert model.requests[0].messages[-1].text == body
+    assert (run.record.template, run.record.prompt) == (None, body)
+
+
+# What goes wrong
+
+WRONG: dict[str, tuple[str, str]] = {
+    "unknown option": ("%%agent --modle x\nHello?", "--model"),
+    "option twice": ("%%agent --raw --raw\nHello?", "twice"),
+    "open quote": ("%%agent --system 'x\nHello?", "not closed"),
+    "prompt on the line": ("%%agent Which city?\nHello?", "next line"),
+    "undefined name": ("%%agent\nIs {{ nope }} larger?", "{{ nope }}"),
+    "failing expression": ("%%agent\n{{ 1 / 0 }}", "ZeroDivisionError"),
+    "no expression": ("%%agent\n{{ x = 1 }}", "statement"),
+    "blank prompt": ("%%agent --quiet\n  \n", "the prompt is empty"),
+    "empty value": ("%%agent\n{{ '' }}", "the prompt is empty"),
+    "temperature": ("%%agent --temperature 3\nHello?", "from 0 to 2"),
+    "above the ceiling": ("%%agent --max-turns 51\nHello?", "ceiling"),
+    "unknown provider": ("%%agent -m opnai:x\nHello?", "'openai'"),
+    "no key": ("%%agent -m openai:x\nHello?", "OPENAI_API_KEY"),
+    "nothing to go on with": ("%%agent --continue\nHello?", "no run"),
+    "unknown run": ("%%agent --continue nope\nHello?", "'nope'"),
+    "unknown command": ("%agent modles", "'models'"),
+    "words after a command": ("%agent tools population", "remove 'population'"),
+    "unknown provider of models": ("%agent models opnai", "'openai'"),
+    "no run to show": ("%agent show nope", "'nope'"),
+    "no run at all": ("%agent show", "no run"),
+    "options after resume": ("%agent resume last --max-turns 3", "max_turns"),
+    "unknown setting": ("%agent config modle=x", "'model'"),
+    "setting without a value": ("%agent config model", "NAME=VALUE"),
+    "setting twice": ("%agent config model=a model=b", "twice"),
+    "setting with an open quote": ("%agent config system='x", "close the quote"),
+    "a key as a setting": ("%agent config api_key=abc", "LLM_API_KEY"),
+    "a setting out of range": ("%agent config temperature=3", "from 0 to 2"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_error_of_a_person_is_one_line_and_nothing_is_sent(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    cell, fragment = WRONG[what]
+    error = shell.refused(cell)
+    assert fragment in error.message
+    (line,) = error_lines(capsys, error)
+    assert line == str(error)
+    assert line.startswith(f"{error.code}: ")
+    assert "_run" not in shell.user_ns
+    assert len(nbagent.runs()) == 0
+
+
+def test_failed_run_is_one_line_also_when_the_server_says_many(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = {"error": {"message": "bad\nmodel\x1b[31m\n<b>x</b>", "type": "invalid_request_error"}}
+    with ModelServer([Reply(status=400, error=body)]) as server:
+        line = f"%%agent -m openai:x --base-url {server.url}"
+        error = shell.refused(f"{line} --quiet", "Hello?")
+    printed = capsys.readouterr().out
+    assert error.code == "LLM_HTTP_ERROR"
+    assert len(printed.strip().splitlines()) == 1
+    assert "\x1b" not in printed
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a working folder cannot be removed there")
+def test_defect_is_one_line_that_says_so(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        error = shell.refused("%agent config")
+    finally:
+        os.chdir(tmp_path)
+    assert error.code == "E_INTERNAL"
+    assert "FileNotFoundError" in error.message
+    assert error_lines(capsys, error) == [str(error)]
+
+
+def test_interrupt_before_there_is_a_run_is_one_line_and_stays_an_interrupt(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.cell("def halt():", "    raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        shell.cell("%%agent", "{{ halt() }}")
+    assert capsys.readouterr().out == "KeyboardInterrupt: interrupted; no run was started\n"
+    assert len(nbagent.runs()) == 0
+
+
+def test_stopped_run_counts_as_failed_and_resume_goes_on(shell: MagicShell) -> None:
+    model = offline.script([offline.call("halt"), "Done."])
+    shell.cell(
+        "@nbagent.tool(interruptible=False)",
+        "def halt() -> str:",
+        "    _run.stop()",
+        "    return 'stopping'",
+    )
+    error = shell.refused(f"%%agent -m {model.model_id}", "Hello?")
+    assert (type(error), error.code) == (EngineError, "ENGINE_ABORTED")
+    shell.cell("%agent resume")
+    assert shell.user_ns["_run"].text == "Done."
+    assert "answered" in shell.refused("%agent resume").message
+
+
+# Going on
+
+
+def test_continue_keeps_model_system_and_tools_unless_said_otherwise(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    model = offline.script(["One.", "Two.", "Three."])
+    options = "--system 'Be brief.' --tools area --temperature 1"
+    first = shell.agent(f"-m {model.model_id} {options}", "first")
+    second = shell.agent("--continue", "second")
+    shell.agent(f"-c {second.id[:8]} --system 'Be long.' --tools none --temperature 0", "third")
+    requests = model.requests
+    assert [message.text for message in requests[1].messages] == ["first", "One.", "second"]
+    assert names(requests[1]) == ["area"]
+    assert requests[1].system_prompt == requests[0].system_prompt
+    assert requests[1].temperature == 1
+    assert [m.text for m in requests[2].messages][-2:] == ["Two.", "third"]
+    assert (names(requests[2]), requests[2].system_prompt) == ([], "Be long.")
+    assert requests[2].temperature == 0
+    assert second.record.parent_id == first.id
+    assert [turn.id for turn in shell.user_ns["_run"].turns] == ["C03"]
+
+
+# In other magics
+
+
+def test_works_under_other_magics_and_run_cell(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = offline.script(["One.", "Two.", "Three."])
+    shell.cell("%%time", f"%%agent -m {model.model_id}", "first")
+    assert "Wall time" in capsys.readouterr().out
+    shell.cell("%%capture out", f"%%agent -m {model.model_id}", "second")
+    assert capsys.readouterr().out == ""
+    assert "Two." in shell.user_ns["out"].stdout
+    shell.cell(f"get_ipython().run_cell('%%agent -m {model.model_id}\\nthird')", "None")
+    assert [request.messages[-1].text for request in model.requests] == [
+        "first",
+        "second",
+        "third",
+    ]

@@ -1,0 +1,174 @@
+"""The magics in real kernels: one display where nobody looks on, cells that are run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import Cell, LiveKernel
+
+from nbagent.contracts.records import unpacked
+
+CANARY = "sk-canary-0123456789abcdef"
+SETUP = """
+%load_ext nbagent
+import nbagent
+from nbagent import offline
+
+@nbagent.tool
+def population(city: str) -> int:
+    "People living in a city."
+    return {"Oslo": 717_710, "Bergen": 291_940}[city]
+
+def said(run):
+    "What the person said in this conversation."
+    return [message.text for message in run.messages if message.role == "user"]
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
+    started = LiveKernel(tmp_path_factory.mktemp("kernel"))
+    started.run(SETUP)
+    yield started
+    started.close()
+
+
+def record_of(cell: Cell) -> Any:
+    (display,) = cell.of("display_data")
+    return unpacked(display["metadata"]["nbagent"])
+
+
+def test_headless_cell_gives_one_final_display_and_nothing_else(kernel: LiveKernel) -> None:
+    cell = kernel.run("%%agent --into first\nHow many people live in Oslo?")
+    assert cell.kinds == ["display_data"]
+    (display,) = cell.of("display_data")
+    assert sorted(display["data"]) == ["text/html", "text/markdown", "text/plain"]
+    assert display.get("transient", {}) == {}
+    assert "717,710" in display["data"]["text/plain"]
+    assert record_of(cell).id == kernel.value("first.id")
+    assert kernel.value("_run is first")
+
+
+@pytest.mark.parametrize("options", ["--quiet", "--raw"])
+def test_quiet_and_raw_give_no_display(kernel: LiveKernel, options: str) -> None:
+    cell = kernel.run(f"%%agent -m offline:demo {options}\nHow many people live in Oslo?")
+    assert cell.kinds == ([] if options == "--quiet" else ["stream"])
+    assert ("717,710" in cell.printed) == (options == "--raw")
+
+
+def test_works_under_time_and_capture(kernel: LiveKernel) -> None:
+    cell = kernel.run("%%time\n%%agent\nHello?")
+    assert cell.kinds == ["display_data", "stream"]
+    assert "Wall time" in cell.printed
+    assert kernel.run("%%capture out\n%%agent\nHello?").kinds == []
+    assert kernel.run("out.show()").kinds == ["display_data"]
+    assert kernel.run("r = get_ipython().run_cell('%%agent\\nHello?')").kinds == ["display_data"]
+
+
+def test_error_of_a_cell_is_one_line_and_the_cell_counts_as_failed(kernel: LiveKernel) -> None:
+    cell = kernel.run("%%agent --modle x\nHello?", fails=True)
+    assert cell.kinds == ["error"]
+    assert cell.error is not None
+    (line,) = cell.error["traceback"]
+    assert line.startswith("E_INVALID_ARGUMENTS: unknown option '--modle'")
+    assert (cell.error["ename"], cell.error["evalue"]) == ("UsageError", line)
+    kernel.run("model = offline.script([offline.error('LLM_RATE_LIMITED', 'go\\nslow')], name='e')")
+    cell = kernel.run("%%agent -m offline:e\nHello?", fails=True)
+    assert cell.kinds == ["display_data", "error"]
+    assert cell.error is not None
+    assert cell.error["traceback"] == ["LLM_RATE_LIMITED: go slow"]
+    assert record_of(cell).phase == "Failed"
+
+
+def test_run_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
+    kernel: LiveKernel,
+) -> None:
+    cell = kernel.run("agent = nbagent.Agent('offline:demo')\nnewer = agent.run('Hello?')\nnewer")
+    assert cell.kinds == ["display_data"]
+    newer = record_of(cell).id
+    assert record_of(kernel.run("_run")).id == newer
+    assert kernel.run("newer, 1").kinds == ["execute_result"]
+    cell = kernel.run("agent.run('Hello?')\nnewer")
+    ids = [unpacked(display["metadata"]["nbagent"]).id for display in cell.of("display_data")]
+    assert len(ids) == 2
+    assert ids[1] == newer
+
+
+def test_running_a_continue_cell_again_replaces_what_it_added(kernel: LiveKernel) -> None:
+    kernel.run("model = offline.script([str(n) for n in range(20)], name='again')")
+    kernel.run("%%agent -m offline:again\nfirst", cell_id="a")
+    for words in ("second", "second, anew"):
+        kernel.run(f"%%agent --continue\n{words}", cell_id="b")
+        assert kernel.value("said(_run)") == ["first", words]
+    kernel.run("%%agent --continue\nthird", cell_id="c")
+    assert kernel.value("said(_run)") == ["first", "second, anew", "third"]
+    # A cell further up: what came after it is no longer part of the conversation.
+    kernel.run("%%agent --continue\nsecond, once more", cell_id="b")
+    assert kernel.value("said(_run)") == ["first", "second, once more"]
+    kernel.run("%%agent --continue\nthird", cell_id="c")
+    assert kernel.value("said(_run)") == ["first", "second, once more", "third"]
+
+
+def test_running_a_cell_again_that_continues_its_own_name_does_not_stack(
+    kernel: LiveKernel,
+) -> None:
+    kernel.run("model = offline.script([str(n) for n in range(20)], name='named')")
+    kernel.run("%%agent -m offline:named --name chat\nfirst", cell_id="a1")
+    for _ in range(3):
+        kernel.run("%%agent --continue chat --name chat\nsecond", cell_id="b1")
+    assert kernel.value("said(_run)") == ["first", "second"]
+
+
+def test_cell_that_asks_several_times_stacks_once_and_starts_anew_when_run_again(
+    kernel: LiveKernel,
+) -> None:
+    kernel.run("model = offline.script([str(n) for n in range(20)], name='loop')")
+    kernel.run("%%agent -m offline:loop --quiet\nfirst", cell_id="a2")
+    for _ in range(2):
+        kernel.run(
+            "for words in ('second', 'third'):\n"
+            "    get_ipython().run_cell_magic('agent', '--continue --quiet', words)",
+            cell_id="b2",
+        )
+        assert kernel.value("said(_run)") == ["first", "second", "third"]
+
+
+def test_kernel_that_is_loaded_with_nothing_shows_runs_and_loads_quickly(tmp_path: Path) -> None:
+    kernel = LiveKernel(tmp_path, LLM_API_KEY=CANARY, LLM_MODEL="offline:demo")
+    try:
+        heavy = "[m for m in ('pandas', 'httpcore2', 'pydantic', 'anywidget') if m in sys.modules]"
+        kernel.run("import sys, time\nt = time.perf_counter()\nimport nbagent")
+        assert kernel.value(heavy) == []
+        cell = kernel.run("nbagent.Agent().run('Hello?')")
+        assert cell.kinds == ["display_data"]
+        assert "pandas" not in kernel.value(heavy)
+        kernel.run("%load_ext nbagent")
+        doctor = kernel.run("%agent doctor")
+        assert doctor.kinds == ["stream"]
+        for words in ("ipykernel", "clicks", "headless", "interrupts", "LLM_API_KEY (set", "1 run"):
+            assert words in doctor.printed
+        with_front_end = kernel.run("%agent doctor", stdin=True).printed
+        assert "input() reaches you" in with_front_end
+        again = kernel.run("%agent show\n%agent config\n%agent tools\n%agent models offline")
+        assert again.of("display_data")
+        assert CANARY not in repr(cell) + repr(again) + doctor.printed + with_front_end
+        with pytest.raises(AssertionError, match="ENOENT"):
+            kernel.run("%agent show nope")
+    finally:
+        kernel.close()
+
+
+def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKernel) -> None:
+    cell = kernel.run("%%agent --into live\nHow many people live in Oslo?", stdin=True)
+    (first,) = cell.of("display_data")
+    (last,) = cell.of("update_display_data")
+    assert "application/vnd.jupyter.widget-view+json" in first["data"]
+    assert sorted(last["data"]) == ["text/html", "text/markdown", "text/plain"]
+    assert first["transient"]["display_id"] == last["transient"]["display_id"]
+    assert unpacked(last["metadata"]["nbagent"]).id == kernel.value("live.id")
+    again = kernel.run("%agent show", stdin=True)
+    (view,) = again.of("display_data")
+    assert "application/vnd.jupyter.widget-view+json" in view["data"]

@@ -1,0 +1,62 @@
+"""Run notebooks headless and keep their outputs, or see what they show.
+
+`python tests/notebooks/make_outputs.py` makes the committed outputs of `notebooks/` again.
+"""
+
+# nbformat and nbclient have no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from kernels import clean_environment
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+def executed(notebook: Path, folder: Path, *, change: Callable[[str], str] = str) -> Any:
+    """The notebook with fresh outputs, run in `folder` with a store of its own.
+
+    Args:
+        notebook: the file; it stays as it is.
+        folder: the kernel works here and keeps its runs here.
+        change: rewrites the source of each code cell first.
+    """
+    made: Any = nbformat.read(notebook, as_version=4)
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.source = change(cell.source)
+    client = NotebookClient(
+        made, timeout=120, record_timing=False, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(env=clean_environment(folder))
+    made.metadata["language_info"] = {"name": "python"}
+    return made
+
+
+def main() -> None:
+    """Write fresh outputs into every notebook of the folder."""
+    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+        with tempfile.TemporaryDirectory() as folder:
+            made = executed(notebook, Path(folder))
+        text = nbformat.writes(made)
+        leaks = [word for word in (folder, str(Path.home()), os.getcwd()) if word in text]
+        if leaks:
+            raise SystemExit(f"{notebook.name}: outputs name places of this machine: {leaks}")
+        notebook.write_text(text + "\n", "utf-8")
+        print(f"{notebook.name}: {len(text):,} bytes")
+
+
+if __name__ == "__main__":
+    main()

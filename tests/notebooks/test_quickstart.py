@@ -1,0 +1,65 @@
+"""The notebooks: nbval finds the committed outputs again, and a real server answers them too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import clean_environment
+from make_outputs import NOTEBOOKS, executed
+from servers.model_server import ModelServer
+
+ROOT = NOTEBOOKS.parent
+REMAKE = "make the outputs again with `python tests/notebooks/make_outputs.py`"
+
+
+def shown(notebook: Any) -> str:
+    """All that the cells of an executed notebook show, as text."""
+    texts: list[str] = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            texts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return "\n".join(texts)
+
+
+def test_every_notebook_shows_what_it_was_saved_with(tmp_path: Path) -> None:
+    arguments = ["--nbval", "--nbval-sanitize-with", "tests/nbval.cfg", "notebooks"]
+    plain = ["-p", "no:cacheprovider", "-p", "no:warnings", "-q", "-o", "addopts="]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments, *plain],
+        cwd=ROOT,
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{REMAKE}\n{done.stdout[-8000:]}\n{done.stderr[-2000:]}"
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
+def test_saved_outputs_hold_no_place_of_a_machine_and_no_widget(notebook: Path) -> None:
+    text = notebook.read_text("utf-8")
+    for word in (str(Path.home()), str(ROOT), "/tmp/", "widget-view", "application/json"):
+        assert word not in text, f"{word!r} is in {notebook.name}; {REMAKE}"
+    assert '"outputs": [\n' in text, REMAKE
+
+
+def test_quickstart_works_with_a_real_server(tmp_path: Path) -> None:
+    with ModelServer() as server:
+
+        def asks_the_server(source: str) -> str:
+            options = f"--model openai:little --base-url {server.url}"
+            source = source.replace("%%agent", f"%%agent {options}")
+            agent = f'nbagent.Agent(model="openai:little", base_url="{server.url}", '
+            return source.replace("nbagent.Agent(", agent)
+
+        made = executed(NOTEBOOKS / "quickstart.ipynb", tmp_path, change=asks_the_server)
+    text = shown(made)
+    assert "Answered · openai:little" in text
+    assert "offline:demo" not in text
+    models = {body["model"] for body in server.bodies}
+    assert (models, len(server.bodies)) == ({"little"}, text.count("Answered") * 2)
