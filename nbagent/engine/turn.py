@@ -31,7 +31,7 @@ from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
 from nbagent.engine.request import Answer, ask, described
 
-_RESUME = "`%agent resume` goes on"
+_RESUME = "%agent resume goes on"
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,8 @@ def _describes(hint: Any) -> bool:
 
 def _copied(value: Any) -> Any:
     """Containers copied: a tool may change its arguments, the record may not."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
     if isinstance(value, Mapping):
         return {str(k): _copied(v) for k, v in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jupyter_apps import OTHER_KERNELS, Server
@@ -52,11 +53,16 @@ def figures(pytestconfig: pytest.Config) -> list[str]:
     return pytestconfig.stash.setdefault(_FIGURES, [])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests come last: playwright's loop runs in this thread until the browser closes."""
+    items.sort(key=lambda item: item.path.is_relative_to(Path(__file__).parent))
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Print what was measured."""
-    if lines := config.stash.get(_FIGURES, []):
+    if lines := config.stash.get(_FIGURES, None):
         terminalreporter.section("measured in the browser and in kernels")
         for line in lines:
             terminalreporter.write_line(line)

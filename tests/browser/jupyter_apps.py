@@ -1,0 +1,369 @@
+"""A throw-away Jupyter server and notebooks open in its pages, for the browser tests.
+
+One server shows every notebook in JupyterLab and in Notebook 7; what a test opens, it closes.
+Owns no expectations: what a person should see stands in the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
+
+App = Literal["lab", "notebook"]
+OTHER_KERNELS = {
+    f"other-{n}": python
+    for n, python in enumerate(os.environ.get("NBAGENT_TEST_KERNELS", "").split(os.pathsep))
+    if python
+}
+"""Names and Python executables of kernels with other versions of ipykernel (and nbagent)."""
+
+_OURS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
+"""Keys and settings of the developer, which the server's kernels must not see."""
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+    # A saved notebook is what a test saved.
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+# `current` finds the notebook in both apps; `stops` notes when what ends after a click has ended.
+_PAGE = r"""
+window.nbt = {
+  current() {
+    const open = [...window.jupyterapp.shell.widgets("main")];
+    return open.find((w) => w.content?.widgets && w.sessionContext) ?? null;
+  },
+  cells() { return this.current().content.widgets.filter((c) => c.model.type === "code"); },
+  busy(n) {
+    const prompt = this.cells()[n].node.querySelector(".jp-InputPrompt");
+    return this.runs[n] !== "done" || !prompt || prompt.textContent.includes("*");
+  },
+  runs: {},
+  run(n) {
+    const notebook = this.current().content, cell = this.cells()[n];
+    notebook.activeCellIndex = notebook.widgets.indexOf(cell);
+    notebook.deselectAll();
+    this.runs[n] = "runs";
+    const end = () => { this.runs[n] = "done"; };
+    window.jupyterapp.commands.execute("notebook:run-cell").then(end, end);
+  },
+  kernel() { return this.current()?.sessionContext.session?.kernel ?? null; },
+  watch(n, word) {
+    const seen = this.seen = {};
+    const area = this.cells()[n].node;
+    const clicked = () => { seen.clicked ??= performance.now(); };
+    document.addEventListener("click", clicked, { capture: true, once: true });
+    const timer = setInterval(() => {
+      if (seen.clicked === undefined) return;
+      const prompt = area.querySelector(".jp-InputPrompt").textContent;
+      const phase = area.querySelector(".nba-phase")?.textContent ?? "";
+      if (!seen.said && phase === word) seen.said = performance.now() - seen.clicked;
+      if (!seen.free && !prompt.includes("*")) seen.free = performance.now() - seen.clicked;
+      if (seen.said && seen.free) clearInterval(timer);
+    }, 5);
+  },
+};
+"""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+class Server:
+    """A Jupyter server with a folder, a trust store and settings of its own.
+
+    Args:
+        kernels: kernel names, and the Python executables whose ipykernel they start.
+    """
+
+    def __init__(self, kernels: dict[str, str] | None = None) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="nbagent-jupyter-"))
+        self.folder = self._home / "notebooks"
+        self.folder.mkdir()
+        self.url = f"http://127.0.0.1:{free_port()}"
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+        for name in ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"):
+            environ[f"JUPYTER_{name}"] = str(self._home / name.lower())
+        for name in ("SETTINGS_DIR", "WORKSPACES_DIR"):
+            environ[f"JUPYTERLAB_{name}"] = str(self._home / name.lower())
+        environ["IPYTHONDIR"] = str(self._home / "ipython")
+        # No model server of the developer's machine takes part in a test.
+        environ["OLLAMA_HOST"] = "127.0.0.1:1"
+        self._settings = Path(environ["JUPYTERLAB_SETTINGS_DIR"])
+        for plugin, values in _SETTINGS.items():
+            self.setting(plugin, values)
+        for name, python in (kernels or {}).items():
+            self._add_kernel(name, python)
+        self._log = (self._home / "server.log").open("wb")
+        self._environ = environ
+        self._context: BrowserContext | None = None
+        self._process = self._start()
+
+    def context(self, browser: Browser) -> BrowserContext:
+        """One browser profile for all pages: the apps' code is fetched and compiled once."""
+        if self._context is None:
+            self._context = browser.new_context()
+        return self._context
+
+    def setting(self, plugin: str, values: dict[str, Any]) -> None:
+        """Change a setting of JupyterLab, for pages that are opened from now on."""
+        package, _, name = plugin.partition(":")
+        file = self._settings / package / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+
+    def _add_kernel(self, name: str, python: str) -> None:
+        folder = self._home / "data_dir" / "kernels" / name
+        folder.mkdir(parents=True)
+        spec = {
+            "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": name,
+            "language": "python",
+        }
+        (folder / "kernel.json").write_text(json.dumps(spec))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        port = self.url.rpartition(":")[2]
+        options = {
+            "ServerApp.port": port,
+            "ServerApp.port_retries": 0,
+            "ServerApp.ip": "127.0.0.1",
+            "ServerApp.open_browser": False,
+            "ServerApp.allow_root": True,
+            "ServerApp.root_dir": self.folder,
+            "IdentityProvider.token": "",
+            "LabApp.expose_app_in_browser": True,
+            "JupyterNotebookApp.expose_app_in_browser": True,
+        }
+        # Notebook's server carries JupyterLab too.
+        command = [sys.executable, "-m", "notebook", "--no-browser"]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        return subprocess.Popen(
+            command,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=self._environ,
+            start_new_session=True,
+        )
+
+    def wait_until_up(self, timeout_s: float = 90) -> Server:
+        """Wait until it answers."""
+        end = time.monotonic() + timeout_s
+        while True:
+            with suppress(OSError):
+                urllib.request.urlopen(f"{self.url}/api/status", timeout=2).read()
+                return self
+            if self._process.poll() is not None or time.monotonic() > end:
+                said = (self._home / "server.log").read_text(errors="replace")
+                self.close()
+                raise RuntimeError(f"the Jupyter server did not start:\n{said[-3000:]}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End the server, which ends its kernels, and forget all that it kept."""
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(5)
+        self._log.close()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def write(self, name: str, cells: Sequence[str], *, kernel: str = "python3") -> str:
+        """Put a notebook into the folder; gives its name."""
+        made: list[dict[str, Any]] = [
+            {
+                "cell_type": "code",
+                "id": f"cell-{n}",
+                "metadata": {},
+                "source": source,
+                "outputs": [],
+                "execution_count": None,
+            }
+            for n, source in enumerate(cells)
+        ]
+        spec = {"name": kernel, "display_name": kernel, "language": "python"}
+        document: dict[str, Any] = {
+            "cells": made,
+            "metadata": {"kernelspec": spec},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        (self.folder / name).write_text(json.dumps(document))
+        return name
+
+    def trust(self, name: str) -> None:
+        """Sign a notebook, as `jupyter trust` does."""
+        code = "from nbformat.sign import TrustNotebookApp; TrustNotebookApp.launch_instance()"
+        command = [sys.executable, "-c", code, str(self.folder / name)]
+        subprocess.run(command, env=self._environ, check=True, capture_output=True)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A saved notebook."""
+        return json.loads((self.folder / name).read_text())
+
+
+class Notebook:
+    """A notebook that is open in a page. Code cells count from 0."""
+
+    def __init__(self, page: Page, server: Server, name: str, app: App) -> None:
+        self.page, self.server, self.name, self.app = page, server, name, app
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        page.set_default_timeout(30_000)
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.console.append(message.text)
+
+    def load(self, *, kernel: bool = True) -> Notebook:
+        """Go to the page, anew too, and wait until the notebook is there (and its kernel idle)."""
+        url = f"{self.server.url}/notebooks/{self.name}"
+        if self.app == "lab":
+            # A workspace of its own: no other test's notebooks are opened again.
+            url = f"{self.server.url}/lab/workspaces/{Path(self.name).stem}/tree/{self.name}"
+        self.page.goto(url)
+        self.page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell")
+        self.page.evaluate(_PAGE)
+        self.page.wait_for_function(
+            "() => nbt.current()?.context.isReady && nbt.current().content.widgets.length"
+        )
+        if kernel:
+            self.wait_idle()
+            # What the app itself complained about while it started is not ours.
+            self.console.clear()
+        return self
+
+    def wait_idle(self) -> None:
+        """Wait until the kernel is there and has nothing to do."""
+        self.page.wait_for_function("() => nbt.kernel()?.status === 'idle'", timeout=60_000)
+
+    def cell(self, n: int) -> Locator:
+        """A code cell."""
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(n)
+
+    def output(self, n: int) -> Locator:
+        """What stands below a code cell."""
+        return self.cell(n).locator(".jp-Cell-outputArea").first
+
+    def text(self, n: int) -> str:
+        """What a person reads below a code cell."""
+        return self.output(n).inner_text() if self.output(n).count() else ""
+
+    def outputs(self, n: int) -> list[dict[str, Any]]:
+        """The outputs of a code cell, as they would be saved."""
+        return self.page.evaluate("n => nbt.cells()[n].model.outputs.toJSON()", n)
+
+    def error(self, n: int) -> str:
+        """What a cell raised: `Name: text`, or nothing."""
+        raised = [o for o in self.outputs(n) if o["output_type"] == "error"]
+        return "".join(f"{one['ename']}: {one['evalue']}" for one in raised)
+
+    def start(self, n: int) -> None:
+        """Run a cell, without waiting for it."""
+        self.page.evaluate("n => nbt.run(n)", n)
+
+    def wait(self, n: int, timeout_s: float = 60) -> None:
+        """Wait until a cell that was started is over."""
+        self.page.wait_for_function("n => !nbt.busy(n)", arg=n, timeout=timeout_s * 1000)
+
+    def run(self, *cells: int) -> None:
+        """Run cells one after the other."""
+        for n in cells:
+            self.start(n)
+            self.wait(n)
+
+    def until_text(self, n: int, text: str) -> None:
+        """Wait until a text stands below a cell."""
+        self.page.wait_for_function(
+            "([n, text]) => nbt.cells()[n].outputArea.node.innerText.includes(text)", arg=[n, text]
+        )
+
+    def set_source(self, n: int, source: str) -> None:
+        """Write something else into a cell."""
+        self.page.evaluate(
+            "([n, text]) => nbt.cells()[n].model.sharedModel.setSource(text)", [n, source]
+        )
+
+    def stop_by(self, click: Callable[[], None], n: int, word: str = "Stopped") -> dict[str, float]:
+        """Click, and measure until the view says `word` and the cell is free.
+
+        Returns:
+            Milliseconds from the click: `said` and `free`.
+        """
+        self.page.evaluate("([n, word]) => nbt.watch(n, word)", [n, word])
+        click()
+        self.page.wait_for_function("() => nbt.seen.said && nbt.seen.free", timeout=30_000)
+        seen = self.page.evaluate("() => nbt.seen")
+        return {"said": seen["said"], "free": seen["free"]}
+
+    def click_stop(self, n: int) -> None:
+        """The button in the view."""
+        self.output(n).locator(".nba-stop").click()
+
+    def click_square(self) -> None:
+        """The ■ of the toolbar, which interrupts the kernel."""
+        self.page.locator(
+            "[data-jp-item-name='interrupt']:visible, "
+            "[data-command='notebook:interrupt-kernel']:visible"
+        ).first.click()
+
+    def go_without_kernel(self) -> None:
+        """Answer the question for a kernel, which the app asks where there is none: no kernel."""
+        self.page.locator(".jp-Dialog button:has-text('No Kernel')").click()
+        self.page.wait_for_function("() => !document.querySelector('.jp-Dialog')")
+
+    def save(self) -> dict[str, Any]:
+        """Save, and give what is in the file."""
+        self.page.evaluate("() => nbt.current().context.save()")
+        return self.server.read(self.name)
+
+    def shut_down(self) -> None:
+        """End the kernel."""
+        self.page.evaluate("() => nbt.current()?.sessionContext.shutdown()")
+
+
+@contextmanager
+def opened(
+    browser: Browser,
+    server: Server,
+    name: str,
+    app: App = "lab",
+    *,
+    kernel: bool = True,
+    dark: bool = False,
+    size: tuple[int, int] = (1280, 1000),
+) -> Generator[Notebook]:
+    """A notebook in a page of its own; its kernel is ended with it."""
+    page = server.context(browser).new_page()
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")
+    notebook = Notebook(page, server, name, app)
+    try:
+        yield notebook.load(kernel=kernel)
+        notebook.shut_down()
+    finally:
+        page.close()

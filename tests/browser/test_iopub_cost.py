@@ -1,0 +1,117 @@
+"""What a streamed run costs on a real kernel's iopub: messages and bytes, no browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+from servers.model_server import ModelServer, Reply
+
+# jupyter_client's methods have no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+TEXT_CHARS = 37_000
+DELTAS = 10_000
+MOST_MESSAGES = 500
+MOST_BYTES = 400_000
+OPENING_BYTES = 40_000
+"""The view's code and style, once for each run."""
+SECONDS = 20
+"""10,000 deltas at 500 a second."""
+
+
+@dataclass
+class Traffic:
+    """What came on iopub while one cell ran."""
+
+    sizes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    seconds: float = 0.0
+
+    def messages(self, *kinds: str) -> int:
+        """Messages of these kinds; without a kind, all."""
+        return sum(1 for kind, _ in self.sizes if not kinds or kind in kinds)
+
+    def bytes(self, *kinds: str) -> int:
+        """Their bytes."""
+        return sum(size for kind, size in self.sizes if not kinds or kind in kinds)
+
+
+@pytest.fixture
+def client() -> Iterator[BlockingKernelClient]:
+    """A kernel with nbagent loaded. The client answers `input()`, as a front end does."""
+    manager = KernelManager()
+    manager.start_kernel()
+    client: BlockingKernelClient = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        watched(client, "%load_ext nbagent\nimport nbagent, nbagent.notebook.surface")
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def watched(
+    client: BlockingKernelClient, code: str, seen: Callable[[Any], None] = lambda message: None
+) -> Traffic:
+    """Run a cell and weigh every message on iopub until it is idle."""
+    traffic = Traffic()
+    began = time.monotonic()
+    cell = client.execute(code, allow_stdin=True)
+    while True:
+        # As it is on the wire: jupyter_client's own reading drops the sizes.
+        frames: list[Any] = client.iopub_channel.socket.recv_multipart()
+        _, parts = client.session.feed_identities(frames)
+        message: Any = client.session.deserialize(parts)
+        kind = str(message["msg_type"])
+        traffic.sizes.append((kind, sum(len(part) for part in parts)))
+        seen(message)
+        if message["parent_header"].get("msg_id") != cell:
+            continue
+        assert kind != "error", message["content"]
+        if kind == "status" and message["content"]["execution_state"] == "idle":
+            traffic.seconds = time.monotonic() - began
+            return traffic
+
+
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(0.2, id="a-fifth"), pytest.param(1.0, id="whole", marks=pytest.mark.proof)],
+)
+def test_ten_thousand_deltas_stay_within_their_messages_and_bytes(
+    part: float, client: BlockingKernelClient, figures: list[str]
+) -> None:
+    word = "word of it. "
+    text = (word * (TEXT_CHARS // len(word)))[: int(TEXT_CHARS * part)]
+    deltas = int(DELTAS * part)
+    final: list[Any] = []
+
+    def keep(message: Any) -> None:
+        if message["msg_type"] == "update_display_data":
+            final.append(message["content"])
+
+    with ModelServer([Reply(text=text, deltas=deltas, between_s=0.0015)]) as server:
+        cell = f"%%agent --model openai:little --base-url {server.url} --tools none\nTalk"
+        traffic = watched(client, cell, keep)
+    opening, swap = traffic.bytes("comm_open"), traffic.bytes("update_display_data")
+    streaming = traffic.bytes() - opening - swap
+    figures.append(
+        f"iopub  {deltas:,} deltas in {traffic.seconds:.1f} s: {traffic.messages()} messages; "
+        f"opening {opening / 1e6:.3f}, streaming {streaming / 1e6:.3f}, swap {swap / 1e6:.3f} MB"
+    )
+    assert len(final) == 1
+    assert text.strip() in final[0]["data"]["text/plain"]
+    # What streams goes with the seconds that a busy machine takes; the goals are for 20 s.
+    share = max(part, traffic.seconds / SECONDS)
+    assert traffic.messages() <= MOST_MESSAGES * share + 20
+    assert streaming <= (MOST_BYTES - OPENING_BYTES) * share
+    assert opening <= OPENING_BYTES
+    # Three forms and the record, each with the text once, and the style sheet.
+    assert swap <= 5 * len(text) + OPENING_BYTES

@@ -1,0 +1,108 @@
+"""The live view in JupyterLab while a run goes on: it grows, keeps what was unfolded, survives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from jupyter_apps import Notebook, Server, opened
+from playwright.sync_api import Browser
+
+SETUP = """
+%load_ext nbagent
+import nbagent
+from nbagent import offline
+
+@nbagent.tool
+def area(city: str) -> float:
+    "Area of a city in square kilometres."
+    return 454.1
+
+words = " ".join(f"word{n}" for n in range(1, 241))
+offline.script(
+    [offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")]), words],
+    name="slow", delay_ms=12,
+)
+for made in ("short", "shorter"):
+    offline.script([words], name=made, delay_ms=12)
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(chromium: Browser, server: Server) -> Iterator[Notebook]:
+    """A notebook with slow models, in JupyterLab."""
+    runs = [
+        "%%agent --model offline:slow --tools area\nHow large is Oslo?",
+        "%%agent --model offline:short\nTalk",
+        "%%agent --model offline:shorter\nTalk",
+    ]
+    name = server.write("live.ipynb", [SETUP, *runs])
+    with opened(chromium, server, name) as notebook:
+        notebook.run(0)
+        yield notebook
+
+
+def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -> None:
+    notebook.start(1)
+    turns = notebook.output(1).locator(".nba-turn")
+    turns.nth(1).locator(".nba-plain:has-text('word9')").wait_for()
+    first, second = turns.nth(0), turns.nth(1)
+    assert not first.evaluate("node => node.open")
+    assert second.evaluate("node => node.open")
+    assert second.locator(".nba-sum").inner_text().startswith("word1 word2 word3 ")
+    text = second.locator(".nba-plain")
+    lengths = [text.evaluate("node => node.textContent.length")]
+    for _ in range(3):
+        notebook.page.wait_for_timeout(150)
+        lengths.append(text.evaluate("node => node.textContent.length"))
+    assert lengths == sorted(set(lengths))
+    first.locator("summary").first.click()
+    first.locator(".nba-request summary").click()
+    second.locator("summary").first.click()
+    assert "454.1" in first.locator(".nba-card").inner_text()
+    before = lengths[-1]
+    notebook.page.wait_for_function(
+        "n => document.querySelectorAll('.nba-plain')[0].textContent.length > n", arg=before + 300
+    )
+    folds = [first.evaluate("node => node.open"), second.evaluate("node => node.open")]
+    assert folds == [True, False]
+    assert notebook.output(1).locator(".nba-stop").is_visible()
+    notebook.wait(1)
+    # The saved picture has taken the view's place, and what was unfolded still is.
+    notebook.output(1).locator(".nba-phase:has-text('Answered')").wait_for()
+    assert notebook.output(1).locator(".nba-stop").count() == 0
+    assert [turn.evaluate("node => node.open") for turn in turns.all()] == [True, False]
+    assert first.locator(".nba-request").evaluate("node => node.open")
+    assert notebook.output(1).locator(".nba-answer").inner_text().endswith("word240")
+    assert notebook.console == []
+
+
+def test_the_output_never_collapses_while_the_picture_is_swapped(
+    notebook: Notebook,
+) -> None:
+    notebook.start(2)
+    notebook.output(2).locator(".nba-plain:has-text('word9')").wait_for()
+    notebook.page.evaluate(
+        """() => {
+          const area = nbt.cells()[2].outputArea.node;
+          nbt.heights = [];
+          new MutationObserver(() => nbt.heights.push(area.offsetHeight))
+            .observe(area, { childList: true, subtree: true });
+        }"""
+    )
+    notebook.wait(2)
+    assert min(notebook.page.evaluate("() => nbt.heights")) > 60
+
+
+def test_a_page_that_is_loaded_anew_shows_the_run_when_its_cell_ends(notebook: Notebook) -> None:
+    notebook.start(3)
+    notebook.output(3).locator(".nba-plain:has-text('word9')").wait_for()
+    notebook.save()
+    notebook.load(kernel=False)
+    notebook.page.wait_for_function("() => nbt.kernel()?.status === 'busy'")
+    notebook.wait_idle()
+    run = notebook.output(3).locator(".nba-run")
+    run.locator(".nba-phase:has-text('Answered')").wait_for()
+    assert run.locator(".nba-answer").inner_text().endswith("word240")
+    run.locator(".nba-turn summary").first.click()
+    assert "1 new message of 1" in run.locator(".nba-request").inner_text()
