@@ -130,6 +130,16 @@ class Agent:
         )
 
 
+class _Last:
+    """The run that was started last in this process, by the person."""
+
+    run_id = ""
+    store: Store | None = None
+
+
+_last = _Last()
+
+
 class Run:
     """One run: live while it is at work, a view of its record afterwards."""
 
@@ -159,7 +169,10 @@ class Run:
         runtime.check_interrupted(front().execution_id())
         live = start_run(ask, on_event=on_event, channel=channel, store=store)
         run = cls(live.record, live.store, live=live, ask=ask)
-        front().set_last(run)
+        if not runtime.inside_a_tool():
+            # What a tool starts by itself is not what the person goes on with.
+            _last.run_id, _last.store = run.id, live.store
+            front().set_last(run)
         return run
 
     @property
@@ -333,11 +346,14 @@ class Run:
 def open_run(ref: str) -> Run:
     """A run of the store: `"last"`, its name, or a unique start of its id.
 
+    `"last"` is the last one that was started here, and in a fresh process the store's.
+
     Raises:
         UsageError: there is none, or several begin so.
     """
     store = current_store()
-    run_id = store.find(ref)
+    mine = ref == "last" and _last.store is store
+    run_id = _last.run_id if mine else store.find(ref)
     for live in at_work():
         if live.record.id == run_id:
             return Run(live.record, live.store, live=live, ask=live.ask)

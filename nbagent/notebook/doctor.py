@@ -14,6 +14,7 @@ from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import kernel
 from nbagent.providers.base import find_provider, provider_names
 from nbagent.providers.choice import choose_model, qualified
+from nbagent.session.front import front
 from nbagent.session.stores import current_store
 from nbagent.settings import effective, origins, store_home
 
@@ -34,6 +35,7 @@ _PACKAGES = [
 
 def report() -> str:
     """The report, one fact a line. What cannot be found out is said in its line."""
+    front()  # in a kernel this opens the ways for clicks, as the first run would
     rows = [*_versions(), *kernel.kernel_facts().items(), *_model(), *_keys(), *_store()]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ from nbagent.runtime import Pump
 from nbagent.session.front import Front
 from nbagent.settings import effective
 
+_KEPT_OPEN = 3
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -40,12 +42,21 @@ class _Shown:
     runs: set[str] = field(default_factory=set[str])
     last_run: str | None = None
     views: list[RunView] = field(default_factory=list[RunView])
+    """Shown to stay, as `%agent show` does."""
+    replaced: deque[RunView] = field(default_factory=deque[RunView])
+    """Replaced by a saved picture; a page that is loaded anew may still show the last ones."""
 
     def note(self, run_id: str) -> None:
         now = kernel.execution_id()
         if now != self.execution:
             self.execution, self.runs = now, set()
         self.runs.add(run_id)
+
+    def replace(self, view: RunView) -> None:
+        """Keep the last few replaced views open, close the others: each holds a whole picture."""
+        self.replaced.append(view)
+        while len(self.replaced) > _KEPT_OPEN:
+            self.replaced.popleft().close()
 
     def has(self, run_id: str) -> bool:
         return kernel.execution_id() == self.execution and run_id in self.runs
@@ -187,6 +198,8 @@ class WidgetSink:
         """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
         self._sink.close()
         kernel.unregister(comm_id(self._view))
+        if not self._stays:
+            _shown.replace(self._view)
 
     def _swap(self, run: RunRecord) -> None:
         display(

@@ -7,7 +7,7 @@ Inside, imports go: loop → watch → jobs → courier → task → waiting; ch
 """
 
 from nbagent.runtime.channel import EventChannel
-from nbagent.runtime.courier import Courier, use_nested_runner
+from nbagent.runtime.courier import Courier, inside_a_tool, use_nested_runner
 from nbagent.runtime.loop import engine_loop, on_engine_thread
 from nbagent.runtime.task import RunTask
 from nbagent.runtime.waiting import Pump, await_here, check_interrupted, follow, wait
@@ -21,6 +21,7 @@ __all__ = [
     "check_interrupted",
     "engine_loop",
     "follow",
+    "inside_a_tool",
     "on_engine_thread",
     "use_nested_runner",
     "wait",

@@ -34,6 +34,11 @@ current_courier: contextvars.ContextVar[Courier | None] = contextvars.ContextVar
 )
 
 
+def inside_a_tool() -> bool:
+    """Whether this code runs in a tool (or another part) of a run."""
+    return current_courier.get() is not None
+
+
 class Server:
     """A thread or a loop that takes jobs. `wake`, called in any thread, says that there is one."""
 

@@ -6,6 +6,7 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -246,6 +247,11 @@ class CallbackSink:
     """Hands events to a function of the person's (`on_event=`), on the engine thread."""
 
     def __init__(self, callback: Callable[[Event], object]) -> None:
+        if inspect.iscoroutinefunction(callback):
+            raise UsageError(
+                "on_event takes a plain function, it is called on the engine thread and not "
+                "awaited; for `await` use `async for event in agent.stream(…)`"
+            )
         self._callback = callback
 
     @property
@@ -309,11 +315,10 @@ def start_run(
     """
     here = front()
     kept = store or current_store()
+    callback = [] if on_event is None else [CallbackSink(on_event)]
     run = LiveRun(ask, store=kept, here=here)
     kept.on_warning = lambda text: _tell_all(kept, text)
-    sinks = _views(run, here)
-    if on_event is not None:
-        sinks.append(CallbackSink(on_event))
+    sinks = [*_views(run, here), *callback]
     if channel is not None:
         run.channel = channel
         sinks.append(ChannelSink(channel))

@@ -172,3 +172,15 @@ def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKe
     again = kernel.run("%agent show", stdin=True)
     (view,) = again.of("display_data")
     assert "application/vnd.jupyter.widget-view+json" in view["data"]
+
+
+def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> None:
+    code = (
+        "script = nbagent.offline.script(['word ' * 1000] * 9)\n"
+        "agent = nbagent.Agent(model=script, tools=[])\n"
+        "for _ in range(9): agent.run('x')"
+    )
+    kernel.run(code, stdin=True)
+    count = "len([w for w in ipywidgets.widgets.widget._instances.values() if 'RunView' in str(type(w))])"
+    kernel.run("import ipywidgets")
+    assert int(kernel.value(count)) <= 4

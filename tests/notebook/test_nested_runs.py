@@ -1,0 +1,34 @@
+"""What a tool starts by itself is not what the person goes on with."""
+
+from __future__ import annotations
+
+import pytest
+from magic_shell import MagicShell
+
+import nbagent
+
+
+def test_a_run_inside_a_tool_leaves_run_and_last_alone(shell: MagicShell) -> None:
+    inner = nbagent.offline.script(["I am the sub agent"])
+
+    @nbagent.tool
+    def helper() -> str:
+        """Ask a helper."""
+        return nbagent.Agent(model=inner, tools=[]).run("sub question").text
+
+    outer = nbagent.offline.script([nbagent.offline.call("helper"), "outer done", "and on"])
+    run = nbagent.Agent(model=outer, tools=[helper]).run("outer question")
+    assert shell.user_ns["_run"] is run
+    assert nbagent.open_run("last").id == run.id
+    shell.agent("--continue --tools none --into more", "go on")
+    assert shell.user_ns["more"].record.parent_id == run.id
+
+
+def test_a_coroutine_function_as_callback_is_refused_before_anything_starts() -> None:
+    async def callback(event: object) -> None:
+        raise AssertionError("never called")
+
+    script = nbagent.offline.script(["never asked"])
+    with pytest.raises(nbagent.UsageError, match="plain function"):
+        nbagent.Agent(model=script, tools=[]).run("x", on_event=callback)
+    assert script.requests == []
