@@ -5,11 +5,12 @@ Thin: what an agent does is in the session and the engine, what a run was is in 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
 from nbagent import runtime
 from nbagent.archive.store import Store
@@ -118,6 +119,7 @@ class Agent:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
+        messages = _listed("messages", messages, "[nbagent.Message.of('user', 'Hello.')]")
         for message in messages:
             if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"messages: {message!r} is no nbagent.Message")
@@ -125,9 +127,7 @@ class Agent:
         if "tools" in options:
             named, tools = _told_apart(options.pop("tools"))
             base = replace(base, tools=named)
-        return Ask(
-            prompt=prompt, messages=tuple(messages), options=_options(base, options), tools=tools
-        )
+        return Ask(prompt=prompt, messages=messages, options=_options(base, options), tools=tools)
 
 
 class _Last:
@@ -351,6 +351,11 @@ def open_run(ref: str) -> Run:
     Raises:
         UsageError: there is none, or several begin so.
     """
+    given: Any = ref
+    if not isinstance(given, str):
+        raise UsageError(
+            f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
+        )
     store = current_store()
     mine = ref == "last" and _last.store is store
     run_id = _last.run_id if mine else store.find(ref)
@@ -366,9 +371,18 @@ def _told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
         return None, None
     if isinstance(tools, str):
         return tools, None
-    given = tuple(cast("Sequence[object]", tools))
+    given = _listed("tools", tools, "[look, count]")
     names = tuple(tool for tool in given if isinstance(tool, str))
     return (names, None) if names and len(names) == len(given) else (None, given)
+
+
+def _listed(name: str, given: Any, example: str) -> tuple[Any, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise UsageError(
+            f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
+        ) from None
 
 
 def _model_id(model: object) -> str | None:

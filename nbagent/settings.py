@@ -19,6 +19,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.secrets import redact, register_environment
 
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names."""
@@ -106,6 +107,8 @@ _configured = _Configured()
 
 _ENVIRONMENT = {"model": "LLM_MODEL", "base_url": "LLM_BASE_URL"}
 _KEY_LIKE = re.compile(r"(?:^|_|api)(?:key|secret|password)s?$", re.IGNORECASE)
+_API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
+"""The one query that a base URL may have: Azure's, which can hold no key."""
 _NOT_IN_PROJECT = ("base_url",)
 """A project's file could send the person's key to a stranger's server."""
 
@@ -246,7 +249,9 @@ def checked_value(name: str, value: Any, *, where: str = "") -> Any:
         return check(value)
     except (ValueError, TypeError) as error:
         place = where or name
-        raise UsageError(f"{place}: {name}={value!r} does not fit; expected {error}") from None
+        register_environment()  # what does not fit may be a key that was put in the wrong place
+        said = redact(f"{place}: {name}={value!r} does not fit; expected {error}")
+        raise UsageError(said) from None
 
 
 def _text(value: Any) -> str:
@@ -257,10 +262,16 @@ def _text(value: Any) -> str:
 
 def _base_url(value: Any) -> str:
     text = _text(value)
-    if "@" in urlsplit(text).netloc:
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
         raise UsageError(
             "base_url holds a name or a password, which would be kept and shown; "
             "give the key in LLM_API_KEY instead"
+        )
+    if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
+        raise UsageError(
+            "base_url has a part after '?' or '#', which would be kept and shown; remove it, keys "
+            "belong in the environment: LLM_API_KEY"
         )
     return text
 

@@ -28,7 +28,7 @@ from pydantic import BaseModel
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ImagePart, Part, TextPart
-from nbagent.contracts.secrets import redact
+from nbagent.contracts.secrets import MASK, any_secret_known, redact, redact_cut
 
 BUDGET_CHARS = 4_000
 IMAGE_SIDE_PX = 1_568
@@ -64,7 +64,13 @@ def shown_text(value: object, budget_chars: int = BUDGET_CHARS) -> str:
 
 
 def cut_middle(text: str, budget_chars: int) -> str:
-    """The text within a budget: its middle is replaced by a mark that says how much is gone."""
+    """The text within a budget: its middle is replaced by a mark that says how much is gone.
+
+    What is cut is redacted first: no filter would know half a key again.
+    """
+    if len(text) <= budget_chars:
+        return text
+    text = redact(text)
     if len(text) <= budget_chars:
         return text
     mark = f"… [{len(text):,} characters cut] …"
@@ -95,7 +101,7 @@ def plain_repr(value: object, budget_chars: int = BUDGET_CHARS) -> str:
     except _BROKEN as error:
         text = f"<{type(value).__name__} object, its repr failed with {type(error).__name__}>"
     # The middle of a huge repr is dropped before the pattern reads all of it.
-    text = cut_middle(clean(text), budget_chars + 10_000)
+    text = redact_cut(cut_middle(clean(text), budget_chars + 10_000))
     return cut_middle(_ADDRESS.sub("", text), budget_chars)
 
 
@@ -254,7 +260,11 @@ class Normal:
 
 def bytes_text(value: bytes) -> str:
     """`bytes, 1,024: 89504e47…`."""
-    return f"bytes, {len(value):,}: {value[:24].hex()}{'…' if len(value) > 24 else ''}"
+    start = value[:24]
+    if any_secret_known():
+        # In hexadecimal no filter knows a key again.
+        start = redact_cut(value[:4_096].decode("latin-1")).encode("latin-1")[:24]
+    return f"bytes, {len(value):,}: {start.hex()}{'…' if len(value) > 24 else ''}"
 
 
 def _number(value: float) -> Any:
@@ -292,7 +302,7 @@ def _other_text(value: object, budget: int) -> str:
     try:
         for module, name, text in _TEXTS:
             if _of(value, module, name):
-                return cut_middle(clean(text(value, budget)), budget)
+                return cut_middle(redact_cut(clean(text(value, budget))), budget)
     except _BROKEN:
         pass
     return plain_repr(value, budget)
@@ -321,11 +331,35 @@ def _series_text(series: Any, budget: int) -> str:
 def _head(frame: Any, rows: int, budget: int, **how: Any) -> str:
     for count in (_HEAD_ROWS, 5, 2):
         n = min(count, rows)
-        text = str(frame.head(n).to_string(max_colwidth=80, **how))
+        text = str(_without_secrets(frame.head(n)).to_string(max_colwidth=80, **how))
         text += f"\n… {rows - n:,} more rows" if rows > n else ""
         if len(text) <= budget:
             break
     return text  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def _without_secrets(head: Any) -> Any:
+    """The rows, with secrets hidden in their cells: pandas cuts long cells, and keys in them."""
+    if not any_secret_known():
+        return head
+    hidden = head
+    for column, dtype in enumerate(head.dtypes):
+        if getattr(dtype, "kind", "O") in "biufcmM":
+            continue
+        cells = list(head.iloc[:, column])
+        without = [_without_secret(cell) for cell in cells]
+        if any(a is not b for a, b in zip(cells, without, strict=True)):
+            hidden = hidden.copy() if hidden is head else hidden
+            hidden.isetitem(column, without)
+    return hidden
+
+
+def _without_secret(cell: object) -> object:
+    if isinstance(cell, str):
+        without = redact(cell)
+        return cell if without == cell else without
+    text = plain_repr(cell)
+    return text if MASK in text else cell
 
 
 def _array_text(array: Any, budget: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from engine.laws import check_run
@@ -83,6 +83,30 @@ def test_a_value_that_does_not_fit_is_one_clear_line(options: dict[str, Any]) ->
     with pytest.raises(UsageError) as caught:
         nbagent.Agent(model=options.pop("model", script(["Never."])), **options).run("Go.")
     assert "\n" not in str(caught.value).strip()
+
+
+def test_what_is_no_list_and_no_reference_is_one_clear_line() -> None:
+    odd: Any = None
+    for tools in (5, look):
+        with pytest.raises(UsageError, match=r"tools=.* is no list; write tools=\[look, count\]"):
+            nbagent.Agent(model=script(["Never."]), tools=cast("Any", tools))
+        with pytest.raises(UsageError, match=r"tools=.* is no list"):
+            nbagent.Agent(model=script(["Never."])).run("Go.", tools=tools)
+    with pytest.raises(UsageError, match=r"messages=None is no list; write messages=\["):
+        nbagent.Agent(model=script(["Never."])).run("Go.", messages=odd)
+    for ref in (None, 5, b"last"):
+        odd = ref
+        with pytest.raises(UsageError, match=r"open_run\(.*\): give \"last\", a run's name"):
+            nbagent.open_run(odd)
+    with pytest.raises(UsageError, match="no run is called"):
+        nbagent.open_run("\ud800")
+
+
+def test_messages_may_come_from_a_generator() -> None:
+    model = script(["One."])
+    words: Any = (nbagent.Message.of("user", text) for text in ("Before.", "Then."))
+    nbagent.Agent(model=model).run("Go.", messages=words)
+    assert [m.text for m in model.requests[0].messages] == ["Before.", "Then.", "Go."]
 
 
 def test_a_provider_without_its_key_is_refused_with_what_to_do() -> None:

@@ -163,3 +163,31 @@ def test_options_are_checked_as_settings_are() -> None:
 def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
     assert store_home({}) == tmp_path / ".nbagent"
     assert store_home({"NBAGENT_HOME": "~/kept"}) == Path.home() / "kept"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h/v1?api-key=SECRET",
+        "http://h/v1#SECRET",
+        "http://h/v1?api-version=SECRET",
+        "http://h/v1?api-version=2024-10-21&key=SECRET",
+        "localhost:8000/v1?SECRET",
+        "http://user:SECRET@h/v1",
+    ],
+)
+def test_a_base_url_that_may_hold_a_key_is_refused_and_not_shown(url: str) -> None:
+    for ask in (
+        lambda: nbagent.configure(base_url=url),
+        lambda: checked_options(RunOptions(base_url=url)),
+        lambda: effective({"LLM_BASE_URL": url}),
+    ):
+        with pytest.raises(UsageError, match="LLM_API_KEY") as caught:
+            ask()
+        assert "SECRET" not in str(caught.value)
+
+
+def test_a_base_url_may_say_which_version_of_azure_it_means() -> None:
+    for query in ("2024-10-21", "2025-04-01-preview", "preview"):
+        url = f"https://h/openai/v1?api-version={query}"
+        assert checked_value("base_url", url) == url

@@ -21,7 +21,7 @@ import pytest
 from pydantic import BaseModel, RootModel
 
 from nbagent.contracts.chat import ImagePart, TextPart
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import SecretKey, redact_cut, register
 from nbagent.shown import cut_middle, shown, shown_text
 
 
@@ -301,3 +301,56 @@ def test_showing_values_imports_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+CUT_KEY = "sk-shown-0123456789abcdefghij"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("x" * 1_970 + CUT_KEY + "z" * 9_000, id="text"),
+        pytest.param({"a": "x" * 1_960 + CUT_KEY + "z" * 9_000}, id="json"),
+        pytest.param(pd.DataFrame({"a": ["x" * 60 + CUT_KEY + "z" * 100], "b": [1]}), id="frame"),
+        pytest.param(pd.DataFrame([[1, ["x" * 60 + CUT_KEY]]], columns=["a", "a"]), id="list"),
+        pytest.param(pd.Series(["x" * 60 + CUT_KEY + "z" * 100]), id="series"),
+        pytest.param(pd.Series(["x" * 60 + CUT_KEY] * 3, dtype="category"), id="category"),
+        pytest.param(CUT_KEY.encode() * 2, id="bytes"),
+    ],
+)
+def test_no_part_of_a_key_is_left_where_a_value_is_cut(value: Any) -> None:
+    register(CUT_KEY)
+    text = shown_text(value)
+    assert CUT_KEY[:8] not in text
+    assert CUT_KEY[:8].encode().hex() not in text
+
+
+def test_frame_without_a_key_looks_the_same_when_keys_are_known() -> None:
+    frame: Any = pd.DataFrame({"a": ["x", None], "b": [1.5, 2.0], "c": [[1], {"k": 2}]})
+    register(CUT_KEY)
+    assert frame.to_string() in shown_text(frame)
+    with_key: Any = pd.DataFrame({"a": ["x", CUT_KEY], "b": [1.5, 2.0]})
+    assert shown_text(with_key).endswith(
+        "            a    b\n0           x  1.5\n1  [redacted]  2.0"
+    )
+    assert with_key["a"][1] == CUT_KEY, "the person's own table is not touched"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        (f"at {CUT_KEY[:12]}… and on", "at [redacted]… and on"),
+        (f"at '{CUT_KEY[:12]}'...", "at '[redacted]'..."),
+        (f"at {CUT_KEY[:12]}", "at [redacted]"),
+        (f"…{CUT_KEY[-12:]} and on", "…[redacted] and on"),
+        (f"{CUT_KEY[-12:]} and on", "[redacted] and on"),
+        (f"{CUT_KEY[:9]}...{CUT_KEY[-9:]}", "[redacted]...[redacted]"),
+        (f"is {CUT_KEY} there", "is [redacted] there"),
+        (f"at {CUT_KEY[:12]} and on", f"at {CUT_KEY[:12]} and on"),
+        (f"at {CUT_KEY[:7]}…", f"at {CUT_KEY[:7]}…"),
+        ("nothing… of it...", "nothing… of it..."),
+    ],
+)
+def test_what_a_cut_left_of_a_key_is_hidden(text: str, hidden: str) -> None:
+    register(CUT_KEY)
+    assert redact_cut(text) == hidden

@@ -92,6 +92,7 @@ RUNS = Table(
         Column("ended_at", _ended("ended_at"), _WHEN),
         Column("duration_ms", _ended("duration_ms"), "Float64"),
         Column("cell_id", "r.cell_id", "string"),
+        Column("notebook", "r.notebook", "category"),
         Column(
             "tags",
             "coalesce((SELECT group_concat(value, ',') FROM json_each(r.tags)), '')",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -21,6 +20,7 @@ from nbagent.archive.columns import (
     Column,
     Table,
 )
+from nbagent.archive.filters import cells_of, limit_of, moment_of, text_of
 from nbagent.archive.store import Store
 from nbagent.archive.store.database import Connection, OperationalError
 from nbagent.archive.store.reading import Reader, rows
@@ -76,12 +76,12 @@ def _frame(
     import pandas as pd
 
     columns = table.columns + (table.texts if texts else ())
-    limit = filters.pop("limit", None)
+    most = limit_of(filters.pop("limit", None))
     _refuse_unknown(filters, table, columns)
     with store.reading() as (connection, alive):
         query = _Query(connection, Reader(connection, alive), table)
         query.narrow(filters)
-        data = query.read(columns, _checked_limit(limit))
+        data = query.read(columns, most)
         arrays = {column.name: query.array(column, data[column.name]) for column in columns}
     return pd.DataFrame(arrays, copy=False)
 
@@ -98,12 +98,6 @@ def _refuse_unknown(filters: dict[str, Any], table: Table, columns: Sequence[Col
             )
         if name in {column.name for column in table.texts} - {c.name for c in columns}:
             raise UsageError(f"the filter {name!r} needs texts=True")
-
-
-def _checked_limit(limit: Any) -> int | None:
-    if limit is None or (isinstance(limit, int) and limit >= 0):
-        return limit
-    raise UsageError(f"limit must be a whole number from 0, not {limit!r}")
 
 
 class _Query:
@@ -136,11 +130,11 @@ class _Query:
         for name, value in filters.items():
             if name == "run":
                 self._add(f"{self._table.run} = (SELECT n FROM runs WHERE run_id = ?)")
-                self._parameters.append(self._reader.find(str(value)))
+                self._parameters.append(self._reader.find(text_of(name, value)))
             elif name in ("since", "until"):
                 sign = ">=" if name == "since" else "<"
                 self._add(f"{self._table.started_at} {sign} ?")
-                self._parameters.append(to_us(_moment(name, value)))
+                self._parameters.append(moment_of(name, value))
             else:
                 self._equal(name, value)
 
@@ -148,15 +142,17 @@ class _Query:
         table = self._table
         of_run = Column(name, f"(SELECT {name} FROM runs WHERE n = {table.run})", "category")
         column = next((it for it in (*table.columns, *table.texts) if it.name == name), of_run)
-        many = isinstance(value, list | tuple | set | frozenset)
-        values = list(cast("Sequence[Any]", value)) if many else [value]
-        cells = [_cell(column, it) for it in values if it is not None]
+        values = cells_of(name, value, column.dtype)
+        cells = [it for it in values if it is not None]
         marks = ",".join("?" * len(cells))
         if column.lookup is None:
             test = f"{column.sql} IN ({marks})"
         else:
             owner = "blobs" if column.lookup == "sha" else "runs"
             test = f"{column.sql} IN (SELECT n FROM {owner} WHERE {column.lookup} IN ({marks}))"
+        if column.dtype == "string" and name == "tags":
+            test = f"({test} OR EXISTS (SELECT 1 FROM json_each(r.tags) WHERE value IN ({marks})))"
+            self._parameters += cells
         if len(cells) < len(values):
             test = f"({test} OR {column.sql} IS NULL)"
         self._add(test)
@@ -332,21 +328,3 @@ def _readable(cell: str | bytes) -> str:
 
 def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
-
-
-def _cell(column: Column, value: Any) -> Any:
-    if column.dtype == "datetime64[us, UTC]":
-        return to_us(_moment(column.name, value))
-    return int(value) if isinstance(value, bool) else value
-
-
-def _moment(name: str, value: Any) -> datetime:
-    """A point in time from a datetime (also pandas' own) or ISO text; without a zone it is UTC."""
-    try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    except ValueError:
-        raise UsageError(
-            f"{name}={value!r} is not a point in time; give a datetime or text such as "
-            "'2026-03-04' or '2026-03-04T05:06:07+01:00'"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

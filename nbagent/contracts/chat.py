@@ -5,8 +5,9 @@ Values only. What a provider's wire looks like belongs to its adapter.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +17,9 @@ from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
+
+MAX_DEPTH = 100
+"""Levels of lists and objects. Deeper values cannot be encoded by everything that keeps them."""
 
 
 class Value(BaseModel):
@@ -73,8 +77,8 @@ class ToolCall(Value):
     id: str
     name: str
     """The tool's own name (`fs.read`), not its name on the wire."""
-    arguments: dict[str, Any] | None
-    """Decoded arguments; None when `arguments_raw` is not a JSON object."""
+    arguments: dict[str, Any] | None = None
+    """Decoded arguments; None when `arguments_raw` is no JSON object that a record can hold."""
     arguments_raw: str
     """The arguments exactly as the model wrote them."""
     extra: dict[str, Any] | None = None
@@ -272,8 +276,30 @@ class ProviderConfig:
     """Further top-level keys of the request's JSON."""
 
 
+def is_keepable(value: Any) -> bool:
+    """Whether a record can hold a JSON value: no infinite number, at most MAX_DEPTH levels."""
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if isinstance(item, dict):
+            inner = list(cast("dict[Any, Any]", item).values())
+        elif isinstance(item, list | tuple):
+            inner = cast("list[Any]", item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            return False
+        else:
+            continue
+        if depth > MAX_DEPTH:
+            return False
+        stack.extend((it, depth + 1) for it in inner if it.__class__ not in (str, int))
+    return True
+
+
 def parse_arguments(raw: str) -> dict[str, Any] | None:
-    """Decode a call's arguments: `""` and `null` are `{}`, anything but an object is None."""
+    """Decode a call's arguments: `""` and `null` are `{}`.
+
+    None for anything but an object, and for one that no record can hold (`is_keepable`).
+    """
     if not raw.strip():
         return {}
     try:
@@ -282,4 +308,6 @@ def parse_arguments(raw: str) -> dict[str, Any] | None:
         return None
     if value is None:
         return {}
-    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(value, dict) or not is_keepable(value):
+        return None
+    return cast("dict[str, Any]", value)

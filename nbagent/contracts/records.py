@@ -153,6 +153,8 @@ class RunRecord(Value):
     shared_messages: int = 0
     kind: Literal["start", "continue", "resume", "fork"] = "start"
     cell_id: str | None = None
+    notebook: str | None = None
+    """File name of the notebook, where the front end tells."""
     model: str
     """`provider:model`."""
     base_url: str | None = None

@@ -1,21 +1,27 @@
 """Who holds keys, and the filter that every sink passes its texts through.
 
 A `SecretKey` shows itself as `***`, cannot be pickled, and registers its literal and encoded
-forms with the filter; `redact` replaces each of them.
+forms with the filter; `redact` replaces each of them. Redact first, then cut: half a key that is
+cut off matches nothing any more (`redact_cut` is for what others have cut).
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import threading
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 from urllib.parse import quote, quote_plus
 
 MASK = "[redacted]"
 _SHORTEST = 8
 """Shorter values (`none`, `ollama`) are placeholders; hiding them would garble ordinary text."""
+_AT_CUT = re.compile(r"[\s\[\]('\"]{0,2}(?:…|\.{2,3})|\Z")
+"""What stands where a text was cut; the same read backwards."""
 
 
 class SecretKey:
@@ -55,6 +61,8 @@ class _Filter:
         self.forms: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.longest = 0
+        self.starts = _Starts(frozenset())
+        self.ends = _Starts(frozenset())
 
     def add(self, forms: set[str]) -> None:
         with self.lock:
@@ -64,6 +72,37 @@ class _Filter:
             ordered = sorted(self.forms, key=len, reverse=True)
             self.longest = len(ordered[0])
             self.pattern = re.compile("|".join(map(re.escape, ordered)))
+            self.starts = _Starts(self.forms)
+            self.ends = _Starts(frozenset(form[::-1] for form in self.forms))
+
+
+class _Starts:
+    """Finds the first characters of a form where the rest of it was cut off."""
+
+    def __init__(self, forms: frozenset[str]) -> None:
+        self._forms: defaultdict[str, list[str]] = defaultdict(list)
+        for form in forms:
+            self._forms[form[:_SHORTEST]].append(form)
+        self._pattern = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
+
+    def hidden(self, text: str, mask: str) -> str:
+        pieces: list[str] = []
+        after = 0
+        for match in self._pattern.finditer(text):
+            start = match.start()
+            end = start + max(_shared(text, start, form) for form in self._forms[match[0]])
+            if start >= after and _AT_CUT.match(text, end):
+                pieces += [text[after:start], mask]
+                after = end
+        return "".join([*pieces, text[after:]])
+
+
+def _shared(text: str, start: int, form: str) -> int:
+    """How many characters of the form stand there; the first ones are known to."""
+    size = _SHORTEST
+    while size < len(form) and text[start + size : start + size + 1] == form[size]:
+        size += 1
+    return size
 
 
 _filter = _Filter()
@@ -72,7 +111,7 @@ _filter = _Filter()
 def register(text: str) -> None:
     """Make `redact` hide this text in its literal, URL, base64 and JSON forms."""
     text = text.strip()
-    if len(text) < _SHORTEST:
+    if len(text) < _SHORTEST or text in _filter.forms:
         return
     forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1]}
     raw = text.encode("utf-8", "surrogatepass")
@@ -86,6 +125,16 @@ def register(text: str) -> None:
     _filter.add(forms)
 
 
+def register_environment(environ: Mapping[str, str] | None = None) -> None:
+    """Make `redact` hide every key of the environment, also one that no provider uses.
+
+    Called before anything of a run is read, and for each run: the environment changes.
+    """
+    for variable, text in (os.environ if environ is None else environ).items():
+        if variable.upper().endswith("_API_KEY"):
+            register(text)
+
+
 def any_secret_known() -> bool:
     """Whether there is anything to hide; False lets hot paths skip the filter."""
     return _filter.pattern is not None
@@ -95,6 +144,18 @@ def redact(text: str) -> str:
     """The text with every known secret replaced by `[redacted]`."""
     pattern = _filter.pattern
     return text if pattern is None else pattern.sub(MASK, text)
+
+
+def redact_cut(text: str) -> str:
+    """`redact` for a text that others may have cut: hides also what a cut left of a secret.
+
+    That is its start before a `…`, `...` or the end of the text, or its end behind one of them or
+    at the start. Less than eight characters stay: so many are in ordinary words too.
+    """
+    if _filter.pattern is None:
+        return text
+    text = _filter.starts.hidden(redact(text), MASK)
+    return _filter.ends.hidden(text[::-1], MASK[::-1])[::-1]
 
 
 def redact_json(value: Any) -> Any:

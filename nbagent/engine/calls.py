@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import ToolCall, ToolSpec, redacted
+from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, utc_now
+from nbagent.contracts.chat import MAX_DEPTH, ToolCall, ToolSpec, is_keepable, redacted
 from nbagent.contracts.errors import ErrorCode, ErrorInfo
 from nbagent.contracts.events import (
     ApprovalRequested,
@@ -208,7 +208,16 @@ def _abandoned(call: ToolCall) -> ToolRun:
 
 
 def _not_an_object(call: ToolCall) -> str:
-    seen = call.arguments_raw[:200]
+    seen = redact(call.arguments_raw)[:200]
+    try:
+        unusable = isinstance(load_json(call.arguments_raw), dict)
+    except (ValueError, RecursionError) as error:
+        unusable = isinstance(error, RecursionError)
+    if unusable:
+        return (
+            f"the arguments hold a number that is too large or more than {MAX_DEPTH} levels of "
+            f"lists and objects: {seen!r}; send finite numbers and a flatter object"
+        )
     return f"the arguments are not a JSON object: {seen!r}; send one object, keys in double quotes"
 
 
@@ -253,7 +262,7 @@ async def run_call(
         tool_call_id=call.id,
         tool_name=call.name,
         args=call.arguments,
-        result=redacted(outcome.result),
+        result=redacted(_keepable(outcome.result)),
         queued_at=queued_at,
         started_at=None
         if began_ms is None
@@ -269,6 +278,26 @@ async def run_call(
         error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
         notes=tuple(redact(note) for note in outcome.notes),
     )
+
+
+def _keepable(result: ToolResult) -> ToolResult:
+    """The result a record can hold: data that is nested too deeply becomes its JSON text."""
+    if result.error is not None and not is_keepable(result.error.details):
+        error = ErrorInfo(result.error.code, result.error.message)
+        result = result.model_copy(update={"error": error})
+    if is_keepable(result.data):
+        return result
+    try:
+        text = dump_json(result.data).decode()
+    except (RecursionError, ValueError, TypeError):
+        return ToolResult.failure(
+            ErrorInfo(
+                "E_TOOL_FAILED",
+                f"the result has more than {MAX_DEPTH} levels of lists and objects, "
+                "so it cannot be shown; ask for a flatter one",
+            )
+        )
+    return result.model_copy(update={"data": text})
 
 
 def _refused(code: ErrorCode, message: str) -> ToolOutcome:

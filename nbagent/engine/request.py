@@ -22,6 +22,8 @@ from nbagent.contracts.chat import (
     Message,
     TextPart,
     ToolCall,
+    Usage,
+    is_keepable,
     parse_arguments,
     redacted,
 )
@@ -37,10 +39,12 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import StreamFilter, redact, redact_json
+from nbagent.contracts.secrets import StreamFilter, redact, redact_cut, redact_json
 
 T = TypeVar("T")
 
+_MOST_TOKENS = 2**53
+"""A count above this is a mistake of the server; neither prices nor the store could take it."""
 _GRACE_S = 0.25
 """A request that was cancelled has so long to end; then the run goes on without it."""
 
@@ -128,8 +132,8 @@ class Answer:
         self.keep(ChatResponse(message=message, model=model, finish_reason="error"))
 
     def keep(self, response: ChatResponse) -> None:
-        """Take a response: without secrets, every call with an id of its own."""
-        response = redacted(response)
+        """Take a response: keepable, without secrets, every call with an id of its own."""
+        response = redacted(_keepable(response))
         calls = _told_apart(response.message.tool_calls)
         if calls is not response.message.tool_calls:
             message = response.message.model_copy(update={"tool_calls": calls})
@@ -155,6 +159,29 @@ class Answer:
     def add_reasoning(self, text: str) -> None:
         """Keep a fragment of the reasoning."""
         self._reasoning.append(text)
+
+
+def _keepable(response: ChatResponse) -> ChatResponse:
+    """The response without what no record can hold; the response itself when it holds none."""
+    message, usage = response.message, response.usage
+    changes: dict[str, object] = {}
+    if usage is not None and not all(0 <= count <= _MOST_TOKENS for _, count in usage):
+        believed = {name: count for name, count in usage if 0 <= count <= _MOST_TOKENS}
+        changes["usage"] = Usage(**believed)
+    calls = tuple(_keepable_call(call) for call in message.tool_calls)
+    raw = message.raw if is_keepable(message.raw) else None
+    same = all(a is b for a, b in zip(calls, message.tool_calls, strict=True))
+    if not same or raw is not message.raw:
+        changes["message"] = message.model_copy(update={"tool_calls": calls, "raw": raw})
+    return response.model_copy(update=changes) if changes else response
+
+
+def _keepable_call(call: ToolCall) -> ToolCall:
+    if is_keepable(call.arguments) and is_keepable(call.extra):
+        return call
+    extra = call.extra if is_keepable(call.extra) else None
+    arguments = call.arguments if is_keepable(call.arguments) else None
+    return call.model_copy(update={"arguments": arguments, "extra": extra})
 
 
 def _told_apart(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
@@ -294,7 +321,7 @@ def _info_of(error: BaseException) -> ErrorInfo:
 def described(error: BaseException) -> str:
     """`Type: message` of any exception, also of one whose message cannot be made."""
     try:
-        return redact(f"{type(error).__name__}: {error}")
+        return redact_cut(f"{type(error).__name__}: {error}")
     except Exception:
         return type(error).__name__
 

@@ -212,6 +212,8 @@ class Turn:
 
     def fail(self, error: Exception) -> None:
         """Something of ours, or plugged into us, raised: end here, with every call answered."""
+        with suppress(Exception):  # what had arrived is worth more than why it cannot be kept
+            self.answer.keep_part(self.plan.model)
         calls = self.answer.response.message.tool_calls if self.answer.response else ()
         if len(self.runs) < len(calls):
             text = "nbagent failed before this call had a result"

@@ -6,7 +6,6 @@ the two is first used.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +14,8 @@ from nbagent import agent as handles
 from nbagent import runtime, settings
 from nbagent.agent import Run
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.secrets import redact, register
-from nbagent.notebook import doctor, listings, surface
+from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
+from nbagent.notebook import doctor, kernel, listings, surface
 from nbagent.notebook.magics import Interrupt
 from nbagent.notebook.options import MagicOptions, help_text, parse, split_command
 from nbagent.notebook.template import render
@@ -40,6 +39,8 @@ class Commands:
             NbagentError: it cannot be done, or the run failed.
             Interrupt: an interrupt before there was a run, or a second one.
         """
+        # Before anything is read: an expression in the prompt may hold a key and fail with it.
+        register_environment()
         try:
             if cell is None:
                 self._command(line)
@@ -48,11 +49,14 @@ class Commands:
         except NbagentError as error:
             # A server's or a tool's words are in it, and a terminal obeys control characters.
             error.message = _one_line(error.message)
+            error.args = (error.message,)
+            error.details = redact_json(error.details)
             raise
         except Interrupt:
             raise
         except KeyboardInterrupt as interrupt:
-            raise Interrupt(str(interrupt) or "interrupted; no run was started") from None
+            said = _one_line(str(interrupt))
+            raise Interrupt(said or "interrupted; no run was started") from None
         except Exception as error:
             text = _one_line(f"{type(error).__name__}: {error}")
             raise NbagentError(
@@ -74,7 +78,7 @@ class Commands:
             template=template if rendered.expressions else None,
             options=_run_options(options),
             kind="continue" if child else "start",
-            parent_id=_parent(options.continue_run) if options.continue_run else None,
+            parent_id=_parent(options.continue_run, options.session) if child else None,
         )
         self._finish(ask, options.into)
 
@@ -153,14 +157,13 @@ class Commands:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(visible(text).splitlines())
+    register_environment()  # what the cell ran may have set a key
+    return " ".join(visible(redact_cut(text)).splitlines())
 
 
 def _say(text: str) -> None:
     """Print with every key of the environment hidden, also one that no run has used yet."""
-    for variable, value in os.environ.items():
-        if variable.endswith("_API_KEY"):
-            register(value)
+    register_environment()
     print(redact(text))
 
 
@@ -198,22 +201,36 @@ def _one_run(command: str, rest: str) -> str:
     return rest or "last"
 
 
-def _found(ref: str) -> str:
-    """The id of a run; `last` is this kernel's last one, and in a fresh kernel the store's."""
-    if ref == "last" and (last := surface.last_run_id()) is not None:
+def _found(ref: str, session: str | None = None) -> str:
+    """The id of a run.
+
+    `last` is the session's last one where a session is named, else this kernel's, and in a fresh
+    kernel the notebook's: never a run of another notebook, as far as the notebook is known.
+    """
+    if ref != "last":
+        return current_store().find(ref)
+    if session is None and (last := surface.last_run_id()) is not None:
         return last
-    return current_store().find(ref)
+    notebook = kernel.notebook() if session is None else None
+    found = current_store().last_run(session, notebook)
+    if found is None:
+        where = f"session {session!r}" if session else "this notebook"
+        raise UsageError(
+            f"there is no run of {where} yet; run a cell with %%agent first, or name a run "
+            "(nbagent.runs() lists them)"
+        )
+    return found
 
 
-def _parent(ref: str) -> str:
+def _parent(ref: str | None, session: str | None) -> str:
     """The run to go on with. Running a `--continue` cell again replaces what it added before.
 
     So this is the run before the first one of the conversation that an earlier execution of this
     cell added. What the present execution has added (a loop over `run_cell_magic`) stays.
     """
-    run_id = _found(ref)
+    run_id = _found(ref or "last", session)
     here = surface.here_cell()
-    if here is None or run_id.startswith(ref):
+    if here is None or run_id.startswith(ref or "last"):
         return run_id  # without a cell's id, or with a run's own, just this one is meant
     store = current_store()
     found, next_id = run_id, run_id

@@ -11,10 +11,12 @@ in `comms`, and are offered here as well.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
@@ -45,6 +47,7 @@ __all__ = [
     "kernel_facts",
     "main_loop",
     "namespace",
+    "notebook",
     "prepare",
     "register",
     "run_nested",
@@ -94,6 +97,13 @@ def cell_id() -> str | None:
     metadata = _object(_parent().get("metadata"))
     found = metadata.get("cellId") or metadata.get("cell_id")
     return found if isinstance(found, str) else None
+
+
+def notebook() -> str | None:
+    """The file name of the notebook, where the server or the front end tells."""
+    # Set by jupyter_server >= 2 for a session's kernel; the other one by VS Code.
+    path = os.environ.get("JPY_SESSION_NAME") or namespace().get("__vsc_ipynb_file__")
+    return PurePath(str(path)).name or None if path else None
 
 
 def execution_id() -> str | None:

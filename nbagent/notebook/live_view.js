@@ -365,7 +365,10 @@ function createView(shared, el) {
     if (sig === endSig) return;
     endSig = sig;
     ends.replaceChildren(...state.notices.map((n) => h("div", "nba-notice", `note: ${n}`)));
-    if (state.error) ends.append(h("div", "nba-error", `✕ ${state.error}`));
+    if (state.error) {
+      const look = state.error_mark === "✕" ? "nba-error" : "nba-notice";
+      ends.append(h("div", look, `${state.error_mark} ${state.error}`));
+    }
     answer.hidden = !turn;
     foot.hidden = state.running;
     answer.replaceChildren();

@@ -72,7 +72,12 @@ OPTIONS: tuple[Option, ...] = (
         repeatable=True,
     ),
     Option(("--timeout",), "timeout_s", "seconds", "SECONDS", "longest time for one request"),
-    Option(("--session",), "session", metavar="NAME", help="the session that the run belongs to"),
+    Option(
+        ("--session",),
+        "session",
+        metavar="NAME",
+        help="the run's session; with --continue: go on with its last run",
+    ),
     Option(
         ("-c", "--continue"),
         "continue_run",
@@ -84,7 +89,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(("--into",), "into", "name", "NAME", "put the run into this variable"),
     Option(("--name",), "name", metavar="TEXT", help="a name for the run"),
     Option(("--tag",), "tags", metavar="TEXT", help="a tag for the run", repeatable=True),
-    Option(("--raw",), "raw", "flag", help="show the answer as plain text, not as Markdown"),
+    Option(("--raw",), "raw", "flag", help="print the text of the answer, and no view"),
     Option(("--no-stream",), "no_stream", "flag", help="ask for the answer in one piece"),
     Option(("--quiet",), "quiet", "flag", help="show nothing but errors"),
     Option(("-h", "--help"), "help", "flag", help="show this"),
@@ -188,8 +193,9 @@ def split_command(line: str) -> tuple[str, str]:
             f"%agent takes a command ({', '.join(names)}), not the option {word!r};"
             " options stand after %%agent, with the prompt on the next line."
         )
+    near = get_close_matches(word.lower(), names, 1)
     raise UsageError(
-        f"there is no command {word!r}; the nearest is {_nearest(word.lower(), names)!r}"
+        f"there is no command {word!r}{f'; the nearest is {near[0]!r}' if near else ''}"
         f" (all: {', '.join(names)})."
         " To ask a model, write %%agent, and the prompt on the next line."
     )

@@ -112,7 +112,7 @@ class PlainPrinter:
         self._break()
         if turn.text and turn.id not in self._streamed:
             self._line(f"{turn.id}  {clean(turn.text)}")
-        if turn.error:
+        if turn.error and not turn.error.code.startswith("ENGINE_"):
             self._line(f"{turn.id}  ✕ {error_words(turn.error)}")
         usage = turn.response.usage if turn.response else None
         tokens = f"{usage.total_tokens:,} tok · " if usage and usage.total_tokens else ""
@@ -123,5 +123,5 @@ class PlainPrinter:
         status = state["status"]
         self._line(f"{status['mark']} {status['word']} · {facts_line(state)}")
         if state["error"]:
-            self._line(f"✕ {state['error']}")
+            self._line(f"{state['error_mark']} {state['error']}")
         self._line(foot_line(state))

@@ -60,7 +60,7 @@ def html(state: ViewState, *, unfolded: Collection[str] = ()) -> str:
         *(_turn(turn, state, unfolded) for turn in state["turns"]),
         *(_line("nba-notice", f"note: {notice}") for notice in state["notices"]),
         _answer(state),
-        _line("nba-error", f"✕ {state['error']}" if state["error"] else ""),
+        _ending(state),
         _foot(state),
         "</div>",
     ]
@@ -69,6 +69,11 @@ def html(state: ViewState, *, unfolded: Collection[str] = ()) -> str:
 
 def _line(name: str, text: str) -> str:
     return f'<div class="{name}">{escape(text)}</div>' if text else ""
+
+
+def _ending(state: ViewState) -> str:
+    name = "nba-error" if state["error_mark"] == "✕" else "nba-notice"
+    return _line(name, f"{state['error_mark']} {state['error']}" if state["error"] else "")
 
 
 def _head(state: ViewState) -> str:

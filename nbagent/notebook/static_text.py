@@ -43,7 +43,7 @@ def plain(state: ViewState) -> str:
         lines += [answer["text"]["note"]] if answer["text"]["note"] else []
         lines.append("")
     if state["error"]:
-        lines.append(f"✕ {state['error']}")
+        lines.append(f"{state['error_mark']} {state['error']}")
     lines.append(foot_line(state))
     return "\n".join(lines)
 
@@ -106,7 +106,7 @@ def markdown(state: ViewState) -> str:
         note = [_escaped(word) for word in (state["answer_note"], answer["text"]["note"]) if word]
         lines += ["", *note, _blocks(answer["tree"])]
     if state["error"]:
-        lines += ["", f"**✕ {_escaped(state['error'])}**"]
+        lines += ["", f"**{state['error_mark']} {_escaped(state['error'])}**"]
     return "\n".join([*lines, "", _escaped(foot_line(state))])
 
 

@@ -25,7 +25,7 @@ from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import Action, RunView, live_view
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle
-from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_state import status_of, view_of
 from nbagent.runtime import Pump
 from nbagent.session.front import Front
 from nbagent.settings import effective
@@ -79,6 +79,7 @@ def make_front() -> Front:
         surface=NotebookSurface(),
         namespace=kernel.namespace,
         cell_id=kernel.cell_id,
+        notebook=kernel.notebook,
         execution_id=kernel.execution_id,
         pump=make_pump,
         adopt=kernel.adopt,
@@ -143,6 +144,8 @@ class RawSink:
         elif isinstance(event, RunFinished):
             if event.run.text:
                 print(event.run.text)
+            if event.run.stop_reason not in ("answered", "workflow_complete"):
+                print(f"({status_of(event.run)['word']})", file=sys.stderr)
         elif isinstance(event, Notice) and event.level != "info":
             print(event.text, file=sys.stderr)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from nbagent.contracts.chat import Part, TextPart
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.secrets import redact, redact_cut
 
 _OPEN, _CLOSE = "{{", "}}"
 _MOST_CLOSINGS = 64
@@ -150,7 +151,7 @@ def _value_parts(expression: _Expression, evaluate: Callable[[str], object]) -> 
         raise UsageError(
             f"{{{{ {_shortened(expression.typed)} }}}} failed: {_described(error)}."
             f" {_remedy(error)} Nothing was sent.",
-            details={"expression": expression.typed, "error": type(error).__name__},
+            details={"expression": redact(expression.typed), "error": type(error).__name__},
         ) from error
 
 
@@ -176,6 +177,7 @@ def _remedy(error: Exception) -> str:
 
 
 def _shortened(text: str, limit: int = 200) -> str:
+    text = redact_cut(text)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 

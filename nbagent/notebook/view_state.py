@@ -38,6 +38,7 @@ def view_of(record: RunRecord) -> ViewState:
         turns.append(turn_view(turn, place, _request_of(record, place)))
         bar += segments_of(turn)
     running = record.phase == "Running"
+    status = status_of(record)
     answer = _answering_turn(record)
     return {
         "version": VERSION,
@@ -45,7 +46,7 @@ def view_of(record: RunRecord) -> ViewState:
         "about": _about(record),
         "model": visible(record.model),
         "offline": offline_words(record.model),
-        "status": status_of(record),
+        "status": status,
         "activity": "",
         "running": running,
         "doing": "model" if running else "",
@@ -58,6 +59,7 @@ def view_of(record: RunRecord) -> ViewState:
         "answer": answer.id if answer else "",
         "answer_note": _answer_note(record) if answer else "",
         "error": error_words(record.error),
+        "error_mark": "✕" if status["tone"] == "bad" else status["mark"],
         "next": [] if running else _next_steps(record),
     }
 

@@ -181,6 +181,8 @@ class ViewState(Head):
     """Id of the turn whose text is the answer; empty when there is none."""
     answer_note: str
     error: str
+    error_mark: str
+    """`✕` for a failure; a pause or a stop is none, and has the mark of its status."""
     next: list[NextStep]
 
 

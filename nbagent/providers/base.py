@@ -186,6 +186,6 @@ def _load(entry: EntryPoint) -> object:
 
 def _unknown(name: str) -> str:
     names = provider_names()
-    nearest = get_close_matches(name, names, 1, 0.5)
+    nearest = get_close_matches(name, names, 1, 0.6)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return f"there is no provider {name!r}.{hint} Known providers: {', '.join(names)}."

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
-from nbagent.contracts.secrets import redact
+from nbagent.contracts.secrets import redact, redact_cut
 from nbagent.providers.retry import retry_after_s
 
 _RETRIED = frozenset({408, 409, 498, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -58,6 +58,8 @@ _STATUS_OF_TYPE = {
 }
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
+_READ_FOR_START = 4_096
+"""Bytes; far less of them is shown, but a key in them is only known as a whole."""
 
 
 def response_error(
@@ -112,11 +114,16 @@ def error_fields(body: Any) -> dict[str, Any]:
     return dict(outer)
 
 
+def start_of(data: bytes | bytearray) -> str:
+    """The first characters of an answer that cannot be read, to show them."""
+    return redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace"))[:80]
+
+
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, for its support."""
     for name in _REQUEST_ID_HEADERS:
         if value := headers.get(name):
-            return redact(value[:200])
+            return redact(value)[:200]
     return None
 
 
@@ -190,11 +197,11 @@ def _said(fault: dict[str, Any]) -> str:
     message = fault.get("message")
     if not isinstance(message, str):
         message = str(message) if message else str(fault.get("type") or fault.get("code") or "")
-    text = " ".join(redact(message).split())
+    text = " ".join(redact_cut(message).split())
     return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + " …"
 
 
 def _first_line(text: str) -> str:
     if text.lstrip().startswith("<"):
         return "the server answered with a web page"
-    return text.strip()[:_LONGEST_TEXT]
+    return redact_cut(text.strip())[:_LONGEST_TEXT]

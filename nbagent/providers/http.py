@@ -416,7 +416,7 @@ def _inflater(encoding: str) -> _Inflater | None:
     if encoding in ("gzip", "x-gzip", "deflate"):
         return _Inflater()
     raise ModelError(
-        f"the server encoded its answer as {encoding[:40]!r}, which was not asked for.",
+        f"the server encoded its answer as {redact(encoding)[:40]!r}, which was not asked for.",
         code="LLM_BAD_RESPONSE",
     )
 

@@ -6,7 +6,6 @@ Tolerant of what servers of this dialect get wrong: indexes, ids, names, nulls, 
 from __future__ import annotations
 
 import json
-import math
 import re
 import secrets
 from typing import Any, cast
@@ -24,10 +23,11 @@ from nbagent.contracts.chat import (
     ToolCall,
     ToolCallDelta,
     Usage,
+    is_keepable,
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import stream_error
+from nbagent.providers.failures import start_of, stream_error
 from nbagent.providers.names import WireNames
 from nbagent.providers.sse import EventSplitter
 
@@ -45,6 +45,8 @@ _FINISH: dict[str, FinishReason] = {
     "network_error": "error",
 }
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
+_MOST_TOKENS = 2**53
+"""Of one count."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -101,7 +103,7 @@ class AnswerReader:
                 if not self.fold.finished:
                     raise
         if not self._saw_event:
-            shown = bytes(self._head[:80]).decode("utf-8", "replace")
+            shown = start_of(self._head)
             raise _bad(f"neither JSON nor an event stream came{f' ({shown!r})' if shown else ''}")
         if not self.complete:
             raise _bad("the stream was cut before the answer was complete; try again")
@@ -449,7 +451,7 @@ def load_wire(data: bytes) -> Any:
         # Without lone surrogates: neither SQLite nor a front end can take them.
         return _mended(json.loads(data.decode("utf-8-sig")))
     except (ValueError, RecursionError):
-        shown = data[:80].decode("utf-8", "replace")
+        shown = start_of(data)
     raise _bad(f"a part of it is not JSON ({shown!r})")
 
 
@@ -465,9 +467,10 @@ def _mended(value: Any) -> Any:
 
 def _tokens(holder: dict[str, Any], name: str) -> int:
     value = holder.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return max(0, int(value))
+    # No model has read so much: a broken counter says nothing, also not about the price.
+    return int(value) if 0 <= value <= _MOST_TOKENS else 0
 
 
 def _first_object(value: Any) -> dict[str, Any] | None:
@@ -482,6 +485,9 @@ def _present(value: Any) -> str:
 def _arguments_text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
+    if not is_keepable(value):
+        # Text that is JSON and no object: the call is answered with an error, the rest is kept.
+        return '"arguments nested too deeply, or with a number that is too large"'
     return dump_json(value).decode()
 
 

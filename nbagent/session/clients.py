@@ -9,10 +9,11 @@ from typing import Any
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey, register
+from nbagent.contracts.secrets import SecretKey, register_environment
 from nbagent.providers.base import find_provider, split_model_id
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import cost_usd
+from nbagent.settings import checked_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def choose(
     Raises:
         UsageError: an unknown provider, or no key where one is needed.
     """
-    _know_keys()
+    register_environment()
     why = None
     if model is None:
         choice = choose_model(os.environ, base_url)
@@ -59,6 +60,8 @@ def choose(
     config = provider.resolve(
         ProviderConfig(base_url=base_url, timeout_s=timeout_s, api_key=api_key), os.environ
     )
+    # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
+    checked_value("base_url", config.base_url)
     if (
         config.api_key is None
         and provider.needs_key
@@ -71,13 +74,6 @@ def choose(
             code="LLM_AUTH_FAILED",
         )
     return Chosen(model_id, name, wire_model, config.base_url, _client(name, config), why)
-
-
-def _know_keys() -> None:
-    """Every key of the environment is hidden from sinks, also one that no provider uses now."""
-    for variable, text in os.environ.items():
-        if variable.endswith("_API_KEY"):
-            register(text)
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:

@@ -40,6 +40,8 @@ class Front:
     namespace: Callable[[], Mapping[str, Any]] = _empty
     """The names a person can use; `@nbagent.tool` functions among them are offered by default."""
     cell_id: Callable[[], str | None] = _nothing
+    notebook: Callable[[], str | None] = _nothing
+    """File name of the notebook."""
     execution_id: Callable[[], str | None] = _nothing
     """Tells one execution of a cell from the next."""
     pump: Callable[[], Pump | None] = _nothing

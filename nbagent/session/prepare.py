@@ -12,11 +12,11 @@ from typing import Any, Literal, cast
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, redacted
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import redact, redact_json
+from nbagent.contracts.secrets import MASK, redact, redact_json, register_environment
 from nbagent.session.clients import Chosen, choose
 from nbagent.session.composer import ChatComposer
 from nbagent.session.front import Front
@@ -29,8 +29,10 @@ CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
 
 _REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reasoning")
-_LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
-_INHERITED = ("model", "base_url", "system", "tools", "session", *_LIMITS, *_REQUEST_PARAMS)
+_LIMITS = ("ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
+_STYLE = ("temperature", "top_p", "stop_sequences", "reasoning")
+_INHERITED = ("model", "base_url", "system", "tools", "session", *_LIMITS, *_STYLE)
+"""What a conversation goes on with. `max_turns` and `max_tokens` were meant for one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,18 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     Raises:
         UsageError: something cannot be done as asked; nothing was started.
     """
+    # Before anything is read: what is read now is kept and sent.
+    register_environment()
+    try:
+        return _prepared(ask, store, front)
+    except NbagentError as error:
+        # It quotes what the person gave.
+        error.message = redact(error.message)
+        error.args = (error.message,)
+        raise
+
+
+def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
     options = _merged(checked_options(ask.options), parent)
@@ -86,7 +100,7 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
         base_url=options.base_url or settings.base_url,
         timeout_s=options.timeout_s or settings.timeout_s,
     )
-    params = _params(options, settings)
+    params = redact_json(_params(options, settings))
     stream = settings.stream if options.stream is None else options.stream
     system = options.system if options.system is not None else settings.system
     notices = _notices(chosen, store)
@@ -99,8 +113,9 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
         shared_messages=len(base.history) if parent else 0,
         kind=ask.kind,
         cell_id=front.cell_id(),
-        model=chosen.model_id,
-        base_url=chosen.base_url,
+        notebook=front.notebook(),
+        model=redact(chosen.model_id),
+        base_url=chosen.base_url and redact(chosen.base_url),
         template=None if ask.template is None else redact(ask.template),
         prompt=redact(ask.prompt or ""),
         options=redact_json(_kept(options, chosen)),
@@ -139,7 +154,8 @@ class _Base:
             return cls()
         if parent.phase == "Running":
             raise UsageError(
-                f"run {parent.id[:8]} is still at work; wait for it or stop it first (%agent stop)"
+                f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was "
+                "started (■, or %agent stop in that notebook)"
             )
         history = store.conversation(parent.id)
         requests = store.requests_since_words(parent.id)
@@ -235,6 +251,10 @@ def _merged(options: RunOptions, parent: RunRecord | None) -> RunOptions:
             changes[name] = _as_tuple(kept[name])
     if options.model is not None:
         changes.pop("base_url", None)  # another model need not be on the same server
+    if MASK in (changes.get("base_url") or ""):
+        raise UsageError(
+            "the base URL of that run held a key, which is never kept; give it again: base_url=…"
+        )
     changes.setdefault("session", options.session or parent.session)
     return replace(options, **changes)
 
@@ -300,7 +320,7 @@ def _as_tuple(value: Any) -> Any:
 def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:
     notices: list[str] = []
     if chosen.why:
-        notices.append(f"{chosen.model_id} was chosen: {chosen.why}.")
+        notices.append(redact(f"{chosen.model_id} was chosen: {chosen.why}."))
     if store.warning:
         notices.append(store.warning)
     return tuple(notices)

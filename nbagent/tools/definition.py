@@ -20,7 +20,7 @@ from nbagent.contracts.chat import ToolSpec, ToolTraits
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.ports import Interrupted, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact
+from nbagent.contracts.secrets import redact, register_environment
 from nbagent.shown import plain_repr
 from nbagent.tools.calling import Ending, ToolOptions, Work, is_async, run_call
 from nbagent.tools.docstrings import parse_docstring
@@ -288,11 +288,13 @@ def _stamp(function: types.FunctionType) -> tuple[Any, ...]:
 
 
 def _define(target: Callable[..., Any], namespace: Mapping[str, Any]) -> FunctionTool:
+    # A tool is read where it is written, which may be before the first run.
+    register_environment()
     options = options_of(target) or ToolOptions()
     _check_fit(target, options)
     name = options.name or _own_name(target)
     signature = signature_of(target, name)
-    doc = parse_docstring(_docstring(target))
+    doc = parse_docstring(redact(_docstring(target) or ""))
     parameters = hinted_parameters(target, signature, name=name, namespace=namespace)
     arguments = Arguments(name, parameters, doc.parameters)
     description = doc.description if options.description is None else options.description

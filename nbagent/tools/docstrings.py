@@ -16,6 +16,7 @@ _SECTIONS = re.compile(
     r"[ \t]*(?::[ \t]*$|\n[ \t]*-{3,})|:(?:param|parameter|arg|argument|key|keyword)\b[^:\n]*:)",
     re.MULTILINE | re.IGNORECASE,
 )
+_FIELD = re.compile(r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword)\b[^:\n]*:", re.MULTILINE)
 _KEPT_CHARS = 4_000
 
 
@@ -44,6 +45,8 @@ def _parse_sections(text: str) -> Doc:
     with griffe.logger.disable():
         docstring = griffe.Docstring(text)
         style, _ = griffe.infer_docstring_style(docstring)
+        if style is None and _FIELD.search(text):
+            style = griffe.Parser.sphinx  # one field alone is too little for the guess
         if style is None:
             return Doc(text[:_KEPT_CHARS])
         sections = griffe.parse(docstring, style, warnings=False)

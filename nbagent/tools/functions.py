@@ -201,7 +201,9 @@ def _lookup(path: str, there: Mapping[str, Any]) -> object | None:
 
 
 def _is_own_function(name: str, obj: object) -> bool:
-    return isinstance(obj, types.FunctionType) and not name.startswith("_")
+    # IPython puts functions of its own among the person's names.
+    ours = isinstance(obj, types.FunctionType) and not obj.__module__.startswith("IPython")
+    return ours and not name.startswith("_")
 
 
 def _failed(error: ErrorInfo) -> ToolOutcome:

@@ -19,7 +19,7 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import FilePart, ImagePart, TextPart
 from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact, redact_json
+from nbagent.contracts.secrets import redact, redact_cut, redact_json
 from nbagent.shown import Normal, NotPlainError, clean, cut_middle, shown
 
 MAX_RESULT_CHARS = 50_000
@@ -126,7 +126,7 @@ def detail_of(error: BaseException) -> str:
         pieces.append("\n".join([head, *_frames(current)]))
         hidden = current.__suppress_context__
         current = current.__cause__ or (None if hidden else current.__context__)
-    return redact(clean(cut_middle("\ncaused by ".join(pieces), _DETAIL_CHARS)))
+    return redact_cut(clean(cut_middle("\ncaused by ".join(pieces), _DETAIL_CHARS)))
 
 
 def _frames(error: BaseException) -> list[str]:
@@ -162,7 +162,7 @@ def _file_name(file: str) -> str:
 
 
 def _for_model(text: str) -> str:
-    return redact(_without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))
+    return redact_cut(_without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))
 
 
 def _without_folders(text: str) -> str:

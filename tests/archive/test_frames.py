@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_records import START, Maker, plain_run
@@ -182,6 +183,101 @@ def test_filters_narrow_the_rows(store: Store) -> None:
     assert len(frames.turns(store, system_sha=None)) == len(no_system)
     assert set(frames.tool_runs(store, ok=False)["ok"]) == {False}
     assert len(frames.turns(store, texts=True, text="")) == len([t for t in turns if not t.text])
+
+
+def forms(column: Any) -> Iterator[Any]:
+    """What a person has a column's cells in."""
+    yield column
+    yield pd.Index(column)
+    yield column.unique()
+    yield column.to_numpy()
+    yield column.array
+    yield from (kind(column) for kind in (list, tuple, set))
+    yield dict.fromkeys(column).keys()
+
+
+@each_frame
+def test_every_cell_and_column_of_a_frame_is_a_filter(frame: Frame, store: Store) -> None:
+    filled(store, 4)
+    df = frame(store)
+    for name in df.columns:
+        # A text with half of a surrogate pair is shown with another character in its place.
+        found = df[~df[name].astype(str).str.contains("[?\ufffd] alone")]
+        for form in forms(df[name]):
+            assert len(frame(store, **{name: form})) == len(found) > 0, (name, type(form))
+        for cell in found[name].unique():
+            rows = df[name].isna() if pd.isna(cell) else df[name] == cell
+            assert len(frame(store, **{name: cell})) == rows.sum() > 0, (name, cell)
+
+
+def test_missing_values_in_any_form_find_the_same_rows(store: Store) -> None:
+    filled(store)
+    n = len(frames.turns(store, ttft_ms=None))
+    assert n > 0
+    for missing in (pd.NA, pd.NaT, float("nan"), np.float64("nan"), np.datetime64("NaT"), [pd.NA]):
+        assert len(frames.turns(store, ttft_ms=missing)) == n
+
+
+def test_numbers_of_numpy_and_whole_floats_are_numbers(store: Store) -> None:
+    write(store, plain_run(5, run_id="a" * 16))
+    for value in (
+        np.int64(3),
+        np.uint8(3),
+        np.array(3),
+        3.0,
+        np.float32(3),
+        pd.Series([3.0, None]),
+    ):
+        assert frames.turns(store, index=value)["index"].tolist() == [3]
+    assert len(frames.turns(store, run_id=np.str_("a" * 16), limit=np.int64(2))) == 2
+    third = np.datetime64((START + timedelta(seconds=3)).replace(tzinfo=None), "ns")
+    assert frames.turns(store, since=third)["index"].tolist() == [3, 4, 5]
+    assert frames.turns(store, started_at=third)["index"].tolist() == [3]
+    assert frames.turns(store, started_at=pd.Series([third]))["index"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("index", {"a": 1}, "give a whole number of at most 64 bits, or a list of such values"),
+        ("index", pd.DataFrame({"a": [1]}), "or a list of such values"),
+        ("index", 2**70, "give a whole number of at most 64 bits"),
+        ("index", [1, 2.5], "index=2.5 cannot be looked for"),
+        ("index", "3", "index='3'"),
+        ("model_ms", 10**400, "give a number"),
+        ("model_ms", "long", "model_ms='long' cannot be looked for; give a number"),
+        ("turn_id", b"C01", "turn_id=b'C01' cannot be looked for; give text"),
+        ("turn_id", ["C01", ["C02"]], "give text"),
+        ("model", "\ud800", "model='.ud800' cannot be looked for; give text"),
+        ("session", object(), "session=<object .* cannot be looked for; give text"),
+        ("run", None, "run=None"),
+        ("run", "\ud800", "run='.ud800'"),
+        ("since", pd.NaT, "since=NaT cannot be looked for; give a datetime or text"),
+        ("since", {}, "since={}"),
+        ("started_at", 5, "started_at=5 cannot be looked for; give a datetime or text"),
+        ("limit", 10**30, "limit must be a whole number from 0 to 9223372036854775807, not 10"),
+        ("limit", -1, "limit must be a whole number from 0"),
+        ("limit", "5", "limit must be a whole number from 0"),
+        ("turn_id", [str(n) for n in range(40_000)], "turn_id has 40,000 values"),
+    ],
+    ids=lambda value: str(value).encode("ascii", "replace").decode()[:20],
+)
+def test_an_unusable_filter_is_one_line_that_names_it(
+    name: str, value: Any, takes: str, store: Store
+) -> None:
+    with pytest.raises(UsageError, match=takes) as caught:
+        frames.turns(store, **{name: value})
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_true_and_false_are_flags(store: Store) -> None:
+    filled(store)
+    assert len(frames.tool_runs(store, ok=1)) == len(frames.tool_runs(store, ok=True)) > 0
+    with pytest.raises(UsageError, match="ok='yes' cannot be looked for; give True or False"):
+        frames.tool_runs(store, ok="yes")
+    with pytest.raises(UsageError, match="ok=2 "):
+        frames.tool_runs(store, ok=2)
 
 
 def test_limit_takes_the_newest_and_shows_them_oldest_first(store: Store) -> None:

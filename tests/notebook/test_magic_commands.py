@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,11 @@ def test_key_is_in_no_output(
     monkeypatch.setenv("LLM_API_KEY", canary)
     echo = {"error": {"message": f"wrong key {canary}"}}
     refusal = Reply(status=401, error=echo)
-    with ModelServer([refusal, refusal, f"Your key is {canary}."]) as server:
-        monkeypatch.setenv("LLM_BASE_URL", f"{server.url}?key={canary}")
+    with ModelServer([refusal] * 9) as server:
+        monkeypatch.setenv("LLM_BASE_URL", f"{server.url}/{canary}")
         shell.cell("%agent doctor", "%agent config", "%agent tools", "%agent models", "%agent help")
+    with ModelServer([refusal, f"Your key is {canary}."]) as server:
+        monkeypatch.setenv("LLM_BASE_URL", server.url)
         shell.refused(f"%%agent -m openai:x --base-url {server.url}", "Hello?")
         shell.agent(f"-m openai:x --base-url {server.url}", f"Is it {canary}?")
         shell.cell("%agent show", "_run.messages")
@@ -157,6 +160,51 @@ def test_key_is_in_no_output(
     captured = capsys.readouterr()
     assert "LLM_API_KEY" in captured.out
     assert canary not in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{ int(os.environ['FRESH_API_KEY']) }}",
+        "{{ {}['x' * 170 + os.environ['FRESH_API_KEY']] }}",
+        "{{ {}[os.environ['FRESH_API_KEY'] + 'x' * 170] }}",
+        "{{ os.environ['FRESH_API_KEY'] + KEY",
+        "{{ int(os.environ.setdefault('LATER_API_KEY', 'sk-' + KEY[::-1])) }}",
+    ],
+)
+def test_key_is_in_no_error_before_the_first_run(
+    shell: MagicShell,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+) -> None:
+    key = f"sk-{secrets.token_hex(16)}"  # no run of this process has seen it
+    monkeypatch.setenv("FRESH_API_KEY", key)
+    monkeypatch.setenv("LATER_API_KEY", "")
+    monkeypatch.delenv("LATER_API_KEY")
+    shell.cell("import os", f"KEY = {key!r}")
+    capsys.readouterr()
+    body = body.replace("+ KEY", f"+ {key!r}")
+    error = shell.refused("%%agent --model offline:demo --tools none", body)
+    captured = capsys.readouterr()
+    seen = f"{captured.out} {captured.err} {error} {error!r} {error.args} {error.details}"
+    assert "E_INVALID_ARGUMENTS" in captured.out + captured.err
+    for text in (key, key[::-1]):
+        parts = {text[i : i + 8] for i in range(len(text) - 7)}
+        assert not [part for part in parts if part in seen]
+
+
+def test_key_on_the_line_is_in_no_error(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = f"sk-{secrets.token_hex(16)}"
+    monkeypatch.setenv("FRESH_API_KEY", key)
+    shell.refused(f"%%agent --temperature {key}", "Hello?")
+    shell.refused(f"%%agent --base-url http://127.0.0.1:1/v1?api-key={key} -m openai:m", "Hello?")
+    shell.refused(f"%agent config max_turns={key}")
+    captured = capsys.readouterr()
+    assert "base_url has a part after '?'" in captured.out + captured.err
+    assert key not in captured.out + captured.err
 
 
 def test_extension_loads_once_and_again(shell: MagicShell) -> None:

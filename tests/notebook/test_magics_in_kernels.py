@@ -181,6 +181,6 @@ def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> 
         "for _ in range(9): agent.run('x')"
     )
     kernel.run(code, stdin=True)
-    count = "len([w for w in ipywidgets.widgets.widget._instances.values() if 'RunView' in str(type(w))])"
-    kernel.run("import ipywidgets")
-    assert int(kernel.value(count)) <= 4
+    kernel.run("from ipywidgets.widgets.widget import _instances as alive")
+    views = kernel.value("sum(type(w).__name__ == 'RunView' for w in alive.values())")
+    assert int(views) <= 4

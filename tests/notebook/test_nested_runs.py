@@ -6,6 +6,7 @@ import pytest
 from magic_shell import MagicShell
 
 import nbagent
+from nbagent.session.front import front, use_front
 
 
 def test_a_run_inside_a_tool_leaves_run_and_last_alone(shell: MagicShell) -> None:
@@ -32,3 +33,29 @@ def test_a_coroutine_function_as_callback_is_refused_before_anything_starts() ->
     with pytest.raises(nbagent.UsageError, match="plain function"):
         nbagent.Agent(model=script, tools=[]).run("x", on_event=callback)
     assert script.requests == []
+
+
+def as_started_anew() -> None:
+    """Forget what this kernel has run, as a restart does."""
+    use_front(None)
+    front()
+
+
+def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = nbagent.offline.script(["one", "two", "three"])
+    monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
+    shell.agent(f"--model {script.model_id} --tools none --session trip", "Hello.")
+    made = shell.user_ns["_run"]
+    assert made.record.notebook == "first.ipynb"
+    as_started_anew()
+    monkeypatch.setenv("JPY_SESSION_NAME", "work/second.ipynb")
+    shell.refused("%%agent --continue", "And?")
+    shell.agent("--continue --session trip", "And?")
+    assert shell.user_ns["_run"].record.parent_id == made.id
+    as_started_anew()
+    monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
+    shell.agent("--continue", "And then?")
+    assert shell.user_ns["_run"].record.parent_id == made.id
+    assert set(nbagent.runs(notebook="first.ipynb").run_id) >= {made.id}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nbagent.contracts.chat import ChatChunk, ChatResponse, FinishReason, ResponseMeta
+from nbagent.contracts.chat import ChatChunk, ChatResponse, FinishReason, ResponseMeta, Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai_answer import AnswerFold, AnswerReader, usage_of
@@ -337,3 +337,24 @@ def test_error_objects_inside_a_200_are_told_apart(error: Any, code: str, retrya
         with pytest.raises(ModelError) as caught:
             read(body)
         assert (caught.value.code, caught.value.retryable) == (code, retryable)
+
+
+@pytest.mark.parametrize("count", [2**53 + 1, 2**70, 10**400, 1e300, -5], ids=lambda n: str(n)[:9])
+def test_a_token_count_that_nobody_can_believe_is_missing(count: Any) -> None:
+    details = {"cached_tokens": count}
+    found = usage_of({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": count})
+    assert found == Usage(prompt_tokens=7, completion_tokens=2, total_tokens=9)
+    found = usage_of({"prompt_tokens": count, "prompt_tokens_details": details})
+    assert found == Usage()
+    assert usage_of({"total_tokens": 2**53}) == Usage(total_tokens=2**53)
+
+
+@pytest.mark.parametrize("depth", [300, 1_000])
+def test_arguments_as_an_object_that_is_nested_too_deeply_are_none(depth: int) -> None:
+    arguments = '{"a":' + "[" * depth + "]" * depth + "}"
+    body = json.dumps(chunk({"content": "Half.", "tool_calls": [CALL | {"function": "HERE"}]}))
+    function = '{"name": "fs__read", "arguments": ' + arguments + "}"
+    response, _ = read(b"data: " + body.replace('"HERE"', function).encode() + b"\n\ndata: [DONE]")
+    (made,) = response.message.tool_calls
+    assert (response.message.text, made.name, made.arguments) == ("Half.", "fs.read", None)
+    assert json.loads(made.arguments_raw).startswith("arguments nested too deeply")

@@ -416,6 +416,28 @@ def test_the_key_travels_in_one_header_and_shows_nowhere(server: ModelServer) ->
     assert KEY not in server.requests[0].path
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(Reply(status=400, error="x" * 590 + KEY), id="refusal"),
+        pytest.param(Reply(status=400, error=" " * (64 * 1024 - 16) + KEY), id="body over the cap"),
+        pytest.param(Reply(raw=b"x" * 65 + KEY.encode() + b"z" * 3000), id="no answer"),
+        pytest.param(Reply(raw=b"{" + b"x" * 64 + KEY.encode() + b"z" * 3000), id="broken JSON"),
+        pytest.param(
+            Reply(status=400, error="no", headers={"x-request-id": "x" * 185 + KEY}), id="id"
+        ),
+    ],
+)
+def test_a_text_of_the_server_is_redacted_before_it_is_cut(
+    server: ModelServer, reply: Reply
+) -> None:
+    server.then(reply)
+    with pytest.raises(ModelError) as caught:
+        chat(server, ask())
+    shown = f"{caught.value} {caught.value!r} {vars(caught.value)}"
+    assert KEY[:8] not in shown, "neither the key nor a part of it"
+
+
 def test_without_a_key_nothing_is_sent_to_openai() -> None:
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
         asyncio.run(OpenAIClient(ProviderConfig()).chat(ask()))

@@ -160,3 +160,20 @@ def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     assert results(run)[0]["data"] == "0 turns, 1 messages"
     assert seen == [(1, 3), (2, 4)]
     assert codes(check_run(run, model)) == [None]
+
+
+def test_limits_of_one_run_are_not_those_of_the_next() -> None:
+    model = script(["One.", "Two."])
+    agent = nbagent.Agent(model=model, temperature=0.3, max_tokens=5, max_turns=2)
+    second = agent.run("Go.").resume("Next.")
+    assert [request.max_tokens for request in model.requests] == [5, None]
+    assert [request.temperature for request in model.requests] == [0.3, 0.3]
+    assert second.record.limits.max_turns == 20
+
+
+def test_runs_are_found_by_each_of_their_tags() -> None:
+    nbagent.Agent(model=script(["One."])).run("Go.", tags=("demo", "two"))
+    nbagent.Agent(model=script(["Two."])).run("Go.", tags=("other",))
+    assert len(nbagent.runs(tags="demo")) == len(nbagent.runs(tags=["two", "none"])) == 1
+    assert len(nbagent.runs(tags="demo,two")) == 1
+    assert len(nbagent.runs(tags=["demo", "other"])) == 2

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
 import pytest
 from engine.laws import check_run
+from pydantic import BaseModel
 from servers.model_server import ModelServer, Reply
 
 import nbagent
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TextDelta, ToolCallDelta
 from nbagent.providers.offline import call, cut, error, script, step
 from nbagent.session.stores import close_stores
@@ -122,3 +127,150 @@ def test_the_tail_that_might_have_become_a_key_is_shown_in_the_end() -> None:
     )
     assert run.text == f"It ends in {KEY[:6]}"
     assert "".join(e.text for e in events if isinstance(e, TextDelta)) == run.text
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A key that this process has never seen."""
+    key = f"sk-{secrets.token_hex(16)}"
+    monkeypatch.setenv("OTHER_API_KEY", key)
+    return key
+
+
+def longest_part(key: str, text: str) -> int:
+    """How many characters of the key stand together in a text."""
+    return next(
+        n
+        for n in range(len(key), -1, -1)
+        if any(key[i : i + n] in text for i in range(len(key) - n + 1))
+    )
+
+
+def test_the_first_run_of_a_process_knows_the_keys_before_it_reads_anything(fresh: str) -> None:
+    model = script(["Fine."])
+    agent = nbagent.Agent(model=model, system=f"My key: {fresh}", stop_sequences=(fresh,))
+    run = agent.run(
+        f"Use {fresh}", name=fresh, session=fresh, messages=[nbagent.Message.of("user", fresh)]
+    )
+    assert fresh not in repr(model.requests)
+    assert fresh not in run.record.model_dump_json() + repr(run.messages)
+    assert nbagent.open_run(run.id).record == run.record
+
+
+def test_a_key_that_came_later_is_known_to_the_next_run(
+    fresh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = script(["Fine.", "Fine."])
+    nbagent.Agent(model=model).run("First.")
+    later = f"sk-{secrets.token_hex(16)}"
+    monkeypatch.setenv("OTHER_API_KEY", later)
+    run = nbagent.Agent(model=model).run(f"Use {later}")
+    assert later not in run.record.model_dump_json() + repr(model.requests)
+
+
+class Numbered(BaseModel):
+    number: int
+
+
+def long_text() -> str:
+    """A text whose middle is left out."""
+    return "x" * 24_954 + os.environ["OTHER_API_KEY"] + "z" * 99_999
+
+
+def long_failure() -> None:
+    """Fail at length."""
+    raise ValueError("x" * 448 + os.environ["OTHER_API_KEY"] + "z" * 999)
+
+
+def refused_value() -> None:
+    """Fail with a message that its library has cut already."""
+    Numbered.model_validate({"number": os.environ["OTHER_API_KEY"] + "z" * 200})
+
+
+def table() -> pd.DataFrame:
+    """A cell that pandas cuts."""
+    return pd.DataFrame({"a": ["x" * 44 + os.environ["OTHER_API_KEY"] + "z" * 100]})
+
+
+def some_bytes() -> bytes:
+    """Bytes are shown in hexadecimal."""
+    return os.environ["OTHER_API_KEY"].encode()
+
+
+def steps() -> Any:
+    """Tell how far it is."""
+    yield "x" * 215 + os.environ["OTHER_API_KEY"] + "z" * 999
+    yield "Done."
+
+
+@pytest.mark.parametrize("tool", [long_text, long_failure, refused_value, table, some_bytes, steps])
+def test_no_part_of_a_key_is_left_where_a_tools_text_is_cut(tool: Any, fresh: str) -> None:
+    events: list[Any] = []
+    agent = nbagent.Agent(model=script([call(tool.__name__), "Done."]), tools=[tool])
+    run = agent.run("Go.", on_event=events.append)
+    seen = repr(events) + run.record.model_dump_json()
+    assert longest_part(fresh, seen) < 8
+    assert longest_part(fresh.encode().hex(), seen) < 16
+
+
+CUT_BY_US: dict[str, Callable[[str], Reply]] = {
+    "plain refusal": lambda key: Reply(status=400, error="x" * 567 + key),
+    "cut refusal": lambda key: Reply(status=400, error=" " * (64 * 1024 - 16) + key),
+    "neither of both": lambda key: Reply(raw=b"x" * 48 + key.encode() + b"z" * 3000),
+    "broken JSON": lambda key: Reply(raw=b"{" + b"x" * 47 + key.encode() + b"z" * 3000),
+    "broken event": lambda key: Reply(
+        raw=b"data: " + b"x" * 48 + key.encode() + b"zz" * 99 + b"\n\n"
+    ),
+    "encoding": lambda key: Reply("Hi", headers={"Content-Encoding": "x" * 12 + key}),
+}
+
+
+@pytest.mark.parametrize("case", CUT_BY_US)
+def test_no_part_of_a_key_is_left_where_a_servers_text_is_cut(case: str, fresh: str) -> None:
+    with ModelServer([CUT_BY_US[case](fresh)] * 4) as server:
+        run = nbagent.Agent("openai:m", base_url=server.url).run("Go.")
+    assert run.error is not None
+    assert longest_part(fresh, run.record.model_dump_json()) < 8
+
+
+def test_a_key_in_the_path_of_the_server_is_not_kept(fresh: str) -> None:
+    with ModelServer(["Fine."]) as server:
+        run = nbagent.Agent("openai:m", base_url=f"{server.url}/{fresh}").run("Go.")
+    assert fresh in server.requests[0].path
+    assert fresh not in run.record.model_dump_json() + repr(run.record)
+    assert nbagent.open_run(run.id).record == run.record
+    with pytest.raises(UsageError, match="give it again"):
+        run.resume("And?")
+
+
+@pytest.mark.parametrize("name", ["OPENAI_BASE_URL", "LLM_BASE_URL", None])
+def test_a_server_whose_address_may_hold_a_key_is_refused(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:1/v1?api-key=sk-in-a-query"
+    if name is not None:
+        monkeypatch.setenv(name, url)
+    with pytest.raises(UsageError, match="LLM_API_KEY") as caught:
+        nbagent.Agent("openai:m", base_url=None if name else url).run("Go.")
+    assert "in-a-query" not in str(caught.value) + repr(caught.value)
+    assert len(nbagent.runs()) == 0
+
+
+def test_a_key_in_the_wrong_option_is_not_in_the_refusal(fresh: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        nbagent.Agent("offline:demo", temperature=fresh).run("Go.")
+    assert fresh not in str(caught.value) + repr(caught.value)
+    with pytest.raises(UsageError) as caught:
+        nbagent.Agent(fresh + ":m").run("Go.")
+    assert fresh not in str(caught.value) + repr(caught.value)
+
+
+def test_a_key_in_what_a_tool_says_of_itself_is_not_sent(fresh: str) -> None:
+    def ask() -> str:
+        return "yes"
+
+    ask.__doc__ = f"Ask {fresh}."
+    model = script(["Fine."])
+    nbagent.Agent(model=model, tools=[nbagent.tool(ask)]).run("Go.")
+    assert "[redacted]" in repr(model.requests)
+    assert fresh not in repr(model.requests)

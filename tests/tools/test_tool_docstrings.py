@@ -120,3 +120,9 @@ def test_griffe_is_imported_only_for_sections() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:3] == ["False False False", "Number.", "True"]
     assert done.stderr == ""
+
+
+def test_one_sphinx_field_is_enough() -> None:
+    doc = parse_docstring("Weather in a city.\n\n:param city: the name")
+    assert doc.description == "Weather in a city."
+    assert doc.parameters == {"city": "the name"}

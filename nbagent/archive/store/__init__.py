@@ -154,10 +154,10 @@ class Store:
         with self._reader() as reader:
             return reader.find(ref, session)
 
-    def last_run(self, session: str | None = None) -> str | None:
-        """The id of the run that began last."""
+    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
+        """The id of the run that began last, in a session, in a notebook, or of all."""
         with self._reader() as reader:
-            return reader.last_run(session)
+            return reader.last_run(session, notebook)
 
     def runs(self, *, session: str | None = None, limit: int = 20) -> list[RunSummary]:
         """The newest runs, newest first, a line each."""

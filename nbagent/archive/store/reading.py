@@ -18,6 +18,7 @@ from nbagent.archive.store.rows import (
     Row,
     cell_text,
     from_us,
+    is_text,
     message_of,
     run_of,
     tool_run_of,
@@ -42,7 +43,9 @@ _MESSAGES = (
 _ALL = 2**62
 
 
-def rows(c: sqlite3.Connection, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
+def rows(
+    c: sqlite3.Connection, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()
+) -> list[Row]:
     """All rows as dictionaries."""
     cursor = c.execute(sql, parameters)
     names = [column[0] for column in cursor.description]
@@ -286,6 +289,10 @@ class Reader:
             if found is None:
                 raise UsageError("there is no run yet; run a cell with `%%agent` first")
             return found
+        if not is_text(ref):
+            raise UsageError(
+                f"no run is called {ref!r}; `nbagent.runs()` lists what there is", code="ENOENT"
+            )
         one = self._c.execute(
             "SELECT run_id FROM runs WHERE run_id = :ref OR name = :ref "
             "ORDER BY run_id = :ref DESC, n DESC LIMIT 1",
@@ -314,12 +321,12 @@ class Reader:
             "Give more of the id"
         )
 
-    def last_run(self, session: str | None = None) -> str | None:
+    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The run that began last."""
         row = self._c.execute(
-            "SELECT run_id FROM runs WHERE :session IS NULL OR session = :session "
-            "ORDER BY n DESC LIMIT 1",
-            {"session": session},
+            "SELECT run_id FROM runs WHERE (:session IS NULL OR session = :session) "
+            "AND (:notebook IS NULL OR notebook = :notebook) ORDER BY n DESC LIMIT 1",
+            {"session": session, "notebook": notebook},
         ).fetchone()
         return None if row is None else row[0]
 

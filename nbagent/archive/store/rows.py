@@ -44,7 +44,17 @@ TURN_COLUMNS = (
 )
 RUN_COLUMNS = (
     *("run_id", "version", "session", "name", "tags", "parent_id", "shared_messages", "kind"),
-    *("has_words", "cell_id", "model", "base_url", "template", "prompt", "options", "limits"),
+    *(
+        "has_words",
+        "cell_id",
+        "notebook",
+        "model",
+        "base_url",
+        "template",
+        "prompt",
+        "options",
+        "limits",
+    ),
     *("phase", "stop_reason", "error_code", "error", "error_details", "started_at", "ended_at"),
     *("duration_ms", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
     *("reasoning_tokens", "cost_usd", "notices", "system_shas", "toolset_shas", "lease_id"),
@@ -76,13 +86,18 @@ def _moment(value: int | None) -> datetime | None:
 def text_cell(text: str) -> str | bytes:
     """A text without secrets, as SQLite can hold it."""
     text = redact(text)
+    return text if is_text(text) else text.encode("utf-8", "surrogatepass")
+
+
+def is_text(text: str) -> bool:
+    """Whether it is without lone surrogates, as SQLite's own text has to be."""
     if text.isascii():
-        return text
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
+        return False
+    return True
 
 
 def _opt_cell(text: str | None) -> str | bytes | None:
@@ -430,6 +445,7 @@ def run_row(record: RunRecord, *, has_words: bool, lease_id: str | None) -> Cell
         record.kind,
         has_words,
         _opt_cell(record.cell_id),
+        _opt_cell(record.notebook),
         text_cell(record.model),
         _opt_cell(record.base_url),
         _opt_cell(record.template),
@@ -461,7 +477,16 @@ def run_of(row: Row) -> dict[str, Any]:
         error = ErrorInfo(row["error_code"], cell_text(row["error"]), details)
     fields = {
         name: _opt_text(cast("str | bytes | None", row[name]))
-        for name in ("session", "name", "cell_id", "model", "base_url", "template", "prompt")
+        for name in (
+            "session",
+            "name",
+            "cell_id",
+            "notebook",
+            "model",
+            "base_url",
+            "template",
+            "prompt",
+        )
     }
     same = ("version", "parent_id", "shared_messages", "kind", "phase", "stop_reason")
     return {

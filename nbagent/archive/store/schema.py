@@ -37,6 +37,7 @@ CREATE TABLE runs(
     kind              TEXT NOT NULL,
     has_words         INTEGER NOT NULL,     -- the person said something when it began
     cell_id           TEXT,
+    notebook          TEXT,
     model             TEXT NOT NULL,
     base_url          TEXT,
     template          TEXT,

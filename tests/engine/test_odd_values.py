@@ -1,0 +1,199 @@
+"""Values that not everything can hold: nested deeply, infinite, beyond 64 bits. Nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from engine.laws import check_run, codes, results
+from engine.test_broken_parts import Client, asked, plan_of, run_plan, whole
+
+import nbagent
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import (
+    MAX_DEPTH,
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ToolCall,
+    ToolSpec,
+    Usage,
+    is_keepable,
+    parse_arguments,
+)
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.records import ToolResult, packed, unpacked
+from nbagent.contracts.secrets import SecretKey
+from nbagent.notebook.view_state import view_of
+from nbagent.providers.offline import call, calls, script, step
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def deep_json(depth: int) -> str:
+    return '{"a":' + "[" * depth + "]" * depth + "}"
+
+
+def take(a: Any = None) -> str:
+    """Take anything."""
+    return "taken"
+
+
+def check_forms(run: nbagent.Run) -> None:
+    """The record survives the store, a saved notebook and its picture."""
+    check_run(run)
+    assert unpacked(json.loads(json.dumps(packed(run.record)))) == run.record
+    assert view_of(run.record)["turns"]
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 300, 600, 5_000, 100_000])
+@pytest.mark.parametrize("secret", [False, True], ids=["no secret", "a secret is known"])
+def test_arguments_that_are_nested_too_deeply_are_answered_with_an_error(
+    depth: int, secret: bool
+) -> None:
+    if secret:
+        SecretKey("a-secret-of-the-deep")
+    asks = calls([call("take", raw=deep_json(depth)), call("take", a="a-secret-of-the-deep")])
+    model = script([step(text="Let me see.", calls=[asks]), "Done."])
+    run = nbagent.Agent(model=model, tools=[take]).run("Go.")
+    check_forms(run)
+    assert (run.stop_reason, run.text) == ("answered", "Done.")
+    assert run.turns[0].text == "Let me see."
+    assert codes(run) == ["E_INVALID_ARGUMENTS", None]
+    assert f"more than {MAX_DEPTH} levels" in results(run)[0]["error"]["message"]
+    assert not (secret and "a-secret-of-the-deep" in repr(run.record))
+
+
+def test_arguments_of_the_greatest_depth_reach_the_tool_and_every_form_of_the_record() -> None:
+    asks = call("take", raw=deep_json(MAX_DEPTH - 1))
+    run = nbagent.Agent(model=script([asks, "Done."]), tools=[take]).run("Go.")
+    check_forms(run)
+    assert codes(run) == [None]
+
+
+@pytest.mark.parametrize("raw", ['{"a":1e999}', '{"a":[{"b":-1e400}]}'])
+def test_an_infinite_number_in_arguments_is_no_json(raw: str) -> None:
+    assert parse_arguments(raw) is None
+    run = nbagent.Agent(model=script([call("take", raw=raw), "Done."]), tools=[take]).run("Go.")
+    check_forms(run)
+    assert codes(run) == ["E_INVALID_ARGUMENTS"]
+    assert "number that is too large" in results(run)[0]["error"]["message"]
+
+
+def test_arguments_that_are_no_json_survive_in_a_saved_notebook() -> None:
+    run = nbagent.Agent(model=script([call("take", raw="{a"), "Done."]), tools=[take]).run("Go.")
+    check_forms(run)
+    assert codes(run) == ["E_INVALID_ARGUMENTS"]
+
+
+def test_what_is_keepable() -> None:
+    assert is_keepable({"a": [1, 2.5, None, True, "x", {"b": []}]})
+    assert is_keepable(nested(MAX_DEPTH))
+    assert not is_keepable(nested(MAX_DEPTH + 1))
+    assert not is_keepable({"a": [float("nan")]})
+    circular: list[Any] = []
+    circular += [circular, circular]
+    assert not is_keepable(circular)
+
+
+def test_a_tool_may_return_what_is_nested_deeply() -> None:
+    def dig(depth: int, kind: str) -> Any:
+        """Dig."""
+        value = nested(depth)
+        return ToolResult(ok=True, data=value) if kind == "result" else value
+
+    def fall() -> Any:
+        """Fall."""
+        raise nbagent.ToolError("too deep", details={"a": nested(600)})
+
+    asks = [call("dig", depth=d, kind=k) for d in (600, 5_000) for k in ("plain", "result")]
+    model = script([calls([*asks, call("fall")]), "Done."])
+    run = nbagent.Agent(model=model, tools=[dig, fall]).run("Go.")
+    check_forms(run)
+    assert run.text == "Done."
+    assert codes(run) == [None, None, None, "E_TOOL_FAILED", "E_TOOL_FAILED"]
+    assert results(run)[1]["data"].startswith("[[[[")
+
+
+class Digger:
+    """A tool host whose results are nested as deeply as it likes."""
+
+    def __init__(self, result: ToolResult) -> None:
+        self._result = result
+
+    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
+        return [ToolSpec(name="look")]
+
+    async def execute(
+        self, call: ToolCall, context: ToolContext, cancel: CancelToken
+    ) -> ToolOutcome:
+        return ToolOutcome(result=self._result)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ToolResult(ok=True, data={"a": nested(600)}),
+        ToolResult(ok=True, data=nested(50_000)),
+        ToolResult.failure(ErrorInfo("E_TOOL_FAILED", "no", {"a": nested(600)})),
+    ],
+    ids=["deep", "deeper", "details"],
+)
+def test_a_host_may_give_what_is_nested_deeply(result: ToolResult) -> None:
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield whole("Done.") if len(request.messages) > 1 else whole("", asked("c", "a"))
+
+    record = run_plan(plan_of(Client(stream), host=Digger(result)))
+    assert record.text == "Done."
+    assert unpacked(json.loads(json.dumps(packed(record)))) == record
+
+
+def test_what_a_client_gives_and_no_record_can_hold_is_left_out() -> None:
+    odd = ToolCall(
+        id="c",
+        name="look",
+        arguments={"place": float("inf")},
+        arguments_raw='{"place": 1e999}',
+        extra={"a": nested(600)},
+    )
+
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        if len(request.messages) > 1:
+            yield whole("Done.")
+            return
+        message = Message.of("assistant", "Half.").model_copy(
+            update={"tool_calls": (odd,), "raw": {"a": nested(600)}}
+        )
+        usage = Usage(prompt_tokens=7, completion_tokens=-1, total_tokens=2**70)
+        chunk = whole()
+        chunk.response = ChatResponse(message=message, usage=usage, model="m")
+        yield chunk
+
+    record = run_plan(plan_of(Client(stream)))
+    assert record.text == "Done."
+    response = record.turns[0].response
+    assert response is not None
+    assert (response.message.text, response.message.raw) == ("Half.", None)
+    (kept,) = response.message.tool_calls
+    assert (kept.arguments, kept.arguments_raw, kept.extra) == (None, odd.arguments_raw, None)
+    assert response.usage == Usage(prompt_tokens=7)
+    assert unpacked(json.loads(json.dumps(packed(record)))) == record
+
+
+def test_an_answer_that_cannot_be_kept_leaves_its_text() -> None:
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield ChatChunk(content="Half.")
+        broken: Any = "no response"
+        yield ChatChunk(done=True, response=broken)
+
+    record = run_plan(plan_of(Client(stream)))
+    assert (record.phase, record.text) == ("Failed", "Half.")
