@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from nbagent.archive.columns import Dtype
-from nbagent.archive.store.rows import is_text, to_us
+from nbagent.archive.store.moments import to_us
+from nbagent.archive.store.rows import is_text
 from nbagent.contracts.errors import UsageError
 
 _LARGEST = 2**63 - 1

@@ -23,8 +23,9 @@ from nbagent.archive.columns import (
 from nbagent.archive.filters import cells_of, limit_of, moment_of, text_of
 from nbagent.archive.store import Store
 from nbagent.archive.store.database import Connection, OperationalError
+from nbagent.archive.store.moments import to_us
 from nbagent.archive.store.reading import Reader, rows
-from nbagent.archive.store.rows import cell_text, to_us
+from nbagent.archive.store.rows import cell_text
 from nbagent.contracts.errors import UsageError
 
 if TYPE_CHECKING:

@@ -41,8 +41,6 @@ class _Shown:
     execution: str | None = None
     runs: set[str] = field(default_factory=set[str])
     last_run: str | None = None
-    views: list[RunView] = field(default_factory=list[RunView])
-    """Shown to stay, as `%agent show` does."""
     replaced: deque[RunView] = field(default_factory=deque[RunView])
     """Replaced by a saved picture; a page that is loaded anew may still show the last ones."""
 
@@ -64,7 +62,6 @@ class _Shown:
     def forget(self) -> None:
         self.execution, self.last_run = None, None
         self.runs.clear()
-        self.views.clear()
 
 
 _shown = _Shown()
@@ -242,21 +239,15 @@ def show_widget(view: RunView, *, display_id: str | None = None) -> None:
 
 
 def show_again(run: RunRecord) -> None:
-    """`%agent show`: the view of a run that is over, with its buttons where they can work."""
+    """`%agent show`: the picture of a run as it is saved, so that it outlives the kernel."""
     _shown.note(run.id)
-    if not kernel.in_kernel() or kernel.is_headless():
-        display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
-        return
-    view = RunView(view_of(run))
-    _shown.views.append(view)
-    show_widget(view)
+    display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
 
 
 def _show(run: RunRecord) -> bool:
     """The last expression of a cell that is a run shows itself, unless the cell has shown it."""
     if not _shown.has(run.id):
-        _shown.note(run.id)
-        display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
+        show_again(run)
     return True
 
 

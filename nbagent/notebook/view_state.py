@@ -189,7 +189,7 @@ def _about(record: RunRecord) -> str:
 def _next_steps(record: RunRecord) -> list[NextStep]:
     go_on: NextStep = {"words": "the next message", "type": "%%agent --continue"}
     resume: NextStep = {"words": "go on from here", "type": "%agent resume"}
-    show: NextStep = {"words": "the live view", "type": f"%agent show {record.id[:8]}"}
+    show: NextStep = {"words": "shows it again", "type": f"%agent show {record.id[:8]}"}
     if record.phase == "Completed":
         return [show]
     answered = record.phase == "WaitingUser" and record.stop_reason in ("answered", None)

@@ -118,7 +118,7 @@ def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
         ANSWER,
         "",
         "run 1a2b3c4d · %%agent --continue (the next message) · "
-        "%agent show 1a2b3c4d (the live view)",
+        "%agent show 1a2b3c4d (shows it again)",
     ]
 
 

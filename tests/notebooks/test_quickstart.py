@@ -62,4 +62,5 @@ def test_quickstart_works_with_a_real_server(tmp_path: Path) -> None:
     assert "Answered · openai:little" in text
     assert "offline:demo" not in text
     models = {body["model"] for body in server.bodies}
-    assert (models, len(server.bodies)) == ({"little"}, text.count("Answered") * 2)
+    assert models == {"little"}
+    assert len(server.bodies) > text.count("Answered") >= 6

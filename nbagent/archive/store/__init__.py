@@ -14,8 +14,8 @@ from pathlib import Path
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import closing
 from nbagent.archive.store.database import Database, rescue
+from nbagent.archive.store.moments import to_us
 from nbagent.archive.store.reading import Reader, RunSummary, leases
-from nbagent.archive.store.rows import to_us
 from nbagent.archive.store.writing import Writer
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.chat import ChatRequest, Message

@@ -6,9 +6,9 @@ its bytes, because SQLite's text is strict UTF-8.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+from nbagent.archive.store.moments import from_us, moment_of, to_us, us_of
 from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.chat import (
     ChatResponse,
@@ -60,27 +60,7 @@ RUN_COLUMNS = (
     *("reasoning_tokens", "cost_usd", "notices", "system_shas", "toolset_shas", "lease_id"),
 )
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _LARGEST = 2**63 - 1
-
-
-def to_us(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def from_us(value: int) -> datetime:
-    """The moment, in UTC."""
-    return _EPOCH + timedelta(microseconds=value)
-
-
-def _us(moment: datetime | None) -> int | None:
-    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
-
-
-def _moment(value: int | None) -> datetime | None:
-    return None if value is None else from_us(value)
 
 
 def text_cell(text: str) -> str | bytes:
@@ -231,8 +211,8 @@ def tool_run_row(run: int, idx: int, position: int, it: ToolRun, started: bool) 
         None if it.args is None else json_cell(it.args),
         None if text is None else clean_json(text, load_json(text)),
         None if text is None else len(text),
-        _us(it.queued_at),
-        _us(it.started_at),
+        us_of(it.queued_at),
+        us_of(it.started_at),
         it.duration_ms,
         it.waited_ms,
         it.ran_in,
@@ -266,8 +246,8 @@ def tool_run_of(row: Row) -> ToolRun:
         tool_name=cell_text(row["tool_name"]),
         args=None if row["args"] is None else load_json(row["args"]),
         result=result,
-        queued_at=_moment(row["queued_at"]),
-        started_at=_moment(row["started_at"]),
+        queued_at=moment_of(row["queued_at"]),
+        started_at=moment_of(row["started_at"]),
         duration_ms=row["duration_ms"],
         waited_ms=row["waited_ms"],
         ran_in=row["ran_in"],
@@ -458,7 +438,7 @@ def run_row(record: RunRecord, *, has_words: bool, lease_id: str | None) -> Cell
         None if error is None else text_cell(error.message),
         None if error is None else json_cell(error.details),
         to_us(record.started_at),
-        _us(record.ended_at),
+        us_of(record.ended_at),
         record.duration_ms,
         *usage_cells(record.usage),
         record.cost_usd,
@@ -498,7 +478,7 @@ def run_of(row: Row) -> dict[str, Any]:
         "limits": load_json(row["limits"]),
         "error": error,
         "started_at": from_us(row["started_at"]),
-        "ended_at": _moment(row["ended_at"]),
+        "ended_at": moment_of(row["ended_at"]),
         "usage": _usage(row),
         "notices": load_json(row["notices"]),
     }
