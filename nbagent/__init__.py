@@ -34,7 +34,7 @@ _HOMES = {
     "Message": "nbagent.contracts.chat",
     "ToolContext": "nbagent.contracts.ports",
 }
-_MODULES = {"offline": "nbagent.providers.offline"}
+_MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
 
 __all__ = [
     "Agent",
@@ -48,6 +48,7 @@ __all__ = [
     "ToolError",
     "UsageError",
     "configure",
+    "events",
     "messages",
     "offline",
     "open_run",
@@ -59,6 +60,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from nbagent.agent import Agent, Run, open_run
+    from nbagent.contracts import events
     from nbagent.contracts.chat import Message
     from nbagent.contracts.errors import (
         EngineError,

@@ -29,10 +29,10 @@ CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
 
 _REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reasoning")
-_LIMITS = ("ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
-_STYLE = ("temperature", "top_p", "stop_sequences", "reasoning")
-_INHERITED = ("model", "base_url", "system", "tools", "session", *_LIMITS, *_STYLE)
-"""What a conversation goes on with. `max_turns` and `max_tokens` were meant for one run."""
+_LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
+_INHERITED = ("model", "base_url", "system", "tools", "session", *_LIMITS, *_REQUEST_PARAMS)
+_TOLD = ("max_turns", "max_tokens")
+"""Limits that may surprise when they go on; said in a notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     params = redact_json(_params(options, settings))
     stream = settings.stream if options.stream is None else options.stream
     system = options.system if options.system is not None else settings.system
-    notices = _notices(chosen, store)
+    notices = (*_notices(chosen, store), *_told(ask.options, options, parent))
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
@@ -315,6 +315,15 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> tuple[str, ...]:
+    """Which limits go on from the run before although nobody said so."""
+    names = [n for n in _TOLD if getattr(options, n) is not None and getattr(given, n) is None]
+    if parent is None or not names:
+        return ()
+    limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
+    return (f"{limits} of run {parent.id[:8]} go on; give other values to change that.",)
 
 
 def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:

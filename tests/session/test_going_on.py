@@ -162,13 +162,16 @@ def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     assert codes(check_run(run, model)) == [None]
 
 
-def test_limits_of_one_run_are_not_those_of_the_next() -> None:
-    model = script(["One.", "Two."])
-    agent = nbagent.Agent(model=model, temperature=0.3, max_tokens=5, max_turns=2)
-    second = agent.run("Go.").resume("Next.")
-    assert [request.max_tokens for request in model.requests] == [5, None]
-    assert [request.temperature for request in model.requests] == [0.3, 0.3]
-    assert second.record.limits.max_turns == 20
+def test_limits_that_go_on_are_said() -> None:
+    model = script(["One.", "Two.", "Three."])
+    first = nbagent.Agent(model=model, max_tokens=5, max_turns=2).run("Go.")
+    second = first.resume("Next.")
+    (notice,) = [n for n in second.record.notices if "max_tokens=5" in n]
+    assert "max_turns=2" in notice
+    assert first.id[:8] in notice
+    third = second.resume("And next.", max_tokens=50, max_turns=20)
+    assert not [n for n in third.record.notices if "go on" in n]
+    assert [request.max_tokens for request in model.requests] == [5, 5, 50]
 
 
 def test_runs_are_found_by_each_of_their_tags() -> None:
