@@ -175,7 +175,7 @@ class Arguments:
                 raise UsageError(
                     f"parameter {parameter.name!r} of tool {self._tool!r} has the type {kind}, "
                     "which a model cannot give; take a name or a number instead, "
-                    f"or give it a default ({str(error).splitlines()[0]})"
+                    "or give it a default"
                 ) from error
             return False
         return True
