@@ -60,12 +60,15 @@ class Cell:
 
 def press(*delays):
     "SIGINT from outside the main thread, each so many seconds after the one before."
+    begun = threading.Event()
     def presses():
+        begun.wait()
         for delay in delays:
             time.sleep(delay)
             os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=presses)
     thread.start()
+    begun.set()  # not before start() has returned: an interrupt in there is nobody's defect
     return thread
 
 def spin(seconds=10):
