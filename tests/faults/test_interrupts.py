@@ -58,7 +58,7 @@ class Cell:
     def run(self, body):
         return wait(self.start(body))
 
-def press(*delays):
+def press(*delays, later=False):
     "SIGINT from outside the main thread, each so many seconds after the one before."
     begun = threading.Event()
     def presses():
@@ -68,7 +68,9 @@ def press(*delays):
             os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=presses)
     thread.start()
-    begun.set()  # not before start() has returned: an interrupt in there is nobody's defect
+    thread.begin = begun.set
+    if not later:
+        begun.set()  # not before start() has returned: an interrupt in there is nobody's defect
     return thread
 
 def spin(seconds=10):
@@ -358,8 +360,9 @@ for _ in range(ROUNDS):
     else:
         end = "late"
         c.start(body)
-        presser = press(delay)
+        presser = press(delay, later=True)
         try:
+            presser.begin()
             end = wait(c.task)[-1]
             presser.join()
         except KeyboardInterrupt:
