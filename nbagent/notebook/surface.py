@@ -158,7 +158,7 @@ class HeadlessSink:
     def handle(self, event: Event) -> None:
         """Show the run when it is over."""
         if isinstance(event, RunFinished):
-            display(bundle(view_of(event.run)), raw=True, metadata=metadata_of(event.run))
+            _display_saved(event.run)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -229,7 +229,7 @@ def comm_id(view: RunView) -> str:
     return str(cast("Any", view).model_id)
 
 
-def show_widget(view: RunView, *, display_id: str | None = None) -> None:
+def show_widget(view: RunView, *, display_id: str) -> None:
     """Display a view by its model's id."""
     data = {
         _WIDGET: {"version_major": 2, "version_minor": 0, "model_id": comm_id(view)},
@@ -238,10 +238,14 @@ def show_widget(view: RunView, *, display_id: str | None = None) -> None:
     display(data, raw=True, display_id=display_id)
 
 
+def _display_saved(run: RunRecord) -> None:
+    display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
+
+
 def show_again(run: RunRecord) -> None:
     """`%agent show`: the picture of a run as it is saved, so that it outlives the kernel."""
     _shown.note(run.id)
-    display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
+    _display_saved(run)
 
 
 def _show(run: RunRecord) -> bool:

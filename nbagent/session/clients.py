@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.chat import ProviderConfig, Usage
@@ -80,5 +80,5 @@ def _client(name: str, config: ProviderConfig) -> ChatClient:
     secret = config.api_key.reveal() if config.api_key else ""
     key = (name, config.base_url, config.timeout_s, hash(secret))
     if key not in _clients:
-        _clients[key] = find_provider(name).open(replace(config))
+        _clients[key] = find_provider(name).open(config)
     return _clients[key]
