@@ -19,6 +19,7 @@ _HOMES = {
     "Agent": "nbagent.agent",
     "Run": "nbagent.agent",
     "open_run": "nbagent.agent",
+    "forget": "nbagent.agent",
     "tool": "nbagent.tools.functions",
     "configure": "nbagent.settings",
     "runs": "nbagent.history",
@@ -49,6 +50,7 @@ __all__ = [
     "UsageError",
     "configure",
     "events",
+    "forget",
     "messages",
     "offline",
     "open_run",
@@ -59,7 +61,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from nbagent.agent import Agent, Run, open_run
+    from nbagent.agent import Agent, Run, forget, open_run
     from nbagent.contracts import events
     from nbagent.contracts.chat import Message
     from nbagent.contracts.errors import (

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
+from weakref import WeakSet
 
 from nbagent import runtime
 from nbagent.archive.store import Store
@@ -18,7 +19,7 @@ from nbagent.contracts.chat import ChatRequest, Message, Usage
 from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
-from nbagent.session.front import front
+from nbagent.session.front import Front, front
 from nbagent.session.live import LiveRun, at_work, start_run
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
@@ -138,6 +139,7 @@ class _Last:
 
 
 _last = _Last()
+_handles: WeakSet[Run] = WeakSet()
 
 
 class Run:
@@ -155,6 +157,7 @@ class Run:
         self._store = store
         self._live = live
         self._ask = ask
+        _handles.add(self)
 
     @classmethod
     def started(
@@ -164,15 +167,17 @@ class Run:
         on_event: OnEvent | None = None,
         channel: runtime.EventChannel | None = None,
         store: Store | None = None,
+        here: Front | None = None,
     ) -> Run:
         """Start a run and put its handle into `_run`."""
-        runtime.check_interrupted(front().execution_id())
-        live = start_run(ask, on_event=on_event, channel=channel, store=store)
+        here = here or front()
+        runtime.check_interrupted(here.execution_id())
+        live = start_run(ask, on_event=on_event, channel=channel, store=store, here=here)
         run = cls(live.record, live.store, live=live, ask=ask)
         if not runtime.inside_a_tool():
             # What a tool starts by itself is not what the person goes on with.
             _last.run_id, _last.store = run.id, live.store
-            front().set_last(run)
+            here.set_last(run)
         return run
 
     @property
@@ -328,6 +333,20 @@ class Run:
         chosen = _options(RunOptions(tools=named), options)
         return Ask(prompt=prompt, options=chosen, tools=kept, kind=kind, parent_id=self.id)
 
+    def forget(self, *, children: bool = False) -> tuple[str, ...]:
+        """Delete this run and its texts; see `nbagent.forget`."""
+        if self._live is not None and not self._live.done:
+            raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
+        forgotten = self._store.forget(self.id, children=children)
+        for handle in tuple(_handles):
+            if handle.id in forgotten:
+                handle._final = _emptied(handle._final)
+                handle._live = handle._ask = None
+        if _last.run_id in forgotten:
+            _last.run_id, _last.store = "", None
+        front().forget(forgotten)
+        return forgotten
+
     def __str__(self) -> str:
         return self.text
 
@@ -365,6 +384,24 @@ def open_run(ref: str) -> Run:
     return Run(store.load(run_id), store)
 
 
+def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
+    """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
+
+    What a notebook has saved of it stays there until the cell's output is cleared.
+
+    Args:
+        run: a handle, `"last"`, a name or the start of an id.
+        children: also the runs that go on from it; they would lose their beginning.
+
+    Returns:
+        The ids of the deleted runs, the run's own first.
+
+    Raises:
+        UsageError: there is none, it is at work, or others go on from it and `children` is off.
+    """
+    return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
+
+
 def _told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
     """Names of tools, for the options, or functions, for the run itself."""
     if tools is None:
@@ -374,6 +411,17 @@ def _told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
     given = _listed("tools", tools, "[look, count]")
     names = tuple(tool for tool in given if isinstance(tool, str))
     return (names, None) if names and len(names) == len(given) else (None, given)
+
+
+def _emptied(record: RunRecord) -> RunRecord:
+    """What a handle may still say of a run that was forgotten: its id, and how it ended."""
+    emptied = RunRecord(
+        id=record.id, session=record.session, model=record.model, started_at=record.started_at
+    )
+    names = ("kind", "phase", "stop_reason", "ended_at", "duration_ms", "usage", "cost_usd")
+    error = record.error and ErrorInfo(record.error.code, "forgotten")
+    kept = {name: getattr(record, name) for name in names}
+    return emptied.model_copy(update={**kept, "error": error})
 
 
 def _listed(name: str, given: Any, example: str) -> tuple[Any, ...]:

@@ -41,8 +41,10 @@ class _Shown:
     execution: str | None = None
     runs: set[str] = field(default_factory=set[str])
     last_run: str | None = None
-    replaced: deque[RunView] = field(default_factory=deque[RunView])
+    replaced: deque[tuple[str, RunView]] = field(default_factory=deque[tuple[str, RunView]])
     """Replaced by a saved picture; a page that is loaded anew may still show the last ones."""
+    staying: dict[str, RunView] = field(default_factory=dict[str, RunView])
+    """Ended and still shown live (`after_run="live"`), by the id of the run."""
 
     def note(self, run_id: str) -> None:
         now = kernel.execution_id()
@@ -50,11 +52,22 @@ class _Shown:
             self.execution, self.runs = now, set()
         self.runs.add(run_id)
 
-    def replace(self, view: RunView) -> None:
+    def replace(self, run_id: str, view: RunView) -> None:
         """Keep the last few replaced views open, close the others: each holds a whole picture."""
-        self.replaced.append(view)
+        self.replaced.append((run_id, view))
         while len(self.replaced) > _KEPT_OPEN:
-            self.replaced.popleft().close()
+            self.replaced.popleft()[1].close()
+
+    def drop(self, run_id: str) -> None:
+        """Close the views of a run that was deleted, and remember it no more."""
+        for pair in [pair for pair in self.replaced if pair[0] == run_id]:
+            self.replaced.remove(pair)
+            pair[1].close()
+        if (view := self.staying.pop(run_id, None)) is not None:
+            view.close()
+        self.runs.discard(run_id)
+        if self.last_run == run_id:
+            self.last_run = None
 
     def has(self, run_id: str) -> bool:
         return kernel.execution_id() == self.execution and run_id in self.runs
@@ -81,6 +94,7 @@ def make_front() -> Front:
         pump=make_pump,
         adopt=kernel.adopt,
         set_last=_set_last,
+        forget=_forget,
         show=_show,
     )
 
@@ -170,7 +184,8 @@ class WidgetSink:
     name = "live view"
 
     def __init__(self, run: RunRecord, controls: RunControls) -> None:
-        self._display_id = f"nbagent-{run.id}"
+        self._run_id = run.id
+        self._display_id = _display_id(run.id)
         self._controls = controls
         self._stays = effective().after_run == "live"
         self._unfolded: set[str] = set()
@@ -198,8 +213,10 @@ class WidgetSink:
         """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
         self._sink.close()
         kernel.unregister(comm_id(self._view))
-        if not self._stays:
-            _shown.replace(self._view)
+        if self._stays:
+            _shown.staying[self._run_id] = self._view
+        else:
+            _shown.replace(self._run_id, self._view)
 
     def _swap(self, run: RunRecord) -> None:
         display(
@@ -238,6 +255,10 @@ def show_widget(view: RunView, *, display_id: str) -> None:
     display(data, raw=True, display_id=display_id)
 
 
+def _display_id(run_id: str) -> str:
+    return f"nbagent-{run_id}"
+
+
 def _display_saved(run: RunRecord) -> None:
     display(bundle(view_of(run)), raw=True, metadata=metadata_of(run))
 
@@ -245,7 +266,8 @@ def _display_saved(run: RunRecord) -> None:
 def show_again(run: RunRecord) -> None:
     """`%agent show`: the picture of a run as it is saved, so that it outlives the kernel."""
     _shown.note(run.id)
-    _display_saved(run)
+    saved = bundle(view_of(run))
+    display(saved, raw=True, metadata=metadata_of(run), display_id=_display_id(run.id))
 
 
 def _show(run: RunRecord) -> bool:
@@ -253,6 +275,18 @@ def _show(run: RunRecord) -> bool:
     if not _shown.has(run.id):
         show_again(run)
     return True
+
+
+def _forget(run_ids: tuple[str, ...]) -> None:
+    """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
+    for run_id in run_ids:
+        if kernel.in_kernel():
+            said = {"text/plain": f"Run {run_id[:8]} was forgotten."}
+            display(said, raw=True, display_id=_display_id(run_id), update=True)
+        _shown.drop(run_id)
+    shell = get_ipython()
+    if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
+        del shell.user_ns["_run"]
 
 
 def _set_last(run: Any) -> None:

@@ -48,8 +48,12 @@ class Front:
     """Delivers the front end's messages while the main thread waits."""
     adopt: Callable[[Courier], None] = _no_call
     """Lets an idle kernel run the synchronous tools of a run that nobody waits for."""
+    waits_for: str = "a free thread: run.wait() runs it here"
+    """What a tool is said to wait for when nobody waits for its run."""
     set_last: Callable[[object], None] = lambda run: None
     """Puts the handle into `_run`."""
+    forget: Callable[[tuple[str, ...]], None] = lambda run_ids: None
+    """Takes runs that were deleted out of what is shown and remembered."""
     show: Callable[[RunRecord], bool] = lambda run: False
     """Shows a record where it was not shown yet; False where nothing can be shown."""
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nbagent.archive.lease import Lease
-from nbagent.archive.store import closing
+from nbagent.archive.store import closing, forgetting
 from nbagent.archive.store.database import Database, rescue
 from nbagent.archive.store.moments import to_us
 from nbagent.archive.store.reading import Reader, RunSummary, leases
@@ -144,6 +144,11 @@ class Store:
         with self._reader() as reader:
             return reader.request_of(run_id, turn_id)
 
+    def turn_places(self, run_id: str) -> dict[int, str]:
+        """The ids of a conversation's turns, by the place of the response in it."""
+        with self._reader() as reader:
+            return reader.turn_places(run_id)
+
     def requests_since_words(self, run_id: str) -> int:
         """How many requests were made since the person last said something."""
         with self._reader() as reader:
@@ -193,6 +198,32 @@ class Store:
         except StoreError as error:
             return [error.message]
         return [] if said == ["ok"] else said
+
+    # Deleting
+
+    def forget(self, run_id: str, *, children: bool = False) -> tuple[str, ...]:
+        """Delete a run and its texts; with `children` also the runs that go on from it.
+
+        Returns the ids of what was deleted, the run's own first.
+
+        Raises:
+            UsageError: there is none, it is at work, or others go on from it.
+        """
+
+        def work(c: sqlite3.Connection) -> tuple[str, ...]:
+            return forgetting.delete(c, run_id, self._alive(c), children=children)
+
+        forgotten = self._db.transact(work)
+        self._db.fold()
+        return forgotten
+
+    def free_bytes(self) -> int:
+        """What compacting would give back, about."""
+        return self._db.free_bytes()
+
+    def compact(self) -> None:
+        """Write the file anew without what deleting left empty; StoreError when it is in use."""
+        self._db.compact()
 
     # Runs whose kernel is gone
 

@@ -25,6 +25,7 @@ OperationalError = sqlite3.OperationalError
 
 FILE_NAME = "runs.sqlite"
 _BUSY_S = 30.0
+_FOLD_S = 2.0
 _ELSEWHERE = "set NBAGENT_HOME to another folder"
 _NETWORK = frozenset(
     (
@@ -181,6 +182,35 @@ class Database:
         with self._lock:
             self._connection.close()
 
+    def fold(self) -> bool:
+        """Fold the write-ahead log into the file and empty it; False while others read it."""
+        with self._lock:
+            until = time.monotonic() + _FOLD_S
+            while True:
+                busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                if not busy or time.monotonic() > until:
+                    return not busy
+                time.sleep(0.05)
+
+    def compact(self) -> None:
+        """Write the file anew without its empty pages; StoreError when another kernel is busy."""
+        with self._lock:
+            try:
+                self._require_file()
+                self._connection.execute("VACUUM")
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(
+                    f"the store could not be compacted ({_cause(error)}); nothing was changed. Try "
+                    "again when no other kernel uses it and the disk has room for a copy"
+                ) from None
+            self.fold()
+
+    def free_bytes(self) -> int:
+        """What compacting would give back, about."""
+        with self.reading() as c:
+            free = c.execute("PRAGMA freelist_count").fetchone()[0]
+            return free * c.execute("PRAGMA page_size").fetchone()[0]
+
     def size_bytes(self) -> int:
         """What the database takes, on disk or in memory."""
         path = self.path
@@ -272,6 +302,8 @@ def _connect(path: Path, *, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> 
 def _settings(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous = FULL")
+    # What is deleted is overwritten, so that forgetting a run means it.
+    connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 

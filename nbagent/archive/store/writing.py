@@ -60,6 +60,7 @@ _INSERT_BLOB = (
     "INSERT INTO blobs(sha, body) VALUES(?, ?) "
     "ON CONFLICT(sha) DO UPDATE SET body = excluded.body WHERE body IS NULL"
 )
+_FIND_BLOB = "SELECT n, body IS NOT NULL FROM blobs WHERE sha=?"
 
 
 @dataclass(slots=True)
@@ -84,8 +85,17 @@ class _Live:
     messages: int
     """How many are committed: the position of the next one."""
     open: _Open | None = None
-    texts: dict[str, str] = field(default_factory=dict[str, str])
-    """What the hashes of the running request stand for, until they are committed."""
+    system_prompt: str = ""
+    tools: Sequence[ToolSpec] = ()
+    """With `system_prompt`: what the hashes of the running request stand for."""
+
+    def text_of(self, sha: str, request: TurnRequest) -> str | None:
+        """The text that a hash of the running request stands for, where it is known."""
+        if sha == request.system_sha and self.system_prompt:
+            return self.system_prompt
+        if sha == request.toolset_sha and self.tools:
+            return toolset_json(self.tools)
+        return None
 
 
 class Writer:
@@ -95,7 +105,6 @@ class Writer:
         self._db = database
         self._lease_id = lease_id
         self._live: dict[str, _Live] = {}
-        self._blobs: dict[str, int] = {}
         database.on_emptied = self._begin_again
         self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._run_started,
@@ -146,29 +155,23 @@ class Writer:
     def _turn_started(self, event: TurnStarted) -> None:
         live = self._live.get(event.run_id)
         if live is not None:
-            live.texts = self._texts(event.request, event.system_prompt, event.tools)
+            live.system_prompt, live.tools = event.system_prompt, event.tools
 
-    def _texts(
-        self, request: TurnRequest, system_prompt: str, tools: Sequence[ToolSpec]
-    ) -> dict[str, str]:
-        """Texts of the hashes that may not be stored yet."""
-        texts: dict[str, str] = {}
-        if request.system_sha and request.system_sha not in self._blobs:
-            texts[request.system_sha] = system_prompt
-        if request.toolset_sha and request.toolset_sha not in self._blobs:
-            texts[request.toolset_sha] = toolset_json(tools)
-        return texts
+    def _blob(
+        self, c: sqlite3.Connection, sha: str, live: _Live, request: TurnRequest
+    ) -> int | None:
+        """The row of a hash; it is made, with its text where that is known.
 
-    def _blob(self, c: sqlite3.Connection, sha: str, texts: dict[str, str]) -> int | None:
-        """The row of a hash; it is made, with its text where that is known."""
+        Looked up each time: another kernel may have forgotten the last run that used it.
+        """
         if not sha:
             return None
-        known = self._blobs.get(sha)
-        if known is not None:
-            return known
-        text = texts.get(sha)
+        found = c.execute(_FIND_BLOB, (sha,)).fetchone()
+        if found is not None and found[1]:
+            return found[0]
+        text = live.text_of(sha, request)
         c.execute(_INSERT_BLOB, (sha, None if text is None else text_cell(text)))
-        return c.execute("SELECT n FROM blobs WHERE sha=?", (sha,)).fetchone()[0]
+        return c.execute(_FIND_BLOB, (sha,)).fetchone()[0]
 
     def _response_received(self, event: ResponseReceived) -> None:
         turn = event.turn
@@ -178,17 +181,16 @@ class Writer:
         opened = turn.model_copy(update={"tool_runs": runs})
         started = {run.tool_call_id for run in turn.tool_runs}
 
-        def work(c: sqlite3.Connection) -> dict[str, int]:
-            blobs = self._put_turn(c, live, opened, at=at, is_open=True)
+        def work(c: sqlite3.Connection) -> None:
+            self._put_turn(c, live, opened, at=at, is_open=True)
             c.execute(INSERT_MESSAGE, message_row(live.n, at, turn.index, event.message, {}))
             rows = [
                 tool_run_row(live.n, turn.index, i, run, run.tool_call_id in started)
                 for i, run in enumerate(runs)
             ]
             c.executemany(INSERT_TOOL_RUN, rows)
-            return blobs
 
-        self._blobs |= self._db.transact(work)
+        self._db.transact(work)
         calls = {run.tool_call_id: i for i, run in enumerate(runs)}
         kept = {run.tool_call_id: run for run in runs if run.result is not None}
         live.open = _Open(opened, event.message, at, calls, kept)
@@ -196,11 +198,11 @@ class Writer:
 
     def _put_turn(
         self, c: sqlite3.Connection, live: _Live, turn: EngineTurn, *, at: int | None, is_open: bool
-    ) -> dict[str, int]:
-        """Insert the turn's row; return the rows of the hashes whose texts are stored."""
+    ) -> None:
+        """Insert the turn's row, and the texts of its hashes."""
         request = turn.request
-        system = self._blob(c, request.system_sha, live.texts)
-        toolset = self._blob(c, request.toolset_sha, live.texts)
+        system = self._blob(c, request.system_sha, live, request)
+        toolset = self._blob(c, request.toolset_sha, live, request)
         cells = turn_row(
             live.n,
             turn,
@@ -211,8 +213,6 @@ class Writer:
             message_at=at,
         )
         c.execute(INSERT_TURN, cells)
-        blobs = {request.system_sha: system, request.toolset_sha: toolset}
-        return {sha: n for sha, n in blobs.items() if n is not None and sha in live.texts}
 
     def _tool_call_finished(self, event: ToolCallFinished) -> None:
         # The last result of a turn is committed with the turn, which follows directly.
@@ -230,13 +230,11 @@ class Writer:
     def _turn_finished(self, event: TurnFinished) -> None:
         turn = event.turn
         live = self._get(turn.run_id)
-        live.texts = self._texts(turn.request, event.system_prompt, event.tools)
+        live.system_prompt, live.tools = event.system_prompt, event.tools
         base = live.messages
         if live.open is not None and live.open.turn.index == turn.index:
             base = live.open.at
-        self._blobs |= self._db.transact(
-            lambda c: self._finish_turn(c, live, turn, event.messages, base)
-        )
+        self._db.transact(lambda c: self._finish_turn(c, live, turn, event.messages, base))
         live.messages = base + len(event.messages)
         live.open = None
 
@@ -247,7 +245,7 @@ class Writer:
         turn: EngineTurn,
         messages: Sequence[Message],
         base: int,
-    ) -> dict[str, int]:
+    ) -> None:
         opened = live.open if live.open is not None and live.open.at == base else None
         n, idx = live.n, turn.index
         rows: list[Cells] = []
@@ -265,7 +263,7 @@ class Writer:
         for i, message in enumerate(messages):
             if opened is None or i or message != opened.message:
                 rows.append(message_row(n, base + i, idx, message, texts))
-        blobs = self._put_turn(c, live, turn, at=at, is_open=False)
+        self._put_turn(c, live, turn, at=at, is_open=False)
         if opened is not None:
             if not messages:
                 c.execute("DELETE FROM messages WHERE run=? AND position>=?", (n, base))
@@ -274,7 +272,6 @@ class Writer:
                 c.execute("DELETE FROM tool_runs WHERE run=? AND idx=? AND position>=?", rest)
         c.executemany(INSERT_TOOL_RUN, runs)
         c.executemany(INSERT_MESSAGE, rows)
-        return blobs
 
     @staticmethod
     def _place_of_response(turn: EngineTurn, messages: Sequence[Message], base: int) -> int | None:
@@ -325,7 +322,6 @@ class Writer:
 
     def _begin_again(self, c: sqlite3.Connection) -> None:
         """Put the runs at work into a database that lost everything."""
-        self._blobs.clear()
         for live in self._live.values():
             words = any(message.role == "user" for message in live.record.messages)
             cells = run_row(live.record, has_words=words, lease_id=self._lease_id)

@@ -1,0 +1,165 @@
+"""Forgetting a run: its texts leave the files, the frames and the handles; others stay whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbagent
+from nbagent.archive.store import Store
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.events import RunStarted
+from nbagent.providers.offline import call, delay, error, reasoning, script
+from nbagent.session.stores import close_stores, current_store
+
+MARKS = {
+    name: f"forgetme-{name}-5d1c"
+    for name in (
+        *("prompt", "system", "docs", "argument", "result", "failure", "reasoning", "answer"),
+        *("name", "tag", "error"),
+    )
+}
+
+
+def look(where: str) -> str:
+    """Look; see forgetme-docs-5d1c."""
+    if where == "nowhere":
+        raise ValueError(MARKS["failure"] * 300)
+    return MARKS["result"] * 500
+
+
+def a_run(**options: Any) -> nbagent.Run:
+    answers = script(
+        [
+            call("look", where=MARKS["argument"]),
+            call("look", where="nowhere"),
+            reasoning(MARKS["reasoning"], MARKS["answer"]),
+        ]
+    )
+    agent = nbagent.Agent(model=answers, tools=[look], system=MARKS["system"])
+    return agent.run(MARKS["prompt"], name=MARKS["name"], tags=(MARKS["tag"],), **options)
+
+
+def kept() -> set[str]:
+    """The marks that are in any file of the store's folder."""
+    files = [file for file in Path(os.environ["NBAGENT_HOME"]).rglob("*") if file.is_file()]
+    blob = b"".join(file.read_bytes() for file in files)
+    return {name for name, mark in MARKS.items() if mark.encode() in blob}
+
+
+def test_forgotten_run_leaves_no_text_in_any_file() -> None:
+    run = a_run()
+    assert run.ok
+    assert kept() == set(MARKS) - {"error"}
+    assert nbagent.forget(run) == (run.id,)
+    assert kept() == set()
+    assert nbagent.runs().empty
+    assert nbagent.turns().empty
+    assert nbagent.tool_runs().empty
+    assert nbagent.messages().empty
+    assert current_store().check() == []
+    close_stores()
+    assert kept() == set()
+
+
+def test_failed_run_is_forgotten_with_the_words_of_its_error() -> None:
+    run = nbagent.Agent(model=script([error("LLM_HTTP_ERROR", MARKS["error"])])).run("Hello")
+    assert run.phase == "Failed"
+    assert "error" in kept()
+    nbagent.forget(run.id[:8])
+    assert kept() == set()
+    assert MARKS["error"] not in repr(run.error)
+
+
+def test_handle_of_a_forgotten_run_holds_no_text_and_says_what_happened() -> None:
+    run = a_run()
+    nbagent.forget(run)
+    held = repr((run.record, run.text, run.turns, str(run), run.name))
+    assert not [name for name, mark in MARKS.items() if mark in held]
+    for use in (lambda: run.messages, lambda: run.resume("More"), lambda: run.request_of("C01")):
+        with pytest.raises(UsageError, match=f"there is no run '{run.id}'"):
+            use()
+    with pytest.raises(UsageError, match="no run"):
+        nbagent.open_run("last")
+
+
+def test_other_runs_keep_every_text_and_what_they_share() -> None:
+    other = nbagent.Agent(model=script(["One.", "Two."]), tools=[look], system=MARKS["system"]).run(
+        "Hello"
+    )
+    before = nbagent.open_run(other.id).record
+    nbagent.forget(a_run())
+    assert kept() == {"system", "docs"}
+    assert nbagent.open_run(other.id).record == before
+    request = nbagent.open_run(other.id).request_of("C01")
+    assert MARKS["system"] in request.system_prompt
+    assert request.tools
+    assert nbagent.forget(other) == (other.id,)
+    assert kept() == set()
+
+
+def test_run_that_others_go_on_from_is_forgotten_only_together_with_them() -> None:
+    first = a_run()
+    second = first.resume("More", model=script(["More."]))
+    third = second.fork(second.turns[0].id, model=script(["More."]))
+    with pytest.raises(UsageError, match=r"2 runs go on from run .* children=True"):
+        nbagent.forget(first)
+    assert nbagent.open_run(first.id).record == first.record
+    assert nbagent.forget(third) == (third.id,)
+    assert nbagent.forget(first.id, children=True) == (first.id, second.id)
+    assert nbagent.runs().empty
+    assert kept() == set()
+
+
+def test_run_at_work_is_not_forgotten() -> None:
+    run = nbagent.Agent(model=script([delay(5), "late"])).start("Hello")
+    with pytest.raises(UsageError, match="is at work; stop it"):
+        nbagent.forget(run)
+    run.stop()
+    assert nbagent.forget(run.wait()) == (run.id,)
+
+
+def test_run_at_work_in_another_kernel_is_not_forgotten_and_an_abandoned_one_is() -> None:
+    here = nbagent.Agent(model=script(["More."])).run("Hello")
+    home = Path(os.environ["NBAGENT_HOME"])
+    other = Store.open(home)
+    at_work = here.record.model_copy(
+        update={"id": "f" * 16, "phase": "Running", "stop_reason": None, "ended_at": None}
+        | {"turns": (), "messages": ()}
+    )
+    other.write(RunStarted(at_work))
+    with pytest.raises(UsageError, match="is at work; stop it"):
+        nbagent.forget(at_work.id)
+    other.release(at_work.id)
+    assert nbagent.forget(at_work.id) == (at_work.id,)
+    other.close()
+
+
+def test_other_kernel_that_knew_a_forgotten_text_writes_it_again() -> None:
+    home = Path(os.environ["NBAGENT_HOME"])
+    agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[look], system=MARKS["system"])
+    run = agent.run("Hello")
+    other = Store.open(home)
+    assert other.forget(run.id) == (run.id,)
+    other.close()
+    again = agent.run("Hello")
+    close_stores()
+    assert MARKS["system"] in nbagent.open_run(again.id).request_of("C01").system_prompt
+    assert nbagent.open_run(again.id).record == again.record
+
+
+def test_compacting_gives_back_what_forgetting_left_empty() -> None:
+    runs = [a_run() for _ in range(30)]
+    for run in runs[1:]:
+        nbagent.forget(run)
+    store = current_store()
+    before, free = store.size_bytes(), store.free_bytes()
+    assert free > before / 2
+    store.compact()
+    assert store.size_bytes() <= before - free + 64_000
+    assert store.free_bytes() < 8_192
+    assert nbagent.open_run(runs[0].id).record == runs[0].record
+    assert store.check() == []
