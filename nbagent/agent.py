@@ -19,9 +19,11 @@ from nbagent.contracts.chat import ChatRequest, Message, Usage
 from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
+from nbagent.contracts.secrets import redact, register_environment
 from nbagent.session.front import Front, front
 from nbagent.session.live import LiveRun, at_work, start_run
 from nbagent.session.prepare import Ask
+from nbagent.session.preview import DryRun, dry_run
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Tools
 
@@ -116,6 +118,13 @@ class Agent:
             finally:
                 run.stop()
 
+    def dry_run(self, prompt: str, *, messages: Sequence[Message] = (), **options: Any) -> DryRun:
+        """What `run` would send first: messages, tools, the body. Sends and keeps nothing.
+
+        A missing key is no error here; the value says so.
+        """
+        return dry_run(replace(self._ask(prompt, messages, options), dry_run=True))
+
     def _ask(self, prompt: str, messages: Sequence[Message], options: dict[str, Any]) -> Ask:
         given: Any = prompt
         if not isinstance(given, str):
@@ -173,7 +182,7 @@ class Run:
         here = here or front()
         runtime.check_interrupted(here.execution_id())
         live = start_run(ask, on_event=on_event, channel=channel, store=store, here=here)
-        run = cls(live.record, live.store, live=live, ask=ask)
+        run = cls(live.record, live.store, live=live, ask=live.ask)
         if not runtime.inside_a_tool():
             # What a tool starts by itself is not what the person goes on with.
             _last.run_id, _last.store = run.id, live.store
@@ -375,6 +384,8 @@ def open_run(ref: str) -> Run:
         raise UsageError(
             f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
         )
+    register_environment()
+    ref = redact(ref)  # it is quoted when there is no such run
     store = current_store()
     mine = ref == "last" and _last.store is store
     run_id = _last.run_id if mine else store.find(ref)

@@ -1,6 +1,6 @@
 """`%agent doctor`: what was found here, and how clicks, stdin and interrupts will work.
 
-Reads; changes nothing. Keys are named, never shown.
+The report reads only; `compact` gives the store's empty space back. Keys are named, never shown.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import nbagent
-from nbagent.contracts.errors import NbagentError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.notebook import kernel
 from nbagent.providers.base import find_provider, provider_names
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.session.front import front
+from nbagent.session.live import at_work
 from nbagent.session.stores import current_store
 from nbagent.settings import effective, origins, store_home
 
+_WORTH_BYTES = 100_000
+"""Less empty space than this is not worth an offer."""
 _PACKAGES = [
     "ipython",
     "ipykernel",
@@ -85,14 +88,41 @@ def _store() -> list[tuple[str, str]]:
     try:
         store = current_store()
         kept = [_counted(n, name) for name, n in store.counts().items()]
-        size = store.size_bytes() / 1e6
+        size, empty = store.size_bytes(), store.free_bytes()
     except NbagentError as error:
         return [("store", f"{store_home()}: {error}")]
     place = store_home() if store.path is not None else "in memory only"
-    rows = [("store", f"{place}: {', '.join(kept)}, {size:.1f} MB")]
+    rows = [("store", f"{place}: {', '.join(kept)}, {_megabytes(size)}")]
+    if store.path is not None and empty >= _WORTH_BYTES:
+        offer = f"{_megabytes(empty)} of it are empty; `%agent doctor compact` gives them back"
+        rows.append(("compact", offer))
+    elif store.path is not None:
+        rows.append(("compact", "nothing to give back; nbagent.forget(run) deletes runs"))
     if store.warning:
         rows.append(("warning", store.warning))
     return rows
+
+
+def compact() -> str:
+    """Give the store's empty space back, and say how much it was.
+
+    Raises:
+        UsageError: a run is at work here, or nothing is kept on disk.
+        StoreError: another kernel uses the store.
+    """
+    if at_work():
+        raise UsageError("a run is at work; stop it or wait for its end, then compact the store")
+    store = current_store()
+    if store.path is None:
+        raise UsageError("the store is in memory only; there is nothing to compact")
+    before = store.size_bytes()
+    store.compact()
+    after = store.size_bytes()
+    return f"the store takes {_megabytes(after)} now ({_megabytes(before)} before)"
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB"
 
 
 def _counted(n: int, table: str) -> str:

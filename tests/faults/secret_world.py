@@ -1,0 +1,163 @@
+"""Runs in a kernel: makes every trouble that could bring a key out, and writes down each channel.
+
+`collect` is called in a cell after the troubles; the test reads the files that it writes.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import logging
+import os
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import nbagent
+from nbagent.providers.base import find_provider
+from nbagent.session.stores import current_store
+
+LOG = io.StringIO()
+WARNED: list[str] = []
+EVENTS: list[Any] = []
+
+
+def listen() -> None:
+    """Keep every line of every logger and every warning from now on."""
+    logging.basicConfig(stream=LOG, level=logging.DEBUG, force=True)
+    warnings.simplefilter("always")
+
+    def note(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
+        WARNED.append(f"{category.__name__}: {message} ({filename}:{lineno})")
+
+    warnings.showwarning = note
+
+
+def secret() -> str:
+    """The key, as a person's own code may read it."""
+    return os.environ["LLM_API_KEY"]
+
+
+@nbagent.tool
+def leaky(what: str) -> dict[str, Any]:
+    """Tell more than it should."""
+    return {"what": what, "environment": dict(os.environ), "bytes": secret().encode()}
+
+
+@nbagent.tool
+def failing(what: str) -> str:
+    """Fail and quote the key."""
+    raise PermissionError(f"refused for {what}: {secret()}")
+
+
+def agent(url: str, **options: Any) -> nbagent.Agent:
+    """An agent that asks the test's server."""
+    return nbagent.Agent("openai:m", base_url=url, tools=[leaky, failing], **options)
+
+
+def _text_of(make: Callable[[], object]) -> str:
+    try:
+        return f"made: {make()!r}"
+    except Exception as error:
+        return "".join(traceback.format_exception(error)) + repr(error) + repr(error.args)
+
+
+def _whole_tracebacks(run: nbagent.Run) -> str:
+    """A failure with the local variables of every frame, its causes and its contexts."""
+    try:
+        run.raise_for_error()
+    except nbagent.NbagentError as error:
+        told = traceback.TracebackException.from_exception(error, capture_locals=True)
+        chain = (error, error.__cause__, error.__context__)
+        return "".join(told.format()) + repr([(e, vars(e)) for e in chain if e is not None])
+    raise AssertionError("the run did not fail")
+
+
+def _objects() -> str:
+    """The reprs of everything of nbagent's in memory, but for the filter, which has to know."""
+    reprs: list[str] = []
+    for thing in gc.get_objects():
+        place = str(type(thing).__module__)
+        if place.startswith("nbagent.") and place != "nbagent.contracts.secrets":
+            try:
+                reprs.append(repr(thing))
+                reprs.append(repr(vars(thing)))
+            except Exception as error:
+                reprs.append(type(error).__name__)
+    return "\n".join(reprs)
+
+
+def _widgets() -> str:
+    """What a notebook saves of every widget that was ever made and is still open."""
+    import ipywidgets
+
+    return repr(ipywidgets.Widget.get_manager_state())
+
+
+def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
+    """Write what each channel of this process holds into a file of its own."""
+    held = [run, failed, run.record, failed.record, run.error, failed.error, run.messages]
+    channels: dict[str, Callable[[], str]] = {
+        "log lines": LOG.getvalue,
+        "warnings": lambda: "\n".join(["(control)", *WARNED]),
+        "reprs of handles and records": lambda: repr(held) + str(run) + run.text,
+        "records as JSON": lambda: run.record.model_dump_json() + failed.record.model_dump_json(),
+        "pickles": lambda: repr([pickle.dumps(r.record) for r in (run, failed)]),
+        "copies": lambda: repr(copy.deepcopy([run.record, failed.record])),
+        "events": lambda: repr(EVENTS),
+        "requests rebuilt": lambda: repr([run.request_of(turn.id) for turn in run.turns]),
+        "tracebacks with locals": lambda: _whole_tracebacks(failed),
+        "objects in memory": _objects,
+        "widget states": _widgets,
+        "frames": lambda: "".join(
+            frame.to_csv()
+            for frame in (
+                nbagent.runs(),
+                nbagent.turns(texts=True),
+                nbagent.tool_runs(),
+                nbagent.messages(),
+            )
+        ),
+        "refused options": lambda: _text_of(
+            lambda: nbagent.Agent("offline:demo", temperature=secret()).run("Go.")
+        ),
+        "refused settings": lambda: _text_of(lambda: nbagent.configure(api_key=secret())),
+        "refused models": lambda: _text_of(lambda: nbagent.Agent(f"{secret()}:m").run("Go.")),
+        "refused base URLs": lambda: _text_of(
+            lambda: nbagent.Agent(
+                "openai:m", base_url=f"http://{quote(secret(), safe='')}@127.0.0.1:1"
+            ).run("Go.")
+        ),
+        "unreachable servers": lambda: _text_of(
+            lambda: (
+                nbagent.Agent("openai:m", base_url="http://127.0.0.1:1/v1")
+                .run("Go.")
+                .raise_for_error()
+            )
+        ),
+        "unknown runs": lambda: _text_of(lambda: nbagent.open_run(secret())),
+        "store files": lambda: "".join(
+            file.read_bytes().decode("latin-1")
+            for file in Path(os.environ["NBAGENT_HOME"]).rglob("*")
+            if file.is_file()
+        ),
+        "store warnings": lambda: repr((current_store().warning, current_store().check())),
+        "providers": lambda: (
+            repr(find_provider("openai")) + repr(vars(sys.modules["nbagent.providers.openai"]))
+        ),
+    }
+    for name, read in channels.items():
+        Path(folder, name).write_text(read(), encoding="utf-8", errors="surrogatepass")
+
+
+if __name__ == "__main__":
+    listen()
+    asked = agent(sys.argv[1], echo=True)
+    print(repr(asked.run(f"Say it: {secret()}")))
+    asked.run("Go.").raise_for_error()

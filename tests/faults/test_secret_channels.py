@@ -1,0 +1,214 @@
+"""A canary key: it is in no channel that leaves nbagent, neither as it is nor encoded.
+
+The server, the tools and the person's own words all bring the key in; every channel is read as a
+whole, and has to hold a word that shows that it was read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import nbformat
+import pytest
+from kernels import LiveKernel, clean_environment
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter, MarkdownExporter
+from servers.model_server import ModelServer, Reply, Request, Step
+
+KEY = "sk-canary/Q7+zz&01=23456789abcdefXYZ"
+XMODES = ("Plain", "Context", "Verbose", "Minimal", "Docs")
+IN_THE_KERNEL = {
+    "log lines": "DEBUG",
+    "warnings": "(control)",
+    "reprs of handles and records": "RunRecord",
+    "records as JSON": '"messages"',
+    "pickles": "nbagent",
+    "copies": "RunRecord",
+    "events": "TextDelta",
+    "requests rebuilt": "ChatRequest",
+    "tracebacks with locals": "LLM_AUTH_FAILED",
+    "objects in memory": "nbagent",
+    "widget states": "state",
+    "frames": "leaky",
+    "refused options": "temperature",
+    "refused settings": "LLM_API_KEY",
+    "refused models": "provider",
+    "refused base URLs": "LLM_API_KEY",
+    "unreachable servers": "LLM_HTTP_ERROR",
+    "unknown runs": "no run",
+    "store files": "leaky",
+    "store warnings": "None",
+    "providers": "OpenAI",
+}
+"""The channels that the kernel's process writes down, each with a word that stands in it."""
+
+
+def forms(key: str) -> list[str]:
+    """The key as it is, and as others may have encoded it."""
+    raw = key.encode()
+    coded = [base64.b64encode(b"\0" * shift + raw).decode()[4:-4] for shift in range(3)]
+    return [
+        key,
+        quote(key, safe=""),
+        quote_plus(key),
+        quote(key),
+        json.dumps(key)[1:-1],
+        key.replace("&", "&amp;"),
+        key.replace("&", "\\u0026"),
+        raw.hex(),
+        raw.hex(" "),
+        key[::-1],
+        *coded,
+        *(code.replace("+", "-").replace("/", "_") for code in coded),
+        *(key[i : i + 12] for i in range(len(key) - 11)),
+    ]
+
+
+def leaks(text: str) -> list[str]:
+    return [form for form in forms(KEY) if form in text]
+
+
+def in_pieces() -> Reply:
+    return Reply(text=f"The key is {KEY}.", reasoning=f"It is {KEY}.", deltas=40)
+
+
+def script() -> list[Step]:
+    """A conversation in which the server says the key wherever it can."""
+    asks = Reply(calls=[("leaky", {"what": f"is it {KEY}?"}), ("failing", {"what": KEY})])
+    return [asks, in_pieces()]
+
+
+def refused() -> Reply:
+    return Reply(status=401, error={"error": {"message": f"Incorrect API key provided: {KEY}"}})
+
+
+SETUP = """
+import sys; sys.path.insert(0, {place!r})
+import nbagent, secret_world as world
+from secret_world import leaky, failing
+world.listen()
+%load_ext nbagent
+"""
+
+
+@pytest.fixture(scope="module")
+def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Every channel and all that went through it."""
+    folder = tmp_path_factory.mktemp("channels")
+    with ModelServer() as server, ModelServer() as elsewhere:
+        kernel = LiveKernel(folder, LLM_API_KEY=KEY)
+        try:
+            found = in_a_kernel(kernel, server, elsewhere, folder)
+        finally:
+            kernel.close()
+        found |= in_a_notebook(server, folder)
+        found["what a script prints"] = in_a_script(server, folder)
+        found |= seen_by(server.requests)
+        found["requests to a redirect's target"] = f"requests: {elsewhere.requests!r}"
+    yield found
+
+
+def in_a_kernel(
+    kernel: LiveKernel, server: ModelServer, elsewhere: ModelServer, folder: Path
+) -> dict[str, str]:
+    shown: list[object] = []
+
+    def cell(code: str, *, fails: bool = False) -> str:
+        one = kernel.run(code, stdin=True, fails=fails)
+        shown.append(one.messages)
+        return json.dumps(one.messages, ensure_ascii=False)
+
+    options = f"--model openai:m --base-url {server.url}"
+    cell(SETUP.format(place=str(Path(__file__).parent)))
+    server.then(*script())
+    found = {"a cell that is answered": cell(f"%%agent {options}\nSay {{{{ world.secret() }}}}!")}
+    for mode in XMODES:
+        server.then(refused())
+        cell(f"%xmode {mode}")
+        found[f"a traceback, %xmode {mode}"] = cell(f"%%agent {options}\nGo.", fails=True)
+    server.then(refused())
+    cell("%xmode Verbose")
+    raised = f"world.agent({server.url!r}).run('Go.').raise_for_error()"
+    found["a verbose traceback of Python"] = cell(raised, fails=True)
+    server.then(Reply(status=307, error="x", headers={"Location": elsewhere.url + "/x"}))
+    cell(f"%%agent {options}\nGo.", fails=True)
+    commands = ("doctor", "config", "tools", "show last", "help")
+    found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
+    server.then(*script(), refused())
+    cell(f"run = world.agent({server.url!r}).run(world.secret(), on_event=world.EVENTS.append)")
+    cell(f"failed = world.agent({server.url!r}).run('Go.')")
+    cell(f"world.collect({str(folder)!r}, failed, run)")
+    found["messages to the front end"] = json.dumps(shown, ensure_ascii=False)
+    return found | {name: (folder / name).read_text("utf-8") for name in IN_THE_KERNEL}
+
+
+def in_a_notebook(server: ModelServer, folder: Path) -> dict[str, str]:
+    """A saved notebook, and what nbconvert makes of it."""
+    server.then(*script(), refused())
+    ask = f"%%agent --model openai:m --base-url {server.url}\nSay {{{{ world.secret() }}}}!"
+    sources = [SETUP.format(place=str(Path(__file__).parent)), ask, ask]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
+    environment = clean_environment(folder, LLM_API_KEY=KEY)
+    client = NotebookClient(notebook, allow_errors=True, timeout=60)
+    client.execute(env=environment)
+    return {
+        "a saved notebook": nbformat.writes(notebook),
+        "nbconvert's HTML": HTMLExporter().from_notebook_node(notebook)[0],
+        "nbconvert's Markdown": MarkdownExporter().from_notebook_node(notebook)[0],
+    }
+
+
+def in_a_script(server: ModelServer, folder: Path) -> str:
+    server.then(*script(), refused())
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("secret_world.py"), server.url],
+        env=clean_environment(folder, LLM_API_KEY=KEY),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, "the second run fails and raises"
+    return done.stdout + done.stderr
+
+
+def seen_by(requests: list[Request]) -> dict[str, str]:
+    """What the server gets, without the one header that the key belongs into."""
+    assert all(leaks(request.headers["authorization"]) for request in requests)
+    bare = [
+        (request.method, request.path, {**request.headers, "authorization": ""})
+        for request in requests
+    ]
+    return {
+        "request lines and headers": repr(bare),
+        "what the model is sent": repr([request.body for request in requests]),
+    }
+
+
+WORDS = {
+    "a cell that is answered": "leaky",
+    **{f"a traceback, %xmode {mode}": "LLM_AUTH_FAILED" for mode in XMODES},
+    "a verbose traceback of Python": "LLM_AUTH_FAILED",
+    "answers of %agent": "LLM_API_KEY",
+    "messages to the front end": "comm_open",
+    "a saved notebook": "leaky",
+    "nbconvert's HTML": "leaky",
+    "nbconvert's Markdown": "leaky",
+    "what a script prints": "Traceback",
+    "requests to a redirect's target": "requests: []",
+    "request lines and headers": "/v1/chat/completions",
+    "what the model is sent": "[redacted]",
+    **IN_THE_KERNEL,
+}
+
+
+@pytest.mark.parametrize("channel", WORDS)
+def test_the_key_is_not_in(channel: str, channels: dict[str, str]) -> None:
+    text = channels[channel]
+    assert WORDS[channel] in text, "the channel was read"
+    assert leaks(text) == []
