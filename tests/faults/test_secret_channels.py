@@ -4,13 +4,15 @@ The server, the tools and the person's own words all bring the key in; every cha
 whole, and has to hold a word that shows that it was read.
 """
 
+# nbformat's and nbconvert's functions have no complete types.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import base64
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -98,7 +100,7 @@ world.listen()
 
 
 @pytest.fixture(scope="module")
-def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def channels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Every channel and all that went through it."""
     folder = tmp_path_factory.mktemp("channels")
     with ModelServer() as server, ModelServer() as elsewhere:
@@ -111,7 +113,7 @@ def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         found["what a script prints"] = in_a_script(server, folder)
         found |= seen_by(server.requests)
         found["requests to a redirect's target"] = f"requests: {elsewhere.requests!r}"
-    yield found
+    return found
 
 
 def in_a_kernel(
