@@ -3,6 +3,9 @@
 `collect` is called in a cell after the troubles; the test reads the files that it writes.
 """
 
+# pandas' and ipywidgets' methods have no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import copy
@@ -20,6 +23,7 @@ from typing import Any
 from urllib.parse import quote
 
 import nbagent
+from nbagent.providers import openai
 from nbagent.providers.base import find_provider
 from nbagent.session.stores import current_store
 
@@ -59,6 +63,10 @@ def failing(what: str) -> str:
 def agent(url: str, **options: Any) -> nbagent.Agent:
     """An agent that asks the test's server."""
     return nbagent.Agent("openai:m", base_url=url, tools=[leaky, failing], **options)
+
+
+def _with_name() -> str:
+    return f"http://{quote(secret(), safe='')}@127.0.0.1:1"
 
 
 def _text_of(make: Callable[[], object]) -> str:
@@ -130,9 +138,7 @@ def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
         "refused settings": lambda: _text_of(lambda: nbagent.configure(api_key=secret())),
         "refused models": lambda: _text_of(lambda: nbagent.Agent(f"{secret()}:m").run("Go.")),
         "refused base URLs": lambda: _text_of(
-            lambda: nbagent.Agent(
-                "openai:m", base_url=f"http://{quote(secret(), safe='')}@127.0.0.1:1"
-            ).run("Go.")
+            lambda: nbagent.Agent("openai:m", base_url=_with_name()).run("Go.")
         ),
         "unreachable servers": lambda: _text_of(
             lambda: (
@@ -148,9 +154,7 @@ def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
             if file.is_file()
         ),
         "store warnings": lambda: repr((current_store().warning, current_store().check())),
-        "providers": lambda: (
-            repr(find_provider("openai")) + repr(vars(sys.modules["nbagent.providers.openai"]))
-        ),
+        "providers": lambda: repr(find_provider("openai")) + repr(vars(openai)),
     }
     for name, read in channels.items():
         Path(folder, name).write_text(read(), encoding="utf-8", errors="surrogatepass")
