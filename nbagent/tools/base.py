@@ -69,7 +69,8 @@ def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     """The error for a tool name that a person typed wrongly."""
     close = nearest(name, available)
     if close:
-        return UsageError(f"there is no tool {name!r}; did you mean {close!r}?")
+        others = f" There are: {listed(available)}" if len(available) > 1 else ""
+        return UsageError(f"there is no tool {name!r}; did you mean {close!r}?{others}")
     if not available:
         return UsageError(
             f"there is no tool {name!r}, nor any other; define one with @nbagent.tool"

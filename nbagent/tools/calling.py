@@ -11,6 +11,7 @@ import contextvars
 import functools
 import inspect
 import threading
+import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.ports import Interrupted, ToolContext
 from nbagent.contracts.records import Place
 from nbagent.contracts.secrets import redact
-from nbagent.shown import shown_text
+from nbagent.shown import is_iterator, shown_text
 
 Why = Literal["stop", "timeout", "cancelled"]
 _GRACE_S = 1.0
@@ -29,6 +30,8 @@ _GRACE_S = 1.0
 _WORKER_GRACE_S = 0.2
 """How long a stopped worker thread is waited for; a thread cannot be ended from outside."""
 _PROGRESS_CHARS = 500
+_PROGRESS_EVERY_MS = 40.0
+_ALL_TOLD = 100
 _left_alone: set[asyncio.Task[_Boxed]] = set()
 """Abandoned calls; the loop itself holds its tasks weakly."""
 
@@ -131,6 +134,10 @@ class _Attempt:
         )
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """One function with its arguments placed."""
@@ -139,6 +146,9 @@ class Work:
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     label: str = ""
+    settle: Callable[[Any], Any] = _as_it_is
+    """Makes of the value what is kept of it. Runs where the function ran: showing a value runs
+    its own code, which a stop has to reach and which may belong to one thread."""
 
     def __call__(self) -> Any:
         return self.target(*self.args, **self.kwargs)
@@ -259,9 +269,15 @@ async def _run_sync(work: Work, attempt: _Attempt, context: ToolContext) -> Endi
         ending = await _in_worker(handed_over(), attempt)
     else:
         ending = attempt.ending(await _contained_box(handed_over()))
-    if ending.error is None and inspect.isawaitable(ending.value):
-        return await _late_awaitable(ending.value, attempt, context)
+    if ending.error is None and _is_late(ending.value):
+        return await _late_awaitable(ending.value, work, attempt, context)
     return ending
+
+
+def _is_late(value: object) -> bool:
+    """Whether a plain function gave something that has yet to be awaited."""
+    # Not `isinstance`: a value may lie about its `__class__`, or raise when it is asked.
+    return issubclass(type(value), Awaitable | types.AsyncGeneratorType)
 
 
 def _sync_body(work: Work, attempt: _Attempt, context: ToolContext) -> Callable[[], _Boxed]:
@@ -272,10 +288,10 @@ def _sync_body(work: Work, attempt: _Attempt, context: ToolContext) -> Callable[
         else:
             attempt.begin("main thread" if main else "waiting thread")
         try:
-            value = work()
-            if inspect.isgenerator(value) and inspect.isgeneratorfunction(_function(work.target)):
+            value: Any = work()
+            if type(value) is types.GeneratorType and _yields(work.target):
                 value = _drained(cast("Generator[Any, Any, Any]", value), context)
-            return _Boxed(value)
+            return _Boxed(value if _is_late(cast("object", value)) else work.settle(value))
         except KeyboardInterrupt as error:
             if attempt.why is not None:
                 # A timeout ends this call, not the run: no interrupt that a runner could mistake.
@@ -297,23 +313,34 @@ async def _in_worker(handed_over: Coroutine[Any, Any, _Boxed], attempt: _Attempt
     return attempt.ending(_Boxed(), abandoned=True)
 
 
-async def _late_awaitable(value: Awaitable[Any], attempt: _Attempt, context: ToolContext) -> Ending:
+async def _late_awaitable(
+    value: Any, work: Work, attempt: _Attempt, context: ToolContext
+) -> Ending:
     # A plain function around an async one (a decorator, a lambda) gives a coroutine.
     async def body() -> _Boxed:
-        async def awaited() -> Any:
-            return await value
-
-        return await _contained(awaited())
+        return await _contained(_settled(value, work, context))
 
     attempt.place = "engine loop"
     return await _on_engine_loop(body(), attempt)
 
 
 async def _awaited(work: Work, context: ToolContext) -> Any:
-    value = work()
-    if inspect.isasyncgen(value):
-        return await _drained_async(cast("AsyncGenerator[Any, Any]", value), context)
-    return await value
+    return await _settled(work(), work, context)
+
+
+async def _settled(value: Any, work: Work, context: ToolContext) -> Any:
+    """What is kept of the value of an asynchronous function."""
+    if issubclass(type(value), Awaitable):
+        value = await value
+    if type(value) is types.AsyncGeneratorType:
+        value = await _drained_async(cast("AsyncGenerator[Any, Any]", value), context)
+    if type(value) in (str, int, float, bool, type(None)):
+        return work.settle(value)
+    if is_iterator(value):
+        # A cursor can be read in its own thread only.
+        return work.settle(value)
+    # Its own code may take its time, and the loop is not its own.
+    return await asyncio.to_thread(work.settle, value)
 
 
 async def _contained(body: Awaitable[Any]) -> _Boxed:
@@ -331,6 +358,10 @@ async def _contained_box(body: Awaitable[_Boxed]) -> _Boxed:
     return boxed if boxed.error is not None else boxed.value
 
 
+def _yields(target: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(_function(target))
+
+
 def _function(target: Callable[..., Any]) -> Any:
     inner: Any = inspect.unwrap(target)
     while isinstance(inner, functools.partial):
@@ -343,7 +374,7 @@ _NOTHING: Any = object()
 
 def _drained(generator: Generator[Any, Any, Any], context: ToolContext) -> Any:
     """All but the last yielded value are progress; a returned value comes before the last."""
-    last = _NOTHING
+    last, tell = _NOTHING, _Progress(context)
     try:
         while True:
             try:
@@ -351,24 +382,41 @@ def _drained(generator: Generator[Any, Any, Any], context: ToolContext) -> Any:
             except StopIteration as end:
                 if end.value is None:
                     return None if last is _NOTHING else last
-                _tell(last, context)
+                tell(last)
                 return end.value
-            _tell(last, context)
+            tell(last)
             last = item
     finally:
         generator.close()
 
 
 async def _drained_async(generator: AsyncGenerator[Any, Any], context: ToolContext) -> Any:
-    last = _NOTHING
+    last, tell = _NOTHING, _Progress(context)
     async with aclosing(generator):
         async for item in generator:
-            _tell(last, context)
+            tell(last)
             last = item
     return None if last is _NOTHING else last
 
 
-def _tell(item: Any, context: ToolContext) -> None:
-    if item is not _NOTHING:
+class _Progress:
+    """Tells what a generator yields: the first ones all, then so many a second.
+
+    A loop that yields a million times would fill the queue faster than anybody reads it.
+    """
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+        self._told = 0
+        self._next_ms = 0.0
+
+    def __call__(self, item: Any) -> None:
+        if item is _NOTHING:
+            return
+        now = monotonic_ms()
+        if self._told >= _ALL_TOLD and now < self._next_ms:
+            return
+        self._told += 1
+        self._next_ms = now + _PROGRESS_EVERY_MS
         with suppress(Exception):
-            context.progress(redact(shown_text(item, _PROGRESS_CHARS)), None)
+            self._context.progress(redact(shown_text(item, _PROGRESS_CHARS)), None)

@@ -21,7 +21,7 @@ from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.ports import Interrupted, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.shown import plain_repr
+from nbagent.shown import clean, plain_repr
 from nbagent.tools.calling import Ending, ToolOptions, Work, is_async, run_call
 from nbagent.tools.docstrings import parse_docstring
 from nbagent.tools.hints import hinted_parameters, signature_of
@@ -40,6 +40,7 @@ MARK = "__nbagent_tool__"
 _KEPT = "__nbagent_definition__"
 HOST_NAME = "functions"
 _NAME = re.compile(r"[^\s\x00-\x1f]{1,128}")
+_BLANK = re.compile(r"[\s\x00-\x1f]+")
 
 
 @overload
@@ -174,9 +175,14 @@ class FunctionTool:
 
     async def call(self, bound: Bound, context: ToolContext, cancel: CancelToken) -> ToolOutcome:
         """Run it once; only CancelledError comes out."""
-        args, kwargs = self.arguments.placed(bound, self.signature, context)
-        work = Work(self.target, args, kwargs, label=self.name)
-        return self._outcome(await run_call(work, self.options, context, cancel))
+        # What chooses by the type of its first argument (singledispatch) looks at places only.
+        in_order = callable(getattr(self.target, "register", None))
+        args, kwargs = self.arguments.placed(bound, self.signature, context, in_order=in_order)
+        budget = self.options.max_result_chars or MAX_RESULT_CHARS
+        settle = functools.partial(result_of, budget_chars=budget)
+        work = Work(self.target, args, kwargs, label=self.name, settle=settle)
+        outcome = self._outcome(await run_call(work, self.options, context, cancel))
+        return replace(outcome, notes=(*bound.notes, *outcome.notes)) if bound.notes else outcome
 
     async def run(
         self, arguments: Mapping[str, Any] | None, context: ToolContext, cancel: CancelToken
@@ -198,9 +204,7 @@ class FunctionTool:
     def _outcome(self, ending: Ending) -> ToolOutcome:
         truncated, notes, detail = False, (), None
         if ending.error is None and not ending.abandoned:
-            result, truncated = result_of(
-                ending.value, self.options.max_result_chars or MAX_RESULT_CHARS
-            )
+            result, truncated = result_of(ending.value)
             if ending.why is not None:
                 notes = (f"{self.name} finished although {_WHY[ending.why]}",)
         elif ending.why is not None or isinstance(ending.error, Interrupted):
@@ -294,14 +298,15 @@ def _define(target: Callable[..., Any], namespace: Mapping[str, Any]) -> Functio
     _check_fit(target, options)
     name = options.name or _own_name(target)
     signature = signature_of(target, name)
-    doc = parse_docstring(redact(_docstring(target) or ""))
+    _check_bound(target, signature, name)
+    doc = parse_docstring(redact(clean(_docstring(target) or "")))
     parameters = hinted_parameters(target, signature, name=name, namespace=namespace)
     arguments = Arguments(name, parameters, doc.parameters)
     description = doc.description if options.description is None else options.description
     spec = ToolSpec(
         name=name,
         display_name=name,
-        description=redact(description),
+        description=redact(clean(description)),
         parameters=arguments.json_schema,
         traits=ToolTraits(
             host=HOST_NAME,
@@ -320,6 +325,18 @@ def _define(target: Callable[..., Any], namespace: Mapping[str, Any]) -> Functio
     )
 
 
+def _check_bound(target: Any, signature: inspect.Signature, name: str) -> None:
+    first = next(iter(signature.parameters.values()), None)
+    place = str(getattr(target, "__qualname__", "")).rsplit("<locals>.", 1)[-1]
+    if not isinstance(target, types.FunctionType) or first is None or "." not in place:
+        return
+    if first.name == "self" and first.annotation is first.empty:
+        raise UsageError(
+            f"{place!r} is a method of no instance; take the method of an instance, "
+            f"such as {place.rpartition('.')[0]}(…).{name}"
+        )
+
+
 def _own_name(target: Any) -> str:
     inner = target
     while isinstance(inner, functools.partial):
@@ -327,7 +344,7 @@ def _own_name(target: Any) -> str:
     name = getattr(inner, "__name__", None) or type(inner).__name__
     if name == "<lambda>":
         raise UsageError("a lambda has no name; use a def, or nbagent.tool(name=…)(the lambda)")
-    return str(name)
+    return _BLANK.sub("_", str(name).strip())[:128]
 
 
 def _docstring(target: Any) -> str | None:

@@ -201,9 +201,10 @@ def _lookup(path: str, there: Mapping[str, Any]) -> object | None:
 
 
 def _is_own_function(name: str, obj: object) -> bool:
-    # IPython puts functions of its own among the person's names.
-    ours = isinstance(obj, types.FunctionType) and not obj.__module__.startswith("IPython")
-    return ours and not name.startswith("_")
+    if not isinstance(obj, types.FunctionType) or name.startswith("_"):
+        return False
+    # IPython puts functions of its own among the person's names; its `open` says it is of `_io`.
+    return not str(obj.__globals__.get("__name__", "")).startswith("IPython")
 
 
 def _failed(error: ErrorInfo) -> ToolOutcome:

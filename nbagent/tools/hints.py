@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
+import re
 import types
 import typing
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import typing_extensions
 
@@ -21,6 +21,16 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
 
 _EMPTY = inspect.Parameter.empty
+_UNPACK = (typing.Unpack, typing_extensions.Unpack)
+_MARKED = (
+    typing.Required,
+    typing.NotRequired,
+    typing_extensions.Required,
+    typing_extensions.NotRequired,
+    typing_extensions.ReadOnly,
+)
+NOT_GIVEN = object()
+"""The default of a key that may be missing: it has none, and is not passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,8 @@ class Hinted:
     """`inspect.Parameter.empty` where there is none."""
     is_context: bool = False
     """It takes the ToolContext and is not shown to a model."""
+    unpacked_from: str | None = None
+    """The name of the `**kwargs: Unpack[…]` that it is one key of."""
 
     @property
     def required(self) -> bool:
@@ -48,8 +60,9 @@ def signature_of(target: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(target)
     except (ValueError, TypeError, NameError) as error:
+        why = re.sub(r" at 0x[0-9a-fA-F]+", "", str(error))
         raise UsageError(
-            f"the parameters of tool {name!r} cannot be read ({error}); wrap it in a def with hints"
+            f"the parameters of tool {name!r} cannot be read ({why}); wrap it in a def with hints"
         ) from error
 
 
@@ -69,8 +82,26 @@ def hinted_parameters(
             found.append(Hinted(parameter.name, parameter.kind, Any, parameter.default, True))
             continue
         hint = Any if hint is _EMPTY else _resolved(hint, parameter.name, name, scope)
-        found.append(Hinted(parameter.name, parameter.kind, hint, parameter.default))
+        keys = get_args(hint)[0] if get_origin(hint) in _UNPACK else None
+        if typing_extensions.is_typeddict(keys):
+            found.extend(_unpacked(parameter.name, keys, {p.name for p in found}, name))
+        else:
+            found.append(Hinted(parameter.name, parameter.kind, hint, parameter.default))
     return tuple(found)
+
+
+def _unpacked(variadic: str, keys: Any, taken: set[str], tool: str) -> list[Hinted]:
+    """`**options: Unpack[Options]` as one keyword for each key."""
+    made: list[Hinted] = []
+    for key, hint in typing_extensions.get_type_hints(keys, include_extras=True).items():
+        if key in taken:
+            raise UsageError(f"{key!r} is a parameter of tool {tool!r} and a key of {variadic!r}")
+        if get_origin(hint) in _MARKED:
+            hint = get_args(hint)[0]
+        default = _EMPTY if key in keys.__required_keys__ else NOT_GIVEN
+        kind = inspect.Parameter.KEYWORD_ONLY
+        made.append(Hinted(key, kind, hint, default, unpacked_from=variadic))
+    return made
 
 
 def said_beside(hint: Any) -> str | None:
@@ -114,7 +145,7 @@ def _scope(target: Callable[..., Any], namespace: Mapping[str, Any]) -> Mapping[
 def _resolved(hint: Any, parameter: str, tool: str, scope: Mapping[str, Any]) -> Any:
     holder = types.SimpleNamespace(__annotations__={parameter: hint})
     try:
-        hint = typing.get_type_hints(
+        return typing.get_type_hints(
             holder, globalns={}, localns=cast("dict[str, Any]", scope), include_extras=True
         )[parameter]
     except Exception as error:
@@ -123,34 +154,3 @@ def _resolved(hint: Any, parameter: str, tool: str, scope: Mapping[str, Any]) ->
             f"the hint {text!r} of parameter {parameter!r} of tool {tool!r} cannot be resolved "
             f"({error}); define or import what it names"
         ) from error
-    return _portable(hint) if sys.version_info < (3, 12) else hint
-
-
-def _portable(hint: Any) -> Any:
-    # Before Python 3.12 pydantic takes a TypedDict from typing_extensions only.
-    if typing_extensions.is_typeddict(hint) and type(hint).__module__ == "typing":
-        return _portable_dict(hint)
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return Annotated[(_portable(args[0]), *args[1:])]
-    if origin is None or origin is typing.Literal or not args:
-        return hint
-    changed = tuple(_portable(arg) for arg in args)
-    if changed == args:
-        return hint
-    if origin in (Union, types.UnionType):
-        return Union[changed]  # noqa: UP007
-    return origin[changed]
-
-
-def _portable_dict(hint: Any) -> Any:
-    fields: dict[str, Any] = {}
-    for key, inner in typing.get_type_hints(hint, include_extras=True).items():
-        if get_origin(inner) in (typing.Required, typing.NotRequired):
-            inner = get_args(inner)[0]
-        needed = key in hint.__required_keys__
-        wrap: Any = typing_extensions.Required if needed else typing_extensions.NotRequired
-        fields[key] = wrap[_portable(inner)]
-    made: Any = typing_extensions.TypedDict(hint.__name__, fields)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
-    made.__doc__ = hint.__doc__
-    return made

@@ -5,76 +5,57 @@ Every text passes `redact`; host folders are left out. Running the tool is `call
 
 from __future__ import annotations
 
-import itertools
 import linecache
 import os
-import re
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from types import GeneratorType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import FilePart, ImagePart, TextPart
 from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact, redact_cut, redact_json
-from nbagent.shown import Normal, NotPlainError, clean, cut_middle, shown
+from nbagent.contracts.secrets import redact_cut, redact_json
+from nbagent.shown import (
+    PATIENCE_S,
+    Normal,
+    clean,
+    cut_middle,
+    fitted,
+    is_iterator,
+    without_folders,
+)
 
 MAX_RESULT_CHARS = 50_000
 """Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
 _MESSAGE_CHARS = 1_000
 _DETAIL_CHARS = 6_000
 _MOST_FRAMES = 6
-_MOST_ITEMS = 10_000
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LOOP_MARKS = ("attached to a different loop", "bound to a different event loop", "Event loop is")
 LOOP_HINT = '; mark it @nbagent.tool(loop="notebook") so that it runs on the notebook\'s own loop'
 
 
-def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> tuple[ToolResult, bool]:
-    """The result for a value, and whether it was cut to fit the budget."""
-    if isinstance(value, ToolResult):
-        return value, False
-    if isinstance(value, TextPart | ImagePart | FilePart):
-        return _result_of_part(value), False
-    if isinstance(value, GeneratorType | map | filter | zip):
-        # A plain function that returns an iterator means its items.
-        value = list(itertools.islice(cast("Iterator[Any]", value), _MOST_ITEMS))
-    normal = Normal(budget_chars)
-    try:
-        data = normal.json(value)
-        attachments = tuple(normal.images)
-    except NotPlainError:
-        parts = shown(value, budget_chars)
-        attachments = tuple(part for part in parts if isinstance(part, ImagePart))
-        data = "\n".join(part.text for part in parts if isinstance(part, TextPart))
-        data = data or f"[image 1: {attachments[0].alt}]"
-        normal.cut = " characters cut] …" in data
-    except Exception:
-        parts = shown(value, budget_chars)
-        data, attachments = "".join(getattr(part, "text", "") for part in parts), ()
-    data, cut = _within(redact_json(data), budget_chars)
-    return ToolResult(ok=True, data=data, attachments=attachments), cut or normal.cut
+class Settled(NamedTuple):
+    """A value as the result that is kept of it."""
+
+    result: ToolResult
+    truncated: bool
+    """It was cut to fit its budget."""
 
 
-def _result_of_part(part: TextPart | ImagePart | FilePart) -> ToolResult:
-    if isinstance(part, TextPart):
-        return ToolResult(ok=True, data=redact(clean(part.text)))
-    named = part.alt if isinstance(part, ImagePart) else part.name
-    return ToolResult(ok=True, data=f"[{part.type} 1: {redact(named)}]", attachments=(part,))
+def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> Settled:
+    """The result for a value. Reads the value: call it where the value's tool runs.
 
-
-def _within(data: Any, budget_chars: int) -> tuple[Any, bool]:
-    encoded = dump_json(data)
-    # At most one character a byte: most results need no second look.
-    if len(encoded) <= budget_chars:
-        return data, False
-    text = data if isinstance(data, str) else encoded.decode()
-    if len(text) <= budget_chars:
-        return data, False
-    return cut_middle(text, budget_chars), True
+    Raises only what an iterator raises while it is read: that is the tool failing.
+    """
+    kind = type(value)
+    if issubclass(kind, Settled):
+        return cast("Settled", value)
+    if issubclass(kind, ToolResult):
+        return Settled(cast("ToolResult", value), False)
+    # A plain function that returns an iterator means its items, and they may take their time.
+    patience_s = None if is_iterator(value) else 2 * PATIENCE_S
+    it = fitted(value, budget_chars, patience_s=patience_s)
+    return Settled(ToolResult(ok=True, data=redact_json(it.data), attachments=it.parts), it.cut)
 
 
 def failure_of(error: BaseException, *, hint: str = "") -> ToolResult:
@@ -162,14 +143,4 @@ def _file_name(file: str) -> str:
 
 
 def _for_model(text: str) -> str:
-    return redact_cut(_without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))
-
-
-def _without_folders(text: str) -> str:
-    """The text with this process's working folder and home taken off the front of paths."""
-    if os.sep not in text:
-        return text
-    for folder, instead in ((os.getcwd(), "."), (os.path.expanduser("~"), "~")):
-        if len(folder) > 1:
-            text = re.sub(re.escape(folder) + r"(?=[\\/'\"\s:,)]|$)", instead, text)
-    return text
+    return redact_cut(without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))

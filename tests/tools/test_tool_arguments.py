@@ -114,7 +114,7 @@ def find(city: str, year: int = 2000, kind: Literal["a", "b"] = "a") -> None: ..
             id="wrong type",
         ),
         pytest.param(
-            {"city": "x", "kind": "c"}, "kind: input should be 'a' or 'b', got 'c'", id="literal"
+            {"city": "x", "kind": "c"}, "kind: expected one of 'a', 'b', got 'c'", id="literal"
         ),
         pytest.param(
             {"ctiy": "x"}, "ctiy: there is no such parameter, did you mean 'city'?", id="nearest"
@@ -124,7 +124,9 @@ def find(city: str, year: int = 2000, kind: Literal["a", "b"] = "a") -> None: ..
             "zzz: there is no such parameter, the parameters are city, year, kind",
             id="no nearest",
         ),
-        pytest.param({"city": ["x"]}, "city: input should be a valid string, got ['x']", id="list"),
+        pytest.param(
+            {"city": ["x", "y"]}, "city: input should be a valid string, got ['x', 'y']", id="list"
+        ),
         pytest.param(None, "must be a JSON object", id="no object"),
     ],
 )
@@ -206,9 +208,7 @@ def test_every_kind_of_parameter_arrives(bench: Any) -> None:
     assert run(mixed, a=1).result.data == [1, 2, [], 3, {}]
     data = run(mixed, a="1", rest=["7", 8], c=4, x="5").result.data
     assert data == [1, 2, [7, 8], 4, {"x": 5}]
-    assert run(mixed, a=1, x="no").result.error.message.endswith(
-        "x: input should be a valid integer, unable to parse string as an integer, got 'no'"
-    )
+    assert "x: input should be a valid integer" in run(mixed, a=1, x="no").result.error.message
 
 
 def test_default_of_a_pydantic_field_arrives_as_its_value(bench: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.records import ToolResult
@@ -95,9 +96,9 @@ def test_large_result_is_cut_and_says_so(bench: Any, value: object, budget: int 
     outcome = bench.run(function)
     assert outcome.truncated
     text = outcome.result.data
-    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+    text = text if isinstance(text, str) else dump_json(text).decode()
     assert len(text) <= (budget or MAX_RESULT_CHARS)
-    assert " cut] …" in text
+    assert " left out; ask for a smaller part]" in text
 
 
 def test_result_within_the_budget_is_whole(bench: Any) -> None:
@@ -178,7 +179,7 @@ def _recurse(n: int = 0) -> int:
         pytest.param(StopIteration(1), "StopIteration", id="stop iteration"),
         pytest.param(MemoryError(), "MemoryError", id="memory"),
         pytest.param(Mute(), "Mute: (its message cannot be shown)", id="no message"),
-        pytest.param(ValueError("v" * 5_000), "characters cut", id="long"),
+        pytest.param(ValueError("v" * 5_000), "characters left out", id="long"),
         pytest.param(
             ExceptionGroup("two", [ValueError("a"), KeyError("b")]),
             "ExceptionGroup: two (2 sub-exceptions): ValueError: a; KeyError: 'b'",

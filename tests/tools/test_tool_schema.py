@@ -57,6 +57,30 @@ class ExtRow(typing_extensions.TypedDict, total=False):
     name: str
 
 
+class Loop(BaseModel):
+    next: Optional["Loop"] = None
+
+
+class Wide(BaseModel):
+    """So large that it is shown once."""
+
+    first: str = Field(json_schema_extra={"enum": [f"choice {i}" for i in range(400)]})
+
+
+SIZE = {
+    "type": "object",
+    "properties": {"width": {"type": "integer"}, "height": {"default": 1, "type": "integer"}},
+    "required": ["width"],
+    "additionalProperties": False,
+}
+ROW = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
 def schema_of(function: Callable[..., object]) -> dict[str, Any]:
     return as_tool(function).spec.parameters
 
@@ -96,7 +120,7 @@ def property_of(hint: Any) -> dict[str, Any]:
         ),
         pytest.param(Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}, id="literal"),
         pytest.param(date, {"format": "date", "type": "string"}, id="date"),
-        pytest.param(Path, {"format": "path", "type": "string"}, id="path"),
+        pytest.param(Path, {"type": "string"}, id="path"),
         pytest.param(
             Annotated[int, Field(ge=1, description="How many.")],
             {"minimum": 1, "description": "How many.", "type": "integer"},
@@ -112,14 +136,50 @@ def property_of(hint: Any) -> dict[str, Any]:
             {"description": "The name.", "type": "string"},
             id="annotated doc",
         ),
-        pytest.param(Colour, {"$ref": "#/$defs/Colour"}, id="enum"),
-        pytest.param(Size, {"$ref": "#/$defs/Size"}, id="dataclass"),
-        pytest.param(Row, {"$ref": "#/$defs/Row"}, id="typed dict"),
-        pytest.param(ExtRow, {"$ref": "#/$defs/ExtRow"}, id="typed dict of extensions"),
+        pytest.param(Colour, {"enum": ["red", "blue"], "type": "string"}, id="enum"),
+        pytest.param(Size, SIZE, id="dataclass"),
+        pytest.param(Row, ROW, id="typed dict"),
+        pytest.param(
+            ExtRow,
+            {
+                "type": "object",
+                "properties": {"name": {"type": "string"}},
+                "additionalProperties": False,
+            },
+            id="typed dict of extensions",
+        ),
         pytest.param(
             list[Row] | None,
-            {"anyOf": [{"items": {"$ref": "#/$defs/Row"}, "type": "array"}, {"type": "null"}]},
+            {"anyOf": [{"items": ROW, "type": "array"}, {"type": "null"}]},
             id="typed dict inside",
+        ),
+        pytest.param(
+            tuple[int, str],
+            {
+                "type": "array",
+                "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+                "minItems": 2,
+                "maxItems": 2,
+                "description": "In this order: integer, string.",
+            },
+            id="fixed tuple",
+        ),
+        pytest.param(
+            dict[Colour, int],
+            {
+                "type": "object",
+                "additionalProperties": {"type": "integer"},
+                "description": "Keys: one of 'red', 'blue'.",
+            },
+            id="dict by enum",
+        ),
+        pytest.param(set[int], {"items": {"type": "integer"}, "type": "array"}, id="set"),
+        pytest.param(Literal["a"], {"enum": ["a"], "type": "string"}, id="literal of one"),
+        pytest.param(Loop, {"$ref": "#/$defs/Loop"}, id="a type that holds itself"),
+        pytest.param(
+            Annotated[Loop, "The loop."],
+            {"anyOf": [{"$ref": "#/$defs/Loop"}], "description": "The loop."},
+            id="text beside a reference",
         ),
     ],
 )
@@ -153,12 +213,12 @@ def test_defaults_are_kept_and_make_parameters_optional() -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_nested_models_keep_their_definitions_and_a_field_named_title() -> None:
+def test_nested_models_are_shown_in_place_and_keep_a_field_named_title() -> None:
     def plan(trip: Trip) -> None: ...
 
     schema = schema_of(plan)
-    assert schema["properties"] == {"trip": {"$ref": "#/$defs/Trip"}}
-    assert schema["$defs"]["Place"] == {
+    assert "$defs" not in schema
+    assert schema["properties"]["trip"]["properties"]["stops"]["items"] == {
         "description": "Where.",
         "type": "object",
         "properties": {
@@ -167,6 +227,15 @@ def test_nested_models_keep_their_definitions_and_a_field_named_title() -> None:
         },
         "required": ["title", "lat"],
     }
+
+
+def test_large_type_that_is_used_often_is_shown_once() -> None:
+    def compare(a: Wide, b: Wide, c: Wide, d: list[Wide]) -> None: ...
+
+    schema = schema_of(compare)
+    assert schema["properties"]["a"] == {"$ref": "#/$defs/Wide"}
+    assert schema["properties"]["d"]["items"] == {"$ref": "#/$defs/Wide"}
+    assert len(schema["$defs"]["Wide"]["properties"]["first"]["enum"]) == 400
 
 
 def test_names_that_pydantic_keeps_for_itself_are_fine() -> None:
@@ -291,7 +360,7 @@ def test_string_hints_are_resolved_in_the_enclosing_function() -> None:
     def take(value: "Local") -> Local:
         return Local(x=value.x)
 
-    assert schema_of(take)["$defs"]["Local"]["properties"] == {"x": {"type": "integer"}}
+    assert schema_of(take)["properties"]["value"]["properties"] == {"x": {"type": "integer"}}
 
 
 def test_methods_partials_and_callables_have_schemas() -> None:

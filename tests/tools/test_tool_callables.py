@@ -1,0 +1,462 @@
+"""Every kind of callable and of parameter list that people write, called as a model would."""
+
+# No `from __future__ import annotations`: the hints of the tools are local.
+
+import asyncio
+import dataclasses
+import functools
+import inspect
+import json
+import math
+import operator
+import re
+import sys
+import threading
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Unpack, cast
+
+import numpy as np
+import pytest
+from legal_schema import check_legal
+from pydantic import Field
+
+from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.providers.names import WireNames
+from nbagent.tools.functions import FunctionHost, as_tool, tool
+
+P = typing.ParamSpec("P")
+MISSING = object()
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Odd(Enum):
+    LOCK = (1, 2)
+
+
+@dataclasses.dataclass
+class Size:
+    width: int = 1
+
+
+class Options(typing.TypedDict, total=False):
+    city: typing.Required[str]
+    days: int
+
+
+class Hostile:
+    """A default whose every method fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("repr")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("eq")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("copy")
+
+    __hash__ = object.__hash__
+
+
+class Shop:
+    def __init__(self, name: str = "shop") -> None:
+        self.name = name
+
+    def method(self, count: int) -> str:
+        return self.name * count
+
+    @classmethod
+    def made(cls, count: int) -> str:
+        return cls.__name__ * count
+
+    @staticmethod
+    def fixed(count: int) -> int:
+        return count
+
+    def __call__(self, count: int) -> int:
+        return count + 1
+
+    async def later(self, count: int) -> int:
+        return count
+
+    async def several(self, count: int) -> AsyncIterator[int]:
+        for i in range(count):
+            yield i
+
+
+class AsyncCall:
+    async def __call__(self, count: int) -> int:
+        return count * 2
+
+
+def plain(count: int) -> int:
+    return count
+
+
+def two(a: int, b: int = 5, *, c: int = 7) -> list[int]:
+    return [a, b, c]
+
+
+def no_hints(a, b=2, *rest, c=3, **more):  # pyright: ignore
+    return [a, b, rest, c, more]  # pyright: ignore
+
+
+def only_positional(a: int, b: int = 2, /) -> list[int]:
+    return [a, b]
+
+
+def only_keywords(*, a: int, b: int = 2) -> list[int]:
+    return [a, b]
+
+
+def variadic(*numbers: int) -> int:
+    return sum(numbers)
+
+
+def keywords(**labels: int) -> dict[str, int]:
+    return labels
+
+
+def all_kinds(a: int, /, b: int, *rest: float, c: int, **more: str) -> list[Any]:
+    return [a, b, rest, c, more]
+
+
+def unpacked(**options: Unpack[Options]) -> dict[str, Any]:
+    return dict(options)
+
+
+def unpacked_behind(first: int, /, **options: Unpack[Options]) -> list[Any]:
+    return [first, dict(options)]
+
+
+def named_like_a_field(self_: int, cls: int, schema: int, model_config: int, json: int) -> int:
+    return self_ + cls + schema + model_config + json
+
+
+def größe(länge: int, straße: int = 1, 数: int = 0) -> list[int]:
+    """Misst.
+
+    Args:
+        数: Wie viele.
+    """
+    return [länge, straße, 数]
+
+
+def with_context(a: int, ctx: ToolContext, /, *, tool_context: Any = None) -> list[Any]:
+    return [a, ctx.session, tool_context]
+
+
+def traced(function: Callable[P, Any]) -> Callable[P, Any]:
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return ["traced", function(*args, **kwargs)]
+
+    return wrapper
+
+
+def unnamed(function: Callable[P, Any]) -> Callable[P, Any]:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@functools.singledispatch
+def dispatched(value: int | str) -> str:
+    return f"other {value}"
+
+
+@dispatched.register
+def _(value: int) -> str:
+    return f"int {value}"
+
+
+async def coroutine(a: int) -> int:
+    return a
+
+
+async def steps(n: int) -> AsyncIterator[str]:
+    for i in range(n):
+        yield f"step {i}"
+
+
+def sync_steps(n: int) -> Iterator[str]:
+    for i in range(n):
+        yield f"step {i}"
+    return "done"
+
+
+def renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def made(**given: Any) -> Any:
+        return function(**given)
+
+    made.__name__ = name
+    return made
+
+
+shop = Shop("ab")
+CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    # id: what is made a tool, what a model sends, what comes back
+    "function": (plain, {"count": 1}, 1),
+    "no parameters": (tool(name="now")(lambda: 1), {}, 1),
+    "defaults left out": (two, {"a": 1}, [1, 5, 7]),
+    "defaults given": (two, {"a": 1, "b": 2, "c": 3}, [1, 2, 3]),
+    "no hints": (no_hints, {"a": "1"}, ["1", 2, [], 3, {}]),
+    "no hints, all given": (
+        no_hints,
+        {"a": 1, "b": [2], "rest": [3], "c": 4, "x": 5},
+        [1, [2], [3], 4, {"x": 5}],
+    ),
+    "only positional": (only_positional, {"a": 1}, [1, 2]),
+    "only positional, all given": (only_positional, {"a": 1, "b": 3}, [1, 3]),
+    "only keywords": (only_keywords, {"a": 1}, [1, 2]),
+    "variadic": (variadic, {"numbers": [1, "2"]}, 3),
+    "variadic, none given": (variadic, {}, 0),
+    "keywords": (keywords, {"a": 1, "b": "2"}, {"a": 1, "b": 2}),
+    "keywords under their name": (keywords, {"labels": {"a": 1}}, {"a": 1}),
+    "keywords, none given": (keywords, {}, {}),
+    "all kinds": (
+        all_kinds,
+        {"a": 1, "b": 2, "rest": [3], "c": 4, "d": "x"},
+        [1, 2, [3.0], 4, {"d": "x"}],
+    ),
+    "unpacked typed dict": (unpacked, {"city": "Rome", "days": "2"}, {"city": "Rome", "days": 2}),
+    "unpacked typed dict, optional left out": (unpacked, {"city": "Rome"}, {"city": "Rome"}),
+    "unpacked behind a positional": (
+        unpacked_behind,
+        {"first": 1, "city": "Rome"},
+        [1, {"city": "Rome"}],
+    ),
+    "names of pydantic": (
+        named_like_a_field,
+        {"self_": 1, "cls": 1, "schema": 1, "model_config": 1, "json": 1},
+        5,
+    ),
+    "unicode names by wire key": (größe, {"lange": 1, "strasse": 2, "arg3": 3}, [1, 2, 3]),
+    "unicode names as written": (größe, {"länge": 1, "straße": 2, "数": 3}, [1, 2, 3]),
+    "context": (with_context, {"a": 1}, [1, "test", None]),
+    "method": (shop.method, {"count": 2}, "abab"),
+    "classmethod": (Shop.made, {"count": 2}, "ShopShop"),
+    "classmethod of an instance": (shop.made, {"count": 1}, "Shop"),
+    "staticmethod": (Shop.fixed, {"count": 2}, 2),
+    "staticmethod object": (Shop.__dict__["fixed"], {"count": 2}, 2),
+    "instance with call": (shop, {"count": 2}, 3),
+    "coroutine method": (shop.later, {"count": 2}, 2),
+    "async generator method": (shop.several, {"count": 3}, 2),
+    "instance with async call": (AsyncCall(), {"count": 2}, 4),
+    "partial by keyword": (functools.partial(two, b=1), {"a": 0}, [0, 1, 7]),
+    "partial by keyword, overridden": (functools.partial(two, b=1), {"a": 0, "b": 9}, [0, 9, 7]),
+    "partial by position": (functools.partial(two, 4), {"b": 1}, [4, 1, 7]),
+    "partial of a method": (functools.partial(shop.method, count=1), {}, "ab"),
+    "partial of a partial": (
+        functools.partial(functools.partial(two, 1), c=2),
+        {"b": 3},
+        [1, 3, 2],
+    ),
+    "partial of a coroutine function": (functools.partial(coroutine, a=3), {}, 3),
+    "partial of a class": (functools.partial(Size, width=3), {}, {"width": 3}),
+    "wrapped": (traced(plain), {"count": 1}, ["traced", 1]),
+    "wrapped twice": (traced(traced(plain)), {"count": 1}, ["traced", ["traced", 1]]),
+    "wrapped coroutine function": (unnamed(coroutine), {"args": [4]}, 4),
+    "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
+    "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
+    "cache": (functools.cache(two), {"a": 1}, [1, 5, 7]),
+    "singledispatch": (dispatched, {"value": 3}, "int 3"),
+    "coroutine function": (coroutine, {"a": 1}, 1),
+    "async generator": (steps, {"n": 3}, "step 2"),
+    "generator": (sync_steps, {"n": 2}, "done"),
+    "builtin": (len, {"obj": [1, 2]}, 2),
+    "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
+    "bound builtin": ("a-b".upper, {}, "A-B"),
+    "numpy function": (np.count_nonzero, {"a": [0, 2]}, 1),
+    "name with blanks": (renamed(plain, "two words"), {"count": 1}, 1),
+    "marked lambda": (tool(name="twice")(lambda x: x * 2), {"x": 2}, 4),  # pyright: ignore
+    "name with a dot": (tool(name="fs.read")(lambda path: path), {"path": "a"}, "a"),  # pyright: ignore
+    "long name": (tool(name="n" * 120)(lambda: 1), {}, 1),
+    "leading digit": (tool(name="2nd")(lambda: 2), {}, 2),
+    "surrogate in the description": (
+        tool(name="odd", description="\ud800")(lambda: 1),
+        {},
+        1,
+    ),
+    "unicode name": (tool(name="人口")(lambda: 2), {}, 2),
+}
+
+
+def call(target: Any, bench: Any, arguments: dict[str, Any]) -> ToolOutcome:
+    """Through the host, as the engine calls."""
+    host = FunctionHost([target])
+    (spec,) = host.visible_tools(bench.context)
+    check_legal(spec)
+    made = ToolCall(id="1", name=spec.name, arguments=arguments, arguments_raw="")
+    return asyncio.run(host.execute(made, bench.context, bench.cancel))
+
+
+@pytest.mark.parametrize(("target", "arguments", "expected"), CALLS.values(), ids=CALLS.keys())
+def test_callable_is_a_tool(
+    target: Any, arguments: dict[str, Any], expected: Any, bench: Any
+) -> None:
+    outcome = call(target, bench, arguments)
+    assert outcome.result.ok, outcome.result.error
+    assert outcome.result.data == expected
+
+
+@pytest.mark.parametrize("target", [steps, sync_steps], ids=["async", "sync"])
+def test_generator_tells_its_progress_before_the_result(target: Any, bench: Any) -> None:
+    call(target, bench, {"n": 3})
+    assert bench.progress[:2] == ["step 0", "step 1"]
+
+
+DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
+    # id: hint, default, what the schema says of it (MISSING: nothing)
+    "number": (int, 3, 3),
+    "null for an integer": (int, None, None),
+    "of another type": (int, "auto", "auto"),
+    "enum member": (Colour, Colour.RED, "red"),
+    "enum member by name": (Odd, Odd.LOCK, "LOCK"),
+    "decimal": (Decimal, Decimal("1.5"), "1.5"),
+    "dataclass": (Size, Size(2), {"width": 2}),
+    "mutable list": (list[int], [1], [1]),
+    "set in order": (set[str], {"b", "a", "c"}, ["a", "b", "c"]),
+    "bytes": (bytes, b"abc", "abc"),
+    "bytes that are no text": (bytes, b"\xff\xfe", MISSING),
+    "nan": (float, math.nan, MISSING),
+    "infinity": (float, math.inf, MISSING),
+    "nan inside": (list[float], [1.0, math.nan], MISSING),
+    "object": (Any, object(), MISSING),
+    "sentinel": (int, MISSING, MISSING),
+    "lambda": (Any, lambda: 1, MISSING),
+    "class": (Any, Size, MISSING),
+    "module": (Any, math, MISSING),
+    "ellipsis": (int, ..., MISSING),
+    "lock": (Any, threading.Lock(), MISSING),
+    "lock inside": (dict[str, Any], {"lock": threading.Lock()}, MISSING),
+    "array": (Any, np.array([1, 2]), MISSING),
+    "hostile": (Any, Hostile(), MISSING),
+    "not given": (Any, inspect.Parameter.empty.__class__, MISSING),
+    "surrogate": (str, "\ud800", MISSING),
+    "long": (str, "x" * 5_000, MISSING),
+    "circular": (Any, (lambda x: x.append(x) or x)([]), MISSING),  # pyright: ignore
+    "annotated field": (Annotated[int, Field(ge=0)], 4, 4),
+}
+
+
+@pytest.mark.parametrize(("hint", "default", "shown"), DEFAULTS.values(), ids=DEFAULTS.keys())
+def test_default_of_any_kind_stays_the_functions_own(
+    hint: Any, default: Any, shown: Any, bench: Any
+) -> None:
+    got: list[Any] = []
+
+    def probe(value: Any = default) -> None:
+        got.append(value)
+
+    probe.__annotations__ = {"value": hint}
+    assert call(probe, bench, {}).result.ok
+    assert got[0] is default
+    schema = as_tool(probe).spec.parameters["properties"].get("value", {})
+    assert schema.get("default", MISSING) == shown
+    assert "required" not in as_tool(probe).spec.parameters
+
+
+def test_fields_in_either_place_give_defaults_and_names_stay_the_parameters(bench: Any) -> None:
+    def probe(
+        a: int = Field(1, alias="other", ge=0),
+        b: Annotated[int, Field(default=2, description="Bees.")] = Field(3),
+        c: Annotated[list[int], Field(default_factory=lambda: [4])] = [],  # noqa: B006
+        d: Annotated[list[int], Field(default_factory=lambda: [5], max_length=2)] = Field(...),  # noqa: B008
+    ) -> list[Any]:
+        return [a, b, c, d]
+
+    assert call(probe, bench, {"d": [1]}).result.data == [1, 3, [], [1]]
+
+    def annotated(
+        a: Annotated[int, Field(6)], b: Annotated[list[int], Field(default_factory=list)]
+    ) -> list[Any]:
+        b.append(1)
+        return [a, b]
+
+    assert call(annotated, bench, {}).result.data == [6, [1]]
+    assert call(annotated, bench, {}).result.data == [6, [1]]  # A factory makes a fresh one.
+    assert as_tool(annotated).spec.parameters["properties"]["a"]["default"] == 6
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "class": (Shop, "give a function, a bound method or an instance"),
+    "lambda": (lambda: 1, "a lambda has no name"),
+    "partial of a lambda": (functools.partial(lambda: 1), "a lambda has no name"),
+    "unbound method": (Shop.method, "take the method of an instance"),
+    "classmethod object": (Shop.__dict__["made"], "is no tool"),
+    "property": (property(lambda self: 1), "is no tool"),
+    "module": (json, "is no tool"),
+    "number": (5, "is no tool"),
+    "none": (None, "is no tool"),
+    "builtin without a signature": (max, "wrap it in a def with hints"),
+    "callable that hides its parameters": (
+        operator.itemgetter("a"),
+        "wrap it in a def with hints",
+    ),
+    "partial with too many": (
+        functools.partial(cast("Any", plain), 1, 2),
+        "wrap it in a def with hints",
+    ),
+}
+
+
+@pytest.mark.parametrize(("target", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_called_by_a_model_is_one_clear_error(target: Any, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        as_tool(target)
+    assert words in caught.value.message
+    assert " at 0x" not in caught.value.message
+
+
+def test_key_that_is_also_a_parameter_is_refused() -> None:
+    def twice(city: str, **options: Unpack[Options]) -> None: ...  # pyright: ignore
+
+    with pytest.raises(UsageError, match="'city' is a parameter of tool 'twice' and a key of"):
+        as_tool(twice)
+
+
+def test_unpacked_keys_are_properties_of_their_own() -> None:
+    schema = as_tool(unpacked_behind).spec.parameters
+    assert list(schema["properties"]) == ["first", "city", "days"]
+    assert (schema["required"], schema["additionalProperties"]) == (["first", "city"], False)
+
+
+def test_keys_that_a_wire_refuses_are_shown_in_ascii_with_the_name_beside() -> None:
+    properties = as_tool(größe).spec.parameters["properties"]
+    assert list(properties) == ["lange", "strasse", "arg3"]
+    assert properties["lange"]["description"] == "länge"
+    assert properties["arg3"]["description"] == "数: Wie viele."
+
+
+def test_names_of_one_host_stay_apart_on_the_wire(bench: Any) -> None:
+    names = ["a.b", "a__b", "a/b", "a_b", "人口", "人物", "1st", "-x", "n" * 90, "n" * 91, "größe"]
+    host = FunctionHost([tool(name=name)(lambda: 1) for name in names])
+    specs = host.visible_tools(bench.context)
+    wire = WireNames(spec.name for spec in specs)
+    sent = [wire.to_wire(spec.name) for spec in specs]
+    assert len(set(sent)) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name) for name in sent)
+    assert [wire.from_wire(name) for name in sent] == names
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two tools have the name 'same'"):
+        FunctionHost([tool(name="same")(lambda: 1), tool(name="same")(lambda: 2)])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
+def test_type_parameters_and_type_statements_of_3_12_are_read(bench: Any) -> None:
+    names: dict[str, Any] = {}
+    exec("type Ints = list[int]\ndef first[T: int](items: Ints, x: T) -> T: return x", names)
+    assert call(names["first"], bench, {"items": ["1"], "x": "2"}).result.data == 2

@@ -1,0 +1,431 @@
+"""Every kind of hint that people write: a legal schema, and the right Python value in the call."""
+
+# No `from __future__ import annotations`: the hints of the tools are local.
+
+import asyncio
+import collections
+import collections.abc
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import fractions
+import importlib
+import ipaddress
+import math
+import pathlib
+import random
+import re
+import typing
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Optional, TypeVar, Union
+
+import numpy as np
+import pydantic
+import pytest
+import typing_extensions
+from legal_schema import check_legal
+from pydantic import BaseModel, Field
+
+from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.ports import ToolOutcome
+from nbagent.tools.functions import FunctionHost, as_tool
+
+# Without types of its own, unlike numpy.
+pd: Any = importlib.import_module("pandas")
+
+
+class Whole(enum.IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+class Word(enum.StrEnum):
+    UP = "up"
+    DOWN = "down"
+
+
+class Mixed(enum.Enum):
+    ONE = 1
+    B = "b"
+    NOTHING = None
+
+
+class Pairs(enum.Enum):
+    HERE = (0, 0)
+    THERE = (1, 2)
+
+
+class Objects(enum.Enum):
+    FIRST = object()
+    SECOND = math
+
+
+class Infinite(enum.Enum):
+    LOW = -math.inf
+    HIGH = math.inf
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Point(NamedTuple):
+    x: int
+    y: str = "north"
+
+
+Plain = collections.namedtuple("Plain", "a b")  # pyright: ignore
+
+
+@dataclasses.dataclass(slots=True)
+class Item:
+    count: int
+    tags: list[str] = dataclasses.field(default_factory=list[str])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Box:
+    item: Item
+    label: str = "box"
+
+
+@dataclasses.dataclass
+class Chain:
+    value: int
+    next: "Chain | None" = None
+
+
+class Node(BaseModel):
+    value: int
+    kids: list["Node"] = []
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    name: str
+
+
+class Row(typing.TypedDict, total=False):
+    count: typing.Required[int]
+    name: str
+
+
+class ExtRow(typing_extensions.TypedDict):
+    count: int
+    next: typing_extensions.NotRequired["ExtRow"]
+
+
+class Tree(typing.TypedDict):
+    value: int
+    left: typing.NotRequired["Tree"]
+
+
+class Aliased(BaseModel):
+    page_size: int = Field(alias="pageSize")
+
+
+class Checked(BaseModel):
+    price: decimal.Decimal = Field(gt=0, max_digits=6, decimal_places=2)
+    code: str = Field(pattern=r"^\w+$", min_length=2)
+    limit: float = Field(default=1.0, le=math.inf)
+    labels: dict[Annotated[str, Field(pattern="^[a-z]+$")], int] = {}
+
+
+T = TypeVar("T")
+Number = TypeVar("Number", bound=int)
+Choice = TypeVar("Choice", int, str)
+
+
+class Page(BaseModel, typing.Generic[T]):
+    items: list[T]
+
+
+@dataclasses.dataclass
+class Holder(typing.Generic[T]):
+    held: T
+
+
+UserId = typing.NewType("UserId", int)
+Ints = typing_extensions.TypeAliasType("Ints", list[int])
+Json = typing_extensions.TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
+OTHER_DAY = dt.datetime(2026, 1, 2, 3, 4)
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+
+KINDS: dict[str, tuple[Any, Any, Any]] = {
+    # id: hint, what a model sends, what the function gets
+    "str": (str, "a", "a"),
+    "int": (int, 1, 1),
+    "float": (float, 1, 1.0),
+    "bool": (bool, True, True),
+    "bytes": (bytes, "abc", b"abc"),
+    "bytearray": (bytearray, "abc", bytearray(b"abc")),
+    "complex": (complex, "1+2j", 1 + 2j),
+    "any": (Any, {"a": [1]}, {"a": [1]}),
+    "object": (object, [1], [1]),
+    "none": (None, None, None),
+    "literal string": (typing_extensions.LiteralString, "a", "a"),
+    "final": (typing.Final[int], 1, 1),
+    "string annotation": ("int", "1", 1),
+    "string annotation of an optional": ("Optional[Item]", {"count": 1}, Item(1)),
+    "optional": (Optional[int], None, None),  # noqa: UP045
+    "pep 604 optional": (int | None, 3, 3),
+    "union": (Union[int, list[str]], ["a"], ["a"]),  # noqa: UP007
+    "union keeps a string": (int | str, "5", "5"),
+    "union keeps an integer": (int | str, 5, 5),
+    "union of bool and int": (bool | int, True, True),
+    "union of models": (Cat | Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
+    "union of a model and a list": (Item | list[Item], [{"count": 1}], [Item(1)]),
+    "discriminated union": (
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        {"kind": "cat", "lives": 9},
+        Cat(kind="cat", lives=9),
+    ),
+    "list of a discriminated union": (
+        list[Annotated[Cat | Dog, Field(discriminator="kind")]],
+        [{"kind": "cat", "lives": 9}],
+        [Cat(kind="cat", lives=9)],
+    ),
+    "union with a frame": (str | pd.DataFrame, "sales", "sales"),
+    "literal": (Literal["a", "b"], "b", "b"),
+    "literal of one": (Literal["a"], "a", "a"),
+    "literal of kinds": (Literal["a", 1, True, None], 1, 1),
+    "literal of bytes": (Literal[b"a", b"b"], "b", b"b"),
+    "literal of an enum": (Literal[Whole.ONE], 1, Whole.ONE),
+    "int enum": (Whole, 2, Whole.TWO),
+    "str enum": (Word, "up", Word.UP),
+    "mixed enum": (Mixed, "b", Mixed.B),
+    "mixed enum null": (Mixed, None, Mixed.NOTHING),
+    "enum of tuples by name": (Pairs, "THERE", Pairs.THERE),
+    "enum of objects by name": (Objects, "FIRST", Objects.FIRST),
+    "enum of infinities by name": (Infinite, "HIGH", Infinite.HIGH),
+    "flag": (Access, ["READ", "WRITE"], Access.READ | Access.WRITE),
+    "flag of one": (Access, "READ", Access.READ),
+    "list of enums": (list[Word], ["up", "down"], [Word.UP, Word.DOWN]),
+    "optional enum": (Word | None, "up", Word.UP),
+    "dict of enums": (dict[Word, int], {"up": 1}, {Word.UP: 1}),
+    "typed dict": (Row, {"count": 1}, {"count": 1}),
+    "typed dict with all keys": (Row, {"count": 1, "name": "a"}, {"count": 1, "name": "a"}),
+    "recursive typed dict": (
+        Tree,
+        {"value": 1, "left": {"value": 2}},
+        {"value": 1, "left": {"value": 2}},
+    ),
+    "list of typed dicts": (list[Row], [{"count": 1}], [{"count": 1}]),
+    "named tuple as an object": (Point, {"x": 1, "y": "south"}, Point(1, "south")),
+    "named tuple as a list": (Point, [1], Point(1)),
+    "collections namedtuple": (Plain, {"a": 1, "b": 2}, Plain(1, 2)),
+    "dataclass": (Item, {"count": 1}, Item(1)),
+    "dataclass of a dataclass": (Box, {"item": {"count": 2}}, Box(item=Item(2))),
+    "recursive dataclass": (Chain, {"value": 1, "next": {"value": 2}}, Chain(1, Chain(2))),
+    "generic dataclass": (Holder[int], {"held": "1"}, Holder(1)),
+    "model": (Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
+    "recursive model": (
+        Node,
+        {"value": 1, "kids": [{"value": 2}]},
+        Node(value=1, kids=[Node(value=2)]),
+    ),
+    "optional recursive model": (Node | None, {"value": 1}, Node(value=1)),
+    "generic model": (Page[int], {"items": ["1"]}, Page[int](items=[1])),
+    "generic model without its argument": (Page, {"items": ["1"]}, Page(items=["1"])),
+    "model with aliases": (Aliased, {"pageSize": 3}, Aliased(pageSize=3)),
+    "model with constraints": (
+        Checked,
+        {"price": "1.50", "code": "ab"},
+        Checked(price=decimal.Decimal("1.50"), code="ab"),
+    ),
+    "list of models": (list[Dog], [{"kind": "dog", "name": "a"}], [Dog(kind="dog", name="a")]),
+    "dict of models": (dict[str, Item], {"a": {"count": 1}}, {"a": Item(1)}),
+    "constraint": (Annotated[int, Field(gt=0, lt=10, multiple_of=2)], 4, 4),
+    "pattern": (Annotated[str, Field(pattern="^a+$", max_length=3)], "aa", "aa"),
+    "text beside": (Annotated[int, "How many."], 1, 1),
+    "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
+    "constraint inside": (list[Annotated[int, Field(ge=0)]], [0], [0]),
+    "infinite bound": (Annotated[float, Field(le=math.inf)], 2, 2.0),
+    "title and extra": (
+        Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})],
+        "a",
+        "a",
+    ),
+    "alias in annotated": (Annotated[int, Field(alias="other")], 1, 1),
+    "positive int": (pydantic.PositiveInt, 1, 1),
+    "strict int": (pydantic.StrictInt, 1, 1),
+    "sized list": (Annotated[list[int], Field(min_length=1, max_length=2)], [1], [1]),
+    "url": (pydantic.AnyUrl, "http://a.b/", pydantic.AnyUrl("http://a.b/")),
+    "date": (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
+    "time": (dt.time, "03:04", dt.time(3, 4)),
+    "datetime": (dt.datetime, "2026-01-02T03:04", OTHER_DAY),
+    "timedelta": (dt.timedelta, "PT1H30M", dt.timedelta(minutes=90)),
+    "union of date and datetime": (dt.date | dt.datetime, "2026-01-02T03:04:00", OTHER_DAY),
+    "decimal": (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
+    "decimal from a number": (decimal.Decimal, 1.1, decimal.Decimal("1.1")),
+    "fraction": (fractions.Fraction, "1/3", fractions.Fraction(1, 3)),
+    "path": (pathlib.Path, "a/b", pathlib.Path("a/b")),
+    "pure path": (pathlib.PurePosixPath, "a/b", pathlib.PurePosixPath("a/b")),
+    "uuid": (uuid.UUID, UUID, uuid.UUID(UUID)),
+    "pattern object": (re.Pattern, "a+", re.compile("a+")),
+    "ip address": (ipaddress.IPv4Address, "127.0.0.1", ipaddress.IPv4Address("127.0.0.1")),
+    "list": (list, [1, "a"], [1, "a"]),
+    "list of int": (list[int], [1, 2], [1, 2]),
+    "typing list": (typing.List[int], [1], [1]),  # noqa: UP006
+    "list of optional": (list[int | None], [1, None], [1, None]),
+    "nested list": (list[list[float]], [[1, 2], [3]], [[1.0, 2.0], [3.0]]),
+    "fixed tuple": (tuple[int, str], [1, "a"], (1, "a")),
+    "variadic tuple": (tuple[int, ...], [1, 2, 3], (1, 2, 3)),
+    "bare tuple": (tuple, [1, "a"], (1, "a")),
+    "empty tuple": (tuple[()], [], ()),
+    "list of pairs": (list[tuple[str, float]], [["a", 1]], [("a", 1.0)]),
+    "set": (set[int], [1, 2, 2], {1, 2}),
+    "bare set": (set, ["a"], {"a"}),
+    "frozenset": (frozenset[str], ["a"], frozenset({"a"})),
+    "abstract set": (collections.abc.Set[int], [1], frozenset({1})),
+    "deque": (collections.deque[int], [1, 2], collections.deque([1, 2])),
+    "dict": (dict, {"a": 1}, {"a": 1}),
+    "dict of int": (dict[str, int], {"a": 1}, {"a": 1}),
+    "dict by int": (dict[int, str], {"1": "a"}, {1: "a"}),
+    "dict by date": (dict[dt.date, int], {"2026-01-02": 1}, {dt.date(2026, 1, 2): 1}),
+    "dict by literal": (dict[Literal["a", "b"], int], {"a": 1}, {"a": 1}),
+    "dict of lists": (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
+    "defaultdict": (
+        collections.defaultdict[str, int],
+        {"a": 1},
+        collections.defaultdict(int, {"a": 1}),
+    ),
+    "ordered dict": (
+        collections.OrderedDict[str, int],
+        {"a": 1},
+        collections.OrderedDict({"a": 1}),
+    ),
+    "counter": (collections.Counter[str], {"a": 2}, collections.Counter("aa")),
+    "mapping": (Mapping[str, int], {"a": 1}, {"a": 1}),
+    "mutable mapping": (collections.abc.MutableMapping[str, int], {"a": 1}, {"a": 1}),
+    "sequence": (Sequence[int], [1], [1]),
+    "bare sequence": (typing.Sequence, [1], [1]),
+    "iterable is a list": (Iterable[int], [1, 2], [1, 2]),
+    "collection is a list": (collections.abc.Collection[int], [1], [1]),
+    "new type": (UserId, 5, 5),
+    "type variable": (T, [1], [1]),
+    "bound type variable": (Number, "1", 1),
+    "type variable of two": (Choice, "a", "a"),
+    "list of a type variable": ("list[Choice]", ["a"], ["a"]),
+    "type alias": (Ints, ["1"], [1]),
+    "recursive type alias": (Json, {"a": ["b", None]}, {"a": ["b", None]}),
+    "numpy integer": (np.int64, 3, np.int64(3)),
+    "numpy float": (np.float64, 1.5, np.float64(1.5)),
+}
+
+
+def call(function: Callable[..., Any], bench: Any, arguments: dict[str, Any]) -> ToolOutcome:
+    """Through the host, as the engine calls."""
+    host = FunctionHost([function])
+    (spec,) = host.visible_tools(bench.context)
+    check_legal(spec)
+    made = ToolCall(id="1", name=spec.name, arguments=arguments, arguments_raw="")
+    return asyncio.run(host.execute(made, bench.context, bench.cancel))
+
+
+def probe_of(hint: Any, got: list[Any]) -> Callable[..., Any]:
+    def probe(value) -> None:  # pyright: ignore
+        got.append(value)
+
+    probe.__annotations__ = {"value": hint}
+    return probe  # pyright: ignore
+
+
+@pytest.mark.parametrize(("hint", "sent", "expected"), KINDS.values(), ids=KINDS.keys())
+def test_function_gets_what_its_hint_says(hint: Any, sent: Any, expected: Any, bench: Any) -> None:
+    got: list[Any] = []
+    outcome = call(probe_of(hint, got), bench, {"value": sent})
+    assert outcome.result.ok, outcome.result.error
+    assert got == [expected]
+    assert type(got[0]) is type(expected)
+
+
+def test_iterator_can_be_stepped_through(bench: Any) -> None:
+    def first(items: Iterator[int]) -> list[int]:
+        return [next(items), next(items)]
+
+    assert call(first, bench, {"items": ["4", 5, 6]}).result.data == [4, 5]
+
+
+LEAVES: list[tuple[Any, Any]] = [
+    (int, 1),
+    (str, "a"),
+    (float, 1.5),
+    (bool, False),
+    (dt.date, "2026-01-02"),
+    (decimal.Decimal, "1.5"),
+    (Word, "up"),
+    (Whole, 1),
+    (Literal["x", "y"], "y"),
+    (Item, {"count": 1}),
+    (Node, {"value": 1, "kids": [{"value": 2}]}),
+    (Point, {"x": 1}),
+    (ExtRow, {"count": 3}),
+    (Any, [None, {"a": 1}]),
+    (bytes, "abc"),
+    (uuid.UUID, UUID),
+]
+
+
+def _nested(rng: random.Random, depth: int) -> tuple[Any, Any]:
+    """A random hint and a value that fits it."""
+    if depth == 0:
+        return rng.choice(LEAVES)
+    hint, value = _nested(rng, depth - 1)
+    other, fits = _nested(rng, depth - 1)
+    unhashable = isinstance(value, dict | list)
+    optional: Any = typing.Optional
+    typed_dict: Any = typing_extensions.TypedDict
+    match rng.randrange(9):
+        case 0:
+            return list[hint], [value, value]
+        case 1:
+            return dict[str, hint], {"k": value}
+        case 2:
+            return tuple.__class_getitem__((hint, other)), [value, fits]
+        case 3:
+            return optional[hint], rng.choice([None, value])
+        case 4:
+            return (list[hint], []) if unhashable else (set[hint], [value])
+        case 5:
+            return Annotated[hint, "a text"], value
+        case 6:
+            return typed_dict("Made", {"a": hint, "b": other}), {"a": value, "b": fits}
+        case 7:
+            return dataclasses.make_dataclass("Data", [("a", hint), ("b", other, None)]), {
+                "a": value
+            }
+        case _:
+            return pydantic.create_model("Model", a=(hint, ...), b=(other, ...)), {
+                "a": value,
+                "b": fits,
+            }
+
+
+def _fuzz(seeds: Iterable[int]) -> int:
+    made = 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        hint, value = _nested(rng, rng.randrange(1, 4))
+        tool = as_tool(probe_of(hint, []))
+        check_legal(tool.spec)
+        tool.validate({"value": value})
+        made += 1
+    return made
+
+
+def test_any_nesting_of_hints_has_a_legal_schema_and_takes_what_fits() -> None:
+    assert _fuzz(range(30)) == 30
+
+
+@pytest.mark.proof
+def test_any_nesting_of_hints_at_length() -> None:
+    assert _fuzz(range(30, 3_000)) == 2_970
