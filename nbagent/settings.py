@@ -48,6 +48,8 @@ class RunOptions:
     stop_sequences: tuple[str, ...] | None = None
     reasoning: str | None = None
     timeout_s: float | None = None
+    trim: str | None = None
+    """`tool-results`: shorten old ones when a request is too large. `none`: never."""
     session: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
@@ -79,6 +81,8 @@ class Settings:
     stop_sequences: tuple[str, ...] | None = None
     reasoning: str | None = None
     timeout_s: float = 600.0
+    trim: str = "none"
+    """`tool-results`: old ones are sent shortened once a request was too large for the model."""
     session: str = "default"
     stream: bool = True
     after_run: str = "static"
@@ -341,6 +345,12 @@ def _after_run(value: Any) -> str:
     return value
 
 
+def _trim(value: Any) -> str:
+    if value not in ("tool-results", "none"):
+        raise ValueError("'tool-results' or 'none'")
+    return value
+
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "model": _text,
     "base_url": _base_url,
@@ -357,6 +367,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "stop_sequences": _sequences,
     "reasoning": _text,
     "timeout_s": _number(0.001, 1e6, "seconds"),
+    "trim": _trim,
     "session": _text,
     "stream": _switch,
     "after_run": _after_run,

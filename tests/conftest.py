@@ -1,4 +1,7 @@
-"""For every test: no key in the environment, no network but loopback, a store of its own."""
+"""For every test: no key in the environment, no network but loopback, a store of its own.
+
+Also a filter for secrets of its own: what one test hides is plain text in the next one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from nbagent.contracts import secrets
 
 _KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
 _LOOPBACK = ("127.", "::1", "localhost")
@@ -32,3 +37,5 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
+    fresh_filter: Any = type(vars(secrets)["_filter"])()
+    monkeypatch.setattr(secrets, "_filter", fresh_filter)

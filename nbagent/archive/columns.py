@@ -108,6 +108,15 @@ def _cut(name: str, interrupted: str) -> str:
 
 
 _OF_RESPONSE = "(SELECT m.{} FROM messages m WHERE m.run = t.run AND m.position = t.message_at)"
+# Looked for in the text first: most turns have none, and reading JSON costs ten times as much.
+_DROPPED = (
+    "CASE WHEN instr(t.details, '\"dropped_params\"') THEN coalesce((SELECT "
+    "group_concat(value, ',') FROM json_each(t.details, '$.meta.dropped_params')), '') ELSE '' END"
+)
+_TRIMMED = (
+    "CASE WHEN instr(t.details, '\"trimmed\"') "
+    "THEN coalesce(json_array_length(t.details, '$.trimmed.places'), 0) ELSE 0 END"
+)
 TURNS = Table(
     source="turns t",
     run="t.run",
@@ -129,6 +138,8 @@ TURNS = Table(
         Column("duration_ms", _cut("duration_ms", "max(t.duration_ms, t.model_ms)"), "Float64"),
         *_same("model_ms ttft_ms", "t", "Float64"),
         Column("retries", "t.retries"),
+        Column("dropped_params", _DROPPED, "string"),
+        Column("trimmed", _TRIMMED),
         Column("toolset_sha", "t.toolset", "category", lookup="sha"),
         Column("system_sha", "t.system", "category", lookup="sha"),
     ),

@@ -23,7 +23,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """A request is about to leave."""
+    """A request is about to leave; once more when it leaves again with shortened tool results."""
 
     run_id: str
     turn_id: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import (
@@ -52,6 +52,26 @@ class ChatClient(Protocol):
 
     async def close(self) -> None:
         """Close its connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """What a client would send for a request."""
+
+    url: str
+    """Without a query."""
+    body: bytes
+    dropped_params: tuple[str, ...] = ()
+    """What it leaves out because the server refused it before."""
+
+
+@runtime_checkable
+class WireClient(Protocol):
+    """A client that can say what it would send. Those without a wire cannot."""
+
+    def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
+        """The first attempt's request; nothing is sent. On the engine's loop."""
         ...
 
 

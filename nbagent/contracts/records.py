@@ -5,6 +5,7 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child r
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from nbagent.contracts.canonical import dump_json, sha_of
 from nbagent.contracts.chat import ChatResponse, Message, Part, ToolSpec, Usage, Value
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Limits
+from nbagent.contracts.trimming import Trimmed
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
 StopReason = Literal[
@@ -102,6 +104,8 @@ class TurnRequest(Value):
     system_sha: str = ""
     toolset_sha: str = ""
     n_tools: int = 0
+    trimmed: Trimmed | None = None
+    """Old tool results that were sent shortened (`--trim tool-results`)."""
 
 
 class EngineTurn(Value):
@@ -207,6 +211,11 @@ def packed(run: RunRecord) -> dict[str, Any]:
         place = places.get(id(turn.response.message)) if turn.response else None
         if place is not None:
             shown["response"]["message"] = place
+    try:
+        json.dumps(plain, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # Half a character (a lone surrogate), which no front end could be sent.
+        return {"escaped": json.dumps(plain)}
     return plain
 
 
@@ -216,6 +225,8 @@ def unpacked(plain: dict[str, Any]) -> RunRecord:
     Raises:
         ValueError: this is not a packed record.
     """
+    if isinstance(plain.get("escaped"), str):
+        plain = json.loads(plain["escaped"])
     turns: list[Any] = []
     for turn in plain.get("turns", ()):
         response = turn.get("response")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import Message, ToolSpec, Usage
+from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, Usage
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -17,6 +17,7 @@ from nbagent.contracts.ports import Composition
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
+from nbagent.engine.room import Room
 from nbagent.engine.turn import Counts, End, Turn, aborted, broken
 
 
@@ -34,6 +35,16 @@ async def run_engine(plan: EnginePlan) -> AsyncGenerator[Event]:
     yield RunFinished(run.record())
 
 
+async def first_request(plan: EnginePlan) -> tuple[ChatRequest, tuple[str, ...]]:
+    """What the run would send first, and what would be noted with it. Nothing is sent."""
+    run = _Run(plan)
+    tools = tuple(plan.host.visible_tools(plan.context))
+    composition = await plan.composer.before_turn(tools)
+    turn = run.next_turn(composition, tools)
+    run.add(composition.new_messages)
+    return turn.compose(), tuple(turn.answer.notices)
+
+
 class _Run:
     """The state of one run: its history, which only grows, and its turns."""
 
@@ -44,6 +55,7 @@ class _Run:
         self.turns: list[EngineTurn] = []
         self.counts = Counts()
         self.repeats = Repeats(plan.run.limits)
+        self.room = Room(plan)
         self.end = End()
         self.sent = len(plan.history)
         self.system_prompts: dict[str, str] = {}
@@ -62,7 +74,7 @@ class _Run:
         try:
             tools = tuple(self.plan.host.visible_tools(self.plan.context))
             composition = await self.plan.composer.before_turn(tools)
-            turn = self._turn_of(composition, tools)
+            turn = self.next_turn(composition, tools)
             if composition.new_messages:
                 self.add(composition.new_messages)
                 yield MessagesAdded(run_id, composition.new_messages)
@@ -84,7 +96,8 @@ class _Run:
             self.add(directives)
             yield MessagesAdded(run_id, directives)
 
-    def _turn_of(self, composition: Composition, tools: tuple[ToolSpec, ...]) -> Turn:
+    def next_turn(self, composition: Composition, tools: tuple[ToolSpec, ...]) -> Turn:
+        """The turn that comes now; `new_messages` are still to be added."""
         return Turn(
             plan=self.plan,
             index=self.plan.first_index + len(self.turns),
@@ -94,6 +107,8 @@ class _Run:
             tools=tools,
             counts=self.counts,
             repeats=self.repeats,
+            room=self.room,
+            earlier=self.turns,
         )
 
     async def _judge(self, turn: Turn, finished: EngineTurn) -> tuple[Message, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.ports import Approver, ChatClient, Composer, ToolContext, ToolHost
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,5 +38,13 @@ class EnginePlan:
     """Requests since the person's last words, before this run."""
     price: Callable[[Usage, str], float | None] = lambda usage, model: None
     """Cost in USD of one response's usage, from the usage and the model that answered."""
+    trim: bool = False
+    """Whether old tool results may be sent shortened once a request was too large."""
+    before: EngineTurn | None = None
+    """The last turn that asked this model before this run; in a fork, the one asked anew."""
+    context_tokens: Callable[[], int | None] = lambda: None
+    """What the model takes, as far as it is known without asking. Only called after a refusal."""
+    turn_places: Callable[[], Mapping[int, str]] = dict[int, str]
+    """The turns of `history` by the place of their response. Only called after a refusal."""
     notices: list[str] = field(default_factory=list[str])
     """What others (the store, a detached sink) told the person; ends up in the record."""

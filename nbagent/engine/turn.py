@@ -14,7 +14,7 @@ from typing import Any
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
 from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, TextPart, ToolSpec, Usage
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, NbagentError
-from nbagent.contracts.events import Event, ResponseReceived, TurnStarted
+from nbagent.contracts.events import Event, Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition
 from nbagent.contracts.records import (
     EngineTurn,
@@ -30,6 +30,7 @@ from nbagent.engine.calls import CallSet, failed_run
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
 from nbagent.engine.request import Answer, ask, described
+from nbagent.engine.room import OVERFLOW, Room
 
 _RESUME = "%agent resume goes on"
 
@@ -75,6 +76,9 @@ class Turn:
     tools: tuple[ToolSpec, ...]
     counts: Counts
     repeats: Repeats
+    room: Room
+    earlier: Sequence[EngineTurn]
+    """The run's turns before this one."""
     answer: Answer = field(default_factory=Answer)
     runs: tuple[ToolRun, ...] = ()
     end: End = End()
@@ -92,8 +96,24 @@ class Turn:
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event]:
         """Make the turn; yields all of its events but TurnFinished."""
+        yield self._started()
+        for text in self.answer.notices:  # of what was shortened before the request
+            yield Notice("warning", text, self.id)
+        async for event in self._ask(request):
+            yield event
+        if self._overflows():
+            async for event in self._ask_with_more_room(request):
+                yield event
+        if self.answer.response is not None:
+            self.room.observe(request, self.answer.response)
+        async for event in self._run_calls():
+            yield event
+        self._decide()
+        self._assemble()
+
+    def _started(self) -> TurnStarted:
         assert self._request is not None
-        yield TurnStarted(
+        return TurnStarted(
             self.plan.run.id,
             self.id,
             self.index,
@@ -102,6 +122,9 @@ class Turn:
             self.composition.system_prompt,
             self.tools,
         )
+
+    async def _ask(self, request: ChatRequest) -> AsyncGenerator[Event]:
+        asked_ms = self.answer.model_ms
         async for event in ask(
             self.plan.client,
             request,
@@ -111,10 +134,38 @@ class Turn:
             stream=self.plan.stream,
         ):
             yield event
-        async for event in self._run_calls():
-            yield event
-        self._decide()
-        self._assemble()
+        self.answer.model_ms += asked_ms
+
+    async def _ask_with_more_room(self, request: ChatRequest) -> AsyncGenerator[Event]:
+        """After a refusal for its size: once more with shorter results, else say what is large."""
+        await self.room.refused(request, self._refusal())
+        untouched = self.answer.response is None and not self.plan.cancel.is_set
+        text = self.room.shorten(request, self.history, self.earlier) if untouched else None
+        if text is not None:
+            request = self._shortened(request, text)
+            yield Notice("warning", text, self.id)
+            yield self._started()
+            async for event in self._ask(request):
+                yield event
+            if not self._overflows():
+                return
+            await self.room.refused(request, self._refusal())
+        self.answer.error = self.room.explain(request, self._refusal(), self.earlier)
+
+    def _overflows(self) -> bool:
+        error = self.answer.error
+        return error is not None and error.code == OVERFLOW
+
+    def _refusal(self) -> ErrorInfo:
+        assert self.answer.error is not None
+        return self.answer.error
+
+    def _shortened(self, request: ChatRequest, text: str) -> ChatRequest:
+        """The request once more, with what `room` sends shortened now."""
+        assert self._request is not None
+        self.answer = Answer(notices=[*self.answer.notices, text], model_ms=self.answer.model_ms)
+        self._request = self._request.model_copy(update={"trimmed": self.room.trimmed})
+        return request.model_copy(update={"messages": self.room.sent(self.history)})
 
     def compose(self) -> ChatRequest:
         """The request, before anything is said or sent. Raises what a bad value raises."""
@@ -136,13 +187,19 @@ class Turn:
             toolset_sha=self.counts.sha_of_tools(self.tools),
             n_tools=len(self.tools),
         )
-        return ChatRequest(
+        request = ChatRequest(
             model=self.plan.model,
-            messages=tuple(self.history),
+            messages=self.room.sent(self.history),
             system_prompt=self.composition.system_prompt,
             tools=self.tools,
             **params,
         )
+        text = self.room.fit(request, self.history, self.earlier)
+        if text is not None:
+            self.answer.notices.append(text)
+            request = request.model_copy(update={"messages": self.room.sent(self.history)})
+        self._request = self._request.model_copy(update={"trimmed": self.room.trimmed})
+        return request
 
     async def _run_calls(self) -> AsyncGenerator[Event]:
         response = self.answer.response
@@ -189,8 +246,11 @@ class Turn:
         response, finish = self.answer.response, "stop"
         if response is not None:
             finish = response.finish_reason
-        if self.answer.stopped:
+        if self.answer.stopped or (self._overflows() and self.plan.cancel.is_set):
             self.end = aborted()
+        elif self._overflows():
+            # Nothing failed that trying again would mend: the person decides what is left out.
+            self.end = End("WaitingUser", "length", self.answer.error)
         elif self.answer.error is not None:
             self.end = End("Failed", "error", self.answer.error)
         elif finish == "error":

@@ -34,6 +34,20 @@ def cost_usd(
         return None
 
 
+def context_tokens(provider: str, model: str, base_url: str | None = None) -> int | None:
+    """How many tokens a model takes, as the same tables have it; None when they do not."""
+    if provider in _FREE_PROVIDERS or _is_local(base_url):
+        return None
+    from genai_prices.data_snapshot import get_snapshot
+
+    where = None if base_url else _PROVIDER_IDS.get(provider, provider)
+    try:
+        _, found = get_snapshot().find_provider_model(model, None, where, base_url)
+    except Exception:
+        return None  # as with a price: what is not known is not said
+    return found.context_window
+
+
 def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> float:
     from genai_prices import Usage as PricedUsage
     from genai_prices import calc_price

@@ -3,5 +3,5 @@
 Hands each event to its sinks in order, the store first. It knows no notebook: what the process
 offers comes through a `Front`.
 
-Inside, imports go: front, composer, clients, stores → prepare → live.
+Inside, imports go: front, composer, clients, stores → prepare → live → preview.
 """

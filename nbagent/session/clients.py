@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
@@ -12,8 +12,10 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_environment
 from nbagent.providers.base import find_provider, split_model_id
 from nbagent.providers.choice import choose_model, qualified
-from nbagent.providers.prices import cost_usd
+from nbagent.providers.prices import context_tokens, cost_usd
 from nbagent.settings import checked_value
+
+Key = Literal["sent", "none", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,16 @@ class Chosen:
     client: ChatClient
     why: str | None
     """Why this model, when nobody named one."""
+    key: Key = "none"
+    """Whether a key goes along; `missing` where the server answers only with one."""
 
     def price(self, usage: Usage, model: str) -> float | None:
         """Cost in USD; None when the price is unknown."""
         return cost_usd(self.provider, model, usage, base_url=self.base_url)
+
+    def context_tokens(self) -> int | None:
+        """What the model takes, as the price list has it; None when it is not known."""
+        return context_tokens(self.provider, self.model, base_url=self.base_url)
 
 
 _clients: dict[tuple[Any, ...], ChatClient] = {}
@@ -42,6 +50,7 @@ def choose(
     base_url: str | None,
     timeout_s: float,
     api_key: SecretKey | None = None,
+    need_key: bool = True,
 ) -> Chosen:
     """Resolve a model id (None: the best that the environment offers) to a client.
 
@@ -62,18 +71,17 @@ def choose(
     )
     # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
     checked_value("base_url", config.base_url)
-    if (
-        config.api_key is None
-        and provider.needs_key
-        and config.base_url == provider.default_base_url
-    ):
+    own_server = config.base_url == provider.default_base_url
+    missing = config.api_key is None and provider.needs_key and own_server
+    if missing and need_key:
         variables = " or ".join(provider.key_variables)
         raise UsageError(
             f"{name} needs a key: set {variables} in the environment before the kernel starts, "
             "or use --base-url for another server, or --model offline:demo to go on without one",
             code="LLM_AUTH_FAILED",
         )
-    return Chosen(model_id, name, wire_model, config.base_url, _client(name, config), why)
+    key: Key = "missing" if missing else "none" if config.api_key is None else "sent"
+    return Chosen(model_id, name, wire_model, config.base_url, _client(name, config), why, key)
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:

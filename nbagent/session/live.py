@@ -6,6 +6,7 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import sys
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.canonical import monotonic_ms, utc_now
 from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import (
@@ -36,12 +37,23 @@ from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
 from nbagent.session.stores import alive, current_store
 
+_LOCKED_S = 30.0
+"""After so long the store goes on in memory, and says so."""
+_LOCKED_POLL_S = 0.05
+"""The longest time between two tries; the first ones follow one another quickly."""
+_LOCKED_QUIET_S = 0.5
+_LOCKED = "another process is writing to the store of runs; this run goes on when it is done"
+_LOCKED_STOP = (
+    f"{_LOCKED.partition(';')[0]}; the run stops when it is done, at most {_LOCKED_S:.0f} s"
+)
+
 
 class LiveRun:
     """One run from its start on: what views and handles look at, and what stops it."""
 
     def __init__(self, ask: Ask, *, store: Store, here: Front) -> None:
-        self.ask = ask
+        # Its words are in the record, without what is secret in them.
+        self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
         self.store = store
         self.cancel = CancelToken()
         self.courier = Courier()
@@ -56,6 +68,7 @@ class LiveRun:
         self.channel: EventChannel | None = None
         self._sinks: list[Sink] = []
         self._late: list[Notice] = []
+        self._waits_for = here.waits_for
         self.context = ToolContext(
             run_id=self.record.id,
             session=self.record.session,
@@ -95,7 +108,7 @@ class LiveRun:
         self.task = RunTask.start(self._drive, self.courier, self.cancel)
 
     def _wait_for_thread(self, tool: str) -> None:
-        text = f"{tool or 'a tool'} waits for a free thread: run.wait() runs it here"
+        text = f"{tool or 'a tool'} waits for {self._waits_for}"
         self._to_sinks(Waiting(None, text))
 
     def _check_choice(self) -> None:
@@ -112,8 +125,8 @@ class LiveRun:
         with alive(self.store):
             try:
                 await self._close_parent()
-                async for event in run_engine(self._plan()):
-                    self._hand_out(event)
+                async for event in run_engine(self.plan()):
+                    await self._hand_out(event)
             except BaseException as error:
                 self._break(error)
                 if not self._begun or not isinstance(error, Exception):
@@ -140,7 +153,8 @@ class LiveRun:
                 self.store.release(self.record.id)
             self._to_sinks(RunFinished(self.record))
 
-    def _plan(self) -> EnginePlan:
+    def plan(self) -> EnginePlan:
+        """What the engine is given."""
         made = self.prepared
         return EnginePlan(
             run=made.record,
@@ -156,8 +170,20 @@ class LiveRun:
             first_index=made.first_index,
             requests_before=made.requests_before,
             price=made.chosen.price,
+            trim=made.trim,
+            before=made.before,
+            context_tokens=made.chosen.context_tokens,
+            turn_places=self._turn_places,
             notices=self.warnings,
         )
+
+    def _turn_places(self) -> dict[int, str]:
+        """The turns of the conversation before, for what is told of a request that is too long."""
+        if self.record.parent_id is None:
+            return {}
+        with suppress(NbagentError):  # a forgotten ancestor takes only the names away
+            return self.store.turn_places(self.record.parent_id)
+        return {}
 
     async def _close_parent(self) -> None:
         """End a run that a dead kernel left open, and run its idempotent tools again."""
@@ -194,9 +220,29 @@ class LiveRun:
                 )
         return results
 
-    def _hand_out(self, event: Event) -> None:
+    async def _commit(self, event: Event) -> None:
+        """Commit an event; while another process is writing, wait and say so.
+
+        Nothing else waits with it: tools are interrupted and other runs go on. Also a stop waits
+        for the commit, else what it stops would be lost, or the store would leave the disk.
+        """
+        if self.store.try_write(event):
+            return
+        began, told, pause_s = monotonic_ms(), "", 0.001
+        while monotonic_ms() - began < _LOCKED_S * 1000:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOCKED_POLL_S)
+            if self.store.try_write(event):
+                return
+            text = _LOCKED_STOP if self.cancel.is_set else _LOCKED
+            if text != told and monotonic_ms() - began > _LOCKED_QUIET_S * 1000:
+                self._to_sinks(Waiting(None, text))
+                told = text
+        self.store.write_anyway(event)
+
+    async def _hand_out(self, event: Event) -> None:
         # Nothing is seen before it is committed.
-        self.store.write(event)
+        await self._commit(event)
         if isinstance(event, RunStarted):
             self._begun = True
         elif isinstance(event, RunFinished):
@@ -306,14 +352,22 @@ def start_run(
     on_event: Callable[[Event], object] | None = None,
     channel: EventChannel | None = None,
     store: Store | None = None,
+    here: Front | None = None,
 ) -> LiveRun:
     """Prepare a run, open its views, and start it. The one call behind all three doors.
+
+    Args:
+        ask: what is to be done.
+        on_event: called with each event.
+        channel: fed with each event.
+        store: where the run is kept; the current one by default.
+        here: where it is shown and served; the front of this process by default.
 
     Raises:
         UsageError: it cannot be done as asked; nothing was started.
         StoreError: the store belongs to a newer nbagent.
     """
-    here = front()
+    here = here or front()
     kept = store or current_store()
     callback = [] if on_event is None else [CallbackSink(on_event)]
     run = LiveRun(ask, store=kept, here=here)

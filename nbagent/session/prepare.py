@@ -15,7 +15,7 @@ from nbagent.contracts.chat import Message, Part, TextPart, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolHost
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register_environment
 from nbagent.session.clients import Chosen, choose
 from nbagent.session.composer import ChatComposer
@@ -30,7 +30,11 @@ CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 
 _REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reasoning")
 _LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
-_INHERITED = ("model", "base_url", "system", "tools", "session", *_LIMITS, *_REQUEST_PARAMS)
+_INHERITED = (
+    *("model", "base_url", "system", "tools", "trim", "session"),
+    *_LIMITS,
+    *_REQUEST_PARAMS,
+)
 _TOLD = ("max_turns", "max_tokens")
 """Limits that may surprise when they go on; said in a notice."""
 
@@ -52,6 +56,10 @@ class Ask:
     parent_id: str | None = None
     fork_turn: str | None = None
     """The turn that is asked anew."""
+    dry_run: bool = False
+    """Only to be looked at: a key may be missing. See `session.preview`."""
+    dropped: tuple[str, ...] = ()
+    """Options of the run before that do not go on, also where `options` says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,10 @@ class Prepared:
     stream: bool
     first_index: int
     requests_before: int
+    trim: bool
+    """Whether old tool results may be sent shortened."""
+    before: EngineTurn | None
+    """The last turn that asked this model before this run; in a fork, the one asked anew."""
     notices: tuple[str, ...]
 
 
@@ -90,7 +102,7 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
 def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
-    options = _merged(checked_options(ask.options), parent)
+    options = _merged(checked_options(ask.options), parent, ask.dropped)
     limits = _limits(options, settings)
     base = _Base.of(ask, parent, store)
     words = _words(ask, parent, base, limits.ceiling)
@@ -99,6 +111,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         options.model or settings.model,
         base_url=options.base_url or settings.base_url,
         timeout_s=options.timeout_s or settings.timeout_s,
+        need_key=not ask.dry_run,
     )
     params = redact_json(_params(options, settings))
     stream = settings.stream if options.stream is None else options.stream
@@ -136,6 +149,8 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         stream=stream,
         first_index=base.first_index,
         requests_before=0 if ask.prompt or ask.messages else base.requests,
+        trim=(options.trim or settings.trim) == "tool-results",
+        before=base.turn_before(record),
         notices=notices,
     )
 
@@ -147,6 +162,16 @@ class _Base:
     history: tuple[Message, ...] = ()
     first_index: int = 1
     requests: int = 0
+    asked_by: RunRecord | None = None
+    """The run that made the last turn before, and this turn (in a fork, the one asked anew)."""
+    turn: EngineTurn | None = None
+
+    def turn_before(self, record: RunRecord) -> EngineTurn | None:
+        """The turn before, when the same model on the same server was asked."""
+        asked = self.asked_by
+        if asked is None or (asked.model, asked.base_url) != (record.model, record.base_url):
+            return None
+        return self.turn
 
     @classmethod
     def of(cls, ask: Ask, parent: RunRecord | None, store: Store) -> _Base:
@@ -159,9 +184,10 @@ class _Base:
             )
         history = store.conversation(parent.id)
         requests = store.requests_since_words(parent.id)
-        last = parent.turns[-1].index if parent.turns else _last_index(parent, store)
         if ask.fork_turn is None:
-            return cls(history, last + 1, requests)
+            asked = _last_that_asked(parent, store)
+            last = asked.turns[-1] if asked else None
+            return cls(history, last.index + 1 if last else 1, requests, asked, last)
         turn = next((t for t in parent.turns if t.id == ask.fork_turn), None)
         if turn is None:
             known = ", ".join(t.id for t in parent.turns) or "none"
@@ -170,15 +196,14 @@ class _Base:
             )
         later = sum(t.index >= turn.index for t in parent.turns)
         kept = history[: turn.request.n_messages]
-        return cls(kept, turn.index, max(0, requests - later))
+        return cls(kept, turn.index, max(0, requests - later), parent, turn)
 
 
-def _last_index(run: RunRecord, store: Store) -> int:
-    while run.parent_id is not None:
+def _last_that_asked(run: RunRecord, store: Store) -> RunRecord | None:
+    """The run itself or the nearest one before it that has turns."""
+    while not run.turns and run.parent_id is not None:
         run = store.load(run.parent_id)
-        if run.turns:
-            return run.turns[-1].index
-    return 0
+    return run if run.turns else None
 
 
 def _words(ask: Ask, parent: RunRecord | None, base: _Base, ceiling: int) -> tuple[Message, ...]:
@@ -240,14 +265,14 @@ def _check_resumable(parent: RunRecord, base: _Base, ceiling: int) -> None:
         raise UsageError(f"run {parent.id[:8]} has no conversation to go on with")
 
 
-def _merged(options: RunOptions, parent: RunRecord | None) -> RunOptions:
+def _merged(options: RunOptions, parent: RunRecord | None, dropped: tuple[str, ...]) -> RunOptions:
     """The options, with what the parent's run had where they say nothing."""
     if parent is None:
         return options
     kept = parent.options
     changes: dict[str, Any] = {}
     for name in _INHERITED:
-        if getattr(options, name) is None and name in kept:
+        if getattr(options, name) is None and name in kept and name not in dropped:
             changes[name] = _as_tuple(kept[name])
     if options.model is not None:
         changes.pop("base_url", None)  # another model need not be on the same server

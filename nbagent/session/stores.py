@@ -30,6 +30,13 @@ def current_store() -> Store:
         return _stores[home]
 
 
+def known_store() -> Store | None:
+    """The same where there is one already: looking for runs makes no store."""
+    home = store_home().absolute()
+    there = home in _stores or (home / "runs.sqlite").is_file()
+    return current_store() if there else None
+
+
 def close_stores() -> None:
     """Close all stores; the next call opens them again."""
     for store in _stores.values():
@@ -57,6 +64,7 @@ def alive(store: Store) -> Generator[None]:
 
 
 async def _beat(store: Store) -> None:
+    done = True
     while True:
-        await asyncio.sleep(_BEAT_S)
-        store.heartbeat()
+        await asyncio.sleep(_BEAT_S if done else 1.0)
+        done = store.heartbeat()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import closing, forgetting
-from nbagent.archive.store.database import Database, rescue
+from nbagent.archive.store.database import Database, Locked, rescue, when_locked
 from nbagent.archive.store.moments import to_us
 from nbagent.archive.store.reading import Reader, RunSummary, leases
 from nbagent.archive.store.writing import Writer
@@ -106,10 +106,33 @@ class Store:
         """Commit what an event brings; when this returns, it is committed."""
         self._writer.write(event)
 
-    def heartbeat(self) -> None:
-        """Say that this process still lives. Due every 10 s while a run is at work."""
+    def try_write(self, event: Event) -> bool:
+        """The same, but False at once when another process is writing; nothing is done then."""
+        try:
+            with when_locked("tell"):
+                self._writer.write(event)
+        except Locked:
+            return False
+        return True
+
+    def write_anyway(self, event: Event) -> None:
+        """Commit what an event brings: in memory, with a warning, when the file is locked."""
+        with when_locked("leave"):
+            self._writer.write(event)
+
+    def heartbeat(self) -> bool:
+        """Say that this process still lives. Due every 10 s while a run is at work.
+
+        Returns:
+            False when another process is writing: due again soon.
+        """
         self._lease = self._lease.renewed(self._now())
-        self._db.transact(self._put_lease)
+        try:
+            with when_locked("tell"):
+                self._db.transact(self._put_lease)
+        except Locked:
+            return False
+        return True
 
     def close(self) -> None:
         """Give the lease back and close the file. Runs still at work then read as interrupted."""

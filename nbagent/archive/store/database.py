@@ -6,6 +6,7 @@ Knows nothing of runs. Every sqlite3 connection of nbagent is made here.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import sqlite3
 import threading
 import time
@@ -25,6 +26,8 @@ OperationalError = sqlite3.OperationalError
 
 FILE_NAME = "runs.sqlite"
 _BUSY_S = 30.0
+WhenLocked = Literal["wait", "tell", "leave"]
+_when_locked: contextvars.ContextVar[WhenLocked] = contextvars.ContextVar("locked", default="wait")
 _FOLD_S = 2.0
 _ELSEWHERE = "set NBAGENT_HOME to another folder"
 _NETWORK = frozenset(
@@ -45,6 +48,25 @@ _OURS_TO_MEND = (
 """What sqlite3 raises for a mistake of the caller; the disk is not to blame."""
 
 
+class Locked(Exception):
+    """Somebody else is writing. Only under `when_locked("tell")`; nothing was done."""
+
+
+@contextlib.contextmanager
+def when_locked(do: WhenLocked) -> Generator[None]:
+    """What transactions of this thread do about a file that another process is writing.
+
+    Args:
+        do: wait up to half a minute and then leave the disk (else the default), `tell` by raising
+            Locked, or `leave` the disk at once.
+    """
+    token = _when_locked.set(do)
+    try:
+        yield
+    finally:
+        _when_locked.reset(token)
+
+
 class Database:
     """One SQLite database with one writing connection; in memory when `path` is None."""
 
@@ -60,6 +82,7 @@ class Database:
         """Called in a fresh memory when not even the old content could be read."""
         self._connection = connection
         self._lock = threading.RLock()
+        self._patient = True
         self._inode = path.stat().st_ino if path else 0
 
     @classmethod
@@ -102,19 +125,35 @@ class Database:
 
         When the disk fails, everything moves into memory and the work is done there.
         """
-        with self._lock:
-            try:
-                self._require_file()
-                return self._attempt(work)
-            except _OURS_TO_MEND as error:
-                raise StoreError(f"the store was used in a wrong way ({error})") from error
-            except (OSError, sqlite3.Error) as error:
-                if self.path is None:
-                    raise StoreError(
-                        f"the store in memory failed ({error}); restart the kernel"
-                    ) from error
-                self._leave_disk(error)
-                return self._attempt(work)
+        tell = _when_locked.get() == "tell"
+        if not self._lock.acquire(blocking=not tell):
+            raise Locked
+        try:
+            return self._transact(work, tell=tell)
+        finally:
+            self._lock.release()
+
+    def _transact(self, work: Work[T], *, tell: bool) -> T:
+        try:
+            self._require_file()
+            self._be_patient(_when_locked.get() == "wait")
+            return self._attempt(work)
+        except _OURS_TO_MEND as error:
+            raise StoreError(f"the store was used in a wrong way ({error})") from error
+        except (OSError, sqlite3.Error) as error:
+            if self.path is None:
+                raise StoreError(
+                    f"the store in memory failed ({error}); restart the kernel"
+                ) from error
+            if tell and _is_busy(error):
+                raise Locked from None
+            self._leave_disk(error)
+            return self._attempt(work)
+
+    def _be_patient(self, patient: bool) -> None:
+        if self.path is not None and patient != self._patient:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(patient * _BUSY_S * 1000)}")
+            self._patient = patient
 
     def _attempt(self, work: Work[T]) -> T:
         connection = self._connection
@@ -197,6 +236,7 @@ class Database:
         with self._lock:
             try:
                 self._require_file()
+                self._be_patient(True)
                 self._connection.execute("VACUUM")
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
@@ -365,6 +405,11 @@ def file_system(folder: Path, mounts: str = "/proc/mounts") -> str | None:
         if len(point) >= best and resolved.is_relative_to(point):
             best, found = len(point), kind
     return found
+
+
+def _is_busy(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0)
+    return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _cause(error: Exception) -> str:

@@ -259,13 +259,27 @@ class Reader:
                 code="ENOENT",
             )
         known = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
+        messages = self.conversation(row["run_id"])[: request.n_messages]
         return ChatRequest(
             model=request.model.removeprefix(f"{provider}:"),
-            messages=self.conversation(row["run_id"])[: request.n_messages],
+            messages=request.trimmed.applied(messages) if request.trimmed else messages,
             system_prompt=system,
             tools=tools,
             **{name: value for name, value in request.params.items() if name in known},
         )
+
+    def turn_places(self, run_id: str) -> dict[int, str]:
+        """The ids of a conversation's turns, by the place of the response in it."""
+        places: dict[int, str] = {}
+        for row, end in self._lineage(self.run_row(run_id)):
+            found = self._c.execute(
+                "SELECT message_at, turn_id FROM turns WHERE run = ? AND message_at >= 0",
+                (row["n"],),
+            )
+            for at, turn_id in found:
+                if row["shared_messages"] + at < end:
+                    places[row["shared_messages"] + at] = turn_id
+        return places
 
     def requests_since_words(self, run_id: str) -> int:
         """How many requests were made since the person last said something."""

@@ -303,6 +303,8 @@ def _turn_details(turn: EngineTurn, model_id: str) -> dict[str, Any]:
         details["request_model"] = turn.request.model
     if turn.request.params:
         details["params"] = turn.request.params
+    if turn.request.trimmed is not None:
+        details["trimmed"] = turn.request.trimmed.model_dump(mode="json")
     response = turn.response
     if response is not None:
         if response.model:
@@ -384,6 +386,7 @@ def turn_of(
         system_sha=row["system_sha"] or "",
         toolset_sha=row["toolset_sha"] or "",
         n_tools=row["n_tools"],
+        trimmed=details.get("trimmed"),
     )
     return EngineTurn(
         id=row["turn_id"],

@@ -1,0 +1,131 @@
+"""What a run would send, by the very path that a run takes; nothing is sent, kept or changed.
+
+Plan and request are the session's and the engine's own, the body is the client's. How it looks
+belongs to `notebook.dry_run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, redacted
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import Limits
+from nbagent.contracts.ports import WireClient, WireRequest
+from nbagent.contracts.records import turn_id
+from nbagent.contracts.secrets import redact, redact_json
+from nbagent.engine import first_request
+from nbagent.runtime import engine_loop, on_engine_thread
+from nbagent.session.clients import Key
+from nbagent.session.front import front
+from nbagent.session.live import LiveRun
+from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store
+
+_LOOKS = "nbagent.notebook.dry_run"
+_INTERNAL = {"tools": {"__all__": {"traits"}}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DryRun:
+    """What would be sent first. Keys in it are hidden; nothing else differs from what is sent."""
+
+    model: str
+    """`provider:model`."""
+    request: ChatRequest
+    """System prompt, messages, tools and parameters as the client is given them."""
+    body: dict[str, Any]
+    """The JSON of the request on the wire; for a model without one, the request itself."""
+    body_bytes: int
+    url: str | None
+    """Where it would go; None for a model without a wire."""
+    key: Key
+    """Whether a key goes along; `missing` where the server answers only with one."""
+    dropped_params: tuple[str, ...]
+    """What is left out because the server refused it before."""
+    stream: bool
+    limits: Limits
+    turn_id: str
+    kind: str
+    parent_id: str | None
+    earlier: int
+    """How many of the messages come from the runs before."""
+    session: str
+    notices: tuple[str, ...]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation, without the system prompt."""
+        return self.request.messages
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the model is shown of the tools."""
+        return self.request.tools
+
+    @property
+    def system_prompt(self) -> str:
+        """The person's own one and the tool policy."""
+        return self.request.system_prompt
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.messages)} messages, {len(self.tools)} tools"
+        return f"<DryRun {self.model}, {counts}, {self.body_bytes:,} bytes>"
+
+    def __str__(self) -> str:
+        return import_module(_LOOKS).text(self)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return import_module(_LOOKS).bundle(self)
+
+
+def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
+    """What the run would send first.
+
+    Raises:
+        UsageError: the run could not start as asked; a missing key alone is no reason.
+    """
+    if on_engine_thread():
+        raise UsageError("an async tool cannot wait for a dry run; do it before the run")
+    kept = store or current_store()
+    live = LiveRun(ask, store=kept, here=front())
+    future = asyncio.run_coroutine_threadsafe(_looked_at(live), engine_loop())
+    try:
+        request, wire, notices = future.result()
+    finally:
+        future.cancel()
+    made, record = live.prepared, live.record
+    parts = 0 if ask.parent_id is None or kept.open_turn(ask.parent_id) is None else 1
+    again = ("tools that were cut off and may run again do so before this is sent",) * parts
+    body = json_object(load_json(wire.body)) or {}
+    return DryRun(
+        model=record.model,
+        request=redacted(request),
+        body=redact_json(body),
+        body_bytes=len(wire.body),
+        url=redact(wire.url) or None,
+        key=made.chosen.key,
+        dropped_params=wire.dropped_params,
+        stream=made.stream,
+        limits=record.limits,
+        turn_id=turn_id(made.first_index),
+        kind=record.kind,
+        parent_id=record.parent_id,
+        earlier=len(made.history),
+        session=record.session,
+        notices=(*live.warnings, *notices, *again),
+    )
+
+
+async def _looked_at(live: LiveRun) -> tuple[ChatRequest, WireRequest, tuple[str, ...]]:
+    plan = live.plan()
+    request, notices = await first_request(plan)
+    if isinstance(plan.client, WireClient):
+        return request, plan.client.wire_request(request, stream=plan.stream), notices
+    said = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)
+    return request, WireRequest("", said.encode()), notices

@@ -1,0 +1,377 @@
+"""A request that is too long: the pause, what is said of its size, and shortened old results."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from engine.laws import check_answered, check_run, column, encoded, error_code
+from servers.model_server import ModelServer, Reply, Request
+
+import nbagent
+from nbagent.contracts.canonical import load_json
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    ModelInfo,
+    TextPart,
+    Usage,
+)
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.events import Event, Notice, TurnStarted
+from nbagent.contracts.records import packed, unpacked
+from nbagent.contracts.trimming import Trimmed, is_worth_it, shortened
+from nbagent.engine.size import request_chars
+from nbagent.providers.offline import OfflineClient, call, calls, error, script, step
+from nbagent.session.stores import close_stores
+
+SIZES = {"a": 40_000, "b": 9_000, "c": 300, "d": 20_000, "e": 20_000}
+
+
+def fetch(page: str) -> str:
+    """Fetch a page."""
+    return page * SIZES[page]
+
+
+def small_model(takes: int) -> Callable[[Request], Reply | None]:
+    """Refuses what is longer than so many tokens (four characters each) as vLLM does."""
+
+    def refuse(request: Request) -> Reply | None:
+        tokens = sum(len(m.get("content") or "") for m in request.body["messages"]) // 4
+        if tokens <= takes:
+            return None
+        said = (
+            f"This model's maximum context length is {takes} tokens. However, your request has "
+            f"{tokens} input tokens. Please reduce the length of the input messages."
+        )
+        return Reply(status=400, error={"error": {"message": said, "type": "BadRequestError"}})
+
+    return refuse
+
+
+def fetching(pages: str, takes: int) -> list[Any]:
+    """A script for `ModelServer` that fetches the pages one by one and then answers."""
+    refuse, left = small_model(takes), list(pages)
+
+    def answer(request: Request) -> Reply:
+        refusal = refuse(request)
+        if refusal is not None:
+            return refusal
+        return Reply(calls=[("fetch", {"page": left.pop(0)})]) if left else Reply(text="Done.")
+
+    return [answer] * 30
+
+
+def trimmed_of(run: nbagent.Run) -> list[tuple[int, ...]]:
+    """The places that each turn sent shortened."""
+    return [t.request.trimmed.places if t.request.trimmed else () for t in run.turns]
+
+
+def kept_whole(run: nbagent.Run) -> bool:
+    return not any("trimmed" in load_json(m.text) for m in run.messages if m.role == "tool")
+
+
+def test_a_request_that_is_too_long_pauses_and_says_what_takes_the_room() -> None:
+    with ModelServer(fetching("abd", 15_000)) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], system="Be brief.")
+        run = check_run(agent.run("Read all."))
+    assert (run.phase, run.stop_reason, error_code(run)) == (
+        "WaitingUser",
+        "length",
+        "LLM_CONTEXT_OVERFLOW",
+    )
+    assert len(run.messages) == 7, "nothing is lost: the words, three calls, three results"
+    assert run.error == run.turns[-1].error
+    assert run.error is not None
+    details = run.error.details
+    assert (details["request_tokens_from"], details["context_tokens_from"]) == ("server", "server")
+    assert details["context_tokens"] == 15_000
+    assert details["request_tokens"] > 17_000
+    pieces = details["pieces"]
+    assert [(p.get("turn"), p.get("tool")) for p in pieces[:3]] == [
+        ("C01", "fetch"),
+        ("C03", "fetch"),
+        ("C02", "fetch"),
+    ]
+    assert pieces[0]["share"] == pytest.approx(0.57, abs=0.03)
+    assert {p["kind"] for p in pieces} == {"result", "system", "tools", "words", "answers"}
+    assert sum(p["chars"] for p in pieces) == details["request_chars"]
+    assert sum(p["share"] for p in pieces) == pytest.approx(1, abs=0.01)
+    line = run.error.message
+    assert "\n" not in line
+    assert f"{details['request_tokens']:,} tokens, it takes 15,000" in line
+    assert "result of fetch in C01 57 %" in line
+    assert 'run.resume(trim="tool-results")' in line
+    assert "maximum context length is 15000" in details["server_said"]
+
+
+def test_a_size_that_nobody_said_is_estimated_and_marked_so() -> None:
+    usage = Usage(prompt_tokens=1_000, completion_tokens=5, total_tokens=1_005)
+    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
+    first = script([refusal])
+    bare = check_run(nbagent.Agent(model=first, tools=[]).run("word " * 800), first)
+    assert bare.error is not None
+    assert "about 1,000 tokens (estimated)" in bare.error.message
+    assert bare.error.details["request_tokens_from"] == "characters"
+    assert "context_tokens" not in bare.error.details
+    model = script(["One.", refusal])
+    agent = nbagent.Agent(model=script([step(text="One.", usage=usage), refusal]), tools=[])
+    run = check_run(agent.run("x" * 2_000).resume("y" * 2_000))
+    assert model.requests == []
+    assert run.error is not None
+    assert run.error.details["request_tokens_from"] == "usage"
+    assert run.error.details["request_tokens"] == pytest.approx(2_000, abs=10)
+
+
+def test_the_list_of_models_tells_what_a_silent_server_takes() -> None:
+    refusal = Reply(status=413, error={"error": {"code": "context_length_exceeded"}})
+    models = [{"id": "other", "max_model_len": 9}, {"id": "m", "max_model_len": 4096}]
+    with ModelServer([refusal], models=models) as server:
+        run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[]).run("Go."))
+    assert run.error is not None
+    assert run.error.details["context_tokens"] == 4096
+    assert run.error.details["context_tokens_from"] == "list of models"
+    assert ", it takes 4,096" in run.error.message
+
+
+def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
+    events: list[Event] = []
+    with ModelServer(fetching("abcde", 15_000)) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
+        run = check_run(agent.run("Read all.", on_event=events.append))
+        bodies = server.bodies
+    assert run.ok, run.error
+    assert [len(m.text) for m in run.messages if m.role == "tool"] == [
+        SIZES[page] + len('{"ok":true,"data":""}') for page in "abcde"
+    ]
+    assert kept_whole(run)
+    # C01's 40,000 characters go when C04's 20,000 do not fit beside them, and stay away.
+    assert trimmed_of(run) == [(), (), (), (), (2,), (2,)]
+    assert len(bodies) == len(run.turns) + 1, "one refusal, asked again once"
+    sent = load_json(bodies[-1]["messages"][3]["content"])
+    assert sent == {
+        "ok": True,
+        "data": "a" * 200 + "…",
+        "trimmed": "from 40,000 to 200 characters",
+    }
+    assert [m["role"] for m in bodies[-1]["messages"]] == ["system"] + [
+        m.role for m in run.messages[:-1]
+    ]
+    last = run.request_of("C06")
+    wire = [m.get("content") or "" for m in bodies[-1]["messages"][1:]]
+    assert [m.text for m in last.messages] == wire
+    for turn in run.turns:
+        check_answered(run.request_of(turn.id).messages)
+    (notice,) = [e for e in events if isinstance(e, Notice)]
+    assert notice.turn_id == "C05"
+    assert notice.text == run.turns[4].notices[0]
+    assert "fetch in C01 (40,021 to 264 characters)" in notice.text
+    assert [e.turn_id for e in events if isinstance(e, TurnStarted)].count("C05") == 2
+    assert column(nbagent.turns(), "trimmed") == [0, 0, 0, 0, 1, 1]
+
+
+def test_requests_extend_one_another_but_at_the_moment_of_shortening() -> None:
+    with ModelServer(fetching("adeadeade", 24_000)) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
+        run = check_run(agent.run("Read all."))
+    assert run.ok, run.error
+    places = trimmed_of(run)
+    assert places[-1] != ()
+    requests = [run.request_of(turn.id) for turn in run.turns]
+    for (before, now), (earlier, later) in zip(pairwise(places), pairwise(requests), strict=True):
+        assert set(before) <= set(now), "what was shortened stays so"
+        assert encoded(later).startswith(encoded(earlier)) == (before == now)
+    assert len(server.bodies) == len(run.turns) + 1, (
+        "after the first refusal it is known what the model takes, and nothing more is refused"
+    )
+    grown = sum(before != now for before, now in pairwise(places))
+    assert 2 <= grown <= 4, "room is made in a few large steps, for the caches' sake"
+
+
+def test_results_of_the_last_turn_are_never_shortened() -> None:
+    with ModelServer(fetching("ca", 5_000)) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
+        run = check_run(agent.run("Read all."))
+        assert (run.stop_reason, error_code(run)) == ("length", "LLM_CONTEXT_OVERFLOW")
+        assert len(server.bodies) == 3
+        assert trimmed_of(run) == [(), (), ()]
+        assert run.error is not None
+        assert "There is no old tool result left to shorten" in run.error.message
+        fork = check_run(run.fork("C02", "Do not read the long one."))
+    assert fork.ok, fork.error
+
+
+def test_a_second_refusal_pauses_with_the_shortened_sizes() -> None:
+    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
+    model = script([call("fetch", page="a"), call("fetch", page="b"), refusal, refusal, "Done."])
+    run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
+    check_run(run)
+    assert (run.stop_reason, trimmed_of(run)) == ("length", [(), (), (2,)])
+    assert run.error is not None
+    assert run.error.details["shortened_results"] == 1
+    assert run.error.details["pieces"][0]["chars"] == 9_021
+    assert len(model.requests) == 4
+    child = check_run(run.resume())
+    assert child.ok
+    assert trimmed_of(child) == [(2,)], "what was shortened stays so in the next run"
+    assert child.request_of("C04") == model.requests[-1]
+
+
+def test_resume_with_trim_goes_on_at_once_and_the_next_run_inherits_it() -> None:
+    with ModelServer(fetching("abd", 15_000)) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch])
+        run = check_run(agent.run("Read all."))
+        assert trimmed_of(run) == [(), (), (), ()]
+        asked = len(server.bodies)
+        child = check_run(run.resume(trim="tool-results"))
+        assert child.ok, child.error
+        assert len(server.bodies) == asked + 1, "the refusal before is not asked for again"
+        assert "would be too long" in child.turns[0].notices[0]
+        third = check_run(child.resume("And?"))
+    assert trimmed_of(child) == trimmed_of(third) == [(2,)]
+    assert third.record.options["trim"] == "tool-results"
+    close_stores()
+    assert nbagent.open_run(third.id).request_of("C06").messages[2].text.count("a") < 220
+
+
+def test_without_the_option_nothing_is_shortened_and_trim_none_ends_it() -> None:
+    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
+    steps = [call("fetch", page="a"), call("fetch", page="b"), refusal, "One.", "Two."]
+    model = script(steps)
+    run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
+    assert trimmed_of(check_run(run)) == [(), (), (2,)]
+    whole = check_run(run.resume("And?", trim="none"))
+    assert trimmed_of(whole) == [()]
+    with pytest.raises(UsageError, match="'tool-results' or 'none'"):
+        nbagent.Agent(model=model).run("Go.", trim="all")
+
+
+def test_another_model_gets_the_results_whole_again() -> None:
+    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
+    first = script([call("fetch", page="a"), call("fetch", page="b"), refusal, refusal])
+    run = nbagent.Agent(model=first, tools=[fetch], trim="tool-results").run("Read.")
+    second = script(["Done."])
+    child = check_run(run.resume(model=second), second)
+    assert (child.ok, trimmed_of(child)) == (True, [()])
+
+
+def test_a_refusal_in_the_middle_of_an_answer_keeps_the_part_and_runs_no_call() -> None:
+    said = "the request exceeds the available context size (100 tokens)"
+    lines = [
+        '{"choices":[{"index":0,"delta":{"content":"Half"}}]}',
+        '{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":'
+        '{"name":"fetch","arguments":"{\\"page\\": \\"a\\"}"}}]}}]}',
+        f'{{"error":{{"message":"{said}","code":400}}}}',
+    ]
+    raw = "".join(f"data: {line}\n\n" for line in lines).encode()
+    with ModelServer([Reply(raw=raw, raw_pieces=len(raw) // 5, between_s=0.01)]) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch])
+        run = check_run(agent.run("Go.", trim="tool-results"))
+        assert len(server.bodies) == 1
+    assert (run.phase, run.stop_reason, run.text) == ("WaitingUser", "length", "Half")
+    assert [r.result and r.result.ok for t in run.turns for r in t.tool_runs] == [False]
+    assert run.error is not None
+    assert run.error.details["context_tokens"] == 100
+
+
+def test_a_stop_while_the_models_size_is_looked_up_ends_the_run_as_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = threading.Event()
+
+    async def hang(client: object) -> list[ModelInfo]:
+        begun.set()
+        await asyncio.sleep(60)
+        return []
+
+    model = script([error("LLM_CONTEXT_OVERFLOW", "too long"), "Done."])
+    monkeypatch.setattr(OfflineClient, "list_models", hang)
+    run = nbagent.Agent(model=model, tools=[]).start("Go.")
+    assert begun.wait(10)
+    run.stop()
+    check_run(run.wait(timeout=1.5))
+    assert (run.phase, run.stop_reason) == ("Failed", "stopped")
+    assert check_run(run.resume()).ok
+
+
+def test_old_records_load_and_new_ones_survive_a_notebook() -> None:
+    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
+    model = script([call("fetch", page="a"), call("fetch", page="b"), refusal, "Done."])
+    run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
+    plain = packed(run.record)
+    assert unpacked(plain) == run.record
+    assert "trimmed" not in plain["turns"][0]["request"]
+    del plain["turns"][2]["request"]["trimmed"]
+    assert unpacked(plain).turns[2].request.trimmed is None
+
+
+def test_many_results_are_shortened_the_large_ones_of_old_turns_first() -> None:
+    steps = [
+        calls([call("fetch", page=page) for page in "cba"]),
+        calls([call("fetch", page=page) for page in "ed"]),
+        call("fetch", page="d"),
+    ]
+    with ModelServer() as server:
+        refuse = small_model(20_000)
+        left = list(steps)
+
+        def answer(request: Request) -> Reply:
+            if (refusal := refuse(request)) is not None:
+                return refusal
+            if not left:
+                return Reply(text="Done.")
+            return Reply(calls=[(c.name, c.arguments_raw) for c in left.pop(0).calls])
+
+        server.then(*[answer] * 9)
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
+        run = check_run(agent.run("Read."))
+    assert run.ok, run.error
+    # Places: 0 words, 1 calls, 2–4 c b a, 5 calls, 6–7 e d, 8 call, 9 d. `c` is small and stays.
+    assert trimmed_of(run)[-1][:1] == (4,)
+    assert 2 not in trimmed_of(run)[-1]
+    assert 9 not in trimmed_of(run)[-1]
+
+
+SHORT = {
+    "text": ('{"ok":true,"data":"' + "x" * 999 + '"}', '"data":"' + "x" * 200 + "…"),
+    "a list": ('{"ok":true,"data":[' + "1," * 999 + "1]}", '"data":"[1,1,1'),
+    "an error": (
+        '{"ok":false,"error":{"code":"ENOENT","message":"' + "m" * 999 + '","details":{"a":1}}}',
+        '{"ok":false,"error":{"code":"ENOENT","message":"mmm',
+    ),
+    "no JSON": ("plain " * 200, '{"data":"plain plain'),
+    "another object": ('{"rows":[' + "1," * 999 + "1]}", '{"data":"{'),
+    "a lone surrogate": ('{"ok":true,"data":"' + "\\ud800" * 999 + '"}', '"trimmed":"from 999'),
+    "emoji": ('{"ok":true,"data":"' + "🙂" * 999 + '"}', "🙂" * 200 + "…"),
+}
+
+
+@pytest.mark.parametrize(("text", "start"), SHORT.values(), ids=SHORT)
+def test_a_shortened_result_is_json_that_says_so(text: str, start: str) -> None:
+    message = Message(role="tool", content=(TextPart(text=text),), tool_call_id="c1", name="fetch")
+    short = shortened(message)
+    assert is_worth_it(message)
+    body = load_json(short.text)
+    assert body["trimmed"].startswith("from ")
+    assert body["trimmed"].endswith(" to 200 characters")
+    assert start in short.text
+    assert len(short.text) < 1_600
+    assert (short.role, short.tool_call_id, short.name) == ("tool", "c1", "fetch")
+    assert not is_worth_it(short) or "ud800" in text
+    assert shortened(message) == short
+
+
+def test_images_of_a_result_are_left_out_and_named() -> None:
+    text, image = TextPart(text='{"ok":true,"data":null}'), ImagePart(data="QUJD")
+    message = Message(role="tool", content=(text, image, image), tool_call_id="c1", name="plot")
+    assert is_worth_it(message)
+    body = load_json(shortened(message).text)
+    assert body == {"ok": True, "data": "null", "trimmed": "its text is whole; 2 images left out"}
+    alone = ChatRequest(model="m", messages=(message,))
+    assert request_chars(alone) == len(text.text) + 8_000
+    assert Trimmed(places=(0, 7)).applied([message])[0] == shortened(message)

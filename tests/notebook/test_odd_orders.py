@@ -1,0 +1,146 @@
+"""`--continue` cells run again in any order, in real kernels: replaced, never stacked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernels import LiveKernel
+
+SETUP = """
+%load_ext nbagent
+import nbagent
+from nbagent import offline
+
+def said(run):
+    "What the person said in this conversation."
+    return [message.text for message in run.messages if message.role == "user"]
+
+def at_times(request):
+    "Fails, answers, or calls a tool again and again, in turns."
+    n = len(at_times.seen)
+    at_times.seen.append(n)
+    return offline.error("LLM_HTTP_ERROR", "no") if n % 5 == 3 else f"answer {n}"
+
+at_times.seen = []
+model = offline.script([at_times] * 2000, name="odd")
+%agent config model=offline:odd
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("orders")
+
+
+@pytest.fixture(scope="module")
+def kernel(folder: Path) -> Iterator[LiveKernel]:
+    started = LiveKernel(folder, JPY_SESSION_NAME="orders.ipynb")
+    started.run(SETUP)
+    yield started
+    started.close()
+
+
+def ask(kernel: LiveKernel, cell: str, words: str, options: str = "") -> list[str]:
+    """Run a cell, which may fail; what the person said in its conversation then."""
+    kernel.finish(kernel.send(f"%%agent --quiet {options}\n{words}", cell_id=cell))
+    return kernel.value("said(_run)")
+
+
+def test_cells_in_random_orders_replace_what_they_added(kernel: LiveKernel) -> None:
+    rng = random.Random(3)
+    path: list[tuple[str, str]] = []
+    for n in range(60):
+        cell = rng.choice("AABCDE") if path else "A"
+        words = f"{cell}{n}"
+        if cell == "A":
+            path = []
+        cells = [one for one, _ in path]
+        path = path[: cells.index(cell)] if cell in cells else path
+        path.append((cell, words))
+        shown = ask(kernel, cell, words, "" if cell == "A" else "--continue")
+        assert shown == [text for _, text in path], f"after {n}: cell {cell}"
+
+
+def test_the_replaced_run_stays_as_a_sibling(kernel: LiveKernel) -> None:
+    ask(kernel, "s1", "first")
+    ask(kernel, "s2", "second", "--continue --into old")
+    ask(kernel, "s3", "third", "--continue")
+    assert ask(kernel, "s2", "second, anew", "--continue --into new") == ["first", "second, anew"]
+    assert kernel.value("said(nbagent.open_run(old.id))") == ["first", "second"]
+    assert kernel.value("new.record.parent_id == old.record.parent_id")
+
+
+def test_a_run_that_failed_or_was_limited_is_replaced_and_its_resumes_with_it(
+    kernel: LiveKernel,
+) -> None:
+    kernel.run(
+        "steps = ['one', offline.error('LLM_HTTP_ERROR', 'no'), 'two', offline.call('look'), "
+        "'three', 'four', 'five']\n"
+        "@nbagent.tool\ndef look() -> int:\n    'Look.'\n    return 1\n"
+        "limited = offline.script(steps, name='limited')"
+    )
+    ask(kernel, "l1", "first", "-m offline:limited")
+    ask(kernel, "l2", "fails", "--continue")
+    assert kernel.value("_run.phase") == "Failed"
+    kernel.run("%agent resume", cell_id="l3")
+    assert kernel.value("(_run.text, said(_run))") == ("two", ["first", "fails"])
+    assert ask(kernel, "l2", "limited", "--continue --max-turns 1") == ["first", "limited"]
+    assert kernel.value("_run.stop_reason") == "max_turns"
+    assert ask(kernel, "l2", "again", "--continue --max-turns 9") == ["first", "again"]
+    assert kernel.value("_run.text") == "three"
+    assert ask(kernel, "l4", "then", "--continue") == ["first", "again", "then"]
+    assert ask(kernel, "l4", "then, anew", "--continue") == ["first", "again", "then, anew"]
+
+
+def test_forks_copies_and_sessions_in_between_keep_their_places(kernel: LiveKernel) -> None:
+    kernel.run("other = offline.script([str(n) for n in range(99)], name='calm')")
+    ask(kernel, "f1", "first", "-m offline:calm --session calm")
+    ask(kernel, "f2", "second", "--continue")
+    kernel.run("_run.fork('C02', 'forked')", cell_id="f3")
+    assert kernel.value("said(_run)") == ["first", "second", "forked"]
+    # A copy has an id of its own, and adds; the original replaces all that came after it.
+    assert ask(kernel, "f2-copy", "second", "--continue") == [
+        "first",
+        "second",
+        "forked",
+        "second",
+    ]
+    assert ask(kernel, "f2", "other", "--continue") == ["first", "other"]
+    ask(kernel, "f4", "elsewhere", "-m offline:calm --session other")
+    assert ask(kernel, "f5", "third", "--continue --session calm") == ["first", "other", "third"]
+    ask(kernel, "f4", "elsewhere", "-m offline:calm --session other")
+    for _ in range(2):
+        anew = ask(kernel, "f5", "third, anew", "--continue --session calm")
+        assert anew == ["first", "other", "third, anew"]
+
+
+def test_without_a_cell_id_each_run_is_added_to_the_last(kernel: LiveKernel) -> None:
+    kernel.run("plain = offline.script([str(n) for n in range(9)], name='plain')")
+    kernel.run("%%agent --quiet -m offline:plain\nfirst")
+    for n in range(2, 5):
+        kernel.run("%%agent --quiet --continue\nmore")
+        assert kernel.value("said(_run)") == ["first"] + ["more"] * (n - 1)
+
+
+def test_a_copied_notebook_with_the_same_cell_ids_leaves_the_others_messages(
+    kernel: LiveKernel, folder: Path
+) -> None:
+    kernel.run("both = offline.script(['ok'] * 9, name='both')")
+    ask(kernel, "a", "first", "-m offline:both")
+    assert ask(kernel, "b", "second", "--continue --name chat") == ["first", "second"]
+    copy = LiveKernel(folder, JPY_SESSION_NAME=str(folder / "copy.ipynb"))
+    try:
+        copy.run(SETUP)
+        refused = copy.run("%%agent --continue\nmore", cell_id="b", fails=True)
+        assert refused.error is not None
+        assert "no run of this notebook yet" in refused.error["evalue"]
+        for _ in range(2):
+            shown = ask(copy, "b", "mine", "--continue chat --name mine -m offline:odd")
+            assert shown == ["first", "second", "mine"]
+        assert ask(copy, "c", "more", "--continue") == ["first", "second", "mine", "more"]
+        assert ask(copy, "b", "anew", "--continue mine") == ["first", "second", "anew"]
+    finally:
+        copy.close()

@@ -1,0 +1,138 @@
+"""Another process is writing to the store: runs wait for it visibly, and nothing else waits."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+
+import pytest
+from engine.laws import check_run, codes
+
+import nbagent
+from nbagent.contracts.events import Event, TurnFinished, TurnStarted, Waiting
+from nbagent.providers.offline import call, script
+from nbagent.session import live
+from nbagent.session.stores import close_stores, current_store
+
+
+@contextmanager
+def locked() -> Generator[None]:
+    """The store's file as another process leaves it in the middle of a long transaction."""
+    path = current_store().path
+    assert path is not None
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
+
+
+def test_a_run_waits_for_the_store_says_so_and_is_kept_whole() -> None:
+    seen: list[Event] = []
+    waits = threading.Event()
+
+    def watch(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event, Waiting):
+            waits.set()
+
+    model = script([call("look"), "Done."])
+    look = nbagent.tool(name="look")(lambda: 1)
+    current_store()
+    with locked():
+        run = nbagent.Agent(model=model, tools=[look]).start("Go.", on_event=watch)
+        assert waits.wait(10)
+        assert model.requests == [], "nothing is asked before the run is on disk"
+        assert not any(isinstance(event, TurnStarted) for event in seen)
+    check_run(run.wait(timeout=20), model)
+    assert run.ok
+    assert "another process is writing" in next(e.text for e in seen if isinstance(e, Waiting))
+    close_stores()
+    assert nbagent.open_run(run.id).record == run.record
+
+
+def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> None:
+    began, cut = threading.Event(), threading.Event()
+    said: list[str] = []
+
+    async def endless() -> None:
+        """Work."""
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cut.set()
+
+    def quick() -> int:
+        """Give a number, once the other works."""
+        began.wait(10)
+        holder.__enter__()
+        return 1
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Waiting):
+            said.append(event.text)
+
+    model = script([nbagent.offline.calls([call("endless"), call("quick")])])
+    tools = [endless, nbagent.tool(threaded=True)(quick)]
+    holder = locked()
+    run = nbagent.Agent(model=model, tools=tools).start("Go.", on_event=watch)
+    # The result of `quick` cannot be committed while the file is locked.
+    until = time.monotonic() + 10
+    while not said and time.monotonic() < until:
+        time.sleep(0.02)
+    run.stop()
+    assert cut.wait(2), "the running tool is interrupted while the commit waits"
+    while len(said) < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [text.partition("; ")[2] for text in said] == [
+        "this run goes on when it is done",
+        "the run stops when it is done, at most 30 s",
+    ]
+    holder.__exit__(None, None, None)
+    check_run(run.wait(timeout=20))
+    assert (run.phase, run.stop_reason) == ("Failed", "stopped")
+    assert codes(run) == ["E_INTERRUPTED", None]
+    close_stores()
+    assert nbagent.open_run(run.id).record == run.record
+
+
+def test_a_run_of_another_store_is_not_held_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    current_store()
+    with locked():
+        waiting = nbagent.Agent(model=script(["One."]), tools=[]).start("Go.")
+        home = tmp_path_factory.mktemp("other")
+        with monkeypatch.context() as patched:
+            patched.setenv("NBAGENT_HOME", str(home))
+            other = nbagent.Agent(model=script(["Two."]), tools=[]).start("Go.")
+            assert other.wait(timeout=20).text == "Two."
+        assert waiting.phase == "Running"
+    assert waiting.wait(timeout=20).text == "One."
+
+
+def test_a_file_that_stays_locked_moves_the_runs_into_memory_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "_LOCKED_S", 0.3)
+    finished: list[str] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, TurnFinished):
+            finished.append(event.turn.id)
+
+    current_store()
+    with locked():
+        run = nbagent.Agent(model=script(["One."]), tools=[]).run("Go.", on_event=watch)
+        assert run.ok
+        assert finished == ["C01"]
+        assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
+        assert "database is locked" in run.record.notices[0]
+        assert current_store().path is None
+        assert nbagent.open_run(run.id).record == run.record
