@@ -19,6 +19,7 @@ _HOMES = {
     "Agent": "nbagent.agent",
     "Run": "nbagent.agent",
     "open_run": "nbagent.agent",
+    "panel": "nbagent.notebook.panel",
     "forget": "nbagent.agent",
     "tool": "nbagent.tools.functions",
     "configure": "nbagent.settings",
@@ -54,6 +55,7 @@ __all__ = [
     "messages",
     "offline",
     "open_run",
+    "panel",
     "runs",
     "tool",
     "tool_runs",
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     )
     from nbagent.contracts.ports import ToolContext
     from nbagent.history import messages, runs, tool_runs, turns
+    from nbagent.notebook.panel import panel
     from nbagent.providers import offline
     from nbagent.settings import configure
     from nbagent.tools.functions import tool
@@ -97,3 +100,8 @@ def __dir__() -> list[str]:
 def load_ipython_extension(ipython: Any) -> None:
     """`%load_ext nbagent`: register `%agent` and `%%agent`."""
     import_module("nbagent.notebook.magics").register(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """`%unload_ext nbagent`: take the magics and their completion back; runs and store stay."""
+    import_module("nbagent.notebook.magics").unregister(ipython)

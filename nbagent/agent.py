@@ -261,6 +261,11 @@ class Run:
             return (*self._live.history, *self.record.messages)
         return self._store.conversation(self.id)
 
+    @property
+    def given_tools(self) -> tuple[object, ...] | None:
+        """The functions that it was given by hand, as far as this handle knows them."""
+        return self._ask.tools if self._ask is not None else None
+
     def request_of(self, turn_id: str) -> ChatRequest:
         """What that turn sent, rebuilt.
 

@@ -35,13 +35,21 @@ INSIDE = {
         {"errors"},
         {"secrets", "canonical", "cancel"},
         {"chat"},
-        {"policy"},
+        {"policy", "trimming"},
         {"records"},
         {"events"},
         {"ports"},
     ],
-    "engine": [{"repeats"}, {"request"}, {"calls", "plan"}, {"turn"}, {"loop"}],
-    "session": [{"front", "composer", "clients", "stores"}, {"prepare"}, {"live"}],
+    "engine": [
+        {"repeats", "size"},
+        {"request"},
+        {"calls", "plan"},
+        {"room"},
+        {"turn"},
+        {"loop"},
+    ],
+    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
+    "session": [{"front", "composer", "clients", "stores"}, {"prepare"}, {"live"}, {"preview"}],
 }
 # A package and the one place (a module or a room) that imports it.
 HOMES = {

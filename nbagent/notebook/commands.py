@@ -6,24 +6,38 @@ the two is first used.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Any
+
+from IPython.core.display_functions import display
 
 from nbagent import agent as handles
 from nbagent import runtime, settings
 from nbagent.agent import Run
 from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
-from nbagent.notebook import doctor, kernel, listings, surface
+from nbagent.notebook import doctor, dry_run, kernel, listings, surface
+from nbagent.notebook.help_text import help_text
 from nbagent.notebook.magics import Interrupt
-from nbagent.notebook.options import MagicOptions, help_text, parse, split_command
+from nbagent.notebook.options import (
+    MagicOptions,
+    continued,
+    parse,
+    run_and_options,
+    split_command,
+    split_words,
+)
+from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
+from nbagent.session import preview
 from nbagent.session.live import at_work
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions
+
+_LAST_RUNS = 10
 
 
 class Commands:
@@ -65,6 +79,7 @@ class Commands:
             ) from error
 
     def _cell(self, line: str, cell: str) -> None:
+        line, cell = continued(line, cell)
         options = parse(line)
         if options.help:
             print(help_text())
@@ -72,17 +87,24 @@ class Commands:
         template = cell.removesuffix("\n")
         rendered = render(template, self._evaluate)
         child = options.continue_run is not None
+        parent_id = _parent(options.continue_run, options.session) if child else None
         ask = Ask(
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
             options=_run_options(options),
             kind="continue" if child else "start",
-            parent_id=_parent(options.continue_run, options.session) if child else None,
+            parent_id=parent_id,
+            tools=self._given_tools(parent_id, options),
+            dry_run=bool(options.dry_run),
         )
         self._finish(ask, options.into)
 
     def _finish(self, ask: Ask, into: str | None = None) -> None:
+        if ask.dry_run:
+            # Also the name given by --into keeps what it holds.
+            display(dry_run.bundle(preview.dry_run(ask)), raw=True)
+            return
         run = Run.started(ask)
         if into is not None:
             self._shell.user_ns[into] = run
@@ -94,6 +116,16 @@ class Commands:
             ) from None
         run.raise_for_error()
 
+    def _given_tools(self, run_id: str | None, options: MagicOptions) -> tuple[object, ...] | None:
+        """The functions that `agent.run(tools=[…])` was given: no name in the options says which.
+
+        They go on with the run, as in `run.resume()`, unless the line names others.
+        """
+        last = self._shell.user_ns.get("_run")
+        if options.tools is not None or not isinstance(last, Run) or last.id != run_id:
+            return None
+        return last.given_tools
+
     def _evaluate(self, expression: str) -> object:
         code = compile(expression, "<prompt>", "eval")
         return eval(code, self._shell.user_global_ns, self._shell.user_ns)
@@ -103,11 +135,13 @@ class Commands:
         alone: dict[str, Callable[[], None]] = {
             "tools": self._tools,
             "stop": self._stop,
+            "panel": panel,
             "doctor": self._doctor,
-            "help": self._help,
         }
         with_words: dict[str, Callable[[str], None]] = {
+            "help": self._help,
             "models": self._models,
+            "runs": self._runs,
             "show": self._show,
             "resume": self._resume,
             "config": self._config,
@@ -119,8 +153,8 @@ class Commands:
         else:
             alone[name]()
 
-    def _help(self) -> None:
-        print(help_text())
+    def _help(self, rest: str) -> None:
+        print(help_text(rest))
 
     def _tools(self) -> None:
         _say(listings.tools_text(self._shell.user_ns))
@@ -128,13 +162,29 @@ class Commands:
     def _models(self, rest: str) -> None:
         _say(listings.models_text(rest or None))
 
+    def _runs(self, rest: str) -> None:
+        if rest and not (rest.isascii() and rest.isdigit() and 0 < int(rest[:9]) < 10_000):
+            raise UsageError(f"%agent runs takes a number from 1 to 9999, not {rest!r}")
+        _say(listings.runs_text(int(rest or _LAST_RUNS)))
+
     def _show(self, rest: str) -> None:
-        run_id = _found(_one_run("show", rest))
-        surface.show_again(handles.open_run(run_id).record)
+        ref, _ = run_and_options("show", rest)
+        surface.show_again(handles.open_run(_found(ref)).record)
 
     def _resume(self, rest: str) -> None:
-        run_id = _found(_one_run("resume", rest))
-        self._finish(Ask(kind="resume", parent_id=run_id))
+        ref, options = run_and_options("resume", rest)
+        if options.help:
+            self._help("resume")
+            return
+        parent_id = _found(ref)
+        ask = Ask(
+            kind="resume",
+            parent_id=parent_id,
+            options=_run_options(options),
+            tools=self._given_tools(parent_id, options),
+            dry_run=bool(options.dry_run),
+        )
+        self._finish(ask, options.into)
 
     def _stop(self) -> None:
         runs = at_work()
@@ -180,6 +230,7 @@ def _run_options(options: MagicOptions) -> RunOptions:
         max_tokens=options.max_tokens,
         stop_sequences=options.stop_sequences,
         timeout_s=options.timeout_s,
+        trim=options.trim,
         session=options.session,
         name=options.name,
         tags=options.tags or (),
@@ -187,18 +238,6 @@ def _run_options(options: MagicOptions) -> RunOptions:
         quiet=bool(options.quiet),
         raw=bool(options.raw),
     )
-
-
-def _one_run(command: str, rest: str) -> str:
-    """The run that a command names; its name may have spaces, in quotes or not."""
-    if len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\"":
-        rest = rest[1:-1]
-    if rest.startswith("-") or " --" in rest:
-        raise UsageError(
-            f"%agent {command} takes a run and no options, not {rest!r}; with options write "
-            "nbagent.open_run('last').resume(max_turns=…)"
-        )
-    return rest or "last"
 
 
 def _found(ref: str, session: str | None = None) -> str:
@@ -237,18 +276,21 @@ def _parent(ref: str | None, session: str | None) -> str:
     while next_id is not None and not surface.was_shown_here(next_id):
         run = store.load(next_id)
         next_id = run.parent_id
-        if run.kind == "continue" and run.cell_id == here and next_id is not None:
+        mine = run.kind == "continue" and run.cell_id == here and _is_of_this_notebook(run)
+        if mine and next_id is not None:
             found = next_id
     return found
 
 
+def _is_of_this_notebook(run: RunRecord) -> bool:
+    """False when another notebook made it: a copied notebook has the same ids of cells."""
+    notebook = kernel.notebook()
+    return notebook is None or run.notebook is None or run.notebook == notebook
+
+
 def _assignments(rest: str) -> dict[str, Any]:
     changes: dict[str, Any] = {}
-    try:
-        words = shlex.split(rest)
-    except ValueError as error:
-        raise UsageError(f"%agent config: {error}; close the quote") from None
-    for word in words:
+    for word in split_words(rest):
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageError(

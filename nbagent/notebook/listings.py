@@ -10,9 +10,12 @@ from typing import Any
 from nbagent.contracts.chat import ModelInfo, ProviderConfig, ToolSpec
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.ports import ToolContext
+from nbagent.notebook.model_lists import remember_models
+from nbagent.notebook.visible import one_line, visible
 from nbagent.providers.base import Provider, find_provider, provider_names
 from nbagent.providers.choice import choose_model
 from nbagent.runtime import Courier, engine_loop
+from nbagent.session.stores import current_store
 from nbagent.settings import effective, origins
 from nbagent.tools.functions import FunctionHost
 
@@ -81,6 +84,7 @@ def _models_of(name: str, *, asked: bool) -> list[str]:
         return [f"{name}: {error}"]
     finally:
         future.cancel()
+    remember_models(name, (model.id for model in models))
     return [_model_line(name, model) for model in models] or [f"{name}: lists no models"]
 
 
@@ -104,6 +108,27 @@ def _model_line(provider: str, model: ModelInfo) -> str:
     facts = [f"{model.context_length:,} tokens"] if model.context_length else []
     facts += list(model.capabilities)
     return f"{provider}:{model.id}" + (f"  ({', '.join(facts)})" if facts else "")
+
+
+def runs_text(limit: int) -> str:
+    """The last runs, newest first: how to call each, how it ended, what it was asked."""
+    found = current_store().runs(limit=limit)
+    if not found:
+        return "no runs yet: run a cell with %%agent"
+    rows = [
+        (
+            run.run_id[:8],
+            one_line(visible(run.name or ""), 24),
+            run.started_at.astimezone().strftime("%d %b %H:%M"),
+            run.stop_reason or run.phase,
+            visible(run.model),
+            one_line(visible(run.prompt), 48),
+        )
+        for run in found
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    used = [i for i in range(6) if widths[i]]
+    return "\n".join("  ".join(f"{row[i]:<{widths[i]}}" for i in used).rstrip() for row in rows)
 
 
 def settings_text() -> str:

@@ -1,147 +1,42 @@
-"""The command lines of `%%agent` and `%agent`: which options and commands there are, as data.
+"""The lines of `%%agent` and `%agent`: turns one into a plain value, or says what is wrong.
 
-Turns a line into a plain value and says clearly what is wrong with it. What the options mean for
-a run belongs to the session; nothing here is looked up or started.
+Which options and commands there are stands in `option_table`. What the options mean for a run
+belongs to the session; nothing here is looked up or started.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any, Literal
 
 from nbagent.contracts.errors import UsageError
-
-Kind = Literal["text", "tools", "int", "float", "seconds", "name", "run", "flag"]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of `%%agent`."""
-
-    flags: tuple[str, ...]
-    dest: str
-    """The field of `MagicOptions` that it fills."""
-    kind: Kind = "text"
-    metavar: str = ""
-    help: str = ""
-    low: float | None = None
-    """Smallest value allowed."""
-    high: float | None = None
-    repeatable: bool = False
-    default: str | None = None
-    """What the option without its value stands for; None when the value must be there."""
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option(("-m", "--model"), "model", metavar="PROVIDER:MODEL", help="the model to ask"),
-    Option(
-        ("--base-url",),
-        "base_url",
-        metavar="URL",
-        help="the server to ask, instead of the provider's own",
-    ),
-    Option(("--system",), "system", metavar="TEXT", help="the system prompt"),
-    Option(
-        ("-t", "--tools"),
-        "tools",
-        "tools",
-        "A,B | none | all",
-        "the tools the model may use (default: the notebook's own)",
-    ),
-    Option(
-        ("--tool-choice",),
-        "tool_choice",
-        metavar="auto | none | required | TOOL",
-        help="whether the first answer must use a tool",
-    ),
-    Option(("--max-turns",), "max_turns", "int", "N", "pause after so many turns", low=1),
-    Option(("--temperature",), "temperature", "float", "0–2", "sampling temperature", 0, 2),
-    Option(("--top-p",), "top_p", "float", "0–1", "nucleus sampling", 0, 1),
-    Option(("--max-tokens",), "max_tokens", "int", "N", "most tokens of one answer", low=1),
-    Option(
-        ("--stop-seq",),
-        "stop_sequences",
-        metavar="TEXT",
-        help="end the answer before this text",
-        repeatable=True,
-    ),
-    Option(("--timeout",), "timeout_s", "seconds", "SECONDS", "longest time for one request"),
-    Option(
-        ("--session",),
-        "session",
-        metavar="NAME",
-        help="the run's session; with --continue: go on with its last run",
-    ),
-    Option(
-        ("-c", "--continue"),
-        "continue_run",
-        "run",
-        "[RUN]",
-        "go on with a run: its name or id; the last one without",
-        default="last",
-    ),
-    Option(("--into",), "into", "name", "NAME", "put the run into this variable"),
-    Option(("--name",), "name", metavar="TEXT", help="a name for the run"),
-    Option(("--tag",), "tags", metavar="TEXT", help="a tag for the run", repeatable=True),
-    Option(("--raw",), "raw", "flag", help="print the text of the answer, and no view"),
-    Option(("--no-stream",), "no_stream", "flag", help="ask for the answer in one piece"),
-    Option(("--quiet",), "quiet", "flag", help="show nothing but errors"),
-    Option(("-h", "--help"), "help", "flag", help="show this"),
+from nbagent.notebook.line_words import CURLY, Word, words_of
+from nbagent.notebook.option_table import (
+    BY_FLAG,
+    COMMANDS,
+    OPTIONS,
+    Command,
+    Kind,
+    MagicOptions,
+    Option,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MagicOptions:
-    """What stood on the line of `%%agent`. None = not given."""
-
-    model: str | None = None
-    base_url: str | None = None
-    system: str | None = None
-    tools: tuple[str, ...] | Literal["none", "all"] | None = None
-    tool_choice: str | None = None
-    max_turns: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    stop_sequences: tuple[str, ...] | None = None
-    timeout_s: float | None = None
-    session: str | None = None
-    continue_run: str | None = None
-    """`last` when `--continue` had no value."""
-    into: str | None = None
-    name: str | None = None
-    tags: tuple[str, ...] | None = None
-    raw: bool | None = None
-    no_stream: bool | None = None
-    quiet: bool | None = None
-    help: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command of `%agent`."""
-
-    name: str
-    argument: str
-    help: str
-
-
-COMMANDS: tuple[Command, ...] = (
-    Command("tools", "", "the tools that a model would be given here"),
-    Command("models", "[PROVIDER]", "the models that can be asked"),
-    Command("show", "RUN", "show a run again: its name, the start of its id, or last"),
-    Command("resume", "[RUN]", "go on with a run that stopped, failed or paused"),
-    Command("stop", "", "stop the run that is at work"),
-    Command("config", "[NAME=VALUE …]", "see or set defaults for this notebook"),
-    Command("doctor", "", "what was found: versions, kernel, keys, store"),
-    Command("help", "", "the options and commands"),
-)
+__all__ = [
+    "COMMANDS",
+    "OPTIONS",
+    "Command",
+    "MagicOptions",
+    "Option",
+    "continued",
+    "parse",
+    "run_and_options",
+    "split_command",
+    "split_words",
+]
 
 
 def parse(line: str) -> MagicOptions:
@@ -150,28 +45,19 @@ def parse(line: str) -> MagicOptions:
     Raises:
         UsageError: the line cannot be read as written; the message names the option and the value.
     """
-    words = _split(line)
-    found: dict[str, Any] = {}
-    position = 0
-    option: Option | None = None
-    while position < len(words):
-        word = words[position]
-        if not _is_option(word):
-            raise UsageError(_stray(word, words[position - 1], option))
-        position += 1
-        flag, equals, attached = word.partition("=")
-        option = _BY_FLAG.get(flag)
-        if option is None:
-            raise UsageError(_unknown_option(flag))
-        if option.dest in found and not option.repeatable:
-            raise UsageError(f"{flag} stands on the line twice; keep one of them.")
-        value, taken = _value(option, flag, attached if equals else None, words[position:])
-        position += taken
-        if option.repeatable:
-            found[option.dest] = (*found.get(option.dest, ()), value)
-        else:
-            found[option.dest] = value
-    return MagicOptions(**found)
+    words = words_of(line)
+    if words and not _looks_like_option(words[0].text):
+        # Said first: a prompt on this line may well hold an apostrophe.
+        raise UsageError(_stray(line[words[0].start :].split()[0], "", None))
+    return _options(_checked(words, line))
+
+
+def continued(line: str, cell: str) -> tuple[str, str]:
+    """The line of `%%agent` and the prompt, where a backslash lets the options go on below."""
+    while line.endswith("\\") and not line.endswith("\\\\") and cell.strip():
+        following, _, cell = cell.partition("\n")
+        line = f"{line[:-1]} {following.rstrip()}"
+    return line, cell
 
 
 def split_command(line: str) -> tuple[str, str]:
@@ -182,13 +68,13 @@ def split_command(line: str) -> tuple[str, str]:
     Raises:
         UsageError: there is no such command; the message names the nearest one.
     """
-    word, _, rest = line.strip().partition(" ")
+    word, rest = [*line.strip().split(maxsplit=1), "", ""][:2]
     if word in ("", "-h", "--help"):
         return "help", rest.strip()
     names = [command.name for command in COMMANDS]
     if word in names:
         return word, rest.strip()
-    if word.startswith("-"):
+    if word.startswith("-") or _meant(word) is not None:
         raise UsageError(
             f"%agent takes a command ({', '.join(names)}), not the option {word!r};"
             " options stand after %%agent, with the prompt on the next line."
@@ -201,67 +87,102 @@ def split_command(line: str) -> tuple[str, str]:
     )
 
 
-def help_text() -> str:
-    """The options and commands with examples, as plain text."""
-    options = [(_usage(option), option.help) for option in OPTIONS]
-    commands = [(f"{c.name} {c.argument}".rstrip(), c.help) for c in COMMANDS]
-    return "\n".join(
-        [
-            "%%agent [options]          ask a model; the prompt stands on the next lines",
-            "",
-            *_table(options),
-            "",
-            "In the prompt, {{ expression }} is evaluated in the notebook; for two literal braces",
-            "write {{ '{{' }}. Quote values with spaces: --system 'Be brief.' A backslash outside",
-            r"quotes hides the next character, so quote Windows paths: --system 'C:\notes'.",
-            "A value that starts with a dash is attached: --system=-x",
-            "",
-            "%agent COMMAND",
-            "",
-            *_table(commands),
-            "",
-            "Examples",
-            "  %%agent --model offline:demo --tools population --into first",
-            "  %%agent --continue --max-turns 5",
-            "  %%agent -m openai:gpt-5.4 --base-url http://localhost:8000/v1 --temperature 0",
-            "  %agent show last",
-        ]
-    )
+def run_and_options(name: str, rest: str) -> tuple[str, MagicOptions]:
+    """The run that a command names (`last` when it names none), and the options behind it.
+
+    A name may have spaces, in quotes or not.
+
+    Raises:
+        UsageError: the rest cannot be read, or the command does not take an option.
+    """
+    command = next(command for command in COMMANDS if command.name == name)
+    words = _checked(words_of(rest), rest)
+    at = next((i for i, word in enumerate(words) if _looks_like_option(word.text)), len(words))
+    options = _options(words[at:], command) if at < len(words) else MagicOptions()
+    named = words[:at]
+    ref = named[0].text if len(named) == 1 else " ".join(word.text for word in named)
+    return ref.strip() or "last", options
 
 
-_BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
+def split_words(line: str) -> list[str]:
+    """The words of a line without their quotes. Raises UsageError for one that is not whole."""
+    return [word.text for word in _checked(words_of(line), line)]
+
+
+def _options(words: Sequence[Word], command: Command | None = None) -> MagicOptions:
+    texts = [word.text for word in words]
+    found: dict[str, Any] = {}
+    position = 0
+    option: Option | None = None
+    while position < len(texts):
+        word = texts[position]
+        if not _is_option(word):
+            raise UsageError(_stray(word, texts[position - 1] if position else "", option))
+        position += 1
+        flag, equals, attached = word.partition("=")
+        option = BY_FLAG.get(flag)
+        if option is None:
+            raise UsageError(_unknown_option(flag, command))
+        if command is not None and option.dest not in command.options:
+            raise UsageError(_not_taken(flag, command))
+        if option.dest in found and not option.repeatable:
+            raise UsageError(f"{flag} stands on the line twice; keep one of them.")
+        value, taken = _value(option, flag, attached if equals else None, texts[position:])
+        position += taken
+        if option.repeatable:
+            found[option.dest] = (*found.get(option.dest, ()), value)
+        else:
+            found[option.dest] = value
+    return MagicOptions(**found)
+
+
 _LOOKS_LIKE_OPTION = re.compile(r"--?[A-Za-z]\S*\Z")
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
+_DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
+_LEADING_DASHES = re.compile(f"[-{_DASHES}]+")
 
 
-def _split(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as error:
-        if "quotation" in str(error):
-            quote = _open_quote(line)
+def _checked(words: list[Word], line: str) -> list[Word]:
+    """The words, when each of them is whole and says what it seems to say."""
+    for word in words:
+        typed = line[word.start : word.end]
+        if word.open_quote:
             raise UsageError(
-                f"the quote {quote} is not closed in {line.strip()!r}; close it, or for an"
-                " apostrophe put the whole value in double quotes."
-            ) from error
-        raise UsageError(
-            f"the line {line.strip()!r} ends in a backslash; remove it, or put the value in quotes."
-        ) from error
+                f"the quote {word.open_quote} is not closed in {line.strip()!r}; close it, or for"
+                " an apostrophe put the whole value in double quotes."
+            )
+        if word.dangling:
+            raise UsageError(
+                f"the line {line.strip()!r} ends in a backslash; remove it, or put the value in"
+                " quotes."
+            )
+        if word.hidden:
+            raise UsageError(
+                f"the backslash in {typed!r} would hide its next character {word.hidden!r};"
+                f" put a value with backslashes in quotes: '{typed}'"
+            )
+        for start in (typed[:1], typed.partition("=")[2][:1]):
+            if start and start in CURLY:
+                raise UsageError(
+                    f"{start} is a typographic quote; type \" or ' around a value with spaces."
+                )
+    return words
 
 
-def _open_quote(line: str) -> str:
-    """The quote that shlex found open: a line is whole again once that one is added."""
-    for quote in "'\"":
-        try:
-            shlex.split(line + quote)
-        except ValueError:
-            continue
-        return quote
-    return "'"
+def _looks_like_option(word: str) -> bool:
+    return _is_option(word) or _meant(word) is not None
 
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and bool(_LOOKS_LIKE_OPTION.match(word.partition("=")[0]))
+
+
+def _meant(word: str) -> str | None:
+    """The option that a word with a typographic dash was meant to be."""
+    dashes = _LEADING_DASHES.match(word)
+    if dashes is None or dashes[0].isascii():
+        return None
+    name = word[dashes.end() :].partition("=")[0]
+    return next((flag for flag in (f"--{name}", f"-{name}") if flag in BY_FLAG), None)
 
 
 def _value(
@@ -274,6 +195,8 @@ def _value(
         return True, 0
     if attached is not None:
         return _converted(option, flag, attached), 0
+    if following and _meant(following[0]) is not None:
+        raise UsageError(_stray(following[0], flag, None))
     optional = option.default is not None
     if following and not (following[0].startswith("-") if optional else _is_option(following[0])):
         return _converted(option, flag, following[0]), 1
@@ -297,6 +220,14 @@ def _text(option: Option, flag: str, text: str) -> str:
 
 
 def _run(option: Option, flag: str, text: str) -> str:
+    return text
+
+
+def _choice(option: Option, flag: str, text: str) -> str:
+    if text not in option.choices:
+        near = get_close_matches(text, option.choices, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise UsageError(f"{flag} is {text!r}, expected {' or '.join(option.choices)}{hint}")
     return text
 
 
@@ -371,6 +302,7 @@ def _tools(option: Option, flag: str, text: str) -> tuple[str, ...] | Literal["n
 
 _CONVERT: dict[Kind, Callable[[Option, str, str], Any]] = {
     "text": _text,
+    "choice": _choice,
     "tools": _tools,
     "int": _int,
     "float": _float,
@@ -381,8 +313,10 @@ _CONVERT: dict[Kind, Callable[[Option, str, str], Any]] = {
 
 
 def _stray(word: str, before: str, option: Option | None) -> str:
-    if word[0] in _DASHES:
-        return f"{word!r} begins with a typographic dash; type it with '-'."
+    dashes = _LEADING_DASHES.match(word)
+    if dashes is not None and not dashes[0].isascii():
+        meant = _meant(word)
+        return f"{word!r} begins with a typographic dash; type {meant or 'it with -'}."
     if option is not None and option.kind == "tools":
         return (
             f"{word!r} stands alone after the list of tools; the list is one word without spaces:"
@@ -394,31 +328,30 @@ def _stray(word: str, before: str, option: Option | None) -> str:
     )
 
 
-def _unknown_option(flag: str) -> str:
+def _unknown_option(flag: str, command: Command | None) -> str:
     short = flag[:2]
-    if not flag.startswith("--") and short in _BY_FLAG and len(flag) > 2:
+    if not flag.startswith("--") and short in BY_FLAG and len(flag) > 2:
         return (
             f"unknown option {flag!r}; the nearest is {short!r}."
             f" Its value stands apart: {short} {flag[2:]}"
         )
+    known = BY_FLAG if command is None or not command.options else _flags(command.options)
     return (
-        f"unknown option {flag!r}; the nearest is {_nearest(flag, list(_BY_FLAG))!r}."
+        f"unknown option {flag!r}; the nearest is {_nearest(flag, known)!r}."
         " All of them: %agent help"
     )
 
 
-def _nearest(word: str, known: list[str]) -> str:
-    return get_close_matches(word.replace("_", "-"), known, 1, 0.0)[0]
+def _not_taken(flag: str, command: Command) -> str:
+    if not command.options:
+        return f"%agent {command.name} takes a run and no options; remove {flag}."
+    taken = ", ".join(o.flags[-1] for o in OPTIONS if o.dest in command.options)
+    return f"%agent {command.name} does not take {flag}; it takes {taken}."
 
 
-def _usage(option: Option) -> str:
-    return f"{', '.join(option.flags)} {option.metavar}".rstrip()
+def _flags(dests: Collection[str]) -> list[str]:
+    return [flag for flag, option in BY_FLAG.items() if option.dest in dests]
 
 
-def _table(rows: list[tuple[str, str]]) -> Iterator[str]:
-    width = min(max(len(left) for left, _ in rows), 24)
-    for left, right in rows:
-        if len(left) > width:
-            yield f"  {left}"
-            left = ""
-        yield f"  {left:<{width}}  {right}"
+def _nearest(word: str, known: Collection[str]) -> str:
+    return get_close_matches(word.replace("_", "-"), list(known), 1, 0.0)[0]

@@ -53,30 +53,41 @@ def choose_model(environ: Mapping[str, str], base_url: str | None = None) -> Cho
     return Choice(OFFLINE, None, "no key and no local server was found")
 
 
-_seen: dict[str, tuple[float, str | None]] = {}
+_seen: dict[str, tuple[float, tuple[str, ...]]] = {}
 
 
 def first_model(base_url: str) -> str | None:
     """The first model that a server on loopback lists; None for other hosts or no answer."""
+    return next(iter(local_models(base_url)), None)
+
+
+def local_models(base_url: str) -> tuple[str, ...]:
+    """The models that a server on loopback lists; none for other hosts or no answer."""
     parts = urlsplit(base_url)
     if parts.hostname not in ("localhost", "127.0.0.1", "::1") or parts.scheme != "http":
-        return None
+        return ()
     known = _seen.get(base_url)
     if known and time.monotonic() - known[0] < _REMEMBER_S:
         return known[1]
-    model = _ask_models(parts.hostname, parts.port or 80, parts.path.rstrip("/") + "/models")
-    _seen[base_url] = (time.monotonic(), model)
-    return model
+    models = _ask_models(parts.hostname, parts.port or 80, parts.path.rstrip("/") + "/models")
+    _seen[base_url] = (time.monotonic(), models)
+    return models
 
 
-def _ask_models(host: str, port: int, path: str) -> str | None:
+def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> tuple[str, ...]:
+    """Where a server of this machine may be: the one that is set, and Ollama's."""
+    named = base_url or environ.get("LLM_BASE_URL", "").strip()
+    return tuple(url for url in (named, _ollama_url(environ)) if url)
+
+
+def _ask_models(host: str, port: int, path: str) -> tuple[str, ...]:
     connection = http.client.HTTPConnection(host, port, timeout=_PROBE_S)
     try:
         connection.request("GET", path)
         body = load_json(connection.getresponse().read(1_000_000))
-        return str(body["data"][0]["id"])
+        return tuple(str(model["id"]) for model in body["data"])
     except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
-        return None
+        return ()
     finally:
         connection.close()
 

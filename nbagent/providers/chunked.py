@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from nbagent.contracts.errors import ModelError
-
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LONGEST_LINE = 8 * 1024
+_LONGEST_TRAILER = 64 * 1024
 
 
 class ChunkDecoder:
@@ -21,21 +20,20 @@ class ChunkDecoder:
     def __init__(self) -> None:
         self.done = False
         """The last chunk and its trailer were read."""
+        self.broken = False
+        """The encoding is wrong: nothing more can be read."""
         self.surplus = False
         """Bytes came after the end: the connection cannot be used again."""
         self._left = 0
+        self._trailer_bytes = 0
         self._line = bytearray()
         self._expects: Literal["size", "end of chunk", "trailer"] = "size"
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the body that these bytes hold.
-
-        Raises:
-            ModelError: the encoding is broken.
-        """
+        """The part of the body that these bytes hold; `broken` says when it ends too early."""
         parts: list[bytes] = []
         at, size = 0, len(data)
-        while at < size and not self.done:
+        while at < size and not self.done and not self.broken:
             if self._left:
                 part = data[at : at + self._left]
                 parts.append(part)
@@ -45,8 +43,7 @@ class ChunkDecoder:
             end = data.find(b"\n", at)
             if end < 0:
                 self._line += data[at:]
-                if len(self._line) > _LONGEST_LINE:
-                    raise _broken()
+                self.broken = len(self._line) > _LONGEST_LINE
                 return b"".join(parts)
             line = data[at:end]
             if self._line:
@@ -61,16 +58,15 @@ class ChunkDecoder:
         if self._expects == "size":
             number = line.partition(b";")[0].strip()
             if not _SIZE.fullmatch(number):
-                raise _broken()
+                self.broken = True
+                return
             self._left = int(number, 16)
             self._expects = "end of chunk" if self._left else "trailer"
         elif self._expects == "end of chunk":
-            if line:
-                raise _broken()
+            self.broken = bool(line)
             self._expects = "size"
         elif not line:
             self.done = True
-
-
-def _broken() -> ModelError:
-    return ModelError("the server's chunked answer is broken; try again.", code="LLM_HTTP_ERROR")
+        else:
+            self._trailer_bytes += len(line)
+            self.broken = self._trailer_bytes > _LONGEST_TRAILER

@@ -6,6 +6,7 @@ and the errors that their clients handle.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -13,7 +14,8 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
 from nbagent.contracts.secrets import redact, redact_cut
-from nbagent.providers.retry import retry_after_s
+from nbagent.providers.overflow import OVERFLOW_CODES, OVERFLOW_TEXT, overflow_sizes
+from nbagent.providers.retry import LONGEST_WAIT_S, retry_after_s
 
 _RETRIED = frozenset({408, 409, 498, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _QUOTA_CODES = frozenset(
@@ -29,13 +31,8 @@ _QUOTA_CODES = frozenset(
     }
 )
 _QUOTA_TEXT = re.compile(r"credit balance is too low|spend limit", re.I)
-_OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_OVERFLOW_TEXT = re.compile(
-    r"maximum context length|reduce the length of the messages|prompt is too long"
-    r"|input token count.{0,40}exceeds|number of tokens allowed"
-    r"|exceeds? the available context size",
-    re.I | re.S,
-)
+_NEVER_RETRIED = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
+"""Whatever `x-should-retry` says."""
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
 _STATUS_OF_TYPE = {
     "rate_limit_exceeded": 429,
@@ -58,6 +55,7 @@ _STATUS_OF_TYPE = {
 }
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
+_LONGEST_FAILED = 20_000
 _READ_FOR_START = 4_096
 """Bytes; far less of them is shown, but a key in them is only known as a whole."""
 
@@ -74,13 +72,7 @@ def response_error(
     fault = error_fields(body)
     if not fault.get("message"):
         fault["message"] = _first_line(text)
-    error = _classified(status, fault, headers)
-    if status == 404:
-        error.message += f" (asked {url}; check the model's name and the base URL)"
-    elif error.code == "LLM_AUTH_FAILED":
-        error.message += " Check the key."
-    error.args = (error.message,)
-    return error
+    return _classified(status, fault, headers, url)
 
 
 def stream_error(body: Any) -> ModelError:
@@ -89,7 +81,7 @@ def stream_error(body: Any) -> ModelError:
     code = fault.get("code")
     status = code if isinstance(code, int) and 400 <= code < 600 else None
     for key in ("code", "type", "status"):
-        status = status or _STATUS_OF_TYPE.get(str(fault.get(key) or "").lower())
+        status = status or _STATUS_OF_TYPE.get(_text(fault.get(key) or "").lower())
     if status is None and _BUSY_TEXT.search(_all_text(fault)):
         status = 529
     return _classified(status, fault, {})
@@ -110,8 +102,17 @@ def error_fields(body: Any) -> dict[str, Any]:
     detail = outer.get("detail")
     if detail is not None:
         # FastAPI: a text, or a list that names each refused field.
-        return {"message": detail if isinstance(detail, str) else str(cast("object", detail))}
+        return {"message": detail if isinstance(detail, str) else _text(detail)}
     return dict(outer)
+
+
+def said_in(error: ModelError) -> str:
+    """The provider's own words in the message of an error that was made here."""
+    said = error.message.partition("): ")[2] or error.message
+    said = said.partition(" Asked was ")[0]
+    for advice in ("Try again later.", *_ADVICE.values()):
+        said = said.removesuffix(f" {advice}")
+    return said
 
 
 def start_of(data: bytes | bytearray) -> str:
@@ -128,27 +129,32 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def _classified(
-    status: int | None, fault: dict[str, Any], headers: Mapping[str, str]
+    status: int | None, fault: dict[str, Any], headers: Mapping[str, str], url: str = ""
 ) -> ModelError:
     code, retryable = _code_of(status, fault)
     forced = headers.get("x-should-retry", "").lower()
-    if forced in ("true", "false") and code not in ("LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW"):
+    if forced in ("true", "false") and code not in _NEVER_RETRIED:
         retryable = forced == "true"
-    said = _said(fault)
-    label = f"HTTP {status}" if status else "error object in the answer"
+    wait_s = retry_after_s(headers)
+    if wait_s is None:
+        wait_s = _delay_in(fault)
     kept = {
-        key: redact(str(fault[key]))[:200]
+        key: redact(_text(fault[key]))[:200]
         for key in ("type", "code", "param", "status")
         if fault.get(key) is not None
     }
     if status:
         kept["http_status"] = str(status)
+    if _is_moderated(status, fault):
+        # OpenRouter's moderation: the end of a turn, as Azure's filter is.
+        kept["code"] = "content_filter"
+    sizes = overflow_sizes(fault) if code == "LLM_CONTEXT_OVERFLOW" else {}
     return ModelError(
-        f"{_HEADLINE[code]} ({label}){': ' + said if said else '.'}",
+        _sentences(code, status, fault, url, wait_s),
         code=code,
-        details=dict(kept),
+        details={**kept, **sizes, **_kept_for_adapters(fault)},
         status=status,
-        retry_after_s=retry_after_s(headers),
+        retry_after_s=wait_s,
         request_id=request_id_of(headers),
         retryable=retryable,
     )
@@ -164,13 +170,44 @@ _HEADLINE: dict[ModelCode, str] = {
     "LLM_BAD_RESPONSE": "the provider reported an error",
     "UNKNOWN": "the provider failed",
 }
+_ADVICE: dict[ModelCode, str] = {
+    "LLM_AUTH_FAILED": "Check the key.",
+    "LLM_TIMEOUT": "Try again.",
+    "LLM_RATE_LIMITED": "Try again later.",
+    "LLM_QUOTA_EXCEEDED": "Look at the account's billing, or choose another model.",
+    "LLM_CONTEXT_OVERFLOW": "Shorten the conversation, or choose a model that takes more.",
+    "LLM_HTTP_ERROR": "Correct the request.",
+    "LLM_BAD_RESPONSE": "Try again.",
+    "UNKNOWN": "Try again.",
+}
+
+
+def _sentences(
+    code: ModelCode, status: int | None, fault: dict[str, Any], url: str, wait_s: float | None
+) -> str:
+    """What happened, in the provider's words too, and what to do about it."""
+    said = _said(fault)
+    label = f"HTTP {status}" if status else "error object in the answer"
+    broken = code == "LLM_HTTP_ERROR" and status is not None and status >= 500
+    headline = "the provider failed" if broken else _HEADLINE[code]
+    pieces = [f"{headline} ({label}){': ' + said if said else ''}"]
+    if not pieces[0].endswith((".", "!", "?", "…")):
+        pieces[0] += "."
+    if wait_s is not None and wait_s > LONGEST_WAIT_S:
+        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
+        pieces.append(f"It asks to wait {asked}, which is longer than is waited here.")
+    if status == 404:
+        pieces.append(f"Asked was {url}; check the model's name and the base URL.")
+    else:
+        pieces.append("Try again later." if broken else _ADVICE[code])
+    return " ".join(pieces)
 
 
 def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool]:
     """Code and whether a retry may help; the special cases come before the status."""
-    kinds = {str(fault.get(key) or "").lower() for key in ("code", "type", "status")}
+    kinds = {_text(fault.get(key) or "").lower() for key in ("code", "type", "status")}
     text = _all_text(fault)
-    if kinds & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text):
+    if kinds & OVERFLOW_CODES or OVERFLOW_TEXT.search(text):
         return "LLM_CONTEXT_OVERFLOW", False
     if kinds & _QUOTA_CODES or status == 402 or _QUOTA_TEXT.search(text) or _daily(fault):
         return "LLM_QUOTA_EXCEEDED", False
@@ -185,23 +222,63 @@ def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool
     return "LLM_HTTP_ERROR", status in _RETRIED or status >= 500
 
 
+def _kept_for_adapters(fault: dict[str, Any]) -> dict[str, Any]:
+    """Groq's refusal of a call that it could not read has the call in it."""
+    failed = fault.get("failed_generation")
+    if not isinstance(failed, str):
+        return {}
+    return {"failed_generation": redact_cut(failed)[:_LONGEST_FAILED]}
+
+
 def _daily(fault: dict[str, Any]) -> bool:
-    return "QuotaFailure" in str(fault.get("details")) and "PerDay" in str(fault.get("details"))
+    details = _text(fault.get("details"))
+    return "QuotaFailure" in details and "PerDay" in details
+
+
+def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
+    metadata = json_object(fault.get("metadata")) or {}
+    return status == 403 and bool(metadata.get("reasons") or metadata.get("flagged_input"))
+
+
+def _delay_in(fault: dict[str, Any]) -> float | None:
+    """Gemini has no header; it writes `retryDelay: "14s"` into the details."""
+    details = fault.get("details")
+    for item in cast("list[Any]", details) if isinstance(details, list) else ():
+        found = re.fullmatch(
+            r"(\d{1,9}(?:\.\d{1,9})?)s", _text((json_object(item) or {}).get("retryDelay"))
+        )
+        if found:
+            return float(found[1])
+    return None
 
 
 def _all_text(fault: dict[str, Any]) -> str:
-    return " ".join(str(fault.get(key) or "") for key in ("message", "type", "code", "details"))
+    return " ".join(_text(fault.get(key) or "") for key in ("message", "type", "code", "details"))
+
+
+def _text(value: Any) -> str:
+    """Any JSON value as text; what is nested too deeply for that is left out."""
+    try:
+        return value if isinstance(value, str) else str(value)
+    except (RecursionError, ValueError):
+        return "…"
 
 
 def _said(fault: dict[str, Any]) -> str:
     message = fault.get("message")
     if not isinstance(message, str):
-        message = str(message) if message else str(fault.get("type") or fault.get("code") or "")
-    text = " ".join(redact_cut(message).split())
-    return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + " …"
+        message = _text(message or fault.get("type") or fault.get("code") or "")
+    return _shown(message)
 
 
 def _first_line(text: str) -> str:
     if text.lstrip().startswith("<"):
         return "the server answered with a web page"
-    return redact_cut(text.strip())[:_LONGEST_TEXT]
+    return _shown(text)
+
+
+def _shown(text: str) -> str:
+    """One line of a server's text, without keys and without characters that act."""
+    line = " ".join(redact_cut(text).split())
+    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: 2 * _LONGEST_TEXT])
+    return line if len(line) <= _LONGEST_TEXT else line[:_LONGEST_TEXT] + " …"

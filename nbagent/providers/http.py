@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
 
 import httpcore2
 
@@ -26,21 +24,28 @@ from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
-from nbagent.providers.base import is_loopback
+from nbagent.providers.address import Address, Route
 from nbagent.providers.chunked import ChunkDecoder
 from nbagent.providers.failures import request_id_of, response_error
+from nbagent.providers.inflating import inflater
 from nbagent.providers.sockets import AsyncioBackend, Patience, SocketStream, WaitedTooLong
 
 CONNECT_TIMEOUT_S = 5.0
 BETWEEN_BYTES_S = 300.0
 """Longest silence while an answer streams; comments and pings count as life."""
-MAX_BODY_BYTES = 32 * 1024 * 1024
-"""Of one answer, both as it is sent and after inflating."""
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Of one whole answer, both as it is sent and after inflating."""
+MAX_STREAM_BYTES = 64 * 1024 * 1024
+"""Of one event stream: 128,000 tokens, each wrapped in 350 bytes, are 43 MB."""
+_MOST_FRAMING = 4
+"""A chunked answer may be this many times as long as what is in it."""
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_S = 60.0
-_INFLATE_STEP = 64 * 1024
+_STALE_CONNECTIONS = 3
+"""So many dead ones are passed over at once; a server that resets everything is left alone."""
+_BROKEN = (ConnectionResetError, BrokenPipeError, httpcore2.RemoteProtocolError)
 _SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"})
 
 
@@ -56,7 +61,7 @@ class HttpClient:
         key_prefix: str = "Bearer ",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.address = _Address(base_url)
+        self.address = Address(base_url)
         self._key = key
         self._key_header = key_header.encode()
         self._key_prefix = key_prefix
@@ -87,16 +92,24 @@ class HttpClient:
             ModelError: anything went wrong, or the status is not 2xx.
         """
         patience = Patience(between_bytes_s, deadline)
-        try:
-            request = self._request(method, path, body, patience)
-            response = await self._pool().handle_async_request(request)
-        except Exception as error:
-            fault = self._fault(error)
-        else:
-            answer = Answer(response, patience, self)
-            if 200 <= response.status < 300:
-                return answer
-            fault = await self._refused(answer, path)
+        spare = _STALE_CONNECTIONS
+        while True:
+            try:
+                request = self._request(method, path, body, patience)
+                response = await self._pool().handle_async_request(request)
+            except Exception as error:
+                if patience.was_stale and isinstance(error, _BROKEN) and spare > 0:
+                    # The server had closed an idle connection: that is no answer to anything.
+                    spare -= 1
+                    patience.forget()
+                    continue
+                fault = _as_model_error(error, self.address.server)
+            else:
+                answer = Answer(response, patience, self)
+                if 200 <= response.status < 300:
+                    return answer
+                fault = await self._refused(answer, path)
+            break
         # Raised here, not in the handler: no context keeps the library's objects alive.
         raise fault
 
@@ -114,7 +127,7 @@ class HttpClient:
             raise WaitedTooLong("deadline")
         url = self._targets.get(path)
         if url is None:
-            url = self._targets[path] = self.address.url(path)
+            url = self._targets[path] = _url_of(self.address, path)
         headers = list(self._headers)
         if body is not None:
             headers.append((b"Content-Type", b"application/json"))
@@ -130,7 +143,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         if self._shared is None or self._shared.loop is not loop:
             self._shared = _LoopPools.acquire(loop)
-        return self._shared.pool(self.address)
+        return self._shared.pool(self.address.route())
 
     async def _refused(self, answer: Answer, path: str) -> ModelError:
         """The error of a response that is no success; the connection is given back."""
@@ -152,9 +165,6 @@ class HttpClient:
             body = None
         return response_error(answer.status, answer.headers, body, url=shown, text=text)
 
-    def _fault(self, error: Exception) -> ModelError:
-        return _as_model_error(error, self.address.server)
-
 
 class Answer:
     """A 2xx response whose body has still to be read. Close it in any case."""
@@ -163,38 +173,39 @@ class Answer:
         self, response: httpcore2.Response, patience: Patience, client: HttpClient
     ) -> None:
         self.status = response.status
-        self.headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1")
-            for name, value in response.headers
-        }
+        self.headers = _joined(response.headers)
         self.request_id = request_id_of(self.headers)
         self._response = response
         self._patience = patience
+        self._deadline = patience.deadline
         self._server = client.address.server
 
-    async def pieces(self) -> AsyncGenerator[bytes]:
+    async def pieces(self, limit: int = MAX_BODY_BYTES) -> AsyncGenerator[bytes]:
         """The body as it arrives, decoded.
 
         Raises:
-            ModelError: it broke off, came too slowly, or is larger than the cap.
+            ModelError: it broke off, came too slowly, or is larger than `limit`.
         """
         fault: ModelError | None = None
         try:
-            inflate = _inflater(self.headers.get("content-encoding", ""))
+            inflate = inflater(self.headers.get("content-encoding", ""))
             total = inflated = 0
-            async with aclosing(self._raw_pieces()) as raw:
+            async with aclosing(self._raw_pieces(limit)) as raw:
                 async for piece in raw:
                     total += len(piece)
-                    if total > MAX_BODY_BYTES:
-                        raise _too_large()
+                    if total > limit:
+                        raise _too_large(limit)
                     if inflate is None:
                         yield piece
                         continue
                     for part in inflate.feed(piece):
                         inflated += len(part)
-                        if inflated > MAX_BODY_BYTES:
-                            raise _too_large()
+                        if inflated > limit:
+                            raise _too_large(limit)
                         yield part
+                        # A few bytes may hold a gigabyte: neither the loop nor the deadline waits.
+                        await asyncio.sleep(0)
+                        self._patience.check(asyncio.get_running_loop().time())
         except ModelError:
             raise
         except Exception as error:
@@ -202,26 +213,41 @@ class Answer:
         if fault is not None:
             raise fault
 
-    def _raw_pieces(self) -> AsyncGenerator[bytes]:
+    def _raw_pieces(self, limit: int) -> AsyncGenerator[bytes]:
         stream = cast("Any", self._response).extensions.get("network_stream")
+        if not isinstance(stream, SocketStream):
+            return self._pooled_pieces()
+        length = self.headers.get("content-length", "")
         chunked = self.headers.get("transfer-encoding", "").strip().lower() == "chunked"
-        if chunked and isinstance(stream, SocketStream) and stream.body_is_next:
-            return self._chunked_pieces(stream)
+        if not stream.body_is_next or (chunked and length):
+            # What belongs to this answer cannot be told for sure: nothing follows it here.
+            stream.spoil()
+        elif length.isdecimal():
+            # Bytes beyond the length would be read as the answer to the next request.
+            stream.begin_body(int(length))
+        if chunked and stream.body_is_next:
+            return self._chunked_pieces(stream, limit * _MOST_FRAMING)
         return self._pooled_pieces()
 
     def _pooled_pieces(self) -> AsyncGenerator[bytes]:
         stream = cast("AsyncIterable[bytes]", self._response.stream)
         return cast("AsyncGenerator[bytes]", stream.__aiter__())
 
-    async def _chunked_pieces(self, stream: SocketStream) -> AsyncGenerator[bytes]:
+    async def _chunked_pieces(self, stream: SocketStream, limit: int) -> AsyncGenerator[bytes]:
         """A chunked body, read past the pool, which is then shown an empty one."""
         decoder = ChunkDecoder()
+        total = 0
         while not decoder.done:
             data = await stream.read_body(self._patience)
             if not data:
                 raise ConnectionResetError("the answer broke off")
+            total += len(data)
+            if total > limit:
+                raise _too_large(limit)
             if piece := decoder.feed(data):
                 yield piece
+            if decoder.broken:
+                raise _http_error("the server's chunked answer is broken; try again.")
         if decoder.surplus:
             return  # Never asked for: closing drops the connection, as the pool is not at the end.
         stream.put_back(b"0\r\n\r\n")
@@ -242,9 +268,9 @@ class Answer:
         return b"".join(parts)[:limit]
 
     def hurry(self, within_s: float) -> None:
-        """What is still to come must come within this time."""
+        """What is still to come must come within this time from now; the last word counts."""
         soon = asyncio.get_running_loop().time() + within_s
-        self._patience.deadline = min(self._patience.deadline, soon)
+        self._patience.deadline = min(self._deadline, soon)
 
     async def close(self) -> None:
         """Give the connection back if the body was read to its end; drop it otherwise."""
@@ -257,8 +283,8 @@ class _LoopPools:
 
     loop: asyncio.AbstractEventLoop
     users: int = 0
-    pools: dict[str | None, httpcore2.AsyncConnectionPool] = field(
-        default_factory=dict[str | None, httpcore2.AsyncConnectionPool]
+    pools: dict[Route, httpcore2.AsyncConnectionPool] = field(
+        default_factory=dict[Route, httpcore2.AsyncConnectionPool]
     )
 
     @staticmethod
@@ -280,13 +306,12 @@ class _LoopPools:
         # Closed sockets are let go in the loop's next round.
         await asyncio.sleep(0)
 
-    def pool(self, address: _Address) -> httpcore2.AsyncConnectionPool:
-        slot = address.pool_slot
-        pool = self.pools.get(slot)
+    def pool(self, route: Route) -> httpcore2.AsyncConnectionPool:
+        pool = self.pools.get(route)
         if pool is None:
-            pool = self.pools[slot] = httpcore2.AsyncConnectionPool(
-                ssl_context=_tls() if slot != "plain" else None,
-                proxy=address.proxy(),
+            pool = self.pools[route] = httpcore2.AsyncConnectionPool(
+                ssl_context=_tls(*route.certificates) if route.certificates else None,
+                proxy=_proxy_of(route),
                 max_connections=_MAX_CONNECTIONS,
                 max_keepalive_connections=_MAX_CONNECTIONS // 4,
                 keepalive_expiry=_KEEP_ALIVE_S,
@@ -298,70 +323,44 @@ class _LoopPools:
 _loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
 
 
-class _Address:
-    """A base URL, parsed once."""
+def _url_of(address: Address, path: str) -> httpcore2.URL:
+    return httpcore2.URL(
+        scheme=address.scheme, host=address.host, port=address.port, target=address.target(path)
+    )
 
-    def __init__(self, base_url: str) -> None:
-        try:
-            parts = urlsplit(base_url)
-            port = parts.port
-        except ValueError:
-            raise UsageError(f"the base URL {base_url!r} cannot be read; check it.") from None
-        if parts.username or parts.password:
-            raise UsageError(
-                "the base URL holds a name or a password; give the key in LLM_API_KEY instead."
-            )
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                f"the base URL {base_url!r} is not one; write it as http://HOST:PORT/v1."
-            )
-        self.scheme = parts.scheme
-        self.host = parts.hostname.encode("idna").decode() if parts.hostname else ""
-        self.port = port
-        self._path = parts.path.rstrip("/")
-        self._query = f"?{parts.query}" if parts.query else ""
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        self.server = name if port is None else f"{name}:{port}"
-        self.shown = f"{self.scheme}://{self.server}{self._path}"
-        """The base URL without its query; safe to show."""
-        self._proxy_url = None if is_loopback(self.host) else _proxy_url(self.scheme, self.host)
-        self.pool_slot = self._proxy_url or ("plain" if self.scheme == "http" else "tls")
 
-    def url(self, path: str) -> httpcore2.URL:
-        target = (self._path + path + self._query).encode()
-        return httpcore2.URL(scheme=self.scheme, host=self.host, port=self.port, target=target)
-
-    def proxy(self) -> httpcore2.Proxy | None:
-        if self._proxy_url is None:
-            return None
-        parts = urlsplit(self._proxy_url)
-        auth = None
-        if parts.username:
-            register(unquote(parts.password or ""))
-            auth = (unquote(parts.username), unquote(parts.password or ""))
-        host = parts.hostname or ""
-        bare = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target="/")
-        return httpcore2.Proxy(bare, auth=auth)
+def _proxy_of(route: Route) -> httpcore2.Proxy | None:
+    proxy = route.proxy()
+    if proxy is None:
+        return None
+    url = httpcore2.URL(scheme=proxy.scheme, host=proxy.host, port=proxy.port, target="/")
+    return httpcore2.Proxy(url, auth=proxy.login)
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def _tls(certificate_file: str, certificate_folder: str) -> ssl.SSLContext:
     # 23 ms to build: one for the process, made when the first https request needs it.
-    return httpcore2.default_ssl_context()
+    # The two are named to tell contexts apart; the library reads the variables itself.
+    try:
+        return httpcore2.default_ssl_context()
+    except (OSError, ValueError) as error:
+        name = "SSL_CERT_FILE" if certificate_file else "SSL_CERT_DIR"
+        named = certificate_file or certificate_folder
+        raise _http_error(
+            f"no certificates can be read from {named!r} ({error}); correct {name}."
+        ) from None
 
 
-def _proxy_url(scheme: str, host: str) -> str | None:
-    # Imported late: only hosts that are not this machine need it.
-    from urllib.request import getproxies, proxy_bypass
-
-    proxies = getproxies()
-    found = proxies.get(scheme) or proxies.get("all")
-    if not found or proxy_bypass(host):
-        return None
-    return found if "://" in found else f"http://{found}"
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their name in lower case; what came twice is joined, as HTTP has it."""
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
 
 
-def _checked_headers(address: _Address, extra: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _checked_headers(address: Address, extra: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     headers = {
         "Host": address.server,
         "Accept": "application/json, text/event-stream",
@@ -389,41 +388,10 @@ def _header_of(prefix: str, key: SecretKey) -> bytes:
     return (prefix + text).encode()
 
 
-class _Inflater:
-    """Undoes gzip and deflate in bounded steps, so that a small bomb stays small."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        self._fresh = True
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        if self._fresh and data:
-            self._fresh = False
-            # "deflate" without the zlib header: some servers send it, and browsers accept it.
-            if not (data[0] == 0x1F or (data[0] & 0x0F == 8)):
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
-        while data and not self._zlib.eof:
-            part = self._zlib.decompress(data, _INFLATE_STEP)
-            data = self._zlib.unconsumed_tail
-            if part:
-                yield part
-
-
-def _inflater(encoding: str) -> _Inflater | None:
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return None
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        return _Inflater()
-    raise ModelError(
-        f"the server encoded its answer as {redact(encoding)[:40]!r}, which was not asked for.",
-        code="LLM_BAD_RESPONSE",
-    )
-
-
-def _too_large() -> ModelError:
+def _too_large(limit: int) -> ModelError:
     return ModelError(
-        f"the server sent more than {MAX_BODY_BYTES // 2**20} MB; the answer was cut off.",
+        f"the server sent more than {limit // 2**20} MB; the answer was cut off. Ask for less, or"
+        " check the base URL.",
         code="LLM_BAD_RESPONSE",
     )
 
@@ -452,6 +420,8 @@ def _as_model_error(error: Exception, server: str) -> ModelError:
         return ModelError(
             f"no connection to {server} became free in time; run fewer at once.", code="LLM_TIMEOUT"
         )
+    if isinstance(error, httpcore2.ProxyError):
+        return _http_error(f"the proxy refused the way to {server} ({said}); check HTTPS_PROXY.")
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
     if isinstance(error, httpcore2.RemoteProtocolError):
@@ -465,13 +435,11 @@ def _as_model_error(error: Exception, server: str) -> ModelError:
         return _http_error(f"the name {server} cannot be found ({said}); check it.", retry=again)
     if isinstance(error, OSError):
         return _http_error(f"cannot connect to {server} ({said}); is it running?", retry=True)
-    if isinstance(error, httpcore2.ProxyError | httpcore2.ProtocolError | httpcore2.NetworkError):
-        return _http_error(f"the request to {server} failed ({said}).")
-    if isinstance(error, zlib.error):
-        return ModelError(
-            f"the answer of {server} cannot be inflated ({said}).", code="LLM_BAD_RESPONSE"
-        )
-    return ModelError(f"the request to {server} failed: {type(error).__name__}: {said}.")
+    if isinstance(error, httpcore2.ProtocolError | httpcore2.NetworkError):
+        return _http_error(f"the request to {server} failed ({said}); check the base URL.")
+    return ModelError(
+        f"the request to {server} failed: {type(error).__name__}: {said}; please report it."
+    )
 
 
 def _http_error(text: str, *, retry: bool = False) -> ModelError:

@@ -16,6 +16,8 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 _LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _LEAKED = re.compile(r"(?:functions|default_api|tools?)[.:]")
 """Prefixes that models copy from their own prompt format into the name."""
+_AFTER = re.compile(r"<\|.*|:\d+$", re.S)
+"""What leaks behind it: channel marks of gpt-oss, the call's number of Kimi."""
 
 
 class WireNames:
@@ -40,6 +42,8 @@ class WireNames:
     def from_wire(self, text: str) -> str | None:
         """The tool that the model means, or None when there is none of this name."""
         found = self._lookup(text)
+        if found is None:
+            found = self._lookup(text := _AFTER.sub("", text).strip())
         if found is None and (leaked := _LEAKED.match(text)):
             found = self._lookup(text[leaked.end() :])
         return found

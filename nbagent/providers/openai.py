@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from nbagent.contracts.canonical import json_object, load_json
@@ -24,9 +24,15 @@ from nbagent.contracts.chat import (
     ResponseMeta,
 )
 from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.ports import WireRequest
 from nbagent.contracts.secrets import redact
 from nbagent.providers.base import Provider, is_loopback, origin, whole_response
-from nbagent.providers.http import BETWEEN_BYTES_S, HttpClient
+from nbagent.providers.http import (
+    BETWEEN_BYTES_S,
+    MAX_BODY_BYTES,
+    MAX_STREAM_BYTES,
+    HttpClient,
+)
 from nbagent.providers.openai_answer import AnswerFold, AnswerReader
 from nbagent.providers.openai_request import (
     Dialect,
@@ -35,7 +41,7 @@ from nbagent.providers.openai_request import (
     join_body,
     request_params,
 )
-from nbagent.providers.refusals import Refusals
+from nbagent.providers.refusals import Refusals, plain_refusal
 from nbagent.providers.retry import RetryPolicy
 
 NAME = "openai"
@@ -44,6 +50,19 @@ _ENCODERS = 8
 _LIST_TIMEOUT_S = 30.0
 _AFTER_THE_END_S = 0.05
 """A connection that is not at its end so long after `[DONE]` is dropped instead of kept."""
+_MAX_ANSWER_CHARS = 4 * 1024 * 1024
+"""Of text, reasoning and arguments together: several times what the largest models can write."""
+_AFTER_FINISH_S = 5.0
+"""So long after a finish reason, without `[DONE]`, the usage is waited for."""
+_HOMES = {
+    "deepseek.com": "",
+    "openrouter.ai": "/api/v1",
+    "groq.com": "/openai/v1",
+    "generativelanguage.googleapis.com": "/v1beta/openai",
+    "openai.azure.com": "/openai/v1",
+    "services.ai.azure.com": "/openai/v1",
+}
+"""Where providers have their Chat Completions, if not under `/v1`."""
 _CONTEXT_FIELDS = (
     "context_length",
     "max_model_len",
@@ -101,6 +120,15 @@ class OpenAIClient:
         """One request, its answer in chunks; the last one has `done` and `response`."""
         return self._exchange(request, stream=True)
 
+    def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
+        """What the first attempt would send; nothing is sent. On the engine's loop."""
+        exchange = _Exchange(request, self._toolset_of(request), stream, 0.0)
+        params = self._params(exchange)
+        refusals = Refusals.of(self._base_url, request.model)
+        changed = refusals.apply(params, tools=bool(request.tools))
+        url = f"{self._http.address.shown}/chat/completions"
+        return WireRequest(url, self._body(exchange, params), changed)
+
     async def list_models(self) -> list[ModelInfo]:
         """The models that the server offers."""
         within = min(_LIST_TIMEOUT_S, self._config.timeout_s)
@@ -128,15 +156,12 @@ class OpenAIClient:
     async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
         """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
         self._check_key()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._config.timeout_s
+        deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         exchange = _Exchange(request, self._toolset_of(request), stream, deadline)
         refusals = Refusals.of(self._base_url, request.model)
-        tools = bool(request.tools)
-        failed, waited_s = 0, 0.0
         while True:
             params = self._params(exchange)
-            changed = refusals.apply(params, tools=tools)
+            exchange.changed = refusals.apply(params, tools=bool(request.tools))
             reader = AnswerReader(self._fold(exchange))
             shown = False
             fault: ModelError | None = None
@@ -150,25 +175,35 @@ class OpenAIClient:
             except Exception as error:
                 said = redact(f"{type(error).__name__}: {error}")
                 fault = ModelError(f"the client failed ({said}); please report it.")
-            if fault is not None and not shown and _is_filtered(fault):
+            late: list[ChatChunk] = []
+            if fault is not None and not shown and _is_settled(fault, reader.fold, late):
                 exchange.request_id, fault = fault.request_id, None
-                reader.fold.refuse()
+            for chunk in late:
+                yield chunk
             if fault is None:
-                yield _last_chunk(reader, exchange, failed, waited_s, changed)
+                yield _last_chunk(reader, exchange)
                 return
             if shown:
                 raise fault
-            if lesson := refusals.learn(fault, params, tools=tools):
-                yield _notice("dropped_param", f"{lesson}.", fault)
-                continue
-            failed += 1
-            wait_s = self._retry.wait_s(fault, failed, deadline - loop.time())
-            if wait_s is None:
-                raise fault
-            text = f"{fault.message} Trying again in {wait_s:.1f} s."
-            yield _notice("retry", text, fault, attempt=failed, wait_s=wait_s)
-            waited_s += wait_s
-            await asyncio.sleep(wait_s)
+            notice = self._notice_of(exchange, fault, refusals, params)
+            yield ChatChunk(notice=notice)
+            await asyncio.sleep(notice.wait_s)
+
+    def _notice_of(
+        self, exchange: _Exchange, fault: ModelError, refusals: Refusals, params: dict[str, Any]
+    ) -> ClientNotice:
+        """What is told before another attempt, and how long that waits; raises what is final."""
+        if lesson := refusals.learn(fault, params, tools=bool(exchange.request.tools)):
+            return ClientNotice("dropped_param", f"{lesson}.", error=fault.info)
+        fault = exchange.judged(fault)
+        exchange.failed += 1
+        left_s = exchange.deadline - asyncio.get_running_loop().time()
+        wait_s = self._retry.wait_s(fault, exchange.failed, left_s)
+        if wait_s is None:
+            raise fault
+        exchange.waited_s += wait_s
+        text = f"{fault.message} Trying again in {wait_s:.1f} s."
+        return ClientNotice("retry", text, exchange.failed, wait_s, fault.info)
 
     async def _attempt(
         self, exchange: _Exchange, params: dict[str, Any], reader: AnswerReader
@@ -179,16 +214,23 @@ class OpenAIClient:
             "/chat/completions",
             self._body(exchange, params),
             deadline=exchange.deadline,
-            between_bytes_s=BETWEEN_BYTES_S if exchange.stream else self._config.timeout_s,
+            between_bytes_s=BETWEEN_BYTES_S if params.get("stream") else self._config.timeout_s,
         )
         exchange.request_id = answer.request_id
         try:
-            async with aclosing(answer.pieces()) as pieces:
+            limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
+            async with aclosing(answer.pieces(limit)) as pieces:
                 async for piece in pieces:
+                    ended = reader.done
                     for chunk in reader.feed(piece):
+                        exchange.count(chunk)
                         yield chunk
-                    if reader.done:
+                    if reader.fault is not None:
+                        raise reader.fault
+                    if reader.done and not ended:
                         answer.hurry(_AFTER_THE_END_S)
+                    elif reader.complete and not reader.done:
+                        answer.hurry(_AFTER_FINISH_S)
         except ModelError:
             # A connection that breaks after the end of the answer takes nothing away.
             if not reader.complete:
@@ -196,7 +238,10 @@ class OpenAIClient:
         finally:
             await answer.close()
         for chunk in reader.end():
+            exchange.count(chunk)
             yield chunk
+        if reader.fault is not None and not reader.complete:
+            raise reader.fault
 
     def _fold(self, exchange: _Exchange) -> AnswerFold:
         return AnswerFold(
@@ -204,12 +249,14 @@ class OpenAIClient:
             provider=NAME,
             origin=self._dialect.origin,
             model=exchange.request.model,
+            think_tags=self._dialect.think_tags,
+            may_call=bool(exchange.request.tools) and exchange.request.tool_choice != "none",
         )
 
     def _toolset_of(self, request: ChatRequest) -> Toolset:
         # Comparing tuples of the same objects is a comparison of pointers.
         if self._toolset.tools is not request.tools and self._toolset.tools != request.tools:
-            self._toolset = Toolset(request.tools)
+            self._toolset = Toolset(request.tools, self._dialect)
         return self._toolset
 
     def _params(self, exchange: _Exchange) -> dict[str, Any]:
@@ -228,10 +275,12 @@ class OpenAIClient:
                 del self._encoders[next(iter(self._encoders))]
             encoder = HistoryEncoder(self._dialect, request.model, toolset)
             self._encoders[key] = encoder
-        messages = encoder.encode(request.system_prompt, request.messages)
+        in_turns = Refusals.of(self._base_url, request.model).wants_turns
+        messages = encoder.encode(request.system_prompt, request.messages, in_turns=in_turns)
         tools = toolset.encoded if request.tools else None
-        if self._dialect.omit_tools_for_none and request.tool_choice == "none":
-            # Mistral garbles its answer and Groq refuses when tools come with a choice of none.
+        unheard = self._dialect.omit_tools_for_none or "tool_choice" not in params
+        if request.tool_choice == "none" and unheard:
+            # A server that does not hear the word would call tools against the person's will.
             tools = None
             params = {name: value for name, value in params.items() if name != "tool_choice"}
         return join_body(params, messages, tools)
@@ -254,6 +303,32 @@ class _Exchange:
     stream: bool
     deadline: float
     request_id: str | None = None
+    chars: int = 0
+    """Of the answer so far."""
+    regenerated: bool = False
+    failed: int = 0
+    """Attempts, without those that a refused parameter cost."""
+    waited_s: float = 0.0
+    changed: tuple[str, ...] = ()
+    """Parameters that are not sent as asked."""
+
+    def count(self, chunk: ChatChunk) -> None:
+        """Add to the answer's length. Raises ModelError when no answer is so long."""
+        delta = chunk.tool_call_delta
+        self.chars += len(chunk.content) + len(chunk.reasoning)
+        self.chars += len(delta.arguments) if delta else 0
+        if self.chars > _MAX_ANSWER_CHARS:
+            raise ModelError(
+                f"the answer has more than {_MAX_ANSWER_CHARS:,} characters; it was cut off."
+                " Set max_tokens, or choose another model.",
+                code="LLM_BAD_RESPONSE",
+            )
+
+    def judged(self, fault: ModelError) -> ModelError:
+        """The fault in plain words; a call that could not be read is asked for once more."""
+        if fault.details.get("code") == "tool_use_failed":
+            fault.retryable, self.regenerated = not self.regenerated, True
+        return plain_refusal(fault, self.request)
 
 
 def normal_base_url(text: str) -> str:
@@ -268,40 +343,31 @@ def normal_base_url(text: str) -> str:
     except ValueError:
         raise UsageError(f"the base URL {text!r} cannot be read; check it.") from None
     path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
-    # A bare host means its /v1; DeepSeek alone has no need of it.
-    if not path and not parts.path.rstrip("/") and not host.endswith("deepseek.com"):
-        path = "/v1"
+    # A bare host means its /v1, where the provider has no other place for it.
+    if not path and not parts.path.rstrip("/"):
+        homes = (home for known, home in _HOMES.items() if f".{host}".endswith(f".{known}"))
+        path = next(homes, "/v1")
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-def _is_filtered(fault: ModelError) -> bool:
-    """Azure refuses a prompt by a 400: that is the end of a turn, not a failure."""
-    return fault.status == 400 and fault.details.get("code") == "content_filter"
+def _is_settled(fault: ModelError, fold: AnswerFold, out: list[ChatChunk]) -> bool:
+    """Whether a refusal is an answer after all."""
+    if fault.details.get("code") == "content_filter":
+        # Azure refuses a prompt by a 400, OpenRouter by a 403: the end of a turn, no failure.
+        fold.refuse()
+        return True
+    if fault.details.get("code") == "tool_use_failed":
+        # Groq sends along what the model wrote.
+        return fold.salvage(fault.details.get("failed_generation"), out)
+    return False
 
 
-def _notice(
-    kind: Literal["retry", "dropped_param"],
-    text: str,
-    fault: ModelError,
-    *,
-    attempt: int = 0,
-    wait_s: float = 0.0,
-) -> ChatChunk:
-    return ChatChunk(notice=ClientNotice(kind, text, attempt, wait_s, fault.info))
-
-
-def _last_chunk(
-    reader: AnswerReader,
-    exchange: _Exchange,
-    retries: int,
-    waited_s: float,
-    changed: tuple[str, ...],
-) -> ChatChunk:
+def _last_chunk(reader: AnswerReader, exchange: _Exchange) -> ChatChunk:
     meta = ResponseMeta(
         request_id=exchange.request_id,
-        retries=retries,
-        retry_wait_ms=waited_s * 1000,
-        dropped_params=changed,
+        retries=exchange.failed,
+        retry_wait_ms=exchange.waited_s * 1000,
+        dropped_params=exchange.changed,
     )
     response = reader.fold.response(meta)
     return ChatChunk(

@@ -1,18 +1,14 @@
 """What a Chat Completions server answers: chunks and whole bodies, folded into one response.
 
-Tolerant of what servers of this dialect get wrong: indexes, ids, names, nulls, field names.
+Tolerant of what servers of this dialect get wrong. Its parts: `openai_calls`, `openai_reasoning`,
+`openai_usage`, `think_tags`; bytes become events in `sse`.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import secrets
 from typing import Any, cast
 
-import orjson
-
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatResponse,
@@ -20,34 +16,19 @@ from nbagent.contracts.chat import (
     Message,
     ResponseMeta,
     TextPart,
-    ToolCall,
-    ToolCallDelta,
-    Usage,
-    is_keepable,
-    parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import start_of, stream_error
+from nbagent.providers.failures import error_fields, start_of, stream_error
 from nbagent.providers.names import WireNames
+from nbagent.providers.openai_calls import CallAssembler
+from nbagent.providers.openai_reasoning import ReasoningFold, thoughts_of
+from nbagent.providers.openai_usage import known_finish, usage_of
 from nbagent.providers.sse import EventSplitter
+from nbagent.providers.think_tags import ThinkTags
+from nbagent.providers.wire_json import bad_answer, first_object, load_wire
 
-_FINISH: dict[str, FinishReason] = {
-    "stop": "stop",
-    "eos": "stop",
-    "length": "length",
-    "model_length": "length",
-    "max_tokens": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "error": "error",
-    "insufficient_system_resource": "error",
-    "network_error": "error",
-}
-_CALL_FIELDS = frozenset({"index", "id", "type", "function"})
-_MOST_TOKENS = 2**53
-"""Of one count."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
+_BOM = b"\xef\xbb\xbf"
 
 
 class AnswerReader:
@@ -57,6 +38,8 @@ class AnswerReader:
         self.fold = fold
         self.done = False
         """`[DONE]` was read; what follows does not matter."""
+        self.fault: ModelError | None = None
+        """What was wrong behind the chunks that were given last; raise it after them."""
         self._events: EventSplitter | None = None
         self._head = bytearray()
         self._is_json = False
@@ -75,10 +58,10 @@ class AnswerReader:
         if self._is_json:
             return []
         # The first byte tells, whatever the content type says; keep-alives send blank lines first.
-        start = bytes(self._head).removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = bytes(self._head).removeprefix(_BOM).lstrip()
         if start[:1] in (b"{", b"["):
             self._is_json = True
-        elif start and not b"\xef\xbb\xbf".startswith(start):
+        elif start and not _BOM.startswith(start):
             self._events = EventSplitter()
             return self._take(self._events.feed(start))
         elif not start:
@@ -91,72 +74,99 @@ class AnswerReader:
         Raises:
             ModelError: the answer is not one, or was cut off.
         """
-        out: list[ChatChunk] = []
-        if self._is_json:
-            self.fold.take_body(load_wire(bytes(self._head)), out)
+        out = self._rest_of_json() if self._is_json else self._rest_of_events()
+        if self.fault is not None and not self.complete:
             return out
-        if self._events is not None and not self.done:
-            try:
-                out = self._take(self._events.flush())
-            except ModelError:
-                # Half an event after the finish reason is lost usage, not a lost answer.
-                if not self.fold.finished:
-                    raise
         if not self._saw_event:
             shown = start_of(self._head)
-            raise _bad(f"neither JSON nor an event stream came{f' ({shown!r})' if shown else ''}")
+            raise bad_answer(
+                f"neither JSON nor an event stream came{f' ({shown!r})' if shown else ''}"
+            )
         if not self.complete:
-            raise _bad("the stream was cut before the answer was complete; try again")
+            raise bad_answer("the stream was cut before the answer was complete")
         if not self.fold.answered:
-            raise _bad("the stream held no answer")
+            raise bad_answer("the stream held no answer", retry=self.fold.had_no_choice)
+        self.fold.close(out)
+        return out
+
+    def _rest_of_events(self) -> list[ChatChunk]:
+        if self._events is None or self.done:
+            return []
+        try:
+            return self._take(self._events.flush())
+        except ModelError:
+            # Half an event after the finish reason is lost usage, not a lost answer.
+            if not self.fold.finished:
+                raise
+        return []
+
+    def _rest_of_json(self) -> list[ChatChunk]:
+        out: list[ChatChunk] = []
+        body = bytes(self._head)
+        try:
+            found = load_wire(body)
+        except ModelError:
+            # Chunks without `data:`, or an error object before the events; else it is no JSON.
+            if b"\n" not in body.strip():
+                raise
+            self._events = EventSplitter()
+            out = self._take(self._events.feed(body))
+            return out + self._rest_of_events()
+        self.fold.take_body(found, out)
+        self._saw_event = True
         return out
 
     def _take(self, events: list[tuple[bytes, bytes]]) -> list[ChatChunk]:
         out: list[ChatChunk] = []
-        for _, data in events:
-            if self.done:
-                break
-            if data.startswith(b"[DONE]"):
-                self.done = self._saw_event = True
-                break
-            if data.strip():
-                self.fold.take(load_wire(data), out)
+        try:
+            for name, data in events:
+                if self.done:
+                    break
+                if data.startswith(b"[DONE]"):
+                    self.done = self._saw_event = True
+                    break
+                if not data.strip() or name in _LIFE_SIGNS:
+                    continue
+                found = load_wire(data)
+                if name == b"error" and "error" not in (json_object(found) or {}):
+                    found = {"error": found or "an error event without a text"}
+                self.fold.take(found, out)
                 self._saw_event = True
+        except ModelError as error:
+            if not out:
+                raise
+            self.fault = error  # What came before it, in the same packet, is kept.
         return out
-
-
-class _Draft:
-    """A tool call that is still arriving."""
-
-    __slots__ = ("arguments", "extra", "id", "name", "position")
-
-    def __init__(self, position: int) -> None:
-        self.position = position
-        self.id = ""
-        self.name = ""
-        self.arguments: list[str] = []
-        self.extra: dict[str, Any] = {}
 
 
 class AnswerFold:
     """Everything that one answer has brought so far."""
 
-    def __init__(self, names: WireNames, *, provider: str, origin: str, model: str) -> None:
-        self._names = names
+    def __init__(
+        self,
+        names: WireNames,
+        *,
+        provider: str,
+        origin: str,
+        model: str,
+        think_tags: bool = True,
+        may_call: bool = True,
+    ) -> None:
         self._source = {"provider": provider, "origin": origin, "model": model}
+        self._may_call = may_call
         self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._reasoning_field: str | None = None
-        self._details: list[dict[str, Any]] = []
+        self._reasoning = ReasoningFold()
+        self._tags = ThinkTags() if think_tags else None
+        self._calls = CallAssembler(names)
         self._fields: dict[str, Any] = {}
         self._refused = False
-        self._drafts: list[_Draft] = []
-        self._by_index: dict[int, _Draft] = {}
         self._usage: Any = None
         self._finish: str | None = None
         self._model = ""
         self.answered = False
         """A choice has come, whatever was in it."""
+        self.had_no_choice = False
+        """A chunk had `choices: null` (OpenRouter, when no host answered)."""
 
     @property
     def finished(self) -> bool:
@@ -167,19 +177,22 @@ class AnswerFold:
         """Fold one chunk of a stream; what can be shown is appended to `out`."""
         # One call per delta: no helper functions on the way of a plain piece of text.
         if found.__class__ is not dict:
-            raise _bad(f"a chunk is {type(found).__name__}, not an object")
+            self._take_odd(found)
+            return
         chunk: dict[str, Any] = found
         if chunk.get("error"):
-            raise stream_error(chunk)
+            self._take_error(chunk, out)
+            return
         if usage := chunk.get("usage"):
             self._usage = usage  # Cumulative where it comes more than once: never added up.
         choices = chunk.get("choices")
         if not choices:
-            self._take_aside(chunk)
+            self.had_no_choice = self.had_no_choice or ("choices" in chunk and choices is None)
+            self._take_aside(chunk, out)
             return
         first: Any = choices[0] if choices.__class__ is list else None
         if first.__class__ is not dict:
-            raise _bad("`choices` is not a list of objects")
+            raise bad_answer("`choices` is not a list of objects")
         choice: dict[str, Any] = first
         if not self._model:
             self._model = str(chunk.get("model") or "")
@@ -189,20 +202,27 @@ class AnswerFold:
         if message := choice.get("message"):
             self._take_late(message, out)
         if finish := choice.get("finish_reason"):
+            if choice.get("error"):
+                self._take_error(choice, out)
+                return
             self._finish = str(finish)
-            self._take_aside(chunk)
+            self._take_aside(chunk, out)
 
     def take_body(self, body: Any, out: list[ChatChunk]) -> None:
         """Fold a whole answer, as it comes without streaming."""
-        found = json_object(body) or _first_object(body)
+        found = json_object(body) or first_object(body)
         if found is None:
-            raise _bad(f"the body is {type(body).__name__}, not an object")
+            raise bad_answer(f"the body is {type(body).__name__}, not an object")
         if found.get("error"):
-            raise stream_error(found)
-        choice = _first_object(found.get("choices"))
+            self._take_error(found, out)
+            return
+        choice = first_object(found.get("choices"))
+        if choice is not None and choice.get("error"):
+            self._take_error(choice, out)
+            return
         message = json_object(choice.get("message") or choice.get("delta")) if choice else None
         if choice is None or message is None:
-            raise _bad("there is no choice with a message in it", retry="choices" in found)
+            raise bad_answer("there is no choice with a message in it", retry="choices" in found)
         self.answered = True
         self._usage = found.get("usage")
         self._model = str(found.get("model") or "")
@@ -210,25 +230,56 @@ class AnswerFold:
         self._finish = str(choice.get("finish_reason") or "stop")
 
     def refuse(self) -> None:
-        """The provider's filter stopped the request: the answer is empty."""
-        self._refused = True
+        """The provider's filter stopped the answer."""
+        self._refused = self.answered = True
+        self._finish = "content_filter"
+
+    def salvage(self, failed: Any, out: list[ChatChunk]) -> bool:
+        """Take the calls that the model wrote and the server could not read (Groq).
+
+        They are answered like any other call: what is wrong with them is told to the model.
+        """
+        if not self._may_call or not isinstance(failed, str):
+            return False
+        if not self._calls.take_failed(failed, out):
+            return False
+        self.answered = True
+        self._finish = "tool_calls"
+        return True
+
+    def close(self, out: list[ChatChunk]) -> None:
+        """The answer is over: let go of the text that was held back."""
+        if self._tags is None:
+            return
+        written = self._tags.unclosed
+        thought, text = self._tags.flush()
+        self._add_reasoning(thought, out)
+        if text:
+            self._add_text(text, out)
+        ended = self._finish_reason(bool(self._calls), has_text=True)
+        if written and not self._text and ended == "stop":
+            # Nothing was closed and nothing followed: the tag was the answer's own first word.
+            self._add_text(written, out)
+            self._reasoning.pieces.clear()
 
     def response(self, meta: ResponseMeta) -> ChatResponse:
         """The whole answer."""
-        calls = self._calls()
+        calls = self._calls.calls()
         text = "".join(self._text)
         raw: dict[str, Any] = {}
-        if self._reasoning_field:
-            raw["reasoning_field"] = self._reasoning_field
-        if self._details:
-            self._fields["reasoning_details"] = self._details
+        if self._finish and known_finish(self._finish) is None:
+            raw["finish_reason"] = self._finish[:200]
+        if self._reasoning.field:
+            raw["reasoning_field"] = self._reasoning.field
+        if self._reasoning.details:
+            self._fields["reasoning_details"] = self._reasoning.details
         if self._fields:
             raw["fields"] = self._fields
         message = Message(
             role="assistant",
             content=(TextPart(text=text),) if text else (),
-            tool_calls=tuple(calls),
-            reasoning="".join(self._reasoning) or None,
+            tool_calls=calls,
+            reasoning="".join(self._reasoning.pieces) or None,
             raw={**self._source, **raw} if raw or calls else None,
         )
         return ChatResponse(
@@ -241,26 +292,23 @@ class AnswerFold:
 
     def _take_delta(self, delta: Any, out: list[ChatChunk], *, whole: bool) -> None:
         if delta.__class__ is not dict:
-            raise _bad("the delta is not an object")
+            raise bad_answer("the delta is not an object")
+        if len(delta) > 1 or "content" not in delta:
+            # First, so that reasoning and the first word of the answer may share a delta.
+            thought = self._reasoning.take(delta, whole=whole)
+            if thought:
+                out.append(ChatChunk(reasoning=thought))
         content = delta.get("content")
         if content.__class__ is str:
             if content:
-                self._add_text(content, out)
+                self._take_text(content, out)
             if len(delta) == 1:
                 return
         elif content is not None:
             self._take_content(content, out)
-        for field in ("reasoning", "reasoning_content"):
-            thought = delta.get(field)
-            if isinstance(thought, str) and thought:
-                # Some servers send both names with the same text: the first one counts.
-                if self._reasoning_field in (None, field):
-                    self._reasoning_field = field
-                    self._add_reasoning(thought, out)
-                break
         calls = delta.get("tool_calls")
         if calls:
-            self._take_calls(calls, out, whole=whole)
+            self._calls.take(calls, out, whole=whole)
         self._take_rare(delta, out)
 
     def _take_rare(self, delta: dict[str, Any], out: list[ChatChunk]) -> None:
@@ -270,12 +318,7 @@ class AnswerFold:
             self._add_text(refusal, out)
         old = json_object(delta.get("function_call"))
         if old:
-            self._take_calls([{"index": 0, "function": old}], out, whole=False)
-        details = delta.get("reasoning_details")
-        if isinstance(details, list):
-            for item in cast("list[Any]", details):
-                if isinstance(item, dict):
-                    self._take_detail(cast("dict[str, Any]", item))
+            self._calls.take([{"index": 0, "function": old}], out, whole=False)
         if extra := json_object(delta.get("extra_content")):
             self._fields["extra_content"] = extra  # Gemini's thought signature of a plain answer.
 
@@ -284,35 +327,68 @@ class AnswerFold:
         if not isinstance(message, dict):
             return
         late = dict(cast("dict[str, Any]", message))
-        if self._text:
-            late.pop("content", None)
-        if self._reasoning:
-            late.pop("reasoning", None)
-            late.pop("reasoning_content", None)
-        if self._drafts:
-            late.pop("tool_calls", None)
+        known: list[str] = []
+        if self._text or (self._tags is not None and self._tags.unclosed):
+            known += ["content", "refusal"]
+        if self._reasoning.pieces or self._reasoning.details:
+            known += ["reasoning", "reasoning_content", "reasoning_details"]
+        if self._calls:
+            known += ["tool_calls", "function_call"]
+        for name in known:
+            late.pop(name, None)
         self._take_delta(late, out, whole=True)
 
-    def _take_aside(self, chunk: dict[str, Any]) -> None:
+    def _take_odd(self, found: Any) -> None:
+        """A chunk that is no object: an error in a list (Gemini), or nothing to be used."""
+        inner = first_object(found)
+        if inner is not None and inner.get("error"):
+            raise stream_error(inner)
+        raise bad_answer(f"a chunk is {type(found).__name__}, not an object")
+
+    def _take_error(self, holder: dict[str, Any], out: list[ChatChunk]) -> None:
+        fault = stream_error(holder)
+        code = fault.details.get("code")
+        if code == "content_filter":
+            self.refuse()  # Azure, also in the middle of a stream.
+        elif code != "tool_use_failed" or not self.salvage(
+            error_fields(holder).get("failed_generation"), out
+        ):
+            raise fault
+
+    def _take_aside(self, chunk: dict[str, Any], out: list[ChatChunk]) -> None:
         groq = json_object(chunk.get("x_groq"))
         if groq:
             if groq.get("error"):
-                raise stream_error(groq)
+                self._take_error(groq, out)
             self._usage = groq.get("usage") or self._usage
 
     def _take_content(self, content: Any, out: list[ChatChunk]) -> None:
         """Mistral's content is a list of text and thinking chunks."""
         if not isinstance(content, list):
-            raise _bad(f"the content is {type(content).__name__}, not text")
+            raise bad_answer(f"the content is {type(content).__name__}, not text")
         for item in cast("list[Any]", content):
+            if isinstance(item, str):
+                self._take_text(item, out)
+                continue
             part = json_object(item) or {}
             if part.get("type") == "text" and isinstance(part.get("text"), str):
-                self._add_text(part["text"], out)
+                self._take_text(part["text"], out)
             elif part.get("type") == "thinking":
-                for piece in part.get("thinking") or ():
-                    text = (json_object(piece) or {}).get("text")
-                    if isinstance(text, str):
-                        self._add_reasoning(text, out)
+                self._add_reasoning(thoughts_of(part), out)
+
+    def _take_text(self, text: str, out: list[ChatChunk]) -> None:
+        """Text of the answer, in which a server may have left the reasoning."""
+        tags = self._tags
+        if tags is not None and not tags.over:
+            # A server that gives the reasoning apart means a tag as text.
+            if self._reasoning.field is None:
+                thought, text = tags.feed(text)
+            else:
+                thought, held = tags.flush()
+                text, self._tags = held + text, None
+            self._add_reasoning(thought, out)
+        if text:
+            self._add_text(text, out)
 
     def _add_text(self, text: str, out: list[ChatChunk]) -> None:
         if not self._text:
@@ -329,169 +405,16 @@ class AnswerFold:
             out.append(ChatChunk(text))
 
     def _add_reasoning(self, text: str, out: list[ChatChunk]) -> None:
-        self._reasoning.append(text)
-        out.append(ChatChunk(reasoning=text))
-
-    def _take_detail(self, item: dict[str, Any]) -> None:
-        last = self._details[-1] if self._details else None
-        key = ("index", "type")
-        if last is None or any(last.get(name) != item.get(name) for name in key):
-            self._details.append(dict(item))
-            return
-        for name, value in item.items():
-            before = last.get(name)
-            if name in ("text", "summary", "data") and isinstance(before, str):
-                last[name] = before + str(value or "")
-            elif value is not None:
-                last[name] = value
-
-    def _take_calls(self, calls: Any, out: list[ChatChunk], *, whole: bool) -> None:
-        if not isinstance(calls, list):
-            raise _bad("`tool_calls` is not a list")
-        for item in cast("list[Any]", calls):
-            call = json_object(item)
-            if call is None:
-                raise _bad("a tool call is not an object")
-            function = json_object(call.get("function")) or {}
-            call_id, name = _present(call.get("id")), _present(function.get("name"))
-            draft = self._draft(call.get("index"), call_id, name, whole=whole)
-            fresh_name = bool(name) and not draft.name
-            draft.id = draft.id or call_id
-            draft.name = draft.name or name
-            arguments = _arguments_text(function.get("arguments"))
-            if arguments:
-                draft.arguments.append(arguments)
-            draft.extra.update({k: v for k, v in call.items() if k not in _CALL_FIELDS})
-            shown = self._internal(draft.name) if fresh_name else None
-            delta = ToolCallDelta(draft.position, draft.id or None, shown, arguments)
-            out.append(ChatChunk(tool_call_delta=delta))
-
-    def _draft(self, index: Any, call_id: str, name: str, *, whole: bool) -> _Draft:
-        """The call that a fragment belongs to, or a new one."""
-        if whole:
-            return self._new_draft(None)
-        if isinstance(index, int):
-            draft = self._by_index.get(index)
-            # Every parallel call with index 0: a new id is a new call.
-            other = draft and call_id and draft.id and draft.id != call_id and draft.name
-            return draft if draft and not other else self._new_draft(index)
-        last = self._drafts[-1] if self._drafts else None
-        if last is None or (call_id and call_id != last.id) or (name and not call_id):
-            return self._new_draft(None)
-        return last
-
-    def _new_draft(self, index: int | None) -> _Draft:
-        draft = _Draft(len(self._drafts))
-        self._drafts.append(draft)
-        if index is not None:
-            self._by_index[index] = draft
-        return draft
-
-    def _calls(self) -> list[ToolCall]:
-        seen: set[str] = set()
-        calls: list[ToolCall] = []
-        for draft in self._drafts:
-            call_id = draft.id or f"call_{secrets.token_hex(12)}"
-            base, n = call_id, 1
-            while call_id in seen:
-                n += 1
-                call_id = f"{base}_{n}"
-            seen.add(call_id)
-            raw = "".join(draft.arguments)
-            calls.append(
-                ToolCall(
-                    id=call_id,
-                    name=self._internal(draft.name),
-                    arguments=parse_arguments(raw),
-                    arguments_raw=raw,
-                    extra=draft.extra or None,
-                )
-            )
-        return calls
-
-    def _internal(self, name: str) -> str:
-        return self._names.from_wire(name) or name
+        if text:
+            self._reasoning.pieces.append(text)
+            out.append(ChatChunk(reasoning=text))
 
     def _finish_reason(self, has_calls: bool, has_text: bool) -> FinishReason:
         if self._refused:
             return "content_filter"
-        reason = _FINISH.get(self._finish or "stop")
+        reason = known_finish(self._finish or "stop")
         if reason is None:
             reason = "stop" if has_text or has_calls else "error"
         if reason in ("stop", "tool_calls"):
             return "tool_calls" if has_calls else "stop"
         return reason
-
-
-def usage_of(value: Any) -> Usage | None:
-    """The tokens of a `usage` object; None when there is none."""
-    usage = json_object(value)
-    if usage is None:
-        return None
-    prompt, completion = _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens")
-    prompt_details = json_object(usage.get("prompt_tokens_details")) or {}
-    completion_details = json_object(usage.get("completion_tokens_details")) or {}
-    cached = _tokens(prompt_details, "cached_tokens") or _tokens(usage, "prompt_cache_hit_tokens")
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=_tokens(usage, "total_tokens") or prompt + completion,
-        cached_tokens=cached,
-        reasoning_tokens=_tokens(completion_details, "reasoning_tokens"),
-    )
-
-
-def load_wire(data: bytes) -> Any:
-    """Decode JSON of a server: NaN and lone surrogates are accepted, broken text is not."""
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        pass
-    try:
-        # Without lone surrogates: neither SQLite nor a front end can take them.
-        return _mended(json.loads(data.decode("utf-8-sig")))
-    except (ValueError, RecursionError):
-        shown = start_of(data)
-    raise _bad(f"a part of it is not JSON ({shown!r})")
-
-
-def _mended(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_mended(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {_mended(k): _mended(v) for k, v in cast("dict[str, Any]", value).items()}
-    return value
-
-
-def _tokens(holder: dict[str, Any], name: str) -> int:
-    value = holder.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0
-    # No model has read so much: a broken counter says nothing, also not about the price.
-    return int(value) if 0 <= value <= _MOST_TOKENS else 0
-
-
-def _first_object(value: Any) -> dict[str, Any] | None:
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    return json_object(items[0]) if items else None
-
-
-def _present(value: Any) -> str:
-    return value if isinstance(value, str) and value != "null" else ""
-
-
-def _arguments_text(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    if not is_keepable(value):
-        # Text that is JSON and no object: the call is answered with an error, the rest is kept.
-        return '"arguments nested too deeply, or with a number that is too large"'
-    return dump_json(value).decode()
-
-
-def _bad(what: str, *, retry: bool = False) -> ModelError:
-    return ModelError(
-        f"the server's answer cannot be used: {what}.", code="LLM_BAD_RESPONSE", retryable=retry
-    )

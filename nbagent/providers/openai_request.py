@@ -5,6 +5,7 @@ Only fields that the dialect knows are written. Old messages are encoded once an
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from nbagent.contracts.chat import (
 )
 from nbagent.providers.base import origin
 from nbagent.providers.names import WireNames
+from nbagent.providers.openai_schema import wire_schema
 
 _KEPT_MESSAGES = 4096
 _FITTING_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
+_ANSWER = b'{"role":"assistant","content":"\xe2\x80\xa6"}'
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _NO_REASONING_BACK = (
     "openai.com",
@@ -37,6 +40,8 @@ _NO_REASONING_BACK = (
     "googleapis.com",
     "anthropic.com",
 )
+_NULL_CONTENT = ("openai.com", "azure.com", "anthropic.com", "googleapis.com", "openrouter.ai")
+_TEXT_FILES = re.compile(r"text/|application/(?:json|xml|x?yaml|toml|x-ndjson|javascript|sql)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,17 @@ class Dialect:
     reasoning_back: Literal["never", "tools", "deepseek"]
     """Whether reasoning is sent back: never, in tool loops, or by DeepSeek's strict rule."""
     omit_tools_for_none: bool
-    mistral_ids: bool
+    """`tool_choice: none` is not understood, or garbles the answer: no tools are sent instead."""
+    mistral: bool
+    """Nine characters for each call id, and no unknown key in a schema."""
+    openrouter: bool
+    """Takes the effort in an object of its own."""
+    null_content: bool
+    """A message of calls alone has content null; templates of other servers need a text."""
+    keeps_refs: bool
+    """References in a schema are followed."""
+    think_tags: bool
+    """Reasoning may stand in the text, between tags."""
 
     @classmethod
     def of(cls, base_url: str) -> Dialect:
@@ -59,33 +74,42 @@ class Dialect:
             return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
         # OpenAI's reasoning models refuse max_tokens; DeepSeek and Ollama ignore the newer name.
-        newer = at("api.openai.com", "azure.com")
+        openai = at("openai.com", "azure.com")
         back = "never" if at(*_NO_REASONING_BACK) else "tools"
+        # Ollama ignores every tool choice, Mistral garbles its answer, Groq refuses.
+        ollama = at("ollama.com") or _port(base_url) == 11434
         return cls(
             origin=origin(base_url) or "",
-            max_tokens_field="max_completion_tokens" if newer else "max_tokens",
+            max_tokens_field="max_completion_tokens" if openai else "max_tokens",
             reasoning_back="deepseek" if at("deepseek.com") else back,
-            omit_tools_for_none=at("mistral.ai", "groq.com"),
-            mistral_ids=at("mistral.ai"),
+            omit_tools_for_none=ollama or at("mistral.ai", "groq.com"),
+            mistral=at("mistral.ai"),
+            openrouter=at("openrouter.ai"),
+            null_content=at(*_NULL_CONTENT),
+            keeps_refs=openai or at("anthropic.com"),
+            think_tags=not (openai or at("anthropic.com")),
         )
+
+    def schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """A schema as this server understands it."""
+        return wire_schema(schema, inline=not self.keeps_refs, plain=self.mistral)
 
 
 class Toolset:
     """The tools of a request, encoded once, and their names on the wire."""
 
-    def __init__(self, tools: tuple[ToolSpec, ...]) -> None:
+    def __init__(self, tools: tuple[ToolSpec, ...], dialect: Dialect | None = None) -> None:
         self.tools = tools
         self.names = WireNames(tool.name for tool in tools)
+        self._schema = dialect.schema if dialect else wire_schema
         self.encoded = dump_json([self._wire(tool) for tool in tools])
 
     def _wire(self, tool: ToolSpec) -> dict[str, Any]:
-        parameters = tool.parameters
-        if parameters.get("type") == "object" and "properties" not in parameters:
-            parameters = parameters | {"properties": dict[str, Any]()}
         function: dict[str, Any] = {"name": self.names.to_wire(tool.name)}
         if tool.description:
             function["description"] = tool.description
-        return {"type": "function", "function": {**function, "parameters": parameters}}
+        function["parameters"] = self._schema({"type": "object", **tool.parameters})
+        return {"type": "function", "function": function}
 
 
 @dataclass(slots=True)
@@ -98,7 +122,12 @@ class _Kept:
 
 
 class HistoryEncoder:
-    """Encodes the messages of one conversation with one model and toolset."""
+    """Encodes the messages of one conversation with one model and toolset.
+
+    A tool message is text on this wire, so the images and files of tool results follow in one
+    message of the user, directly behind all tool messages of the turn; the history that is kept
+    does not have it. It depends on nothing that comes later: each request extends the one before.
+    """
 
     def __init__(self, dialect: Dialect, model: str, toolset: Toolset) -> None:
         self.model = model
@@ -107,10 +136,17 @@ class HistoryEncoder:
         self._kept: dict[int, _Kept] = {}
         self._own_ids: set[str] = set()
 
-    def encode(self, system_prompt: str, messages: Sequence[Message]) -> bytes:
-        """The `messages` array."""
+    def encode(
+        self, system_prompt: str, messages: Sequence[Message], *, in_turns: bool = False
+    ) -> bytes:
+        """The `messages` array.
+
+        Args:
+            in_turns: put a short answer between a message of the user and what came before it.
+        """
         parts: list[bytes] = []
         start = 0
+        before = ""
         # Templates of some servers take exactly one system message, at the start.
         leading = [system_prompt] if system_prompt else []
         while start < len(messages) and messages[start].role == "system":
@@ -125,14 +161,19 @@ class HistoryEncoder:
             if entry is None:
                 entry = self._keep(message)
             if images and message.role != "tool":
-                parts.append(_image_message(images))
-                images = []
+                parts += [_ANSWER] * in_turns
+                parts.append(_attachments_message(images))
+                images, before = [], "user"
             if entry.data:
+                if in_turns and message.role == "user" and before in ("user", "tool"):
+                    parts.append(_ANSWER)
                 parts.append(entry.data)
+                before = message.role
             if entry.images:
                 images.extend(entry.images)
         if images:
-            parts.append(_image_message(images))
+            parts += [_ANSWER] * in_turns
+            parts.append(_attachments_message(images))
         return b"[" + b",".join(parts) + b"]"
 
     def _keep(self, message: Message) -> _Kept:
@@ -155,7 +196,8 @@ class HistoryEncoder:
             return None  # Mistral and others refuse an empty assistant message.
         raw = message.raw or {}
         ours = raw.get("origin") == self._dialect.origin
-        wire: dict[str, Any] = {"role": "assistant", "content": text or None}
+        nothing = None if self._dialect.null_content else ""
+        wire: dict[str, Any] = {"role": "assistant", "content": text or nothing}
         if message.tool_calls:
             if ours:
                 self._own_ids.update(call.id for call in message.tool_calls)
@@ -193,18 +235,21 @@ class HistoryEncoder:
         return {**(call.extra or {}), **wire} if ours else wire
 
     def _tool(self, message: Message) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-        """A tool message is text only here; its images follow in a message of the user."""
-        images = tuple(_part(part) for part in message.content if not isinstance(part, TextPart))
-        text = message.text
-        if images:
-            text += f"\n[{len(images)} attachment(s) of this result follow in the next message]"
+        """A tool message, which is text only, and what has to follow it."""
         tool_id = self._wire_id(message.tool_call_id or "")
-        return {"role": "tool", "tool_call_id": tool_id, "content": text}, images
+        wire = {"role": "tool", "tool_call_id": tool_id, "content": message.text}
+        attached = [_part(part) for part in message.content if not isinstance(part, TextPart)]
+        if not attached:
+            return wire, ()
+        tool = self.toolset.names.to_wire(message.name) if message.name else "the tool"
+        label = {"type": "text", "text": f"Given back by {tool} (call {tool_id}):"}
+        return wire, (label, *attached)
 
     def _wire_id(self, call_id: str) -> str:
-        if call_id in self._own_ids:
+        mistral = self._dialect.mistral
+        # A server takes its own ids back, whatever they look like; Mistral also gives none.
+        if call_id in self._own_ids and not mistral:
             return call_id
-        mistral = self._dialect.mistral_ids
         if (_MISTRAL_ID if mistral else _FITTING_ID).fullmatch(call_id):
             return call_id
         number = int(sha256_hex(call_id), 16)
@@ -226,7 +271,7 @@ def request_params(
         "temperature": request.temperature,
         "top_p": request.top_p,
         dialect.max_tokens_field: request.max_tokens,
-        "reasoning_effort": request.reasoning,
+        **_effort(request.reasoning, dialect),
         "stop": list(request.stop_sequences) or None,
     }
     params.update({name: value for name, value in optional.items() if value is not None})
@@ -268,10 +313,34 @@ def _part(part: Part) -> dict[str, Any]:
             url = part.url or f"data:{part.media_type};base64,{part.data or ''}"
             return {"type": "image_url", "image_url": {"url": url}}
         case FilePart():
+            if (text := _text_of_file(part)) is not None:
+                return {"type": "text", "text": f"File {part.name}:\n{text}"}
             data = f"data:{part.media_type};base64,{part.data}"
             return {"type": "file", "file": {"filename": part.name, "file_data": data}}
 
 
-def _image_message(images: list[dict[str, Any]]) -> bytes:
-    note = {"type": "text", "text": "Attachments of the tool results above:"}
-    return dump_json({"role": "user", "content": [note, *images]})
+def _text_of_file(part: FilePart) -> str | None:
+    """The text of a text file: few servers read files, and OpenAI's own only PDF."""
+    if not _TEXT_FILES.match(part.media_type):
+        return None
+    try:
+        return base64.b64decode(part.data, validate=True).decode("utf-8-sig")
+    except ValueError:
+        return None
+
+
+def _attachments_message(parts: list[dict[str, Any]]) -> bytes:
+    return dump_json({"role": "user", "content": parts})
+
+
+def _effort(effort: str | None, dialect: Dialect) -> dict[str, Any]:
+    if dialect.openrouter and effort is not None:
+        return {"reasoning": {"effort": "xhigh" if effort == "max" else effort}}
+    return {"reasoning_effort": effort}
+
+
+def _port(base_url: str) -> int | None:
+    try:
+        return urlsplit(base_url).port
+    except ValueError:
+        return None

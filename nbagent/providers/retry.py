@@ -54,21 +54,29 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     millis = _number(headers.get("retry-after-ms"))
     if millis is not None:
         return max(0.0, millis / 1000)
-    text = headers.get("retry-after")
+    text = headers.get("retry-after", "").strip()
+    seconds = _seconds(text)
+    if seconds is None:
+        # The header came twice: the longest of the waits that can be read.
+        seconds = max(
+            (s for part in text.split(",") if (s := _number(part)) is not None), default=None
+        )
+    return None if seconds is None else max(0.0, seconds)
+
+
+def _seconds(text: str) -> float | None:
     seconds = _number(text)
-    if seconds is not None:
-        return max(0.0, seconds)
-    if not text:
-        return None
+    if seconds is not None or not text:
+        return seconds
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        return parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _number(text: str | None) -> float | None:
     try:
-        value = float(text) if text else math.nan
+        value = float(text) if text and text.strip() else math.nan
     except ValueError:
         return None
     return None if math.isnan(value) else value

@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal
 
 _READ_AHEAD_BYTES = 256 * 1024
@@ -19,6 +20,17 @@ _GATHER_BYTES = 64 * 1024
 
 
 _HEAD_END = re.compile(rb"\n\r?\n")
+_INFORMATIONAL = re.compile(rb"HTTP/1\.\d (?!101)1\d\d")
+_STATUS_BYTES = len(b"HTTP/1.1 200")
+_DEAD_AFTER_S = 60
+"""A peer that acknowledges nothing for so long is gone."""
+_KEEP_ALIVE = (
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 30),
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 10),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
+    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, _DEAD_AFTER_S * 1000),
+)
 
 
 class Patience(float):
@@ -28,12 +40,24 @@ class Patience(float):
     """
 
     deadline: float
+    was_stale: bool
+    """The request left on a connection that had served before, and nothing has come back."""
 
     def __new__(cls, between_s: float, deadline: float) -> Patience:
         """Wait at most `between_s` at a time."""
         self = super().__new__(cls, between_s)
         self.deadline = deadline
+        self.was_stale = False
         return self
+
+    def check(self, now: float) -> None:
+        """Raise when the deadline has passed."""
+        if now >= self.deadline:
+            raise WaitedTooLong("deadline")
+
+    def forget(self) -> None:
+        """The request is made again, on another connection."""
+        self.was_stale = False
 
 
 class WaitedTooLong(TimeoutError):
@@ -61,6 +85,11 @@ class SocketStream(asyncio.Protocol):
         self._wake_at = 0.0
         self._head_tail: bytes | None = None
         """While the head of an answer is read: the last bytes handed out. None in its body."""
+        self._head_start = b""
+        self._body_left: int | None = None
+        """Bytes of the body that are still to be handed out, where its length is known."""
+        self._requests = 0
+        self._spoilt = False
         self.body_is_next = False
         """Exactly the head of an answer was handed out: its body can be read from here."""
 
@@ -101,8 +130,13 @@ class SocketStream(asyncio.Protocol):
         self.body_is_next = False
         if self._unsent:
             self._flush()
+        in_head = self._head_tail is not None
+        if in_head and isinstance(timeout, Patience):
+            timeout.was_stale = self._requests > 1 and not self._head_start
         await self._arrival(timeout)
-        if self._head_tail is not None and self._arrived:
+        if in_head and self._arrived:
+            if isinstance(timeout, Patience):
+                timeout.was_stale = False
             return self._rest_of_head(max_bytes)
         return self._hand_out(max_bytes)
 
@@ -110,6 +144,14 @@ class SocketStream(asyncio.Protocol):
         """The next bytes of a body that the pool does not read itself."""
         await self._arrival(timeout)
         return self._hand_out(_READ_AHEAD_BYTES)
+
+    def begin_body(self, length: int) -> None:
+        """No more than so many bytes belong to this answer; others stay here."""
+        self._body_left = length
+
+    def spoil(self) -> None:
+        """Let no other request use this connection."""
+        self._spoilt = True
 
     def put_back(self, data: bytes) -> None:
         """Bytes that `read` hands out first."""
@@ -130,15 +172,25 @@ class SocketStream(asyncio.Protocol):
         """What has arrived of the head, and nothing of the body."""
         tail = self._head_tail or b""
         window = tail + bytes(self._arrived[:max_bytes])
+        if len(self._head_start) < _STATUS_BYTES:
+            self._head_start += bytes(self._arrived[: _STATUS_BYTES - len(self._head_start)])
         found = _HEAD_END.search(window)
         if found is None:
             self._head_tail = window[-3:]
             return self._hand_out(max_bytes)
+        data = self._hand_out(found.end() - len(tail))
+        if _INFORMATIONAL.match(self._head_start):
+            # 100 Continue, 103 Early Hints: the head of the answer itself is still to come.
+            self._head_tail, self._head_start = b"", b""
+            return data
         self._head_tail = None
         self.body_is_next = True
-        return self._hand_out(found.end() - len(tail))
+        return data
 
     def _hand_out(self, max_bytes: int) -> bytes:
+        if self._body_left is not None:
+            max_bytes = min(max_bytes, self._body_left)
+            self._body_left -= min(max_bytes, len(self._arrived))
         if len(self._arrived) <= max_bytes:
             data, self._arrived = bytes(self._arrived), bytearray()
         else:
@@ -186,12 +238,13 @@ class SocketStream(asyncio.Protocol):
         if transport is None:
             raise ConnectionResetError("the server closed the connection during the TLS handshake")
         self._transport = transport
+        self._requests = 0  # What a proxy was asked before does not count.
         return self
 
     def get_extra_info(self, info: str) -> Any:
         """What the pool asks: whether an idle connection was closed by the server."""
         if info == "is_readable":
-            return self._ended or bool(self._arrived)
+            return self._ended or self._spoilt or bool(self._arrived)
         if info == "ssl_object" and self._transport is not None:
             return self._transport.get_extra_info("ssl_object")
         return None
@@ -200,7 +253,11 @@ class SocketStream(asyncio.Protocol):
         data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
-        self._head_tail = b""
+        if self._head_tail is None:
+            # Not the rest of a long request: a new one.
+            self._requests += 1
+            self._body_left = None
+            self._head_tail, self._head_start = b"", b""
         if self._transport is not None and not self._ended:
             self._transport.write(data)
 
@@ -259,8 +316,7 @@ class AsyncioBackend:
             raise WaitedTooLong("connect") from None
         raw = transport.get_extra_info("socket")
         if raw is not None:
-            # A laptop that slept, or a router that forgot: the kernel notices dead peers.
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _notice_dead_peers(raw)
         return stream
 
     async def connect_unix_socket(
@@ -272,3 +328,12 @@ class AsyncioBackend:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
+
+
+def _notice_dead_peers(raw: socket.socket) -> None:
+    # A laptop that slept, or a router that forgot: the defaults wait for a quarter of an hour.
+    for name, level, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            with suppress(OSError):
+                raw.setsockopt(level, option, value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nbagent.contracts.errors import ModelError
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_LINE_BYTES = 8 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -49,7 +49,8 @@ class LineSplitter:
             self._partial += tail
             if len(self._partial) > self._limit:
                 raise ModelError(
-                    f"the server sent a line of more than {self._limit} bytes; it was cut off.",
+                    f"the server sent a line of more than {self._limit:,} bytes; it was cut off."
+                    " Check the base URL.",
                     code="LLM_BAD_RESPONSE",
                 )
         return lines
@@ -71,6 +72,7 @@ class EventSplitter:
         self._data: list[bytes] = []
         self._size = 0
         self._at_start = True
+        self._bare: list[bytes] = []
         self._between_events = False
 
     def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
@@ -85,12 +87,17 @@ class EventSplitter:
         ):
             return [(b"", piece[6:-2])]
         events = self._take(self._lines.feed(piece))
-        self._between_events = not (self._data or self._name) and self._lines.is_empty
+        held = self._data or self._name or self._bare
+        self._between_events = not held and self._lines.is_empty
         return events
 
     def flush(self) -> list[tuple[bytes, bytes]]:
         """The last event, if no empty line followed it."""
-        return self._take([*self._lines.flush(), b""])
+        events = self._take([*self._lines.flush(), b""])
+        if self._bare:
+            events.append((b"", b"\n".join(self._bare)))
+            self._bare = []
+        return events
 
     def _take(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         events: list[tuple[bytes, bytes]] = []
@@ -98,7 +105,9 @@ class EventSplitter:
             if self._at_start:
                 self._at_start = False
                 line = line.removeprefix(_BOM)
-            if not line:
+            if self._bare or line[:1] in (b"{", b"["):
+                self._take_bare(line, events)
+            elif not line:
                 if self._data:
                     data = self._data
                     events.append((self._name, data[0] if len(data) == 1 else b"\n".join(data)))
@@ -109,16 +118,30 @@ class EventSplitter:
                 self._add(line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
-            elif line.startswith(b"{"):
-                # Not SSE, but some servers write an error object as a bare line (Gemini, Ollama).
-                events.append((b"", line))
         return events
+
+    def _take_bare(self, line: bytes, events: list[tuple[bytes, bytes]]) -> None:
+        """Not SSE, but some servers write an error object as it is (Gemini, Ollama).
+
+        On one line or indented over many: its last line begins at the margin.
+        """
+        self._bare.append(line)
+        self._grow(line)
+        closing = b"}" if self._bare[0][:1] == b"{" else b"]"
+        if line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing):
+            events.append((b"", b"\n".join(self._bare)))
+            self._bare = []
+            self._size = sum(map(len, self._data))
 
     def _add(self, data: bytes) -> None:
         self._data.append(data)
+        self._grow(data)
+
+    def _grow(self, data: bytes) -> None:
         self._size += len(data)
         if self._size > self._limit:
             raise ModelError(
-                f"the server sent an event of more than {self._limit} bytes; it was cut off.",
+                f"the server sent an event of more than {self._limit:,} bytes; it was cut off."
+                " Check the base URL.",
                 code="LLM_BAD_RESPONSE",
             )

@@ -11,6 +11,8 @@ from magic_shell import TOOLS, MagicShell
 from servers.model_server import ModelServer, Reply
 
 from nbagent import offline
+from nbagent.notebook.completion import IDENTIFIER
+from nbagent.notebook.magics import register
 from nbagent.notebook.options import COMMANDS
 
 
@@ -18,7 +20,8 @@ def test_every_command_answers(shell: MagicShell, capsys: pytest.CaptureFixture[
     model = offline.script(["Hello."], name="kept")
     shell.agent(f"-m {model.model_id} --quiet")
     for command in COMMANDS:
-        if command.name != "resume":
+        # One has nothing to go on with here, the other needs a notebook.
+        if command.name not in ("resume", "panel"):
             shell.cell(f"%agent {command.name}")
             assert capsys.readouterr().out.strip(), command
 
@@ -207,10 +210,66 @@ def test_key_on_the_line_is_in_no_error(
     assert key not in captured.out + captured.err
 
 
-def test_extension_loads_once_and_again(shell: MagicShell) -> None:
+def test_runs_lists_the_last_ones(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
+    model = offline.script(["One.", "Two.", offline.error("LLM_RATE_LIMITED", "slow down")])
+    first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'", "Which\nis larger?")
+    shell.agent(f"-m {model.model_id} --quiet", "And \u202e now?")
+    shell.refused(f"%%agent -m {model.model_id} --quiet", "More!")
+    capsys.readouterr()
+    shell.cell("%agent runs")
+    newest, second, oldest = capsys.readouterr().out.splitlines()
+    assert [word in newest for word in ("error", model.model_id, "More!")] == [True] * 3
+    assert "And ⟦U+202E⟧ now?" in second
+    assert oldest.startswith(f"{first.id[:8]}  my run  ")
+    assert oldest.endswith("Which is larger?")
+    shell.cell("%agent runs 1")
+    assert capsys.readouterr().out.split() == newest.split()
+
+
+def test_resume_goes_on_with_other_options(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    model = offline.script([offline.call("population", city="Oslo"), "Done."])
+    shell.agent(f"-m {model.model_id} --max-turns 1 --quiet --temperature 0")
+    paused = shell.user_ns["_run"]
     shell.cell(
-        "%load_ext nbagent", "%reload_ext nbagent", "%unload_ext nbagent", "%load_ext nbagent"
+        "%agent resume last --max-turns 40 --system 'Be brief.' --trim tool-results --into after"
     )
-    magics: Any = shell.magics_manager.magics
-    assert "agent" in magics["cell"]
-    assert "agent" in magics["line"]
+    after = shell.user_ns["after"]
+    assert (after.text, after.record.parent_id) == ("Done.", paused.id)
+    assert after.record.limits.max_turns == 40
+    assert after.record.options["trim"] == "tool-results"
+    assert model.requests[1].system_prompt.startswith("Be brief.")
+    assert model.requests[1].temperature == 0
+
+
+def test_run_that_was_given_functions_goes_on_with_them(shell: MagicShell) -> None:
+    model = offline.script(
+        [offline.call("area", city="Oslo"), offline.call("area", city="Oslo"), "Large.", "Yes."]
+    )
+    shell.user_ns["model"] = model
+    shell.cell(TOOLS)
+    shell.cell("agent = nbagent.Agent(model, tools=[area])")
+    shell.cell("paused = agent.run('How large?', max_turns=1, quiet=True)")
+    shell.cell("%agent resume --max-turns 9 --quiet")
+    assert shell.user_ns["_run"].turns[0].tool_runs[0].result.data == 454.1
+    shell.agent("--continue --quiet", "Sure?")
+    assert [[tool.name for tool in one.tools] for one in model.requests] == [["area"]] * 4
+
+
+def test_extension_loads_once_and_again(shell: MagicShell) -> None:
+    def ours() -> tuple[int, int, int]:
+        completer: Any = shell.Completer
+        matchers = [getattr(one, "matcher_identifier", "") for one in completer.custom_matchers]
+        cleanups = [one.__module__ for one in shell.input_transformers_cleanup]
+        manager: Any = shell.magics_manager
+        magics = manager.magics
+        n_magics = sum("agent" in magics[kind] for kind in ("cell", "line"))
+        return n_magics, matchers.count(IDENTIFIER), cleanups.count(register.__module__)
+
+    shell.cell("%load_ext nbagent", "%reload_ext nbagent")
+    register(shell)
+    assert ours() == (2, 1, 1)
+    shell.cell("%unload_ext nbagent")
+    assert ours() == (0, 0, 0)
+    shell.cell("%load_ext nbagent")
+    assert ours() == (2, 1, 1)

@@ -75,7 +75,7 @@ def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -
     shell.cell(TOOLS)
     model = offline.script(["Hello."])
     error = shell.refused(f"%%agent --model {model.model_id} --tools poplation", "Hello?")
-    assert "'population'" in error.message
+    assert "did you mean 'population'? There are: population, area" in error.message
     assert isinstance(error, UsageError)
     assert model.requests == []
     assert len(nbagent.runs()) == 0
@@ -271,11 +271,22 @@ WRONG: dict[str, tuple[str, str]] = {
     "unknown provider of models": ("%agent models opnai", "'openai'"),
     "no run to show": ("%agent show nope", "'nope'"),
     "no run at all": ("%agent show", "no run"),
-    "options after resume": ("%agent resume last --max-turns 3", "max_turns"),
+    "option that resume does not take": ("%agent resume --session x", "--session"),
+    "option of another command": ("%agent show last --raw", "no options"),
+    "empty cell": ("%%agent", "the prompt is empty"),
+    "prompt on the line of an empty cell": ("%%agent Which city?", "next line"),
+    "no-break space": ("%%agent\u00a0--modle x\nHello?", "--model"),
+    "no tool at all": ("%%agent --tools population\nHello?", "define one with @nbagent.tool"),
+    "typographic dash": ("%%agent \u2014model x\nHello?", "type --model"),
+    "typographic quotes": ("%%agent --system \u201cx\u201d\nHello?", "typographic quote"),
+    "path without quotes": ("%%agent --system C:\\notes\nHello?", "in quotes: 'C:"),
+    "a way to trim": ("%%agent --trim results\nHello?", "'tool-results'"),
+    "topic of the help": ("%agent help resum", "'resume'"),
+    "how many runs": ("%agent runs many", "a number from 1"),
     "unknown setting": ("%agent config modle=x", "'model'"),
     "setting without a value": ("%agent config model", "NAME=VALUE"),
     "setting twice": ("%agent config model=a model=b", "twice"),
-    "setting with an open quote": ("%agent config system='x", "close the quote"),
+    "setting with an open quote": ("%agent config system='x", "not closed"),
     "a key as a setting": ("%agent config api_key=abc", "LLM_API_KEY"),
     "a setting out of range": ("%agent config temperature=3", "from 0 to 2"),
 }

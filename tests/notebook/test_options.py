@@ -12,9 +12,11 @@ from nbagent.notebook.options import (
     COMMANDS,
     OPTIONS,
     MagicOptions,
-    help_text,
+    continued,
     parse,
+    run_and_options,
     split_command,
+    split_words,
 )
 
 READ: dict[str, dict[str, Any]] = {
@@ -58,6 +60,15 @@ READ: dict[str, dict[str, Any]] = {
     "--help": {"help": True},
     "-h": {"help": True},
     "--name '#1 {x} $y'": {"name": "#1 {x} $y"},
+    "--trim tool-results": {"trim": "tool-results"},
+    "--dry-run -c": {"dry_run": True, "continue_run": "last"},
+    r'--system "C:\notes"': {"system": "C:\\notes"},
+    r'--system "say \"hi\" \\ now"': {"system": 'say "hi" \\ now'},
+    r"--system a\ b": {"system": "a b"},
+    "--system Be' 'brief": {"system": "Be brief"},
+    "--model\u00a0offline:demo\u2003--raw": {"model": "offline:demo", "raw": True},
+    "--stop-seq \u2014": {"stop_sequences": ("\u2014",)},
+    "--system 'don\u2019t say \u201cno\u201d'": {"system": "don\u2019t say \u201cno\u201d"},
 }
 
 
@@ -110,6 +121,22 @@ REFUSED: dict[str, tuple[str, ...]] = {
     '--system "Be brief': ('quote "', "not closed"),
     "--system don't": ("not closed", "apostrophe"),
     "--system x\\": ("backslash",),
+    r"--system C:\notes": ("backslash", "'n'", r"'C:\notes'"),
+    r"--base-url \\server\v1": ("backslash", "'v'"),
+    "--model x \u2013\u2013quiet": ("typographic dash", "type --quiet"),
+    "--continue \u2014raw": ("typographic dash", "type --raw"),
+    "--system \u2014raw": ("typographic dash", "type --raw"),
+    "-\u2010raw": ("typographic dash", "type --raw"),
+    "\u2212m x": ("typographic dash", "type -m"),
+    "--max\u2013turns 3": ("--max-turns",),
+    "--system \u201cBe brief.\u201d": ("\u201c", "typographic quote"),
+    "--system=\u2018Be brief.\u2019": ("\u2018", "typographic quote"),
+    "--name \u00abx\u00bb": ("\u00ab", "typographic quote"),
+    "What's larger?": ("What's", "write the prompt on the next line"),
+    "--trim tool-result": ("'tool-result'", "did you mean 'tool-results'"),
+    "--trim all": ("'all'", "tool-results or none"),
+    "--dryrun": ("--dryrun", "--dry-run"),
+    "--dry-run=yes": ("--dry-run", "no value"),
 }
 
 
@@ -125,31 +152,6 @@ def test_every_option_fills_its_own_field() -> None:
     assert sorted(option.dest for option in OPTIONS) == sorted(f.name for f in fields(MagicOptions))
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags))
-
-
-def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:
-    text = help_text()
-    for option in OPTIONS:
-        assert ", ".join(option.flags) in text
-        assert option.help in text
-    for command in COMMANDS:
-        assert command.help in text
-    assert "{{ '{{' }}" in text
-    assert max(len(line) for line in text.splitlines()) <= 100
-
-
-def test_examples_of_the_help_are_read() -> None:
-    lines = [line.strip() for line in help_text().splitlines()]
-    options = [
-        parse(line.removeprefix("%%agent")) for line in lines if line.startswith("%%agent -")
-    ]
-    assert len(options) >= 3
-    commands = [
-        split_command(line.removeprefix("%agent"))
-        for line in lines
-        if line.startswith("%agent ") and "COMMAND" not in line
-    ]
-    assert ("show", "last") in commands
 
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
@@ -179,3 +181,61 @@ def test_unknown_command_names_the_nearest(line: str, fragments: tuple[str, ...]
         split_command(line)
     for fragment in fragments:
         assert fragment in caught.value.message
+
+
+def test_line_that_ends_in_a_backslash_goes_on_in_the_next() -> None:
+    line, prompt = continued("--model a \\", "  --raw \\\n--quiet\nWhich\ncity?\\\n")
+    assert (parse(line), prompt) == (
+        MagicOptions(model="a", raw=True, quiet=True),
+        "Which\ncity?\\\n",
+    )
+    assert continued("--raw", "Which\\\ncity?") == ("--raw", "Which\\\ncity?")
+
+
+RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "": ("last", {}),
+    "last": ("last", {}),
+    "my run": ("my run", {}),
+    "'my  run' --max-turns 40": ("my  run", {"max_turns": 40}),
+    "my run --model=offline:demo --into x": ("my run", {"model": "offline:demo", "into": "x"}),
+    "--trim tool-results --dry-run": ("last", {"trim": "tool-results", "dry_run": True}),
+    "1a2b3c4d -h": ("1a2b3c4d", {"help": True}),
+}
+
+
+@pytest.mark.parametrize("rest", RESUMED, ids=lambda rest: rest or "(empty)")
+def test_resume_takes_a_run_and_options(rest: str) -> None:
+    ref, options = RESUMED[rest]
+    assert run_and_options("resume", rest) == (ref, MagicOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("command", "rest", "fragments"),
+    [
+        ("resume", "last --session x", ("does not take --session", "--max-turns")),
+        ("resume", "--continue", ("does not take --continue",)),
+        ("resume", "last --max-turn 4", ("unknown option '--max-turn'", "'--max-turns'")),
+        ("resume", "last --max-turns", ("--max-turns needs a value",)),
+        ("resume", "last --max-turns 4 more", ("unexpected word 'more'",)),
+        ("resume", "last \u2014raw", ("typographic dash", "--raw")),
+        ("resume", "'my run", ("quote '", "not closed")),
+        ("show", "last --raw", ("%agent show takes a run and no options", "--raw")),
+    ],
+)
+def test_wrong_word_after_a_run_is_named(
+    command: str, rest: str, fragments: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        run_and_options(command, rest)
+    for fragment in fragments:
+        assert fragment in caught.value.message
+
+
+def test_words_of_a_setting_line_keep_what_stands_in_quotes() -> None:
+    assert split_words("model=a system='Be \"brief\".' tags=") == [
+        "model=a",
+        'system=Be "brief".',
+        "tags=",
+    ]
+    with pytest.raises(UsageError, match="typographic quote"):
+        split_words("system=\u201cBe brief.\u201d")

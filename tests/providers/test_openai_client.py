@@ -166,7 +166,7 @@ def test_history_is_whitelisted_and_images_of_tools_follow_their_results() -> No
     system, user, assistant, first, second, images = wire
     assert system == {"role": "system", "content": "S"}
     assert user["content"][1]["image_url"]["url"] == "data:image/png;base64,AAAA"
-    assert assistant["content"] is None
+    assert assistant["content"] == ""
     assert assistant.keys() == {"role", "content", "tool_calls"}
     assert assistant["tool_calls"][0]["function"] == {"name": "fs__read", "arguments": "{}"}
     assert json.loads(assistant["tool_calls"][1]["function"]["arguments"])["INVALID_JSON"] == "{oh"
@@ -254,7 +254,9 @@ def test_retry_after_is_read(header: str, low: float, high: float) -> None:
 def test_an_unreadable_retry_after_counts_as_absent(header: str) -> None:
     assert retry_after_s({"retry-after": header}) is None
     error = ModelError("x", retryable=True)
-    assert RetryPolicy().wait_s(error, 1, 600) == pytest.approx(0.44, abs=0.07)
+    wait_s = RetryPolicy().wait_s(error, 1, 600)
+    assert wait_s is not None
+    assert 0.37 <= wait_s <= 0.5
 
 
 def test_two_429_with_retry_after_0_cost_next_to_nothing(server: ModelServer) -> None:

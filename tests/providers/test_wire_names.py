@@ -29,14 +29,28 @@ def test_a_legal_name_keeps_itself_in_any_order() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["fs__read", "fs.read", "functions.fs__read", "default_api:fs.read", "functions.fs.read"],
+    [
+        "fs__read",
+        "fs.read",
+        "functions.fs__read",
+        "default_api:fs.read",
+        "functions.fs.read",
+        "fs__read<|channel|>commentary",
+        "functions.fs__read:0",
+        " fs__read ",
+    ],
 )
 def test_what_models_write_is_understood(text: str) -> None:
     assert WireNames(["fs.read"]).from_wire(text) == "fs.read"
 
 
-def test_an_unknown_name_is_none() -> None:
-    assert WireNames(["fs.read"]).from_wire("fs_read") is None
+@pytest.mark.parametrize("text", ["fs_read", "", "<|channel|>", ":0", "functions.", "fs__read2"])
+def test_an_unknown_name_is_none(text: str) -> None:
+    assert WireNames(["fs.read"]).from_wire(text) is None
+
+
+def test_a_name_that_is_a_tool_as_it_stands_is_not_shortened() -> None:
+    assert WireNames(["a", "a:1"]).from_wire("a:1") == "a:1"
 
 
 def test_a_tool_that_is_no_longer_offered_keeps_its_wire_name() -> None:

@@ -1,0 +1,229 @@
+"""What can stand where a person is typing: models, tools, runs, sessions, settings, as far as
+they are known here and now.
+
+Asks nobody who could keep a person waiting. What fails is left out: a broken store, a namespace
+that raises, settings that do not fit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+from nbagent.notebook.completion_place import Typing
+from nbagent.notebook.model_lists import known_models
+from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS
+from nbagent.settings import Settings, effective, store_home
+
+_RECENT = 100
+_IDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One thing that can be typed."""
+
+    text: str
+    kind: str
+    """`option`, `model`, `tool`, `run`, …: front ends show it beside the text."""
+
+
+def known_for(typing: Typing, namespace: Mapping[str, Any]) -> list[Known]:
+    """What fits, best first: what begins as typed, else what has the typed letters in it."""
+    found = list(dict.fromkeys(_all(typing, namespace)))
+    typed = typing.text.lower()
+    if typing.what == "options":
+        typed = typing.fragment.lower()
+    begin = [one for one in found if one.text.lower().startswith(typed)]
+    if begin or not typed.strip("-"):
+        return begin
+    return [one for one in found if typed.strip("-") in one.text.lower()]
+
+
+def _all(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
+    match typing.what:
+        case "options":
+            yield from _options(typing)
+        case "commands":
+            yield from (Known(command.name, "command") for command in COMMANDS)
+        case "value" | "value or options":
+            yield from _values(typing, namespace)
+            if typing.what == "value or options":
+                yield from _options(typing)
+        case "argument":
+            yield from _arguments(typing, namespace)
+        case "python" | "free":
+            return
+
+
+def _options(typing: Typing) -> Iterator[Known]:
+    command = typing.command
+    for option in OPTIONS:
+        taken = command is None or option.dest in command.options
+        if taken and (option.repeatable or option.dest not in typing.given):
+            yield Known(option.flags[-1], "option")
+    if typing.fragment.startswith("-") and not typing.fragment.startswith("--"):
+        yield from (Known(f, "option") for f in BY_FLAG if f == typing.fragment)
+
+
+def _values(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
+    option = typing.option
+    if option is None:
+        return
+    yield from (Known(choice, "value") for choice in option.choices)
+    of: dict[str, Callable[[], Iterable[Known]]] = {
+        "model": models,
+        "base_url": _servers,
+        "tools": lambda: _tools(namespace, typing.names),
+        "tool_choice": lambda: _choices(namespace),
+        "session": _sessions,
+        "continue_run": _runs,
+        "into": lambda: _holders(namespace),
+    }
+    if option.dest in of:
+        yield from of[option.dest]()
+
+
+def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
+    argument = typing.command.argument if typing.command else ""
+    if typing.setting is not None:
+        yield from _setting_values(typing.setting, namespace)
+    elif "NAME=VALUE" in argument:
+        names = (f.name for f in fields(Settings) if f.name not in typing.names)
+        yield from (Known(f"{name}=", "setting") for name in names)
+    elif "RUN" in argument:
+        yield from _runs()
+        if typing.command is not None and typing.command.options and not typing.fragment:
+            yield from _options(typing)
+    elif "PROVIDER" in argument:
+        yield from (Known(name, "provider") for name in _providers())
+    elif "COMMAND" in argument:
+        yield from (Known(command.name, "command") for command in COMMANDS)
+        yield from (Known(option.flags[-1], "option") for option in OPTIONS)
+
+
+def _setting_values(name: str, namespace: Mapping[str, Any]) -> Iterator[Known]:
+    of: dict[str, Callable[[], Iterable[Known]]] = {
+        "model": models,
+        "base_url": _servers,
+        "tools": lambda: _tools(namespace, ()),
+        "session": _sessions,
+    }
+    words = {
+        "stream": ("true", "false"),
+        "after_run": ("static", "live"),
+        "trim": ("tool-results", "none"),
+        "reasoning": ("none", "minimal", "low", "medium", "high", "xhigh"),
+    }
+    if name in of:
+        yield from of[name]()
+    yield from (Known(word, "value") for word in words.get(name, ()))
+
+
+def models() -> Iterator[Known]:
+    """Ids that are known without asking, then the prefixes of all providers."""
+    with suppress(Exception):
+        if (model := effective().model) is not None:
+            yield Known(model, "model")
+    yield from (Known(run.model, "model") for run in _recent())
+    with suppress(Exception):
+        yield from (Known(model, "model") for model in _listed())
+    for name in _providers():
+        with suppress(Exception):
+            # Only of a provider that is loaded: an adapter takes longer to import than a key does.
+            provider = getattr(sys.modules.get(f"nbagent.providers.{name}"), "PROVIDER", None)
+            if provider is not None and provider.default_model:
+                yield Known(f"{name}:{provider.default_model}", "model")
+    yield Known("offline:demo", "model")
+    yield from (Known(f"{name}:", "provider") for name in _providers())
+
+
+def _listed() -> Iterator[str]:
+    """What servers listed before, and the scripts of this kernel."""
+    offline = sys.modules.get("nbagent.providers.offline.scripted")
+    if offline is not None:
+        yield from (f"offline:{name}" for name in offline.script_names())
+    yield from known_models()
+
+
+def _providers() -> tuple[str, ...]:
+    with suppress(Exception):
+        return import_module("nbagent.providers.base").provider_names()
+    return ("offline", "openai")
+
+
+def _servers() -> Iterator[Known]:
+    with suppress(Exception):
+        if (url := effective().base_url) is not None:
+            yield Known(url, "server")
+    for variable in ("LLM_BASE_URL", "OPENAI_BASE_URL"):
+        if url := os.environ.get(variable, "").strip():
+            yield Known(url, "server")
+    yield Known("http://localhost:11434/v1", "server")
+    yield Known("http://localhost:8000/v1", "server")
+
+
+def _tools(namespace: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Known]:
+    found = [name for name in _tool_names(namespace) if name not in names]
+    yield from (Known(name, "tool") for name in found)
+    if not names:
+        yield from (Known(word, "value") for word in ("all", "none"))
+
+
+def _tool_names(namespace: Mapping[str, Any]) -> Iterator[str]:
+    """The marked tools first, then every function of the person's."""
+    with suppress(Exception):
+        # Nothing is marked as long as the room of tools was not needed.
+        if "nbagent.tools.functions" in sys.modules:
+            yield from import_module("nbagent.tools.functions").namespace_tools(namespace)
+    for name, value in list(namespace.items()):
+        # What IPython puts there (its own `open`) is not meant.
+        if isinstance(value, types.FunctionType) and not name.startswith("_"):
+            home = str(value.__globals__.get("__name__", ""))
+            if not home.startswith("IPython"):
+                yield name
+
+
+def _choices(namespace: Mapping[str, Any]) -> Iterator[Known]:
+    yield from (Known(word, "value") for word in ("auto", "none", "required"))
+    yield from (Known(name, "tool") for name in _tool_names(namespace))
+
+
+def _holders(namespace: Mapping[str, Any]) -> Iterator[Known]:
+    """The variables that hold a run."""
+    handles = sys.modules.get("nbagent.agent")
+    if handles is None:
+        return
+    for name, value in list(namespace.items()):
+        if type(value) is handles.Run and not name.startswith("_"):
+            yield Known(name, "run")
+
+
+def _runs() -> Iterator[Known]:
+    recent = _recent()
+    if not recent:
+        return
+    yield Known("last", "run")
+    yield from (Known(run.name, "run") for run in recent if run.name)
+    yield from (Known(run.run_id[:8], "run") for run in recent[:_IDS])
+
+
+def _sessions() -> Iterator[Known]:
+    with suppress(Exception):
+        yield Known(effective().session, "session")
+    yield from (Known(run.session, "session") for run in _recent())
+
+
+def _recent() -> list[Any]:
+    """The newest runs."""
+    with suppress(Exception):
+        if "nbagent.session.stores" in sys.modules or (store_home() / "runs.sqlite").is_file():
+            store = import_module("nbagent.session.stores").known_store()
+            return [] if store is None else store.runs(limit=_RECENT)
+    return []

@@ -1,0 +1,81 @@
+"""A line as words, split as a shell would: quotes, backslashes, and where each word stands.
+
+Also of a line that is not finished yet, for completion. Knows nothing of options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+QUOTES = "'\""
+CURLY = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb"
+"""Quotes that word processors and chats put in the place of the straight ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word, and what is odd about it."""
+
+    text: str
+    """Without its quotes and backslashes."""
+    start: int
+    """Where it begins in the line."""
+    end: int
+    open_quote: str = ""
+    """The quote that is not closed."""
+    hidden: str = ""
+    """A letter or digit behind a backslash outside of quotes: most likely of a Windows path."""
+    dangling: bool = False
+    """It ends in a backslash that hides nothing."""
+
+
+def words_of(line: str) -> list[Word]:
+    """The words of a line. Never raises: an unfinished word is the last one, and says so."""
+    found: list[Word] = []
+    place = 0
+    while place < len(line):
+        if line[place].isspace():
+            place += 1
+            continue
+        word = _word_at(line, place)
+        found.append(word)
+        place = word.end
+    return found
+
+
+def _word_at(line: str, start: int) -> Word:
+    text: list[str] = []
+    quote, hidden, place = "", "", start
+    while place < len(line):
+        char, following = line[place], line[place + 1 : place + 2]
+        place += 1
+        if quote:
+            if char == quote:
+                quote = ""
+                continue
+            if char == "\\" and quote == '"' and following and following in '"\\':
+                char, place = following, place + 1
+        elif char in QUOTES:
+            quote = char
+            continue
+        elif char == "\\":
+            if not following:
+                return Word("".join(text), start, place, dangling=True)
+            hidden = hidden or (following if following.isalnum() else "")
+            char, place = following, place + 1
+        elif char.isspace():
+            place -= 1
+            break
+        text.append(char)
+    return Word("".join(text), start, place, open_quote=quote, hidden=hidden)
+
+
+def quoted(text: str) -> str:
+    """The text as one word of a line: as it is, or in quotes where it needs them."""
+    plain = text and not any(c.isspace() or c in QUOTES or c in CURLY or c == "\\" for c in text)
+    if plain:
+        return text
+    if "'" not in text:
+        return f"'{text}'"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

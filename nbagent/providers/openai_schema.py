@@ -1,0 +1,119 @@
+"""A tool's JSON Schema as a Chat Completions server understands it. `strict` is never asked for.
+
+What a schema means is not changed; what a server cannot read is written another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from nbagent.contracts.canonical import json_object
+
+_BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+"""Keywords whose keys are names, not keywords."""
+_DATA = frozenset({"enum", "const", "default", "examples", "example", "required"})
+_MISTRAL_REFUSES = ("$id", "$schema", "strict")
+_MOST_NODES = 2_000
+"""A schema that grows beyond this by being written out keeps its references."""
+
+Schema = dict[str, Any]
+
+
+class _TooLarge(Exception):
+    """Writing the references out makes more of the schema than it is worth."""
+
+
+def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) -> Schema:
+    """The schema for the wire.
+
+    Args:
+        schema: any JSON Schema.
+        inline: write references out, where they do not refer to themselves: GLM, Qwen and Llama
+            give nested arguments as texts otherwise.
+        plain: leave out what Mistral answers with a 422.
+    """
+    if inline and ("$defs" in schema or "definitions" in schema):
+        schema = _written_out(schema)
+    return _walk(schema, _plain if plain else _with_properties)
+
+
+def _with_properties(node: Schema) -> Schema:
+    # OpenAI: an object without properties says so.
+    if node.get("type") == "object" and "properties" not in node:
+        return {**node, "properties": {}}
+    return node
+
+
+def _plain(node: Schema) -> Schema:
+    kept = {name: value for name, value in node.items() if name not in _MISTRAL_REFUSES}
+    if kept.get("additionalProperties") is False:
+        del kept["additionalProperties"]
+    return _with_properties(kept)
+
+
+def _walk(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
+    return change({name: _walk_value(name, value, change) for name, value in node.items()})
+
+
+def _walk_value(name: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
+    if name in _DATA:
+        return value
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return [_walk_value("", it, change) for it in items]
+    if not isinstance(value, dict):
+        return value
+    inner = cast("Schema", value)
+    if name in _BY_NAME:
+        return {key: _walk_value("", it, change) for key, it in inner.items()}
+    return _walk(inner, change)
+
+
+def _written_out(schema: Schema) -> Schema:
+    writer = _Writer(schema)
+    try:
+        written = writer.value("", schema, ())
+    except (_TooLarge, RecursionError):
+        return schema
+    if not writer.kept:
+        written = {k: v for k, v in written.items() if k not in ("$defs", "definitions")}
+    return written
+
+
+class _Writer:
+    """Replaces references by what they refer to."""
+
+    def __init__(self, root: Schema) -> None:
+        self._known: dict[str, Any] = {
+            f"#/{place}/{name}": target
+            for place in ("$defs", "definitions")
+            for name, target in (json_object(root.get(place)) or {}).items()
+        }
+        self._nodes = 0
+        self.kept = False
+        """A reference had to stay: it is part of what it refers to, or unknown."""
+
+    def value(self, name: str, value: Any, above: tuple[str, ...]) -> Any:
+        if name in _DATA or (not above and name in ("$defs", "definitions")):
+            return value
+        if isinstance(value, list):
+            return [self.value("", it, above) for it in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise _TooLarge
+        node = cast("Schema", value)
+        if name in _BY_NAME:
+            return {key: self.value("", it, above) for key, it in node.items()}
+        target = node.get("$ref")
+        if not isinstance(target, str):
+            # What a discriminator names is not there any more; the constants in it tell as much.
+            return {k: self.value(k, it, above) for k, it in node.items() if k != "discriminator"}
+        beside = {key: self.value(key, it, above) for key, it in node.items() if key != "$ref"}
+        if target in above or target not in self._known:
+            self.kept = True
+            return {"$ref": target, **beside}
+        meant = self.value("", self._known[target], (*above, target))
+        return {**(json_object(meant) or {}), **beside}

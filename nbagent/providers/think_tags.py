@@ -1,0 +1,80 @@
+"""Splits `<think>…</think>` off the beginning of an answer while it arrives.
+
+For servers that leave a model's reasoning in its text. A tag anywhere else is text.
+"""
+
+from __future__ import annotations
+
+_OPENING = ("<think>", "<thinking>", "<thought>")
+"""Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI door."""
+_MOST_HELD = 200
+"""Characters held back because they may belong to a closing tag."""
+
+
+class ThinkTags:
+    """One answer's text, in pieces, as reasoning and text."""
+
+    def __init__(self) -> None:
+        self.over = False
+        """Nothing more is split: the beginning is past."""
+        self._closing = ""
+        self._written: list[str] = []
+        self._held = ""
+        self._fresh = True
+
+    @property
+    def unclosed(self) -> str:
+        """All that was written from a tag on that is not closed so far; else empty."""
+        return "" if self.over else "".join(self._written)
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """What of the text so far is known to be reasoning, and what to be text."""
+        if self.over:
+            return "", piece
+        text = self._held + piece
+        if self._closing:
+            self._written.append(piece)
+            return self._inside(text)
+        # Blank lines before the first word are dropped from an answer anyway.
+        text = text.lstrip()
+        for tag in _OPENING:
+            if text.startswith(tag):
+                self._closing = f"</{tag[1:]}"
+                self._written.append(text)
+                return self._inside(text[len(tag) :])
+        if any(tag.startswith(text) for tag in _OPENING):
+            self._held = text
+            return "", ""
+        self._held, self.over = "", True
+        return "", text
+
+    def flush(self) -> tuple[str, str]:
+        """What was held back, at the end of the answer."""
+        held, self._held = self._held, ""
+        return (held.rstrip(), "") if self._closing else ("", held)
+
+    def _inside(self, text: str) -> tuple[str, str]:
+        end = text.find(self._closing)
+        if end >= 0:
+            self._held, self.over = "", True
+            return self._begun(text[:end].rstrip()), text[end + len(self._closing) :]
+        keep = _overlap(text, self._closing)
+        keep = len(text) - len(text[: len(text) - keep].rstrip())
+        if keep > _MOST_HELD:
+            keep = _overlap(text, self._closing)
+        self._held = text[len(text) - keep :]
+        return self._begun(text[: len(text) - keep]), ""
+
+    def _begun(self, reasoning: str) -> str:
+        if self._fresh:
+            reasoning = reasoning.lstrip()
+            self._fresh = not reasoning
+        return reasoning
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of the text may be the start of the tag."""
+    for size in range(min(len(tag) - 1, len(text)), 0, -1):
+        if text.endswith(tag[:size]):
+            return size
+    return 0

@@ -1,0 +1,237 @@
+"""Tab on the lines of `%%agent` and `%agent`: what is offered, what it replaces, and what stays."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.completer import provisionalcompleter, rectify_completions
+from magic_shell import TOOLS, MagicShell
+from servers.model_server import ModelServer
+
+from nbagent import offline
+from nbagent.notebook import model_lists
+from nbagent.notebook.options import COMMANDS, OPTIONS
+from nbagent.settings import configure
+
+
+@pytest.fixture(params=["jedi", "no jedi"])
+def typist(shell: MagicShell, request: pytest.FixtureRequest) -> Iterator[MagicShell]:
+    """A shell with one of IPython's two ways to complete Python."""
+    completer: Any = shell.Completer
+    before = completer.use_jedi
+    completer.use_jedi = request.param == "jedi"
+    yield shell
+    completer.use_jedi = before
+
+
+def tab(shell: MagicShell, typed: str) -> list[str]:
+    """The whole cells that Tab offers where `|` stands, with what was typed replaced."""
+    place = typed.index("|")
+    text = typed.replace("|", "", 1)
+    completer: Any = shell.Completer
+    with provisionalcompleter():
+        found = list(rectify_completions(text, completer.completions(text, place)))
+    return [text[: one.start] + one.text + text[one.end :] for one in found]
+
+
+def words(shell: MagicShell, typed: str) -> list[str]:
+    """Only what is put in, of what Tab offers."""
+    before, _, after = typed.partition("|")
+    return [cell[len(before.rstrip("-")) : len(cell) - len(after)] for cell in tab(shell, typed)]
+
+
+def test_tab_offers_every_option_and_every_command(typist: MagicShell) -> None:
+    flags = [option.flags[-1] for option in OPTIONS]
+    assert words(typist, "%%agent |") == flags
+    assert words(typist, "%%agent --|\nHello?") == flags
+    assert words(typist, "%agent |") == [command.name for command in COMMANDS]
+
+
+OFFERED = {
+    "%%agent --mo|": ["%%agent --model"],
+    "%%agent mo|": ["%%agent --model"],
+    "%%agent --turns|": ["%%agent --max-turns"],
+    "%%agent --raw --q|\nHello?": ["%%agent --raw --quiet\nHello?"],
+    "%%agent --tag a --ta|": ["%%agent --tag a --tag"],
+    "%%agent --raw --raw|": [],
+    "  %%agent --dr|": ["  %%agent --dry-run"],
+    "\n%%agent --dr|\nHello?": ["\n%%agent --dry-run\nHello?"],
+    "%%time\n%%agent --dr|\nHello?": ["%%time\n%%agent --dry-run\nHello?"],
+    "%%agent --raw \\\n  --dr|\nHello?": ["%%agent --raw \\\n  --dry-run\nHello?"],
+    "%%agent -m offli|": ["%%agent -m offline:demo", "%%agent -m offline:"],
+    "%%agent --model=OFFLINE:d|": ["%%agent --model=offline:demo"],
+    "%%agent --model ope|": ["%%agent --model openai:"],
+    "%%agent --trim |": ["%%agent --trim tool-results", "%%agent --trim none"],
+    "%%agent --tool-choice r|": ["%%agent --tool-choice required"],
+    "%%agent --session |": ["%%agent --session default"],
+    "%agent con|": ["%agent config"],
+    "x = 1\n  %agent do|\ny": ["x = 1\n  %agent doctor\ny"],
+    "%agent config \\\n  tri|": ["%agent config \\\n  trim="],
+    "%agent config model=a max_tu|": ["%agent config model=a max_turns="],
+    "%agent config trim=t|": ["%agent config trim=tool-results"],
+    "%agent config stream=|": ["%agent config stream=true", "%agent config stream=false"],
+    "%agent help re|": ["%agent help resume"],
+    "%agent help --dr|": ["%agent help --dry-run"],
+    "%agent models of|": ["%agent models offline"],
+    "%agent resume last --max-tu|": ["%agent resume last --max-turns"],
+    "%agent resume --trim n|": ["%agent resume --trim none"],
+    "%agent resume --session|": [],
+}
+
+
+@pytest.mark.parametrize("typed", OFFERED)
+def test_tab_completes_what_is_typed(shell: MagicShell, typed: str) -> None:
+    assert tab(shell, typed) == OFFERED[typed]
+
+
+SILENT = [
+    "%%agent --name im|",
+    "%%agent --system 'im|",
+    "%%agent --max-turns |",
+    "%agent doctor im|",
+    "%agent stop |",
+]
+
+
+@pytest.mark.parametrize("typed", SILENT)
+def test_no_name_of_python_is_mixed_in_where_nothing_is_known(
+    typist: MagicShell, typed: str
+) -> None:
+    assert tab(typist, typed) == []
+
+
+def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
+    typist.cell(TOOLS)
+    assert words(typist, "%%agent --tools |") == ["population", "area", "all", "none"]
+    assert tab(typist, "%%agent -t population,|") == ["%%agent -t population,area"]
+    assert tab(typist, "%%agent -t 'population, a|") == ["%%agent -t 'population, area"]
+    assert "population" in words(typist, "%%agent --tool-choice |")
+    assert tab(typist, "%agent config tools=pop|") == ["%agent config tools=population"]
+
+
+def test_tab_completes_runs_sessions_and_variables(typist: MagicShell) -> None:
+    assert words(typist, "%agent show |") == []
+    model = offline.script(["One.", "Two."], name="completed")
+    first = typist.agent(f"-m {model.model_id} --quiet --name 'my run' --session study --into kept")
+    second = typist.agent(f"-m {model.model_id} --quiet")
+    runs = ["last", "'my run'", second.id[:8], first.id[:8]]
+    assert words(typist, "%agent show |") == runs
+    assert words(typist, "%%agent --continue |")[:4] == runs
+    assert "--model" in words(typist, "%%agent --continue |")
+    assert tab(typist, "%%agent -c my|") == ["%%agent -c 'my run'"]
+    assert tab(typist, '%agent resume "my|') == ['%agent resume "my run"']
+    assert tab(typist, f"%agent show {first.id[:5]}|") == [f"%agent show {first.id[:8]}"]
+    assert words(typist, "%%agent --session |") == ["default", "study"]
+    assert tab(typist, "%%agent --into k|") == ["%%agent --into kept"]
+    assert tab(typist, "%%agent -m offline:comp|") == [f"%%agent -m {model.model_id}"]
+
+
+def test_expression_in_a_prompt_completes_as_python(typist: MagicShell) -> None:
+    typist.cell("import pathlib", "here = pathlib.Path('.')", "table = {'first key': 1}")
+    assert tab(typist, "%%agent\nIs {{ here.is_abs| }} it?") == [
+        "%%agent\nIs {{ here.is_absolute }} it?"
+    ]
+    (offered,) = tab(typist, "%%agent --raw\n{{ table['fi| }}")
+    assert offered.startswith("%%agent --raw\n{{ table['first key")
+    assert "%%agent\n{{ here }} or {{ table }}" in tab(typist, "%%agent\n{{ here }} or {{ tabl| }}")
+    assert not [cell for cell in tab(typist, "%%agent\n{{ |") if "{{ %" in cell]
+
+
+ELSEWHERE = [
+    "impor|",
+    "prin|",
+    "x = 1\nx.real.conju|",
+    "%agent doctor\nx = 1\nprin|",
+    'text = "%%agent "; prin|',
+    "%%time\nimpor|",
+    "%confi|",
+    "%%agen|",
+]
+
+
+@pytest.mark.parametrize("typed", ELSEWHERE)
+def test_completion_elsewhere_is_as_without_us(typist: MagicShell, typed: str) -> None:
+    ours = tab(typist, typed)
+    assert ours
+    completer: Any = typist.Completer
+    (matcher,) = completer.custom_matchers
+    completer.custom_matchers.clear()
+    try:
+        assert tab(typist, typed) == ours
+    finally:
+        completer.custom_matchers.append(matcher)
+
+
+def test_what_is_broken_is_left_out_and_nothing_is_raised(
+    shell: MagicShell,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    class Odd:
+        """Raises whatever is asked of it."""
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("compared")
+
+        __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    shell.cell(TOOLS)
+    shell.user_ns["odd"] = Odd()
+    home = tmp_path / "broken"
+    home.mkdir()
+    (home / "runs.sqlite").write_bytes(b"no database" * 999)
+    monkeypatch.setenv("NBAGENT_HOME", str(home))
+    monkeypatch.setenv("NBAGENT_MAX_TURNS", "many")
+    assert "population" in words(shell, "%%agent --tools |")
+    assert "offline:demo" in words(shell, "%%agent --model |")
+    assert tab(shell, "%agent show |") == []
+    assert tab(shell, "%%agent --session |") == []
+    assert tab(shell, "%%agent --into |") == []
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_looking_for_runs_makes_no_store(shell: MagicShell, tmp_path: Path) -> None:
+    assert tab(shell, "%agent show |") == []
+    assert list(tmp_path.rglob("runs.sqlite")) == []
+
+
+def test_models_of_a_server_on_this_machine_are_offered_without_a_key(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLM_API_KEY", "sk-canary-0123456789abcdef")
+    with ModelServer(models=["qwen3:8b", "little"]) as server:
+        configure(base_url=server.url)
+        end = time.monotonic() + 10
+        while not (found := tab(shell, "%%agent -m qwen|")) and time.monotonic() < end:
+            pass
+        assert found == ["%%agent -m openai:qwen3:8b"]
+        (asked,) = server.requests
+        assert "authorization" not in asked.headers
+        shell.cell("%agent models openai")
+    configure(base_url=None)
+    monkeypatch.setattr(model_lists._lists, "local", {})  # pyright: ignore[reportPrivateUsage]
+    assert "%%agent -m openai:little" in tab(shell, "%%agent -m openai:|")
+
+
+def test_server_that_does_not_answer_keeps_nobody_waiting(shell: MagicShell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        configure(base_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+        tab(shell, "%%agent -m |")  # loads what is needed for it
+        model_lists._lists.asking = None  # pyright: ignore[reportPrivateUsage]
+        began = time.monotonic()
+        assert "offline:demo" in words(shell, "%%agent -m |")
+        assert time.monotonic() - began < 1.5
+    for thread in threading.enumerate():
+        if thread.name == "nbagent-models":
+            thread.join(5)

@@ -1,0 +1,233 @@
+"""`--dry-run`: what is shown is what the same cell sends then, and nothing happens before."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from IPython.utils.capture import capture_output
+from magic_shell import TOOLS, MagicShell
+from servers.model_server import ModelServer, Reply
+
+import nbagent
+from nbagent import offline
+from nbagent.agent import Agent
+from nbagent.contracts.chat import ImagePart, TextPart
+from nbagent.contracts.errors import UsageError
+
+PICTURE = """
+import io
+from PIL import Image
+picture = Image.new("RGB", (2, 2), "teal")
+"""
+
+
+def dry(shell: MagicShell, *lines: str) -> dict[str, str]:
+    """What a cell shows: exactly one display."""
+    with capture_output() as captured:
+        shell.cell(*lines)
+    (shown,) = captured.outputs
+    assert (captured.stdout, captured.stderr) == ("", "")
+    return shown.data
+
+
+def body_of(shown: dict[str, str]) -> Any:
+    """The request as JSON, as a person reads it in the picture."""
+    return json.loads(unescape(re.findall(r"<pre>(.*?)</pre>", shown["text/html"], re.DOTALL)[-1]))
+
+
+SAME = {
+    "nothing": ("--tools none", "Hello?"),
+    "tools": ("", "Of Oslo?"),
+    "forced tool": ("--tools area,population --tool-choice area", "Of Oslo?"),
+    "system prompt": ("--tools none --system 'Be brief: ½ – \"so\".'", "Hello?\n\nYou?"),
+    "sampling": ("--temperature 0.5 --top-p 0.9 --max-tokens 7 --stop-seq A --stop-seq B", "Hi"),
+    "in one piece": ("--no-stream --tools none", "Hello?"),
+    "value": ("--tools none", "Is {{ 6 * 7 }} {even}? $x {{ '</pre><script>' }}"),
+    "picture": ("--tools none", "What is {{ picture }} there?"),
+    "options go on below": ("--tools none \\\n --temperature 1", "Hello?"),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_dry_run_shows_what_the_same_cell_sends(shell: MagicShell, what: str) -> None:
+    line, prompt = SAME[what]
+    shell.cell(TOOLS, PICTURE)
+    with ModelServer() as server:
+        cell = f"%%agent -m openai:little --base-url {server.url} {line}"
+        shown = dry(shell, cell.replace("%%agent", "%%agent --dry-run", 1), prompt)
+        assert server.requests == []
+        shell.cell(cell, prompt)
+        assert body_of(shown) == server.bodies[0]
+        size = server.requests[0].headers["content-length"]
+    assert f"{int(size):,} bytes" in shown["text/plain"]
+    assert f"{server.url}/chat/completions, without a key" in shown["text/plain"]
+
+
+def test_dry_run_of_what_goes_on_shows_the_conversation_and_changes_nothing(
+    shell: MagicShell,
+) -> None:
+    shell.cell(TOOLS)
+    with ModelServer() as server:
+        run = shell.agent(f"-m openai:little --base-url {server.url} --into kept", "Of Oslo?")
+        before = (len(nbagent.runs()), len(nbagent.messages()), len(server.requests))
+        shown = dry(shell, "%%agent --continue --into kept --dry-run", "And of Bergen?")
+        assert (len(nbagent.runs()), len(nbagent.messages()), len(server.requests)) == before
+        assert shell.user_ns["_run"] is shell.user_ns["kept"] is run
+        assert nbagent.open_run("last").id == run.id
+        assert f"goes on with run {run.id[:8]} (4 messages of it): turn C03" in shown["text/plain"]
+        shell.cell("%%agent --continue", "And of Bergen?")
+        assert body_of(shown) == server.bodies[before[2]]
+    roles = [message["role"] for message in body_of(shown)["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+
+
+def test_dry_run_of_resume_shows_what_resume_sends(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    with ModelServer() as server:
+        line = f"-m openai:little --base-url {server.url} --max-turns 1"
+        shell.agent(line, "Of Oslo?")
+        shown = dry(shell, "%agent resume last --temperature 0 --dry-run")
+        assert len(server.requests) == 1
+        shell.cell("%agent resume last --temperature 0")
+        assert body_of(shown) == server.bodies[1]
+    assert body_of(shown)["temperature"] == 0
+
+
+def test_dry_run_leaves_out_what_the_server_refused_before(shell: MagicShell) -> None:
+    refusal = {
+        "error": {
+            "message": "Unsupported parameter: 'temperature' is not supported with this model.",
+            "type": "invalid_request_error",
+            "param": "temperature",
+            "code": "unsupported_parameter",
+        }
+    }
+    with ModelServer([Reply(status=400, error=refusal), "Hello.", "Hello."]) as server:
+        line = f"-m openai:stern --base-url {server.url} --tools none --temperature 1"
+        shell.agent(line)
+        shown = dry(shell, f"%%agent {line} --dry-run", "Hello?")
+        shell.agent(line)
+        assert body_of(shown) == server.bodies[-1]
+    assert "temperature" not in body_of(shown)
+    assert "left out" in shown["text/plain"]
+
+
+def test_dry_run_works_without_a_key_and_names_it(shell: MagicShell) -> None:
+    shown = dry(shell, "%%agent -m openai:gpt-5.4 --dry-run", "Hello?")
+    assert "https://api.openai.com/v1/chat/completions, NO KEY IS SET" in shown["text/plain"]
+    assert "OPENAI_API_KEY or LLM_API_KEY" in shown["text/plain"]
+    assert body_of(shown)["messages"] == [{"role": "user", "content": "Hello?"}]
+    assert shell.refused("%%agent -m openai:gpt-5.4", "Hello?").code == "LLM_AUTH_FAILED"
+
+
+def test_dry_run_of_an_offline_model_plays_no_step_of_it(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    model = offline.script(["Hello."])
+    shown = dry(shell, f"%%agent -m {model.model_id} --dry-run --quiet", "Hello?")
+    assert model.requests == []
+    assert "nothing leaves here" in shown["text/plain"]
+    assert "tool population" in shown["text/plain"]
+    assert len(nbagent.runs()) == 0
+    assert "_run" not in shell.user_ns
+
+
+def test_dry_run_hides_keys_and_shows_text_as_text(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "sk-canary-0123456789abcdef"
+    monkeypatch.setenv("LLM_API_KEY", canary)
+    shell.user_ns["canary"] = canary
+    shell.cell("@nbagent.tool", "def leak(x: int) -> int:", f"    'Uses {canary}.'")
+    prompt = "{{ canary }} <img src=x onerror=alert(1)> \u202e {{ '\\x1b[31m' }} $x$"
+    shown = dry(shell, "%%agent -m openai:gpt-5.4 --dry-run", prompt)
+    agent = Agent("openai:gpt-5.4", tools=[shell.user_ns["leak"]])
+    value = agent.dry_run(f"Is it {canary}?")
+    for text in (*shown.values(), str(value), repr(value), json.dumps(value.body)):
+        assert canary not in text
+        assert "[redacted]" in text or text == repr(value)
+    assert "with the key of the environment" in shown["text/plain"]
+    assert "<img" not in shown["text/html"]
+    assert "⟦U+202E⟧" in shown["text/html"]
+    assert "\x1b" not in shown["text/plain"] + shown["text/html"]
+
+
+def test_picture_is_shown_with_its_size_and_cut_short_in_the_body(shell: MagicShell) -> None:
+    shell.cell(
+        "import io, os",
+        "from PIL import Image",
+        "noise = Image.frombytes('RGB', (90, 40), os.urandom(90 * 40 * 3))",
+    )
+    shown = dry(
+        shell, "%%agent -m openai:gpt-5.4 --tools none --dry-run", "What is {{ noise }} there?"
+    )
+    assert "90 × 40 px" in shown["text/plain"]
+    assert "and 1 image" in shown["text/plain"]
+    assert shown["text/html"].count("<img ") == 1
+    url = body_of(shown)["messages"][0]["content"][1]["image_url"]["url"]
+    assert re.fullmatch(r"data:image/png;base64,.{20,60}… \([\d,]+ characters\)", url)
+
+
+def test_agent_gives_the_same_as_a_value() -> None:
+    def area(city: str) -> float:
+        "Area of a city."
+        raise AssertionError("a dry run ran a tool")
+
+    with ModelServer() as server:
+        agent = Agent("openai:little", base_url=server.url, tools=[area], system="Be brief.")
+        value = agent.dry_run("Of Oslo?", temperature=0)
+        assert server.requests == []
+        assert [message.text for message in value.messages] == ["Of Oslo?"]
+        assert [tool.name for tool in value.tools] == ["area"]
+        assert value.system_prompt.startswith("Be brief.\n\n")
+        assert (value.body["temperature"], value.stream, value.turn_id) == (0, True, "C01")
+        with pytest.raises(AttributeError):
+            value.model = "other"  # pyright: ignore[reportAttributeAccessIssue]
+        run = agent.run("Of Oslo?", temperature=0, max_turns=1)
+        assert value.body == server.bodies[0]
+        assert value.request == run.request_of("C01")
+    image = nbagent.Message(
+        role="user", content=(TextPart(text="Look"), ImagePart(url="https://x.test/a.png"))
+    )
+    again = agent.dry_run("What is it?", messages=[image])
+    assert "[image: https://x.test/a.png]" in str(again)
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        agent.dry_run(" ")
+
+
+def test_dry_run_shows_old_results_as_short_as_they_are_sent(shell: MagicShell) -> None:
+    shell.cell(
+        "@nbagent.tool", "def read() -> str:", "    'A long text.'", "    return 'x ' * 9000"
+    )
+    overflow = {
+        "error": {
+            "message": "This model's maximum context length is 3000 tokens.",
+            "type": "invalid_request_error",
+            "code": "context_length_exceeded",
+        }
+    }
+    calls = [Reply(calls=[("read", {})]), Reply(calls=[("read", {})])]
+    refused = Reply(status=400, error=overflow)
+    with ModelServer([*calls, "Read.", refused, "Shorter.", "Again."]) as server:
+        line = f"-m openai:small --base-url {server.url} --trim tool-results"
+        shell.agent(line, "Read it twice.")
+        shell.cell("%%agent --continue", "And now?")
+        shown = dry(shell, "%%agent --continue --dry-run", "And then?")
+        shell.cell("%%agent --continue", "And then?")
+        assert body_of(shown) == server.bodies[-1]
+    assert '"trimmed":"from 18,000 to ' in shown["text/plain"]
+
+
+def test_long_conversation_keeps_a_line_for_each_message() -> None:
+    long = [nbagent.Message.of("user", f"{n} " + "word " * 5000) for n in range(20)]
+    value = Agent("offline:demo", tools=[]).dry_run("Well?", messages=long)
+    shown = value._repr_mimebundle_()  # pyright: ignore[reportPrivateUsage]
+    for text in shown.values():
+        assert 200_000 < len(text) < 500_000
+    assert "── 21 user" in shown["text/plain"]
+    assert "5,002 characters more" in shown["text/plain"]
+    assert "20,000 characters are not repeated here" in shown["text/plain"]
+    assert len(str(value.body)) > 500_000

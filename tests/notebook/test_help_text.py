@@ -1,0 +1,107 @@
+"""The help: all options and commands are in it, its examples can be typed, each way shows it."""
+
+from __future__ import annotations
+
+import pytest
+from magic_shell import MagicShell
+
+from nbagent.contracts.errors import UsageError
+from nbagent.notebook.help_text import help_text
+from nbagent.notebook.options import (
+    COMMANDS,
+    OPTIONS,
+    parse,
+    run_and_options,
+    split_command,
+    split_words,
+)
+from nbagent.settings import checked_value
+
+
+def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:
+    text = help_text()
+    for option in OPTIONS:
+        assert ", ".join(option.flags) in text
+        assert option.help in text
+    for command in COMMANDS:
+        assert f"\n  {command.name} " in text
+        assert command.help in text
+    assert "{{ '{{' }}" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def examples() -> list[str]:
+    """Every line of every help that a person could copy into a cell."""
+    texts = [help_text(), *(help_text(command.name) for command in COMMANDS)]
+    lines = [text.partition("Examples\n")[2].splitlines() for text in texts]
+    found = [line.strip() for some in lines for line in some]
+    return list(dict.fromkeys(line for line in found if line.startswith("%")))
+
+
+@pytest.mark.parametrize("example", examples())
+def test_example_of_the_help_can_be_typed(example: str) -> None:
+    magic, _, rest = example.partition(" ")
+    if magic == "%%agent":
+        assert parse(rest) != parse("")
+        return
+    name, rest = split_command(rest)
+    if name == "help":
+        assert help_text(rest) != help_text()
+    elif name == "config":
+        for word in split_words(rest):
+            setting, _, value = word.partition("=")
+            checked_value(setting, value)
+    elif name in ("show", "resume"):
+        run_and_options(name, rest)
+    else:
+        assert not rest or rest.isdigit() or rest == "openai"
+
+
+def test_there_are_examples_of_the_magic_and_of_the_commands() -> None:
+    found = examples()
+    assert len([one for one in found if one.startswith("%%agent -")]) >= 4
+    for name in ("show", "resume", "config", "models", "runs", "help"):
+        assert [one for one in found if one.startswith(f"%agent {name}")], name
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_of_a_command_says_what_it_takes(command: object) -> None:
+    found = next(one for one in COMMANDS if one is command)
+    text = help_text(found.name)
+    assert text.startswith(f"%agent {found.name}")
+    assert found.help in " ".join(text.split())
+    for option in OPTIONS:
+        if option.dest in found.options:
+            assert option.flags[-1] in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("flag", [flag for option in OPTIONS for flag in option.flags])
+def test_help_of_an_option_is_its_line(flag: str) -> None:
+    option = next(option for option in OPTIONS if flag in option.flags)
+    topics = [flag, flag.lstrip("-")] if len(flag) > 2 and flag != "--help" else [flag]
+    for topic in topics:
+        assert option.help in help_text(topic)
+
+
+def test_unknown_topic_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="'modle'; the nearest is 'models'"):
+        help_text("modle")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["%%agent?", "%agent?", "%%agent --help", "%%agent -h\nHello?", "%agent help", "%agent -h"],
+)
+def test_every_way_to_the_help_shows_all_of_it(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], cell: str
+) -> None:
+    shell.cell(cell)
+    captured = capsys.readouterr()
+    assert help_text() in captured.out
+    assert captured.err == ""
+
+
+def test_terminal_still_waits_for_the_prompt_of_a_cell(shell: MagicShell) -> None:
+    assert shell.check_complete("%%agent --model offline:demo") == ("incomplete", "")
+    assert shell.check_complete("%%agent\nHello?\n\n")[0] == "complete"

@@ -1,0 +1,418 @@
+"""Parameters, tools and images that a server refuses: dropped once and told, or one clear line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+from servers.model_server import ModelServer, Reply, Request, Step
+
+import nbagent
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    ImagePart,
+    Message,
+    ProviderConfig,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
+from nbagent.contracts.errors import ModelError
+from nbagent.notebook.static_text import plain
+from nbagent.notebook.view_state import view_of
+from nbagent.providers.openai import OpenAIClient
+from nbagent.providers.retry import RetryPolicy
+
+TOOLS = (ToolSpec(name="look"),)
+IMAGE = Message(role="user", content=(TextPart(text="See."), ImagePart(data="AAAA")))
+Wording = Callable[[str], tuple[int, Any]]
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+def ask(**more: Any) -> ChatRequest:
+    given: dict[str, Any] = {"model": "m", "messages": (Message.of("user", "hi"),), **more}
+    return ChatRequest(**given)
+
+
+def answer(
+    server: ModelServer, *requests: ChatRequest, stream: bool = True, **config: Any
+) -> tuple[list[ChatResponse], list[ClientNotice]]:
+    """The answers to some requests, one after another, each with a client of its own."""
+    notices: list[ClientNotice] = []
+
+    async def one(request: ChatRequest) -> ChatResponse:
+        given = ProviderConfig(base_url=server.url, **config)
+        client = OpenAIClient(given, retry=RetryPolicy(first_wait_s=0.01))
+        try:
+            if not stream:
+                return await client.chat(request, notify=notices.append)
+            response = None
+            async for chunk in client.chat_stream(request):
+                notices.extend([chunk.notice] if chunk.notice else [])
+                response = chunk.response or response
+            assert response
+            return response
+        finally:
+            await client.close()
+
+    async def all_of_them() -> list[ChatResponse]:
+        return [await one(request) for request in requests]
+
+    return asyncio.run(all_of_them()), notices
+
+
+def failure(server: ModelServer, request: ChatRequest) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        answer(server, request)
+    return caught.value
+
+
+def refusing(names: Sequence[str], wording: Wording, tries: int = 30) -> list[Step]:
+    """A server that answers only when none of these parameters is in the request."""
+
+    def step(request: Request) -> Reply | str:
+        for name in names:
+            if name in request.body:
+                status, body = wording(name)
+                return Reply(status=status, error=body)
+        return "fine"
+
+    return [step] * tries
+
+
+def openai(name: str) -> tuple[int, Any]:
+    said = f"Unsupported parameter: '{name}' is not supported with this model."
+    return 400, {"error": {"message": said, "param": name, "code": "unsupported_parameter"}}
+
+
+def fastapi(name: str) -> tuple[int, Any]:
+    where = {"type": "extra_forbidden", "loc": ["body", name], "input": {"temperature": 1}}
+    return 422, {"detail": [{**where, "msg": "Extra inputs are not permitted"}]}
+
+
+def terse(name: str) -> tuple[int, Any]:
+    return 400, {"error": f"unknown field '{name}' in request"}
+
+
+def openrouter(name: str) -> tuple[int, Any]:
+    said = f"No endpoints found that support the provided '{name}' value."
+    return 404, {"error": {"message": said, "code": 404}}
+
+
+SET = {
+    "temperature": {"temperature": 0.2},
+    "top_p": {"top_p": 0.9},
+    "stop": {"stop_sequences": ("X",)},
+    "reasoning_effort": {"reasoning": "low"},
+    "response_format": {"output_schema": {"type": "object"}},
+    "tool_choice": {"tools": TOOLS, "tool_choice": "required"},
+    "stream_options": {},
+}
+
+
+@pytest.mark.parametrize("wording", [openai, fastapi, terse, openrouter])
+@pytest.mark.parametrize("name", SET)
+def test_a_refused_parameter_is_left_out_once_told_and_remembered(
+    server: ModelServer, name: str, wording: Wording
+) -> None:
+    server.then(*refusing([name], wording))
+    request = ask(**SET[name])
+    responses, notices = answer(server, request, request)
+    assert [response.message.text for response in responses] == ["fine", "fine"]
+    assert [response.meta.dropped_params for response in responses] == [(name,), (name,)]
+    assert [response.meta.retries for response in responses] == [0, 0]
+    assert [name in body for body in server.bodies] == [True, False, False]
+    assert [notice.kind for notice in notices] == ["dropped_param"]
+    assert name in notices[0].text
+    assert all(body["messages"] and body["model"] == "m" for body in server.bodies)
+    assert all(("tools" in body) == bool(request.tools) for body in server.bodies)
+
+
+@pytest.mark.parametrize("name", ["parallel_tool_calls", "top_k", "seed", "strict"])
+def test_a_key_of_extra_body_is_left_out_like_any_other(server: ModelServer, name: str) -> None:
+    server.then(*refusing([name], openai))
+    responses, notices = answer(server, ask(), extra_body={name: 1})
+    assert responses[0].meta.dropped_params == (name,)
+    assert [f"{name}=1" in notice.text for notice in notices] == [True]
+
+
+def test_the_notice_names_the_value_that_the_person_set(server: ModelServer) -> None:
+    server.then(*refusing(["temperature"], openai))
+    _, notices = answer(server, ask(temperature=0.25))
+    assert "temperature=0.25 was left out" in notices[0].text
+    assert notices[0].error
+    assert "not supported" in notices[0].error.message
+
+
+def test_everything_refused_one_after_another_still_ends_in_an_answer(server: ModelServer) -> None:
+    more: dict[str, Any] = {}
+    for given in SET.values():
+        more |= given
+    names = [*SET, "max_tokens", "max_completion_tokens"]
+    server.then(*refusing(names, openai))
+    responses, notices = answer(server, ask(**more, max_tokens=9))
+    assert set(responses[0].meta.dropped_params) == {*SET, "max_completion_tokens"}
+    assert len(notices) == len(server.bodies) - 1 == len(names)
+    assert server.bodies[-1].keys() == {"model", "messages", "tools", "stream"}
+
+
+@pytest.mark.parametrize("base", ["max_tokens", "max_completion_tokens"])
+def test_the_limit_is_sent_under_the_name_that_is_taken(server: ModelServer, base: str) -> None:
+    server.then(*refusing([base], openai))
+    other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}[base]
+    given: dict[str, Any] = {"max_tokens": 9}
+    extra: dict[str, Any] = {}
+    if base == "max_completion_tokens":
+        given, extra = {}, {"extra_body": {base: 9}}
+    responses, notices = answer(server, ask(**given), ask(**given), **extra)
+    assert [body.get(other) for body in server.bodies] == [None, 9, 9]
+    assert [response.meta.dropped_params for response in responses] == [(), ()]
+    assert len(notices) == 1
+
+
+def test_another_value_of_an_effort_is_tried_again(server: ModelServer) -> None:
+    def step(request: Request) -> Reply | str:
+        said = "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model."
+        error = {"message": said, "param": "reasoning_effort", "code": "unsupported_value"}
+        refused = request.body.get("reasoning_effort") == "minimal"
+        return Reply(status=400, error={"error": error}) if refused else "fine"
+
+    server.then(*[step] * 9)
+    asked = [ask(reasoning=effort) for effort in ("minimal", "minimal", "low")]
+    responses, _ = answer(server, *asked)
+    assert [r.meta.dropped_params for r in responses] == [("reasoning_effort",)] * 2 + [()]
+    assert [body.get("reasoning_effort") for body in server.bodies] == [
+        "minimal",
+        None,
+        None,
+        "low",
+    ]
+
+
+def test_a_forced_choice_that_is_refused_leaves_auto_alone(server: ModelServer) -> None:
+    def deepseek(request: Request) -> Reply | str:
+        said = "Thinking mode does not support this tool_choice"
+        error = {"error": {"message": said, "type": "invalid_request_error"}}
+        return (
+            Reply(status=400, error=error)
+            if request.body.get("tool_choice") != "auto" and ("tool_choice" in request.body)
+            else "fine"
+        )
+
+    server.then(*[deepseek] * 9)
+    forced, free = ask(tools=TOOLS, tool_choice="look"), ask(tools=TOOLS)
+    responses, _ = answer(server, forced, free)
+    assert [r.meta.dropped_params for r in responses] == [("tool_choice",), ()]
+    assert server.bodies[-1]["tool_choice"] == "auto"
+
+
+def test_a_choice_of_none_that_is_refused_sends_no_tools(server: ModelServer) -> None:
+    server.then(*refusing(["tool_choice"], openai))
+    answer(server, ask(tools=TOOLS, tool_choice="none"))
+    assert "tools" in server.bodies[0]
+    assert "tools" not in server.bodies[1], "else the model may call them against the person's will"
+
+
+def test_a_stream_that_is_refused_is_asked_for_as_a_whole(server: ModelServer) -> None:
+    said = "Your organization must be verified to stream this model."
+    error = {"message": said, "param": "stream", "code": "unsupported_value"}
+    server.then(Reply(status=400, error={"error": error}))
+    responses, _ = answer(server, ask(), ask())
+    assert [r.message.text for r in responses] == ["You said: hi"] * 2
+    assert responses[1].meta.dropped_params == ("stream",)
+    assert server.bodies[1].keys() == {"model", "messages"}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "temperature: Input should be less than or equal to 1"),
+        (400, "Please stop: this content is not allowed; the temperature rises"),
+        (400, "Invalid schema for function 'look': unknown keyword"),
+        (404, "The model 'temperature' does not exist"),
+        (401, "temperature is not supported with this key"),
+    ],
+)
+def test_what_is_no_refusal_of_a_parameter_drops_nothing(
+    server: ModelServer, status: int, said: str
+) -> None:
+    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
+    if "rises" in said:
+        found = failure(server, ask(stop_sequences=("X",), tools=TOOLS))
+    else:
+        found = failure(server, ask(temperature=2.0, tools=TOOLS))
+    assert said in str(found)
+    assert len(server.bodies) == 1
+
+
+def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -> None:
+    server.then(*refusing(["temperature", "max_tokens", "max_completion_tokens"], openai, 200))
+
+    async def go() -> list[ChatResponse]:
+        client = OpenAIClient(ProviderConfig(base_url=server.url))
+        try:
+            asked = ask(temperature=0.2, max_tokens=9)
+            return await asyncio.gather(*[client.chat(asked) for _ in range(20)])
+        finally:
+            await client.close()
+
+    responses = asyncio.run(go())
+    assert {response.message.text for response in responses} == {"fine"}
+    assert len(server.bodies) <= 80
+    assert server.bodies[-1].keys() == {"model", "messages"}
+
+
+def test_a_server_that_refuses_what_is_not_sent_is_not_asked_forever(server: ModelServer) -> None:
+    server.then(*[Reply(status=400, error=openai("temperature")[1])] * 9)
+    assert failure(server, ask(temperature=1.0)).code == "LLM_HTTP_ERROR"
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("name", ["messages", "model", "tools"])
+def test_messages_model_and_tools_are_never_left_out(server: ModelServer, name: str) -> None:
+    server.then(*refusing([name], openai))
+    found = failure(server, ask(tools=TOOLS))
+    assert f"'{name}' is not supported" in str(found)
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "Conversation roles must alternate user/assistant/user/assistant/..."),
+        (500, "After the optional system message, conversation roles must alternate"),
+        (400, "Unexpected role 'user' after role 'tool'"),
+    ],
+)
+def test_a_template_that_wants_turns_gets_a_short_answer_between(
+    server: ModelServer, status: int, said: str
+) -> None:
+    server.then(Reply(status=status, error={"error": {"message": said}}))
+    call = ToolCall(id="c", name="look", arguments={}, arguments_raw="{}")
+    image = ImagePart(data="AAAA")
+    messages = (
+        Message.of("user", "One."),
+        Message.of("user", "Two."),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", tool_call_id="c", content=(TextPart(text="{}"), image)),
+        Message.of("user", "Three."),
+    )
+    responses, notices = answer(server, ask(messages=messages), ask(messages=messages[:4]))
+    assert len(responses) == 2
+    assert len(notices) == 1
+    assert "in turns" in notices[0].text
+    roles = [[message["role"] for message in body["messages"]] for body in server.bodies]
+    assert roles[0] == ["user", "user", "assistant", "tool", "user", "user"]
+    turns = ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]
+    assert roles[1] == [*turns, "assistant", "user"]
+    assert roles[2] == turns
+    assert server.bodies[1]["messages"][: len(turns)] == server.bodies[2]["messages"]
+
+
+def test_a_template_that_is_never_content_is_asked_twice_at_most(server: ModelServer) -> None:
+    error = {"error": {"message": "Conversation roles must alternate"}}
+    server.then(*[Reply(status=400, error=error)] * 9)
+    assert "must alternate" in str(failure(server, ask()))
+    assert len(server.bodies) == 2
+
+
+NO_TOOLS = [
+    (400, "registry.ollama.ai/library/gemma:latest does not support tools"),
+    (404, "No endpoints found that support tool use. To learn more about provider routing …"),
+    (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+    (500, "tools param requires --jinja flag"),
+    (400, "`tool calling` is not supported with this model"),
+    (400, "deepseek-x does not support Function Calling"),
+    (422, "Tool calling is unavailable; tools are not supported"),
+]
+NO_IMAGES = [
+    (404, "No endpoints found that support image input"),
+    (400, "Invalid content type. image_url is only supported by certain models."),
+    (400, "At most 0 image(s) may be provided in one prompt."),
+    (400, "m is not a multimodal model"),
+    (500, "image input is not supported - hint: you may need to provide the mmproj"),
+    (500, "this model is missing data required for image input"),
+    (400, "messages[1]: unknown variant `image_url`, expected `text` at line 1 column 9"),
+    (400, "messages[0].content must be a string"),
+    (400, "Model does not support images. Please use a model that does."),
+    (400, "This model does not have vision: Image content is not supported"),
+    (400, "Cannot process images with this model"),
+]
+
+
+@pytest.mark.parametrize(("status", "said"), NO_TOOLS, ids=range(len(NO_TOOLS)))
+def test_refused_tools_are_one_clear_error(server: ModelServer, status: int, said: str) -> None:
+    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
+    found = failure(server, ask(tools=TOOLS))
+    assert (found.code, found.status) == ("LLM_HTTP_ERROR", status)
+    assert str(found).startswith("LLM_HTTP_ERROR: m takes no tools here; ")
+    assert str(found).removesuffix(".").endswith(f"The server said: {said}")
+    assert "\n" not in str(found)
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(("status", "said"), NO_IMAGES, ids=range(len(NO_IMAGES)))
+def test_refused_images_are_one_clear_error(server: ModelServer, status: int, said: str) -> None:
+    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
+    found = failure(server, ask(messages=(IMAGE,), tools=TOOLS))
+    assert (found.code, found.status) == ("LLM_HTTP_ERROR", status)
+    assert str(found).startswith("LLM_HTTP_ERROR: m takes no images or files here; ")
+    assert said in str(found)
+    assert "\n" not in str(found)
+    assert len(server.bodies) == 1
+
+
+def test_without_tools_and_images_the_server_speaks_for_itself(server: ModelServer) -> None:
+    for status, said in [*NO_IMAGES, *NO_TOOLS]:
+        if status < 500:
+            server.then(Reply(status=status, error={"error": {"message": said}}))
+            assert "takes no" not in str(failure(server, ask()))
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Image format webp is not supported", "Could not process image: too large", "bad image size"],
+)
+def test_a_broken_image_is_not_called_a_model_without_eyes(server: ModelServer, said: str) -> None:
+    server.then(*[Reply(status=400, error={"error": {"message": said}})] * 3)
+    assert "takes no images" not in str(failure(server, ask(messages=(IMAGE,))))
+
+
+def test_tools_that_need_the_responses_endpoint_are_said_so(server: ModelServer) -> None:
+    said = "Function tools with reasoning_effort are not supported here. Use /v1/responses."
+    error = {"error": {"message": said, "param": "reasoning_effort"}}
+    server.then(*[Reply(status=400, error=error)] * 2)
+    found = failure(server, ask(tools=TOOLS))
+    assert "takes tools only at /v1/responses" in str(found)
+    assert [body.get("reasoning_effort") for body in server.bodies] == [None, "none"]
+
+
+def test_the_person_sees_it_in_the_run_the_record_and_the_frame(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ModelServer(refusing(["temperature"], openai)) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[], temperature=0.2)
+        first = agent.run("Go.", echo=True)
+        assert capsys.readouterr().out.count("temperature") == 1, "said once, by the notice"
+        second = agent.run("Go.", echo=True)
+        assert capsys.readouterr().out.count("temperature") == 1, "said again, though not asked"
+        assert ["temperature" in body for body in server.bodies] == [True, False, False]
+    for run in (first, second):
+        assert run.ok, run.error
+        response = run.turns[0].response
+        assert response
+        assert response.meta.dropped_params == ("temperature",)
+        assert nbagent.open_run(run.id).turns[0].response == response
+        assert plain(view_of(run.record)).count("temperature") == 1, "the run view says so"
+    assert "temperature=0.2 was left out" in first.turns[0].notices[0]
+    turns: Any = cast("Any", nbagent).turns()
+    assert turns["dropped_params"].tolist() == ["temperature", "temperature"]
