@@ -136,7 +136,6 @@ class Commands:
             "tools": self._tools,
             "stop": self._stop,
             "panel": panel,
-            "doctor": self._doctor,
         }
         with_words: dict[str, Callable[[str], None]] = {
             "help": self._help,
@@ -144,7 +143,9 @@ class Commands:
             "runs": self._runs,
             "show": self._show,
             "resume": self._resume,
+            "forget": self._forget,
             "config": self._config,
+            "doctor": self._doctor,
         }
         if name in with_words:
             with_words[name](rest)
@@ -202,8 +203,26 @@ class Commands:
             settings.configure(**changes)
         _say(listings.settings_text())
 
-    def _doctor(self) -> None:
-        _say(doctor.report())
+    def _forget(self, rest: str) -> None:
+        words = split_words(rest)
+        named = [word for word in words if word != "--children"]
+        if len(named) != 1 or named[0].startswith("-"):
+            raise UsageError(
+                "%agent forget takes one run: its name, the start of its id, or last; "
+                "%agent runs lists them"
+            )
+        with_children = len(named) < len(words)
+        forgotten = handles.forget(_found(named[0]), children=with_children)
+        n = len(forgotten) - 1
+        more = f" and {n} run{'s' * (n != 1)} that went on from it" if n else ""
+        print(
+            f"forgot run {forgotten[0][:8]}{more}; what a notebook has saved of it is not touched"
+        )
+
+    def _doctor(self, rest: str) -> None:
+        if rest not in ("", "compact"):
+            raise UsageError(f"%agent doctor takes nothing or compact, not {rest!r}")
+        _say(doctor.compact() if rest else doctor.report())
 
 
 def _one_line(text: str) -> str:

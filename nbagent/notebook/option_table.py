@@ -191,7 +191,21 @@ COMMANDS: tuple[Command, ...] = (
         ("%agent config model=offline:demo max_turns=5", "%agent config system='Be brief.'"),
     ),
     Command("panel", "", "a panel to ask from, below this cell: also while the kernel is idle"),
-    Command("doctor", "", "what was found: versions, kernel, keys, store"),
+    Command(
+        "forget",
+        "RUN [--children]",
+        "delete a run and its texts from the store and the open page",
+        "--children deletes the runs that go on from it too. What a notebook has saved stays in it "
+        "until the output of the cell is cleared.",
+        ("%agent forget 3fa81c02",),
+    ),
+    Command(
+        "doctor",
+        "[compact]",
+        "what was found: versions, kernel, keys, store",
+        "compact gives the space back that deleted runs have left in the store.",
+        ("%agent doctor compact",),
+    ),
     Command(
         "help",
         "[COMMAND]",

@@ -1,0 +1,81 @@
+"""`%agent forget` and `%agent doctor compact`, in a shell and in a kernel with a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kernels import LiveKernel
+from magic_shell import MagicShell
+
+import nbagent
+from nbagent.session.stores import current_store
+
+
+def test_forget_deletes_a_run_and_says_so(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shell.agent("--model offline:demo", "Hello?")
+    capsys.readouterr()
+    shell.cell(f"%agent forget {run.id[:8]}")
+    assert f"forgot run {run.id[:8]};" in capsys.readouterr().out
+    assert "_run" not in shell.user_ns
+    assert len(nbagent.runs()) == 0
+
+
+def test_run_that_others_go_on_from_needs_the_option(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = shell.agent("--model offline:demo", "Hello?")
+    shell.agent("--continue", "And?")
+    assert "children" in str(shell.refused(f"%agent forget {first.id}"))
+    shell.cell(f"%agent forget {first.id} --children")
+    assert "and 1 run that went on from it" in capsys.readouterr().out
+    assert len(nbagent.runs()) == 0
+
+
+@pytest.mark.parametrize("rest", ["", "--children", "a b", "--all", "no-such-run"])
+def test_forget_without_a_run_deletes_nothing(rest: str, shell: MagicShell) -> None:
+    shell.agent("--model offline:demo", "Hello?")
+    said = str(shell.refused(f"%agent forget {rest}"))
+    assert "\n" not in said
+    assert len(nbagent.runs()) == 1
+
+
+def test_doctor_shows_the_size_and_offers_to_compact(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids: list[str] = []
+    for _ in range(3):
+        ids.append(shell.agent("--model offline:demo", "Say this: " + "word " * 20_000).id)
+    for run_id in ids:
+        nbagent.forget(run_id)
+    capsys.readouterr()
+    shell.cell("%agent doctor")
+    said = capsys.readouterr().out
+    assert " MB" in said
+    assert "`%agent doctor compact` gives" in said
+    before = current_store().size_bytes()
+    shell.cell("%agent doctor compact")
+    assert current_store().size_bytes() < before / 2
+    assert "before)" in capsys.readouterr().out
+    shell.cell("%agent doctor")
+    assert "nothing to give back" in capsys.readouterr().out
+    assert "compact" in str(shell.refused("%agent doctor all"))
+
+
+def test_open_page_no_longer_shows_a_forgotten_run(tmp_path: Path) -> None:
+    kernel = LiveKernel(tmp_path)
+    try:
+        kernel.run("%load_ext nbagent\nimport nbagent")
+        asked = kernel.run("%%agent --model offline:demo\nHello?", stdin=True)
+        shown = {d["transient"]["display_id"] for d in asked.of("display_data")}
+        done = kernel.run("nbagent.forget('last')", stdin=True)
+        updates = done.of("update_display_data")
+        assert {u["transient"]["display_id"] for u in updates} == shown
+        assert all("was forgotten" in u["data"]["text/plain"] for u in updates)
+        assert all("text/html" not in u["data"] and not u["metadata"] for u in updates)
+        assert "comm_close" in done.kinds
+        assert "_run" in str(kernel.run("_run", fails=True).error)
+    finally:
+        kernel.close()
