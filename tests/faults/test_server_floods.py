@@ -1,0 +1,165 @@
+"""Servers that send too much: the process stays small, and every flood ends with its code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from itertools import chain, repeat
+from pathlib import Path
+
+import pytest
+from servers.hostile_server import (
+    Fault,
+    HostileServer,
+    Visit,
+    chunked,
+    delta,
+    said,
+    sse,
+    stream_head,
+)
+
+PEAK_MB = 150
+TIMEOUT_S = 120
+"""Of the client."""
+_CLIENT = Path(__file__).with_name("heavy_client.py")
+_BARE = b"HTTP/1.1 200 OK\r\n\r\n"
+_PART = sse(delta(content="part "), end=b"")
+_MB = 2**20
+
+
+def flood(start: bytes, piece: bytes, *, head: bytes = _BARE) -> Fault:
+    """A start, and then the same bytes for ever."""
+    block = piece * max(1, 65_536 // len(piece))
+
+    async def serve(visit: Visit) -> None:
+        await visit.send(head + start)
+        await visit.flood(block)
+
+    return serve
+
+
+def gzip_of(start: bytes, piece: bytes) -> tuple[bytes, bytes]:
+    """The start of a gzip stream, and a block of it that can be repeated for ever."""
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    first = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(piece * (4 * _MB // len(piece))) + packer.flush(zlib.Z_FULL_FLUSH)
+    return first, block
+
+
+def events(*made: object) -> bytes:
+    """Events without an end."""
+    return sse(*made, end=b"")
+
+
+def tiny(count: int) -> Fault:
+    """So many events of one letter, and a good end."""
+    one = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+
+    async def serve(visit: Visit) -> None:
+        await visit.send(stream_head())
+        for block in chain(repeat(one * 1_000, count // 1_000), [sse(*said("y"))]):
+            await visit.send(chunked(block))
+        await visit.send(b"0\r\n\r\n")
+
+    return serve
+
+
+_OPEN = b"HTTP/1.1 200 OK\r\n"
+_ZIPPED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
+_BOMB = gzip_of(b"{", b" ")
+_LINE_BOMB = gzip_of(_PART, b"x")
+_COMMENT_BOMB = gzip_of(_PART, b": \n\n")
+_CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "x" * 9_000}}
+_NEW_CALL = {"function": {"name": "f"}}
+_LISTS = b'data: {"choices":[' + b"[]," * (2 * _MB) + b"[]]}\n\n"
+_EXTENDED = b"1;" + b"x" * 8_000 + b"\r\n \r\n"
+_BAD = "LLM_BAD_RESPONSE"
+
+FLOODS: dict[str, tuple[Fault, str, str]] = {
+    "whole-gzip bomb": (flood(*_BOMB, head=_ZIPPED), _BAD, ""),
+    "gzip bomb": (flood(*_LINE_BOMB, head=_ZIPPED), _BAD, "part "),
+    "endless line": (flood(_PART + b"data: ", b"x"), _BAD, "part "),
+    "endless line without a field": (flood(_PART, b"x"), _BAD, "part "),
+    "endless event of many lines": (flood(_PART, b"data: xxxxxxxxxxxxxxxx\n"), _BAD, "part "),
+    "endless text": (flood(_PART, events(delta(content="x" * 9_000))), _BAD, "part "),
+    "endless reasoning": (flood(_PART, events(delta(reasoning="x" * 9_000))), _BAD, "part "),
+    "endless arguments": (flood(_PART, events(delta(tool_calls=[_CALL]))), _BAD, "part "),
+    "endless calls": (flood(_PART, events(delta(tool_calls=[_NEW_CALL]))), _BAD, "part "),
+    "many events": (tiny(50_000), "", "x"),
+    "whole-endless text": (flood(b'{"choices":[{"message":{"content":"', b"x"), _BAD, ""),
+    "whole-endless lists": (flood(b'{"choices":[', b"[],"), _BAD, ""),
+    "whole-endless spaces": (flood(b"", b" "), _BAD, ""),
+    "whole-endless brackets": (flood(b"", b"["), _BAD, ""),
+    "lists in an event": (flood(_PART + _LISTS, b"\n"), _BAD, "part "),
+    "endless headers": (flood(b"", b"x: y\r\n", head=_OPEN), "LLM_HTTP_ERROR", ""),
+    "one endless header": (flood(b"x: ", b"y", head=_OPEN), "LLM_HTTP_ERROR", ""),
+    "endless status line": (flood(b"", b"y", head=b"HTTP/1.1 200 "), "LLM_HTTP_ERROR", ""),
+    "endless chunk size": (flood(b"", b"0", head=stream_head()), "LLM_HTTP_ERROR", ""),
+    "endless chunk extensions": (flood(b"", _EXTENDED, head=stream_head()), _BAD, ""),
+    "endless error": (flood(b"", b"x", head=b"HTTP/1.1 400 X\r\n\r\n"), "LLM_HTTP_ERROR", ""),
+    "endless after the end": (flood(sse(*said("fine")), b"x"), "", "fine"),
+}
+LONG_FLOODS: dict[str, tuple[Fault, str, str]] = {
+    "gzip bomb of comments": (flood(*_COMMENT_BOMB, head=_ZIPPED), _BAD, "part "),
+    "endless comments": (flood(_PART, b": ping\n\n"), _BAD, "part "),
+    "endless empty lines": (flood(_PART, b"\n"), _BAD, "part "),
+    "endless letters": (flood(_PART, events(delta(content="x"))), _BAD, "part "),
+    "a million events": (tiny(1_000_000), "", "x"),
+}
+"""Tens of megabytes have to be read before the cap is reached."""
+
+
+@pytest.fixture
+def server() -> Iterator[HostileServer]:
+    table = {**FLOODS, **LONG_FLOODS}
+    with HostileServer({_path(name): fault for name, (fault, _, _) in table.items()}) as running:
+        yield running
+
+
+def _path(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def check(server: HostileServer, table: dict[str, tuple[Fault, str, str]]) -> None:
+    """Let a process of its own meet the faults; look at the outcomes and at its peak."""
+    done = subprocess.run(
+        [sys.executable, str(_CLIENT), *[server.url(_path(name)) for name in table]],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {line[0]: line[1:] for line in map(json.loads, done.stdout.splitlines())}
+    wrong = {
+        name: found[_path(name)]
+        for name, (_, code, text) in table.items()
+        if found[_path(name)][0] != code or not found[_path(name)][1].startswith(text)
+    }
+    assert wrong == {}
+    assert all(took_s < TIMEOUT_S + 0.5 for *_, took_s, _ in found.values())
+    peaks = {name: outcome[-1] / 1024 for name, outcome in found.items()}
+    print("peaks, MB:", {name: round(mb) for name, mb in peaks.items()})
+    assert max(peaks.values()) <= PEAK_MB, peaks
+
+
+_on_linux = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads the peak from /proc"
+)
+
+
+@_on_linux
+def test_floods_end_with_their_code_and_leave_the_process_small(server: HostileServer) -> None:
+    check(server, FLOODS)
+
+
+@_on_linux
+@pytest.mark.proof
+@pytest.mark.timeout(620)
+def test_long_floods_leave_the_process_small(server: HostileServer) -> None:
+    check(server, LONG_FLOODS)

@@ -1,0 +1,294 @@
+"""The way to a server: TLS with certificates made here, and proxies on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.hostile_server import Fault, HostileServer, Visit, certificate, tls_of, whole
+
+import nbagent
+
+KEY = "sk-hostile-0123456789abcdefghij"
+NAME = "models.example.org"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One that names this machine and a made-up host, and one that names another host."""
+    folder = tmp_path_factory.mktemp("certificates")
+    made = {
+        "right": certificate(folder, NAME, "127.0.0.1"),
+        "other": certificate(folder, "elsewhere.example.org"),
+    }
+    found = {name: path for name, path in made.items() if path is not None}
+    if len(found) < len(made):
+        pytest.skip("there is no openssl to make certificates with")
+    return found
+
+
+@pytest.fixture
+def tls(certificates: dict[str, Path]) -> Iterator[HostileServer]:
+    with HostileServer(tls=tls_of(certificates["right"])) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileServer]:
+    """A proxy that the environment names for everything."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with HostileServer() as server:
+        address = f"http://127.0.0.1:{server.port}"
+        monkeypatch.setenv("HTTP_PROXY", address)
+        monkeypatch.setenv("http_proxy", address)
+        monkeypatch.setenv("HTTPS_PROXY", address)
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_API_KEY", KEY)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+
+
+def ask(base_url: str, **options: Any) -> nbagent.Run:
+    agent = nbagent.Agent(model="openai:m", tools="none", base_url=base_url)
+    options.setdefault("timeout_s", 10)
+    return agent.run("hi", **options)
+
+
+def message(run: nbagent.Run, code: str = "LLM_HTTP_ERROR") -> str:
+    """The error's words, when it is the right error."""
+    assert run.error
+    assert run.error.code == code, run.error
+    assert run.error.message.isprintable()
+    return run.error.message
+
+
+def test_a_self_signed_certificate_is_refused_before_the_key_leaves(tls: HostileServer) -> None:
+    said = message(ask(tls.url("it")))
+    assert "self-signed" in said
+    assert said.endswith("check it or SSL_CERT_FILE.")
+    assert tls.visits == {}
+
+
+def test_a_certificate_file_of_the_environment_is_trusted(
+    tls: HostileServer, certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert message(ask(tls.url("it")))
+    # A person sets it in the notebook, after the first failure; nothing has to be restarted.
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates["right"]))
+    assert ask(tls.url("it")).text == "fine"
+    assert tls.visits["it"][0].header("authorization") == f"Bearer {KEY}"
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert message(ask(tls.url("it"))), "taken back, it is not trusted any more"
+
+
+def test_a_certificate_of_another_host_is_refused(
+    certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates["other"]))
+    with HostileServer(tls=tls_of(certificates["other"])) as server:
+        assert "not valid for '127.0.0.1'" in message(ask(server.url("it")))
+        assert server.visits == {}
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    path = tmp_path / "certificates.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    said = message(ask("https://127.0.0.1:9/v1"))
+    assert said.endswith("correct SSL_CERT_FILE.")
+
+
+def test_a_plain_server_on_an_https_address_is_named() -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            writer.write(b"HTTP/1.1 400 X\r\n\r\n")
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    with HostileServer(meet=plain) as server:
+        assert "no secure connection" in message(ask(f"https://127.0.0.1:{server.port}/v1"))
+
+
+def test_a_tls_server_on_a_plain_address_is_named(tls: HostileServer) -> None:
+    said = message(ask(tls.url("it").replace("https:", "http:")))
+    assert "try again" in said
+    assert tls.visits == {}
+
+
+def test_a_handshake_that_never_ends_is_a_timeout() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await asyncio.sleep(10)
+
+    with HostileServer(meet=silent) as server:
+        run = ask(f"https://127.0.0.1:{server.port}/v1", timeout_s=0.5)
+    message(run, "LLM_TIMEOUT")
+    assert run.record.duration_ms < 1_000
+
+
+def test_a_handshake_that_is_cut_is_an_error() -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.close()
+
+    with HostileServer(meet=cut) as server:
+        message(ask(f"https://127.0.0.1:{server.port}/v1"))
+
+
+# Proxies.
+
+
+def tunnel_to(server: HostileServer) -> Fault:
+    """What a proxy does when it is asked for a host: it passes bytes on."""
+
+    async def serve(visit: Visit) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await visit.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        async def back() -> None:
+            while data := await reader.read(65536):
+                await visit.send(data)
+
+        answering = asyncio.create_task(back())
+        with suppress(OSError):
+            while data := await visit.reader.read(65536):
+                writer.write(data)
+        answering.cancel()
+        writer.close()
+
+    return serve
+
+
+def test_a_proxy_of_the_environment_carries_plain_requests(proxy: HostileServer) -> None:
+    assert ask(f"http://{NAME}/v1").text == "fine"
+    (visits,) = proxy.visits.values()
+    assert visits[0].head.startswith(f"POST http://{NAME}/v1/chat/completions ")
+    assert visits[0].header("host") == NAME
+
+
+def test_a_tunnel_through_a_proxy_shows_it_no_key(
+    proxy: HostileServer,
+    tls: HostileServer,
+    certificates: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates["right"]))
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret-pass@127.0.0.1:{proxy.port}")
+    proxy.faults[f"{NAME}:443"] = tunnel_to(tls)
+    assert [ask(f"https://{NAME}/v1").text for _ in range(2)] == ["fine", "fine"]
+    (asked,) = proxy.visits[f"{NAME}:443"]
+    assert asked.head.startswith(f"CONNECT {NAME}:443 ")
+    assert asked.header("authorization") is None
+    assert KEY not in asked.head
+    login = base64.b64encode(b"me:s3cret-pass").decode()
+    assert asked.header("proxy-authorization") == f"Basic {login}"
+    seen = tls.visits["v1"][0]
+    assert seen.header("authorization") == f"Bearer {KEY}"
+    assert seen.header("proxy-authorization") is None
+
+
+@pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "403 X", "503 X"])
+def test_a_proxy_that_refuses_is_named_and_not_answered_with_a_key(
+    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret-pass@127.0.0.1:{proxy.port}")
+
+    async def refuse(visit: Visit) -> None:
+        await visit.send(whole(b"<html>", status, ["Location: http://127.0.0.1:1/"]))
+
+    proxy.faults[f"{NAME}:443"] = refuse
+    said = message(ask(f"https://{NAME}/v1"))
+    assert status[:3] in said
+    assert said.endswith("check HTTPS_PROXY.")
+    assert "s3cret" not in said
+    assert all(KEY not in visit.head for visits in proxy.visits.values() for visit in visits)
+
+
+async def _nothing(visit: Visit) -> None:
+    pass
+
+
+async def _garbage(visit: Visit) -> None:
+    await visit.send(b"nonsense\r\n\r\n")
+
+
+async def _no_tls(visit: Visit) -> None:
+    await visit.send(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
+
+
+@pytest.mark.parametrize("fault", [_nothing, _garbage, _no_tls])
+def test_a_proxy_that_misbehaves_gets_no_key(proxy: HostileServer, fault: Fault) -> None:
+    proxy.faults[f"{NAME}:443"] = fault
+    message(ask(f"https://{NAME}/v1"))
+    assert all(KEY not in visit.head for visits in proxy.visits.values() for visit in visits)
+
+
+def test_a_silent_proxy_is_a_timeout(proxy: HostileServer) -> None:
+    async def silent(visit: Visit) -> None:
+        await visit.silence()
+
+    proxy.faults[f"{NAME}:443"] = silent
+    run = ask(f"https://{NAME}/v1", timeout_s=0.5)
+    message(run, "LLM_TIMEOUT")
+    assert run.record.duration_ms < 1_000
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_this_machine_is_never_asked_for_through_a_proxy(proxy: HostileServer, host: str) -> None:
+    with HostileServer() as server:
+        assert ask(server.url("it").replace("127.0.0.1", host)).text == "fine"
+    assert proxy.connections == 0
+
+
+def test_a_host_in_no_proxy_is_asked_directly(
+    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        raise OSError("no network here")
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setenv("NO_PROXY", "other.test,.example.org")
+    message(ask(f"http://{NAME}/v1", timeout_s=0.4))
+    assert set(asked) == {NAME}
+    assert proxy.connections == 0
+    # Set and taken back in a notebook, it counts from the next request on.
+    monkeypatch.delenv("NO_PROXY")
+    assert ask(f"http://{NAME}/v1").text == "fine"
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("socks5://127.0.0.1:1080", "only HTTP proxies"),
+        ("http://127.0.0.1:port", "cannot be read"),
+        ("http://", "cannot be read"),
+        ("http://me:s3cret-pass@[::1:80", "cannot be read"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named(
+    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch, address: str, says: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", address)
+    said = message(ask(f"https://{NAME}/v1"))
+    assert says in said
+    assert said.endswith("name the server in NO_PROXY.")
+    assert "s3cret" not in said
