@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType
+from typing import Any, cast
 
 from nbagent.contracts.chat import Part, TextPart
 from nbagent.contracts.errors import UsageError
@@ -146,20 +148,31 @@ def _awaits(typed: str) -> bool:
 def _value_parts(expression: _Expression, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
     try:
         value = evaluate(expression.source)
-        return (TextPart(text=str(value)),) if isinstance(value, str) else _shown(value)
     except Exception as error:
         raise UsageError(
             f"{{{{ {_shortened(expression.typed)} }}}} failed: {_described(error)}."
             f" {_remedy(error)} Nothing was sent.",
             details={"expression": redact(expression.typed), "error": type(error).__name__},
         ) from error
-
-
-def _shown(value: object) -> tuple[Part, ...]:
+    if issubclass(type(value), Awaitable | AsyncGeneratorType):
+        raise UsageError(_not_awaited(expression, value))
     # Only a prompt with values needs this room; most have none.
-    from nbagent.shown import shown
+    from nbagent.shown import shown_in_prompt
 
-    return shown(value)
+    return shown_in_prompt(value)
+
+
+def _not_awaited(expression: _Expression, value: object) -> str:
+    made_here = isinstance(ast.parse(expression.source, mode="eval").body, ast.Call)
+    if made_here and isinstance(value, CoroutineType):
+        # Nobody else has it: without this Python warns of it later, out of place.
+        cast("CoroutineType[Any, Any, Any]", value).close()
+    kind = type(value).__name__
+    return (
+        f"{{{{ {_shortened(expression.typed)} }}}} gives a value of type {kind!r}, which"
+        " has to be awaited; await it in a cell above, and use the result's name here."
+        " Nothing was sent."
+    )
 
 
 def _described(error: Exception) -> str:

@@ -53,7 +53,7 @@ def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> Settled:
     if issubclass(kind, ToolResult):
         return Settled(cast("ToolResult", value), False)
     # A plain function that returns an iterator means its items, and they may take their time.
-    patience_s = None if is_iterator(value) else 2 * PATIENCE_S
+    patience_s = None if is_iterator(value) else PATIENCE_S
     it = fitted(value, budget_chars, patience_s=patience_s)
     return Settled(ToolResult(ok=True, data=redact_json(it.data), attachments=it.parts), it.cut)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from shown.many_values import VALUES
 
-from nbagent.contracts.chat import ImagePart, TextPart
+import nbagent
+from nbagent.contracts.chat import ImagePart, Message, TextPart
 from nbagent.contracts.errors import UsageError
+from nbagent.notebook.static_html import html
 from nbagent.notebook.template import Rendered, render
+from nbagent.notebook.view_state import view_of
+from nbagent.shown import PROMPT_TEXT_CHARS
 
 NAMES: dict[str, Any] = {
     "city": "Oslo",
@@ -90,10 +95,10 @@ def test_image_becomes_a_part_at_its_place(monkeypatch: pytest.MonkeyPatch) -> N
     # Which values are pictures belongs to `shown` and is tested there, with their libraries.
     picture = ImagePart(data="AAAA", alt="a plot")
 
-    def shown(value: object) -> tuple[ImagePart]:
-        return (picture,)
+    def shown(value: object) -> tuple[TextPart | ImagePart]:
+        return (TextPart(text=value) if isinstance(value, str) else picture,)
 
-    monkeypatch.setattr("nbagent.shown.shown", shown)
+    monkeypatch.setattr("nbagent.shown.shown_in_prompt", shown)
     result = render("before {{ plot }} after {{ name }}.", {"plot": object(), "name": "x"}.get)
     assert result.parts == (TextPart(text="before "), picture, TextPart(text=" after x."))
     assert result.prompt == "before [image: a plot] after x."
@@ -165,3 +170,64 @@ def test_long_text_of_closing_braces_is_refused_quickly() -> None:
 def test_odd_escape_in_an_expression_does_not_warn_while_it_is_looked_for() -> None:
     result = render(r"{{ '\d' }}", lambda source: "kept")
     assert result.prompt == "kept"
+
+
+async def _later() -> int:
+    return 1
+
+
+async def _values() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(("typed", "kind"), [("f()", "coroutine"), ("g()", "async_generator")])
+def test_value_that_has_to_be_awaited_is_refused_in_one_line(typed: str, kind: str) -> None:
+    names = {"f": _later, "g": _values}
+    with pytest.raises(UsageError) as caught:
+        render(f"Say {{{{ {typed} }}}}.", lambda source: eval(source, dict(names)))
+    assert caught.value.message == (
+        f"{{{{ {typed} }}}} gives a value of type {kind!r}, which has to be awaited; await it in "
+        "a cell above, and use the result's name here. Nothing was sent."
+    )
+
+
+def test_coroutine_that_has_a_name_is_left_for_its_cell() -> None:
+    made = _later()
+    with pytest.raises(UsageError, match="has to be awaited"):
+        render("{{ made }}", {"made": made}.get)
+    with pytest.raises(StopIteration):
+        made.send(None)
+
+
+def test_every_value_of_the_bank_goes_into_a_prompt_and_into_a_message() -> None:
+    for name, (make, words) in VALUES.items():
+        if name in ("asynchronous generator", "picture of 144 megapixels"):
+            continue
+        result = render("a {{ value }} b", {"value": make()}.get)
+        assert result.prompt.startswith("a ")
+        assert result.prompt.endswith(" b")
+        assert len(result.prompt) <= PROMPT_TEXT_CHARS + 4, name
+        # The larger budget of a prompt may hold what a small one cuts.
+        assert words in result.prompt or "left" in words, name
+        Message(role="user", content=result.parts).model_dump_json().encode()
+
+
+def test_document_is_sent_whole() -> None:
+    text = "word " * 100_000
+    assert render("{{ text }}", {"text": text}.get).prompt == text
+
+
+def test_braces_of_a_value_and_of_plain_text_break_nothing() -> None:
+    value = {"a": "{{ x }}", "b": "}} {{"}
+    prompt = render("\\frac{1}{2} {x} }} {{ value }} {", {"value": value}.get).prompt
+    assert prompt == '\\frac{1}{2} {x} }} {"a":"{{ x }}","b":"}} {{"} {'
+
+
+def test_picture_of_a_prompt_reaches_the_record_and_the_static_form_names_it() -> None:
+    parts = render("See {{ plot }}!", {"plot": VALUES["figure"][0]()}.get)
+    ask = [Message(role="user", content=parts.parts)]
+    run = nbagent.Agent(model="offline:demo").run("And?", messages=ask)
+    (sent,) = [part for part in run.messages[0].content if isinstance(part, ImagePart)]
+    assert sent.alt == "figure, 200×100 px"
+    assert nbagent.open_run(run.id).record == run.record
+    assert "[image: figure, 200×100 px]" in html(view_of(run.record))
