@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.chunked import ChunkDecoder
+from nbagent.providers.http.chunked import ChunkDecoder
 from nbagent.providers.sse import EventSplitter, LineSplitter
 
 

@@ -10,8 +10,8 @@ import pytest
 from nbagent.contracts.chat import ChatChunk, ChatResponse, FinishReason, ResponseMeta, Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai_answer import AnswerFold, AnswerReader
-from nbagent.providers.openai_usage import usage_of
+from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.usage import usage_of
 
 
 def fold_of(*tools: str) -> AnswerFold:

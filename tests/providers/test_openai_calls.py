@@ -10,7 +10,7 @@ import pytest
 from nbagent.contracts.chat import ChatChunk, ToolCall
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai_calls import CallAssembler
+from nbagent.providers.openai.calls import CallAssembler
 
 NAMES = WireNames(["fs.read", "b", "c"])
 Delta = dict[str, Any]

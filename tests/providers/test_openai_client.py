@@ -29,7 +29,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.openai import OpenAIClient, normal_base_url
-from nbagent.providers.openai_request import Dialect, HistoryEncoder, Toolset
+from nbagent.providers.openai.request import Dialect, HistoryEncoder, Toolset
 from nbagent.providers.retry import RetryPolicy, retry_after_s
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.providers.openai import OpenAIClient, normal_base_url
-from nbagent.providers.openai_request import (
+from nbagent.providers.openai.request import (
     Dialect,
     HistoryEncoder,
     Toolset,

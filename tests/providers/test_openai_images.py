@@ -13,7 +13,7 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall
-from nbagent.providers.openai_request import Dialect, HistoryEncoder, Toolset
+from nbagent.providers.openai.request import Dialect, HistoryEncoder, Toolset
 
 RED = ImagePart(data="UkVE", alt="red")
 BLUE = ImagePart(data="QkxVRQ==", media_type="image/jpeg")

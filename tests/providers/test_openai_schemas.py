@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nbagent.providers.openai_schema import wire_schema
+from nbagent.providers.openai.schema import wire_schema
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 

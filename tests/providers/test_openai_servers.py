@@ -22,8 +22,8 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai import OpenAIClient
-from nbagent.providers.openai_answer import AnswerFold, AnswerReader
-from nbagent.providers.openai_usage import usage_of
+from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.usage import usage_of
 from nbagent.providers.retry import RetryPolicy
 
 TOOLS = (ToolSpec(name="fs.read"),)

@@ -21,7 +21,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai import OpenAIClient
-from nbagent.providers.openai_answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold, AnswerReader
 from nbagent.providers.retry import RetryPolicy
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from nbagent.contracts.chat import ChatChunk, ChatResponse, ResponseMeta
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai_answer import AnswerFold, AnswerReader
-from nbagent.providers.think_tags import ThinkTags
+from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.think_tags import ThinkTags
 
 STEPS = (1, 3, 7, 1000)
 CALL = {"index": 0, "id": "c", "function": {"name": "b", "arguments": "{}"}}

@@ -24,11 +24,11 @@ from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
-from nbagent.providers.address import Address, Route
-from nbagent.providers.chunked import ChunkDecoder
 from nbagent.providers.failures import request_id_of, response_error
-from nbagent.providers.inflating import inflater
-from nbagent.providers.sockets import AsyncioBackend, Patience, SocketStream, WaitedTooLong
+from nbagent.providers.http.address import Address, Route
+from nbagent.providers.http.chunked import ChunkDecoder
+from nbagent.providers.http.inflating import inflater
+from nbagent.providers.http.sockets import AsyncioBackend, Patience, SocketStream, WaitedTooLong
 
 CONNECT_TIMEOUT_S = 5.0
 BETWEEN_BYTES_S = 300.0

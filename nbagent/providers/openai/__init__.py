@@ -1,7 +1,7 @@
 """The `openai` provider: Chat Completions, at OpenAI and at every server that speaks it.
 
 Owns the exchange: attempts, retries, parameters that a server refuses. The shape of requests is
-in `openai_request`, of answers in `openai_answer`, the bytes in `http`.
+in `request`, of answers in `answer`, the bytes in `http`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from nbagent.providers.http import (
     MAX_STREAM_BYTES,
     HttpClient,
 )
-from nbagent.providers.openai_answer import AnswerFold, AnswerReader
-from nbagent.providers.openai_request import (
+from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.request import (
     Dialect,
     HistoryEncoder,
     Toolset,

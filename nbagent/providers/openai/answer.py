@@ -1,7 +1,7 @@
 """What a Chat Completions server answers: chunks and whole bodies, folded into one response.
 
-Tolerant of what servers of this dialect get wrong. Its parts: `openai_calls`, `openai_reasoning`,
-`openai_usage`, `think_tags`; bytes become events in `sse`.
+Tolerant of what servers of this dialect get wrong. Its parts: `calls`, `reasoning`,
+`usage`, `think_tags`; bytes become events in `sse`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.failures import error_fields, start_of, stream_error
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai_calls import CallAssembler
-from nbagent.providers.openai_reasoning import ReasoningFold, thoughts_of
-from nbagent.providers.openai_usage import known_finish, usage_of
+from nbagent.providers.openai.calls import CallAssembler
+from nbagent.providers.openai.reasoning import ReasoningFold, thoughts_of
+from nbagent.providers.openai.think_tags import ThinkTags
+from nbagent.providers.openai.usage import known_finish, usage_of
 from nbagent.providers.sse import EventSplitter
-from nbagent.providers.think_tags import ThinkTags
 from nbagent.providers.wire_json import bad_answer, first_object, load_wire
 
 _LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})

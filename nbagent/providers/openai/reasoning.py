@@ -1,6 +1,6 @@
 """What a model thought aloud, from each of the places where Chat Completions servers put it.
 
-Remembers the field's name and the opaque details for the way back (`openai_request`).
+Remembers the field's name and the opaque details for the way back (`request`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.providers.base import origin
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai_schema import wire_schema
+from nbagent.providers.openai.schema import wire_schema
 
 _KEPT_MESSAGES = 4096
 _FITTING_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")

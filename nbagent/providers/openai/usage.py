@@ -1,6 +1,6 @@
 """How a Chat Completions answer ended and what it used: finish reasons and token counts.
 
-Maps only; which of them an answer gets in the end is decided in `openai_answer`.
+Maps only; which of them an answer gets in the end is decided in `answer`.
 """
 
 from __future__ import annotations
