@@ -22,6 +22,7 @@ from nbagent.notebook.view_turn import (
     REASONING_CHARS,
     empty_turn,
     error_words,
+    note_of,
     request_view,
     segments_of,
     summary_of,
@@ -114,12 +115,13 @@ class LiveState:
         self._turns: dict[str, _Turn] = {}
         self._segments: dict[str, list[Segment]] = {}
         self._asking: set[str] = set()
+        self._wait_until_ms = 0.0
 
     def snapshot(self) -> ViewState:
         """A copy of the picture as it is now."""
         with self._lock:
             if self._state["running"]:
-                self._state["elapsed_ms"] = round(self._clock() - self._start_ms, 1)
+                self._tell_time()
                 for turn in self._turns.values():
                     turn.look()
             return copy.deepcopy(self._state)
@@ -160,7 +162,7 @@ class LiveState:
         state = self._state
         state["bar"] = [piece for pieces in self._segments.values() for piece in pieces]
         state["bar_words"] = bar_words(state["bar"])
-        state["elapsed_ms"] = round(self._clock() - self._start_ms, 1)
+        self._tell_time()
         known = [turn.record for turn in self._turns.values() if turn.record]
         spent = [turn.response.usage for turn in known if turn.response and turn.response.usage]
         costs = [turn.cost_usd for turn in known]
@@ -174,6 +176,7 @@ class LiveState:
         head: Head = {
             "status": state["status"],
             "activity": state["activity"],
+            "wait_ms": state["wait_ms"],
             "running": state["running"],
             "doing": state["doing"],
             "facts": state["facts"],
@@ -183,6 +186,11 @@ class LiveState:
             "notices": list(state["notices"]),
         }
         return {"op": "head", "head": head}
+
+    def _tell_time(self) -> None:
+        now = self._clock()
+        self._state["elapsed_ms"] = round(now - self._start_ms, 1)
+        self._state["wait_ms"] = round(max(0.0, self._wait_until_ms - now), 1)
 
     def _turn(self, turn_id: str) -> _Turn:
         turn = self._turns.get(turn_id)
@@ -215,9 +223,10 @@ class LiveState:
         self._now("model")
         return [self._replace(turn, turn.view), self._head_op()]
 
-    def _now(self, doing: Doing, activity: str = "") -> None:
+    def _now(self, doing: Doing, activity: str = "", *, wait_s: float = 0.0) -> None:
         self._state["doing"] = doing
         self._state["activity"] = activity
+        self._wait_until_ms = self._clock() + 1000 * wait_s if wait_s > 0 else 0.0
 
     def _awake(self) -> list[Op]:
         """What waited goes on: take its words from the head."""
@@ -327,15 +336,15 @@ class LiveState:
             case events.Retrying():
                 why = one_line(error_words(event.error) or visible(event.text), 200)
                 words = f"attempt {event.attempt} failed, again in {event.wait_s:.1f} s · {why}"
-                self._now("bad", words)
+                self._now("bad", words, wait_s=event.wait_s)
             case events.Waiting():
-                self._now("wait", visible(event.text))
+                self._now("wait", note_of(event.text))
             case events.Notice(turn_id=str() as turn_id):
                 turn = self._turn(turn_id)
-                turn.view["notices"].append(visible(event.text))
+                turn.view["notices"].append(note_of(event.text))
                 return [self._replace(turn, turn.look())]
             case events.Notice():
-                self._state["notices"].append(visible(event.text))
+                self._state["notices"].append(note_of(event.text))
         return [self._head_op()]
 
 

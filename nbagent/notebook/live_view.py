@@ -1,6 +1,6 @@
 """The live view of a run: one widget, ops in batches, the whole picture once at the end.
 
-Owns the widget, the batching and the sink that feeds it. What is drawn is `live_view.js`.
+Owns the widget, the batching and the sink that feeds it. What is drawn is in `live/`.
 """
 
 # ipywidgets and anywidget have no types.
@@ -10,16 +10,15 @@ Owns the widget, the batching and the sink that feeds it. What is drawn is `live
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.resources import files
 from typing import Any, cast
 
 import anywidget
 import traitlets
 
 from nbagent.contracts.events import Event, RunFinished
+from nbagent.notebook import live_source
 from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.static_html import style
 from nbagent.notebook.view_types import Op, ViewState
@@ -30,18 +29,10 @@ Action = dict[str, Any]
 """A message of the front end: `{"kind": "ready"}`, `{"kind": "stop"}`."""
 
 
-def _source() -> str:
-    """The module without comments and indents: it travels with every run."""
-    text = files("nbagent.notebook").joinpath("live_view.js").read_text("utf-8")
-    text = re.sub(r"/\*\*.*?\*/", "", text, flags=re.DOTALL)
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("//"))
-
-
 class RunView(anywidget.AnyWidget):
     """The widget. While a run goes on only ops are sent; `state` is synced at its end."""
 
-    _esm = _source()
+    _esm = live_source.joined()
     _css = style()
     state = traitlets.Dict().tag(sync=True)
 

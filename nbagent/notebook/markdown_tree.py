@@ -1,7 +1,7 @@
 """Markdown → a small tree of allowed nodes, plain JSON, from which every view is built.
 
 A node is a text or `[tag, attributes, children]`. What is not allowed becomes text: no HTML,
-no image, no address but http, https and mailto. Draws nothing.
+no image, no address but http, https and mailto (another one is shown, not linked). Draws nothing.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class _Builder:
         self.root: list[Node] = []
         self.nodes = 0
         self._open: list[list[Node]] = [self.root]
+        self._refused: list[str] = []
+        """Of each link that is open: its address, when that is not allowed."""
 
     def walk(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
@@ -83,6 +85,8 @@ class _Builder:
                 # A tight list's paragraph was not entered.
                 if not (token.tag == "p" and token.hidden):
                     self._open.pop()
+                if token.tag == "a" and (address := self._refused.pop()):
+                    self._text(f" ({address})")
             else:
                 self._leaf(token)
 
@@ -90,6 +94,12 @@ class _Builder:
         if token.tag == "p" and token.hidden:
             return
         children: list[Node] = []
+        if token.tag == "a":
+            address = str(token.attrs.get("href", ""))
+            self._refused.append("" if _is_allowed(address) else address or "#")
+            if self._refused[-1]:
+                self._open.append(self._open[-1])
+                return
         # What is too deep, or unknown, gives its content to the node around it.
         if token.tag in TAGS and len(self._open) <= MAX_DEPTH:
             self._add([token.tag, _attributes(token), children])
@@ -132,8 +142,7 @@ class _Builder:
 
 def _attributes(token: Token) -> dict[str, Any]:
     if token.tag == "a":
-        address = str(token.attrs.get("href", ""))
-        return {"href": address} if _is_allowed(address) else {}
+        return {"href": str(token.attrs.get("href", ""))}
     if token.tag == "ol":
         start = token.attrs.get("start", 1)
         return {"start": start} if isinstance(start, int) and start != 1 else {}

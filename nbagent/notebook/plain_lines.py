@@ -12,7 +12,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
 from nbagent.notebook.static_text import call_line, facts_line, foot_line
 from nbagent.notebook.view_state import offline_words, view_of
-from nbagent.notebook.view_turn import error_words, summary_of
+from nbagent.notebook.view_turn import error_words, left_out, summary_of
 from nbagent.notebook.visible import arguments_in_short, clean, seconds, visible
 
 
@@ -114,6 +114,8 @@ class PlainPrinter:
             self._line(f"{turn.id}  {clean(turn.text)}")
         if turn.error and not turn.error.code.startswith("ENGINE_"):
             self._line(f"{turn.id}  ✕ {error_words(turn.error)}")
+        if words := left_out(turn):
+            self._line(f"     note: {words}")
         usage = turn.response.usage if turn.response else None
         tokens = f"{usage.total_tokens:,} tok · " if usage and usage.total_tokens else ""
         self._line(f"     {tokens}{seconds(turn.duration_ms)}")
@@ -124,4 +126,6 @@ class PlainPrinter:
         self._line(f"{status['mark']} {status['word']} · {facts_line(state)}")
         if state["error"]:
             self._line(f"{state['error_mark']} {state['error']}")
+        if state["error_help"]:
+            self._line(state["error_help"])
         self._line(foot_line(state))

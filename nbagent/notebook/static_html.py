@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from functools import cache
-from html import escape
+from html import escape as _entities
 from importlib.resources import files
 
 from nbagent.notebook.markdown_tree import TAGS, Node
@@ -16,6 +16,7 @@ from nbagent.notebook.static_text import answer_of, markdown, plain
 from nbagent.notebook.view_types import (
     Block,
     CallWords,
+    ImageView,
     RequestView,
     ToolView,
     TurnView,
@@ -25,6 +26,9 @@ from nbagent.notebook.visible import seconds
 
 _KINDS = (("model", "model"), ("tool", "tools"), ("wait", "waiting for you"), ("bad", "retries"))
 _VOID = ("br", "hr")
+# JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset what stands between `$` in any output:
+# a price would lose its words, and what a model wrote would be run as TeX.
+_NO_TEX = "mathjax_ignore tex2jax_ignore"
 
 
 def bundle(state: ViewState, *, unfolded: Collection[str] = ()) -> dict[str, str]:
@@ -53,7 +57,7 @@ def html(state: ViewState, *, unfolded: Collection[str] = ()) -> str:
     """
     pieces = [
         f"<style>{style()}</style>",
-        '<div class="nba-run">',
+        f'<div class="nba-run {_NO_TEX}">',
         _head(state),
         _bar(state),
         _line("nba-offline", state["offline"]),
@@ -67,13 +71,23 @@ def html(state: ViewState, *, unfolded: Collection[str] = ()) -> str:
     return "\n".join(piece for piece in pieces if piece)
 
 
+def escape(text: str) -> str:
+    """Text that stays text, in an element and in an attribute.
+
+    Line ends too: in a Markdown export an empty line would end the HTML, and what follows it
+    (a link, a remote image) would be Markdown.
+    """
+    return _entities(text).replace("\n", "&#10;").replace("\r", "&#13;")
+
+
 def _line(name: str, text: str) -> str:
     return f'<div class="{name}">{escape(text)}</div>' if text else ""
 
 
 def _ending(state: ViewState) -> str:
     name = "nba-error" if state["error_mark"] == "✕" else "nba-notice"
-    return _line(name, f"{state['error_mark']} {state['error']}" if state["error"] else "")
+    said = _line(name, f"{state['error_mark']} {state['error']}" if state["error"] else "")
+    return said + _line("nba-notice", state["error_help"])
 
 
 def _head(state: ViewState) -> str:
@@ -85,8 +99,8 @@ def _head(state: ViewState) -> str:
         for fact in state["facts"]
     )
     return (
-        f'<div class="nba-head"><span class="nba-mark nba-{status["tone"]}">{status["mark"]}'
-        "</span> "
+        f'<div class="nba-head"><span class="nba-mark nba-{status["tone"]}" aria-hidden="true">'
+        f"{status['mark']}</span> "
         f'<strong class="nba-phase">{escape(status["word"])}</strong> '
         f'<code class="nba-chip">{escape(state["model"])}</code> '
         f'<span class="nba-facts">{facts}</span></div>'
@@ -168,11 +182,6 @@ def _block(label: str, block: Block) -> str:
 def _card(tool: ToolView) -> str:
     bad = " nba-bad" if tool["phase"] == "failed" else ""
     word = f' <span class="nba-err">✕ {escape(tool["word"])}</span>' if bad else ""
-    images = "".join(
-        f'<img alt="{escape(image["alt"])}"'
-        f' src="data:{image["media_type"]};base64,{image["data"]}">'
-        for image in tool["images"]
-    )
     return "".join(
         (
             f'<div class="nba-card{bad}"><div class="nba-top"><code class="nba-call">',
@@ -183,9 +192,18 @@ def _card(tool: ToolView) -> str:
             _block("error", {"text": tool["error"], "note": ""}),
             _block("where it failed" if tool["error"] else "error", tool["detail"]),
             *(_line("nba-notice", f"note: {note}") for note in tool["notes"]),
-            images,
+            _pictures(tool["images"]),
             "</div>",
         )
+    )
+
+
+def _pictures(images: Sequence[ImageView]) -> str:
+    return "".join(
+        f'<img alt="{escape(image["alt"])}"'
+        f' src="data:{image["media_type"]};base64,{image["data"]}">'
+        + _line("nba-note", f"{image['alt']} · {image['size']}")
+        for image in images
     )
 
 
@@ -193,12 +211,13 @@ def _request(request: RequestView, is_open: str) -> str:
     if not request["words"]:
         return ""
     rows = "".join(
-        f"<tr><th>{escape(message['role'])}</th><td><pre>{escape(message['body']['text'])}</pre>"
-        f"{_line('nba-note', message['body']['note'])}</td></tr>"
+        f'<tr><th scope="row">{escape(message["role"])}</th>'
+        f"<td><pre>{escape(message['body']['text'])}</pre>"
+        f"{_line('nba-note', message['body']['note'])}{_pictures(message['images'])}</td></tr>"
         for message in request["messages"]
     )
     rows += "".join(
-        f"<tr><th>{label}</th><td>{escape(text)}</td></tr>"
+        f'<tr><th scope="row">{label}</th><td>{escape(text)}</td></tr>'
         for label, text in (
             ("earlier", request["earlier"]),
             ("tools", request["tools"]),
@@ -208,8 +227,8 @@ def _request(request: RequestView, is_open: str) -> str:
     )
     if request["system"]["text"]:
         note = _line("nba-note", request["system"]["note"])
-        rows += f"<tr><th>system prompt</th><td><pre>{escape(request['system']['text'])}</pre>"
-        rows += f"{note}</td></tr>"
+        text = escape(request["system"]["text"])
+        rows += f'<tr><th scope="row">system prompt</th><td><pre>{text}</pre>{note}</td></tr>'
     return (
         f'<details class="nba-request"{is_open}><summary class="nba-lab">{escape(request["words"])}'
         f"</summary><table>{rows}</table></details>"
@@ -274,8 +293,9 @@ def _time_table(state: ViewState) -> str:
         )
         share = sum(p["ms"] for p in mine) / total
         rows.append(
-            f"<tr><th>{escape(turn['id'])}</th>{cells}"
-            f'<td><progress max="100" value="{100 * share:.0f}"></progress></td></tr>'
+            f'<tr><th scope="row">{escape(turn["id"])}</th>{cells}'
+            f'<td><progress max="100" value="{100 * share:.0f}"'
+            ' aria-label="share of the time"></progress></td></tr>'
         )
     return (
         f"<details><summary>time: {escape(state['bar_words'])}</summary>"

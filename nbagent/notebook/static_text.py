@@ -44,6 +44,7 @@ def plain(state: ViewState) -> str:
         lines.append("")
     if state["error"]:
         lines.append(f"{state['error_mark']} {state['error']}")
+    lines += [state["error_help"]] if state["error_help"] else []
     lines.append(foot_line(state))
     return "\n".join(lines)
 
@@ -107,6 +108,7 @@ def markdown(state: ViewState) -> str:
         lines += ["", *note, _blocks(answer["tree"])]
     if state["error"]:
         lines += ["", f"**{state['error_mark']} {_escaped(state['error'])}**"]
+        lines += ["", _escaped(state["error_help"])] if state["error_help"] else []
     return "\n".join([*lines, "", _escaped(foot_line(state))])
 
 

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.notebook.view_turn import error_words, request_view, segments_of, turn_view
+from nbagent.notebook.view_turn import (
+    error_help,
+    error_words,
+    note_of,
+    request_view,
+    segments_of,
+    turn_view,
+)
 from nbagent.notebook.view_types import (
     Fact,
     NextStep,
@@ -19,7 +26,7 @@ from nbagent.notebook.view_types import (
     TurnView,
     ViewState,
 )
-from nbagent.notebook.visible import count, money, seconds, visible
+from nbagent.notebook.visible import count, money, one_line, seconds, visible
 
 VERSION = 1
 _BAR_WORDS = {
@@ -48,18 +55,20 @@ def view_of(record: RunRecord) -> ViewState:
         "offline": offline_words(record.model),
         "status": status,
         "activity": "",
+        "wait_ms": 0.0,
         "running": running,
         "doing": "model" if running else "",
         "facts": facts_of(record.turns, record.usage, record.cost_usd, record.duration_ms),
         "elapsed_ms": round(record.duration_ms, 1),
         "bar": bar,
         "bar_words": bar_words(bar),
-        "notices": [visible(notice) for notice in record.notices],
+        "notices": [note_of(notice) for notice in record.notices],
         "turns": turns,
         "answer": answer.id if answer else "",
         "answer_note": _answer_note(record) if answer else "",
         "error": error_words(record.error),
         "error_mark": "✕" if status["tone"] == "bad" else status["mark"],
+        "error_help": error_help(record.error),
         "next": [] if running else _next_steps(record),
     }
 
@@ -129,6 +138,8 @@ def status_of(record: RunRecord) -> Status:
                 "length": ": answer cut at its length",
                 "content_filter": ": content filter",
             }
+            if code == "LLM_CONTEXT_OVERFLOW":
+                why["length"] = ": the request is too long"
             return {"word": f"Paused{why.get(reason, '')}", "tone": "waits", "mark": "‖"}
 
 
@@ -178,11 +189,11 @@ def _answer_note(record: RunRecord) -> str:
 def _about(record: RunRecord) -> str:
     words = [f"run {record.id[:8]}"]
     if record.name:
-        words.append(visible(record.name))
+        words.append(one_line(visible(record.name), 160))
     if record.parent_id:
         how = {"continue": "continues", "resume": "resumes", "fork": "forked from"}
         words.append(f"{how.get(record.kind, 'after')} {record.parent_id[:8]}")
-    words += [f"#{visible(tag)}" for tag in record.tags]
+    words += [f"#{one_line(visible(tag), 80)}" for tag in record.tags[:20]]
     return " · ".join(words)
 
 

@@ -5,25 +5,16 @@ Pure. What a run adds around its turns is in `view_state`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from nbagent.contracts.chat import (
-    FilePart,
-    ImagePart,
-    Message,
-    Part,
-    ResponseMeta,
-    TextPart,
-    ToolSpec,
-)
+from nbagent.contracts.chat import Message, ResponseMeta, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
 from nbagent.notebook.markdown_tree import MAX_CHARS, Node, tree_of, words_of
+from nbagent.notebook.pictures import part_words, pictures_of
 from nbagent.notebook.view_types import (
     Block,
     CallWords,
-    ImageView,
     MessageView,
     RequestView,
     Segment,
@@ -52,16 +43,31 @@ _MESSAGE_CHARS = 600
 _SYSTEM_CHARS = 3_000
 _CALLS_IN_LINE = 4
 _WIDE = ("table", "pre")
-_IMAGES = 2
-_IMAGE_CHARS = 300_000
-_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_IMAGE_STARTS = {"image/png": "iVBORw0KGgo", "image/jpeg": "/9j/"}
+_ERROR_CHARS = 600
+_NAME_CHARS = 160
+_NOTE_CHARS = 1_000
+_HELP: dict[str, str] = {
+    "LLM_AUTH_FAILED": "%agent doctor says which key was found for this model, and where",
+    "LLM_TIMEOUT": "%agent resume tries again; --timeout gives it more seconds",
+    "LLM_RATE_LIMITED": "wait a little, then %agent resume goes on",
+    "LLM_QUOTA_EXCEEDED": "the account needs credit; --model NAME takes another model",
+    "LLM_CONTEXT_OVERFLOW": "%agent resume --trim tool-results shortens old results; "
+    "--model NAME takes a model with more room",
+    "LLM_HTTP_ERROR": "%agent doctor says what was found; %agent resume tries again",
+    "LLM_BAD_RESPONSE": "%agent resume tries again; --model NAME takes another model",
+    "UNKNOWN": "%agent resume tries again; %agent doctor says what was found",
+}
 
 
 def block(text: str, limit: int, *, has_all: str) -> Block:
     """A text within its limit."""
     shown, note = cut(text, limit, has_all=has_all)
     return {"text": shown, "note": note}
+
+
+def note_of(text: str) -> str:
+    """A note within its limit."""
+    return one_line(visible(text), _NOTE_CHARS)
 
 
 def empty_turn(turn_id: str) -> TurnView:
@@ -109,12 +115,13 @@ def turn_view(turn: EngineTurn, place: int, request: RequestView) -> TurnView:
         view["text"] = block(clean(message.text), MAX_CHARS, has_all=f"{path}.text")
         view["tree"] = tree_of(view["text"]["text"])
     view["phase"] = "failed" if _is_failure(turn.error) else "done"
-    view["who"] = " · ".join(visible(name) for name in (turn.agent, turn.node) if name)
+    names = (one_line(visible(name), _NAME_CHARS) for name in (turn.agent, turn.node) if name)
+    view["who"] = " · ".join(names)
     view["tools"] = [
         tool_view(run, f"{path}.tool_runs[{i}]") for i, run in enumerate(turn.tool_runs)
     ]
     view["request"] = request
-    view["notices"] = [*_told_by(turn), *map(visible, turn.notices)]
+    view["notices"] = [*_told_by(turn), *map(note_of, turn.notices)]
     view["error"] = error_words(turn.error)
     # A limit or a stop ended the run, not this turn; the run's own line says so.
     failure = turn.error if _is_failure(turn.error) else None
@@ -124,8 +131,19 @@ def turn_view(turn: EngineTurn, place: int, request: RequestView) -> TurnView:
 
 
 def error_words(error: ErrorInfo | None) -> str:
-    """`CODE: message`; empty when there is no error."""
-    return visible(f"{error.code}: {error.message}") if error else ""
+    """`CODE: message`; empty when there is no error. What a model's server said is one line."""
+    if error is None:
+        return ""
+    words = visible(f"{error.code}: {error.message}")
+    said_by_server = error.code in _HELP and error.code != "LLM_CONTEXT_OVERFLOW"
+    return one_line(words, _ERROR_CHARS) if said_by_server else words
+
+
+def error_help(error: ErrorInfo | None) -> str:
+    """What a person can do about a model's failure; empty where the message says it itself."""
+    if error is None or (error.code == "LLM_CONTEXT_OVERFLOW" and "%agent" in error.message):
+        return ""
+    return _HELP.get(error.code, "")
 
 
 def _is_failure(error: ErrorInfo | None) -> bool:
@@ -138,6 +156,14 @@ def _numbers(turn: EngineTurn) -> str:
     return f"{count(usage.total_tokens)} tok · {time}" if usage and usage.total_tokens else time
 
 
+def left_out(turn: EngineTurn) -> str:
+    """The parameters that an earlier refusal kept out of this turn; its own notices name others."""
+    dropped = turn.response.meta.dropped_params if turn.response else ()
+    names = [name for name in dropped if not any(name in text for text in turn.notices)]
+    said = ", ".join(map(visible, names))
+    return f"left out, because the server refused it: {said}" if said else ""
+
+
 def _told_by(turn: EngineTurn) -> list[str]:
     """What the response itself says about how it came to be."""
     if turn.response is None:
@@ -146,9 +172,8 @@ def _told_by(turn: EngineTurn) -> list[str]:
     if meta.retries:
         times = "1 retry" if meta.retries == 1 else f"{meta.retries} retries"
         told.append(f"{times}, waited {seconds(meta.retry_wait_ms)}")
-    if meta.dropped_params:
-        names = ", ".join(map(visible, meta.dropped_params))
-        told.append(f"left out, because the server refused it: {names}")
+    if words := left_out(turn):
+        told.append(words)
     if meta.source == "cache":
         told.append("answered from the cache")
     if turn.response.finish_reason == "length":
@@ -209,12 +234,12 @@ def tool_view(run: ToolRun, path: str) -> ToolView:
     word = _code(result) if result and not result.ok else "" if phase == "ok" else phase
     data = "" if result is None or not result.ok else _data_text(result)
     arguments = "not a JSON object" if run.args is None else as_text(run.args, enough=8_000)
-    error = visible(result.error.message) if result and result.error else ""
+    error = visible(result.error.message)[:RESULT_CHARS] if result and result.error else ""
     detail = visible(run.error_detail or "")
-    images, unseen = _images(result.attachments if result else ())
+    images, unseen = pictures_of(result.attachments if result else ())
     return {
         "key": run.tool_call_id,
-        "name": visible(run.tool_name),
+        "name": one_line(visible(run.tool_name), _NAME_CHARS),
         "phase": phase,
         "word": word,
         "where": _where(run) if result else "",
@@ -251,41 +276,7 @@ def _tool_notes(run: ToolRun) -> list[str]:
         notes.append(f"call number {run.repeat_n} with these arguments")
     if run.truncated:
         notes.append("the result was cut to fit before the model saw it")
-    return [*notes, *map(visible, run.notes)]
-
-
-def _images(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:
-    shown: list[ImageView] = []
-    unseen: list[str] = []
-    for part in parts:
-        if isinstance(part, ImagePart) and len(shown) < _IMAGES and _is_small_image(part):
-            alt = visible(part.alt) or "image"
-            shown.append({"media_type": part.media_type, "data": part.data or "", "alt": alt})
-        elif not isinstance(part, TextPart):
-            unseen.append(part_words(part))
-        elif part.text:
-            unseen.append(one_line(visible(part.text), 200))
-    return shown, unseen
-
-
-def _is_small_image(part: ImagePart) -> bool:
-    start = _IMAGE_STARTS.get(part.media_type)
-    data = part.data or ""
-    return (
-        start is not None
-        and len(data) <= _IMAGE_CHARS
-        and data.startswith(start)
-        and _BASE64.fullmatch(data) is not None
-    )
-
-
-def part_words(part: Part) -> str:
-    """A part of a message as text; images and files by name."""
-    if isinstance(part, TextPart):
-        return visible(part.text)
-    if isinstance(part, FilePart):
-        return f"[file: {visible(part.name)}, {visible(part.media_type)}]"
-    return f"[image: {visible(part.alt or part.url or part.media_type)}]"
+    return [*notes, *map(note_of, run.notes)]
 
 
 def request_view(
@@ -309,6 +300,9 @@ def request_view(
     words = [f"request · {count(request.n_new)} new {messages} of {count(request.n_messages)}"]
     if request.n_tools:
         words.append("1 tool" if request.n_tools == 1 else f"{request.n_tools} tools")
+    if request.trimmed is not None:
+        n = len(request.trimmed.places)
+        words.append(f"{n} old tool result{'s' * (n != 1)} shortened")
     earlier = request.n_new - len(new)
     names = ", ".join(visible(tool.name) for tool in tools)
     params = ", ".join(f"{visible(k)}={in_short(v)}" for k, v in request.params.items())
@@ -328,9 +322,13 @@ def _message_view(message: Message) -> MessageView:
     pieces += [
         f"{visible(call.name)}({arguments_in_short(call.arguments)})" for call in message.tool_calls
     ]
-    role = f"{message.role} {visible(message.name)}" if message.name else message.role
+    role = message.role
+    if message.name:
+        role += f" {one_line(visible(message.name), _NAME_CHARS)}"
     body = block("\n".join(pieces), _MESSAGE_CHARS, has_all="run.messages")
-    return {"role": role, "body": body}
+    # A tool's pictures stand in its card.
+    images = pictures_of(message.content)[0] if message.role != "tool" else []
+    return {"role": role, "body": body, "images": images}
 
 
 def segments_of(turn: EngineTurn) -> list[Segment]:

@@ -1,7 +1,7 @@
 """The shape of a run's picture: JSON-able dicts that the live view and the static form draw.
 
 Also the ops, the small messages that change a live picture. Types only; the twin of the
-typedefs in `live_view.js`.
+typedefs in `live/shapes.js`.
 """
 
 from __future__ import annotations
@@ -69,11 +69,13 @@ class Summary(TypedDict):
 
 
 class ImageView(TypedDict):
-    """A small PNG or JPEG, as base64."""
+    """A small PNG, JPEG, GIF or WebP, as base64."""
 
     media_type: str
     data: str
     alt: str
+    size: str
+    """In words: `640 × 480 px, 12 kB`."""
 
 
 class ToolView(TypedDict):
@@ -109,6 +111,7 @@ class MessageView(TypedDict):
 
     role: str
     body: Block
+    images: list[ImageView]
 
 
 class RequestView(TypedDict):
@@ -156,6 +159,8 @@ class Head(TypedDict):
     status: Status
     activity: str
     """What goes on beside the ordinary: a retry, a wait."""
+    wait_ms: float
+    """How long it still waits before the next attempt; 0 where nobody knows."""
     running: bool
     doing: Doing
     """What the time goes to now; empty when the run is over."""
@@ -183,6 +188,8 @@ class ViewState(Head):
     error: str
     error_mark: str
     """`✕` for a failure; a pause or a stop is none, and has the mark of its status."""
+    error_help: str
+    """What to do about a model's failure."""
     next: list[NextStep]
 
 

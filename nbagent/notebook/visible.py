@@ -22,14 +22,21 @@ _HIDDEN = re.compile(
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
+# Of these, what a text in any language can do without: orders to turn the reading direction
+# (whole lines may read as something else) and tags (words that only a model sees).
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 _SPACES = re.compile(r"\s+")
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
 
 
 def clean(text: str) -> str:
-    """What a model wrote, without secrets, ANSI codes and controls; joiners of scripts stay."""
-    return _BAD_IN_TEXT.sub("\ufffd", _unix(_ANSI.sub("", redact(text))))
+    """What a model wrote, without secrets, ANSI codes and controls; joiners of scripts stay.
+
+    What turns the reading direction is shown as `⟦U+202E⟧`.
+    """
+    plain = _BAD_IN_TEXT.sub("\ufffd", _unix(_ANSI.sub("", redact(text))))
+    return _TURNS.sub(_code_point, plain)
 
 
 def visible(text: str) -> str:

@@ -25,6 +25,7 @@ offline.script(
 )
 for made in ("short", "shorter"):
     offline.script([words], name=made, delay_ms=12)
+offline.script([words * 50], name="endless", delay_ms=12)
 """
 
 
@@ -35,9 +36,13 @@ def notebook(chromium: Browser, server: Server) -> Iterator[Notebook]:
         "%%agent --model offline:slow --tools area\nHow large is Oslo?",
         "%%agent --model offline:short\nTalk",
         "%%agent --model offline:shorter\nTalk",
+        "%%agent --model offline:endless\nTalk",
+        "import os, signal, threading\n"
+        "threading.Timer(2, os.kill, (os.getpid(), signal.SIGKILL)).start()",
     ]
     name = server.write("live.ipynb", [SETUP, *runs])
     with opened(chromium, server, name) as notebook:
+        notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         notebook.run(0)
         yield notebook
 
@@ -60,10 +65,15 @@ def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -
     first.locator(".nba-request summary").click()
     second.locator("summary").first.click()
     assert "454.1" in first.locator(".nba-card").inner_text()
-    before = lengths[-1]
-    notebook.page.wait_for_function(
-        "n => document.querySelectorAll('.nba-plain')[0].textContent.length > n", arg=before + 300
-    )
+    first.get_by_role("button", name="Copy the result of area").click()
+    first.get_by_role("button", name="Copied the result of area").wait_for()
+    assert notebook.page.evaluate("() => navigator.clipboard.readText()") == "454.1"
+    # What is folded is not drawn, and is all there when it is unfolded again.
+    assert text.count() == 0
+    notebook.page.wait_for_timeout(400)
+    second.locator("summary").first.click()
+    assert text.evaluate("node => node.textContent.length") > lengths[-1]
+    second.locator("summary").first.click()
     folds = [first.evaluate("node => node.open"), second.evaluate("node => node.open")]
     assert folds == [True, False]
     assert notebook.output(1).locator(".nba-stop").is_visible()
@@ -106,3 +116,16 @@ def test_a_page_that_is_loaded_anew_shows_the_run_when_its_cell_ends(notebook: N
     assert run.locator(".nba-answer").inner_text().endswith("word240")
     run.locator(".nba-turn summary").first.click()
     assert "1 new message of 1" in run.locator(".nba-request").inner_text()
+
+
+def test_a_view_whose_kernel_was_killed_says_so_and_what_goes_on(notebook: Notebook) -> None:
+    notebook.run(5)
+    notebook.start(4)
+    output = notebook.output(4)
+    output.locator(".nba-plain:has-text('word9')").wait_for()
+    output.locator(".nba-phase:has-text('Interrupted')").wait_for()
+    assert "%agent resume goes on" in output.locator(".nba-ends").inner_text()
+    assert output.locator(".nba-stop").is_hidden()
+    assert output.locator(".nba-caret").count() == 0
+    # What had arrived is still there to read.
+    assert "word9" in output.locator(".nba-plain").inner_text()

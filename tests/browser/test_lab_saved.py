@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from jupyter_apps import Notebook, Server, opened
 from nbconvert import HTMLExporter
-from playwright.sync_api import Browser, Locator, Page
+from payloads import AUDIT, PAYLOADS
+from playwright.sync_api import Browser, Dialog, Locator, Page
 
 from nbagent.archive.store import Store
 from nbagent.contracts.records import unpacked
@@ -25,6 +26,8 @@ import nbagent
 from nbagent import offline
 
 hostile = {HOSTILE!r}
+payloads = {[text[:600] for text in PAYLOADS.values()]!a}
+packs = [payloads[i:i + 3] for i in range(0, len(payloads), 3)]
 
 @nbagent.tool
 def area(city: str) -> float:
@@ -37,33 +40,39 @@ def echo(text: str) -> str:
     return text
 
 offline.script([offline.call("area", city="Oslo"), "Oslo has **454.1** km²."], name="good")
-offline.script(
-    [
-        offline.step(
-            reasoning=hostile,
-            text=hostile,
-            calls=[
-                offline.call("echo", text=hostile),
-                offline.call(hostile, dict([(hostile, hostile)])),
-            ],
-        ),
-        hostile,
-    ],
-    name="hostile",
-    delay_ms=3,
-)
+@nbagent.tool
+def picture() -> list:
+    "A small picture."
+    import PIL.Image
+    return PIL.Image.new("RGB", (32, 16), "red")
+
+def ask(pack):
+    joined = "\\n\\n".join(pack)
+    sent = [text.encode("utf-8", "replace").decode() for text in pack]
+    calls = [offline.call("echo", text=sent[0])]
+    calls += [offline.call(text, dict([(text, text)])) for text in sent[1:]]
+    return offline.step(reasoning=joined, text=joined, calls=calls)
+
+offline.script([*map(ask, packs), hostile], name="hostile")
+drawing = offline.step(text="I draw.", calls=[offline.call("picture")])
+offline.script([drawing, "Red."], name="draws")
+said = "\\n".join(payloads[-12:] + payloads[:40])
+offline.script([offline.error("LLM_AUTH_FAILED", said)], name="fails")
 """
-GOOD, BAD = 1, 2
+GOOD, BAD, DRAWS, FAILS, FORMS = 1, 2, 3, 4, 5
 CELLS = [
     SETUP,
     "%%agent --model offline:good --tools area\nHow large is Oslo?",
-    "%%agent --model offline:hostile --tools echo\nRepeat {{ hostile }}",
+    "%%agent --model offline:hostile --tools echo --max-turns 45 --into hostile_run\n"
+    "Repeat {{ hostile }}",
+    "%%agent --model offline:draws --tools picture\nDraw",
+    "%%agent --model offline:fails --tools none\nFail {{ payloads[0] }}",
+    """from nbagent.notebook.static_html import bundle
+from nbagent.notebook.view_state import view_of
+forms = bundle(view_of(hostile_run.record))
+for form in ("text/markdown", "text/plain"):
+    display({form: forms[form]}, raw=True)""",
 ]
-_INSIDE = "script, iframe, object, form, svg, img[src^='http'], a[href^='javascript']"
-_HANDLERS = """
-node => [...node.querySelectorAll("*")].some(
-  (one) => one.getAttributeNames().some((name) => name.startsWith("on")))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +80,48 @@ def saved(chromium: Browser, server: Server) -> str:
     """The name of a notebook that was run in JupyterLab and saved; nothing hostile ran live."""
     name = server.write("saved.ipynb", CELLS)
     with opened(chromium, server, name) as notebook:
-        notebook.run(0, GOOD, BAD)
+        asked = asked_by(notebook.page)
+        notebook.run(0, GOOD)
+        notebook.start(BAD)
+        # Whatever the run shows while it goes on is unfolded at once.
+        notebook.page.evaluate(_UNFOLDS_ALWAYS, BAD)
+        notebook.wait(BAD)
+        assert notebook.page.evaluate("() => nbt.unfolded") > 20
+        notebook.run(DRAWS, FAILS, FORMS)
+        assert "LLM_AUTH_FAILED" in notebook.error(FAILS)
+        assert notebook.error(BAD) == notebook.error(DRAWS) == notebook.error(FORMS) == ""
         notebook.output(BAD).locator(".nba-answer").wait_for()
-        unfold(notebook, BAD)
-        nothing_ran(notebook.page, picture(notebook, BAD), notebook.requests)
+        nothing_ran(notebook)
+        assert asked == []
         notebook.save()
     return name
+
+
+_UNFOLDS_ALWAYS = """
+n => {
+  const area = nbt.cells()[n].outputArea.node;
+  nbt.unfolded = 0;
+  new MutationObserver(() => {
+    for (const one of area.querySelectorAll("details:not([open])")) {
+      one.open = true;
+      nbt.unfolded += 1;
+    }
+  }).observe(area, { childList: true, subtree: true });
+}
+"""
+
+
+def asked_by(page: Page) -> list[str]:
+    """What a page asks or opens from now on."""
+    asked: list[str] = []
+
+    def note(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", note)
+    page.on("popup", lambda popup: asked.append(popup.url))
+    return asked
 
 
 def picture(notebook: Notebook, n: int) -> Locator:
@@ -91,13 +136,26 @@ def unfold(notebook: Notebook, n: int) -> None:
         turn.locator(".nba-request summary").click()
 
 
-def nothing_ran(page: Page, shown: Locator, requests: list[str]) -> None:
-    """No text became code, a link that runs code, or a request."""
-    page.wait_for_timeout(100)
-    assert page.evaluate("() => typeof window.__pwned") == "undefined"
-    assert shown.locator(_INSIDE).count() == 0
-    assert not shown.evaluate(_HANDLERS)
-    assert [url for url in requests if "evil.test" in url] == []
+def nothing_ran(notebook: Notebook) -> None:
+    """No text became code, a node, TeX, a question or a request, in any output."""
+    page = notebook.page
+    page.evaluate("document.querySelectorAll('.nba-run details').forEach((d) => { d.open = true })")
+    page.wait_for_timeout(200)
+    found = page.evaluate(AUDIT, ".jp-OutputArea-nowhere")
+    assert (found["bad"], found["stray"], found["pwned"]) == ([], [], "undefined")
+    assert found["runs"] == 4
+    assert page.locator(".nba-run .MathJax, .nba-run mjx-container").count() == 0
+    # In plain text JupyterLab makes links of its own, also of what only looks like a path.
+    links = page.locator(":is(.nba-run, .jp-RenderedMarkdown) a[href]")
+    schemes = links.evaluate_all("all => all.map((a) => a.protocol)")
+    assert set(schemes) <= {"http:", "https:", "mailto:"}
+    foreign = [url for url in notebook.requests if not _is_ours(url, notebook.server)]
+    assert foreign == []
+    assert page.locator(".jp-Dialog").count() == 0
+
+
+def _is_ours(url: str, server: Server) -> bool:
+    return url.startswith((server.url, "data:", "blob:"))
 
 
 def output_of(document: dict[str, Any], n: int) -> dict[str, Any]:
@@ -108,7 +166,7 @@ def output_of(document: dict[str, Any], n: int) -> dict[str, Any]:
 
 def test_the_file_keeps_the_static_form_and_no_widget(saved: str, server: Server) -> None:
     document = server.read(saved)
-    for n in (GOOD, BAD):
+    for n in (GOOD, BAD, DRAWS):
         output = output_of(document, n)
         assert output["output_type"] == "display_data"
         assert sorted(output["data"]) == ["text/html", "text/markdown", "text/plain"]
@@ -126,7 +184,7 @@ def test_the_file_keeps_the_record_as_the_store_has_it(saved: str, server: Serve
         for n in (GOOD, BAD):
             record = unpacked(output_of(document, n)["metadata"]["nbagent"])
             assert record == store.load(record.id)
-            assert len(record.turns) == 2
+            assert len(record.turns) == (2 if n == GOOD else len(range(0, len(PAYLOADS), 3)) + 1)
     finally:
         store.close()
 
@@ -148,8 +206,9 @@ def test_opened_again_it_reads_well_and_runs_nothing(
     with opened(chromium, server, name, kernel=how == "trusted") as notebook:
         if how != "trusted":
             notebook.go_without_kernel()
+        asked = asked_by(notebook.page)
         trusted = notebook.page.evaluate("() => nbt.cells().map((cell) => cell.model.trusted)")
-        assert trusted == [how != "untrusted"] * 3
+        assert trusted == [how != "untrusted"] * len(CELLS)
         good = notebook.output(GOOD)
         assert "Answered" in good.inner_text()
         assert 'area(city="Oslo") → 454.1' in good.inner_text()
@@ -158,30 +217,37 @@ def test_opened_again_it_reads_well_and_runs_nothing(
         unfold(notebook, GOOD)
         assert "454.1" in good.locator(".nba-card").inner_text()
         assert "How large is Oslo?" in good.locator(".nba-request table").first.inner_text()
-        unfold(notebook, BAD)
         shown = picture(notebook, BAD)
         assert "<script>window.__pwned=1</script>" in shown.locator(".nba-answer").inner_text()
-        nothing_ran(notebook.page, shown, notebook.requests)
+        # A price is no formula: nothing between two `$` was typeset.
+        assert "it costs $5 and not $6" in (shown.text_content() or "")
+        nothing_ran(notebook)
+        assert asked == []
+        image = picture(notebook, DRAWS).locator("img")
+        assert image.evaluate("async (i) => { await i.decode(); return i.naturalWidth; }") == 32
+        assert "32 × 16 px" in notebook.text(DRAWS)
+        assert "%agent doctor" in picture(notebook, FAILS).inner_text()
 
 
-def test_an_export_reads_well_and_has_no_script_of_ours(
+def test_an_export_reads_well_and_loads_nothing_of_ours(
     saved: str, chromium: Browser, server: Server
 ) -> None:
     body = HTMLExporter().from_filename(str(server.folder / saved))[0]
     page = chromium.new_page()
-    requests: list[str] = []
+    asked, requests = asked_by(page), list[str]()
     page.route("**/*", lambda route: requests.append(route.request.url) or route.abort())
     try:
         page.set_content(body, wait_until="domcontentloaded")
         runs = page.locator(".nba-run")
-        assert runs.count() == 2
+        assert runs.count() == 4
         assert runs.nth(0).locator(".nba-answer").inner_text() == "Oslo has 454.1 km²."
         runs.nth(0).locator(".nba-turn summary").first.click()
         assert "454.1" in runs.nth(0).locator(".nba-card").inner_text()
-        assert (
-            "<script>window.__pwned=1</script>" in runs.nth(1).locator(".nba-answer").inner_text()
-        )
-        for n in range(2):
-            nothing_ran(page, runs.nth(n), requests)
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+        page.wait_for_timeout(100)
+        found = page.evaluate(AUDIT, ".nowhere")
+        assert (found["bad"], found["pwned"], asked) == ([], "undefined", [])
+        # The exporter's own template asks a CDN for its scripts.
+        assert [url for url in requests if "evil.test" in url] == []
     finally:
         page.close()

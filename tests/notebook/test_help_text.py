@@ -53,6 +53,8 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
             checked_value(setting, value)
     elif name in ("show", "resume"):
         run_and_options(name, rest)
+    elif name in ("forget", "doctor"):
+        assert len(split_words(rest)) == 1
     else:
         assert not rest or rest.isdigit() or rest == "openai"
 

@@ -22,7 +22,7 @@ def test_every_command_answers(shell: MagicShell, capsys: pytest.CaptureFixture[
     for command in COMMANDS:
         # One has nothing to go on with here, the other needs a notebook.
         if command.name not in ("resume", "panel"):
-            shell.cell(f"%agent {command.name}")
+            shell.cell(f"%agent {command.name}{' last' * (command.name == 'forget')}")
             assert capsys.readouterr().out.strip(), command
 
 

@@ -62,7 +62,11 @@ def test_the_html_has_no_script_handler_or_address() -> None:
     found.feed(html(view_of(hostile_run())))
     assert found.open == []
     assert not found.tags & {"script", "iframe", "img", "a", "object", "form", "link"}
-    assert found.attributes <= {"class", "style", "title", "max", "value", "align", "start"}
+    assert found.attributes <= {"class", "style", "title", "max", "value", "align", "start"} | {
+        "scope",
+        "aria-hidden",
+        "aria-label",
+    }
     assert found.addresses == []
 
 
@@ -193,3 +197,23 @@ def test_the_printer_hides_a_key_that_streams_in_pieces() -> None:
         printer.handle(events.TextDelta("C01", piece))
     printer.close()
     assert "".join(written) == "C01  a [redacted] b\n"
+
+
+def test_the_printer_says_what_to_do_about_a_failure_of_the_model() -> None:
+    error = ErrorInfo("LLM_AUTH_FAILED", "the provider refused the key (HTTP 401).")
+    written: list[str] = []
+    printer = PlainPrinter(written.append)
+    for event in Story().end(phase="Failed", stop_reason="error", error=error).events:
+        printer.handle(event)
+    lines = "".join(written).splitlines()
+    place = lines.index(f"✕ {error}")
+    assert lines[place + 1].startswith("%agent doctor says which key")
+
+
+def test_the_html_has_no_line_of_a_text_of_its_own() -> None:
+    """An empty line would end the HTML in a Markdown export, and what follows would be Markdown."""
+    text = html(
+        view_of(Story().turn("a\n\n\n![i](http://evil.test/i.png)", reasoning="\n\nb").end().run)
+    )
+    assert "\n\n" not in text
+    assert all(line.startswith("<") for line in text.splitlines())

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import time
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from PIL import Image
 from stories import ANSWER, REASONING, Story, drawn, tool_run
 
 from nbagent.contracts import events
-from nbagent.contracts.chat import ChatResponse, ImagePart, Message, ResponseMeta
-from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.chat import ChatResponse, ImagePart, Message, ResponseMeta, TextPart
+from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.records import RunRecord, ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of, words_of
+from nbagent.notebook.pictures import pictures_of
+from nbagent.notebook.static_html import bundle, html
 from nbagent.notebook.static_text import call_line, facts_line
 from nbagent.notebook.view_state import view_of
 from nbagent.notebook.view_types import Op
-from nbagent.notebook.visible import arguments_in_short, in_short, one_line, seconds, visible
+from nbagent.notebook.visible import arguments_in_short, clean, in_short, one_line, seconds, visible
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
 
 
 def folded(story: Story) -> tuple[LiveState, list[Op]]:
@@ -248,8 +254,8 @@ def test_arguments_and_times_in_short() -> None:
     assert one_line("one two  three\nfour", 12) == "one two …"
 
 
-def test_only_small_png_and_jpeg_become_images() -> None:
-    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 30).decode()
+def test_only_small_raster_images_become_pictures() -> None:
+    png = base64.b64encode(PNG).decode()
     parts = (
         ImagePart(data=png, alt="a plot"),
         ImagePart(media_type="image/svg+xml", data="PHN2Zz4=", alt="drawing"),
@@ -318,3 +324,108 @@ def test_the_front_end_is_not_sent_the_source_of_a_drawn_text() -> None:
     assert slim["turns"][2]["text"]["text"] == ""
     assert slim["turns"][2]["tree"] == state["turns"][2]["tree"]
     assert state["turns"][2]["text"]["text"] == ANSWER
+
+
+def test_an_address_that_is_not_allowed_is_shown_and_not_linked() -> None:
+    tree = tree_of("see [the *one*](vscode://x) or [run](command:x) or [rel](../lab)")
+    words = " (vscode://x) or run (command:x) or rel (../lab)"
+    assert tree == [["p", {}, ["see the ", ["em", {}, ["one"]], words]]]
+
+
+def _image(form: str, size: tuple[int, int] = (24, 12)) -> str:
+    content = io.BytesIO()
+    Image.new("RGB", size, "red").save(content, form)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_a_picture_says_how_large_it_is(form: str) -> None:
+    part = ImagePart(media_type=f"image/{form.lower()}", data=_image(form), alt="a\u202eplot")
+    (picture,), unseen = pictures_of((part,))
+    assert (picture["alt"], picture["size"], unseen) == ("a⟦U+202E⟧plot", "24 × 12 px, 1 kB", [])
+
+
+def test_what_is_not_what_it_is_called_or_would_fill_the_memory_is_no_picture() -> None:
+    bomb = bytearray(PNG)
+    bomb[16:24] = b"\x00\x01\x00\x00\x00\x01\x00\x00"
+    parts = (
+        ImagePart(media_type="image/png", data=_image("JPEG"), alt="jpeg"),
+        ImagePart(media_type="image/webp", data=_image("PNG"), alt="png"),
+        ImagePart(media_type="image/gif", data=base64.b64encode(b"GIF89a").decode(), alt="cut"),
+        ImagePart(media_type="image/jpeg", data="/9j/" + "A" * 40, alt="no size"),
+        ImagePart(data=base64.b64encode(bytes(bomb)).decode(), alt="bomb"),
+        ImagePart(data="iVBORw0KGgo=====", alt="no base64"),
+        ImagePart(media_type="image/svg+xml", data=_image("PNG"), alt="svg"),
+    )
+    shown, unseen = pictures_of(parts)
+    assert shown == []
+    assert len(unseen) == len(parts)
+
+
+def test_a_picture_in_a_prompt_stands_in_the_request() -> None:
+    image = ImagePart(media_type="image/jpeg", data=_image("JPEG"), alt="a map")
+    story = Story()
+    user = Message(role="user", content=(TextPart(text="What is this?"), image))
+    story.run = story.run.model_copy(update={"messages": (user,)})
+    story.turn("A map.").end()
+    state = view_of(story.run)
+    (message,) = state["turns"][0]["request"]["messages"]
+    assert [one["alt"] for one in message["images"]] == ["a map"]
+    saved = html(state)
+    assert f'alt="a map" src="data:image/jpeg;base64,{image.data}"' in saved
+    assert "a map · 24 × 12 px, 1 kB" in saved
+
+
+def test_a_wait_says_how_long_it_still_lasts() -> None:
+    now = [1000.0]
+    live = LiveState(drawn().run, clock=lambda: now[0])
+    error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
+    (op,) = live.fold(events.Retrying("C01", 1, 8.0, error, "retry"))
+    assert op["op"] == "head"
+    assert op["head"]["wait_ms"] == 8000.0
+    now[0] += 3000
+    (op,) = live.fold(events.Notice("warning", "the disk is full"))
+    assert op["op"] == "head"
+    assert op["head"]["wait_ms"] == 5000.0
+    live.fold(events.TextDelta("C01", "x"))
+    assert view_of(drawn().run)["wait_ms"] == 0.0
+
+
+def test_a_failure_of_the_model_is_one_line_and_says_what_to_do() -> None:
+    for code in get_args(ModelCode):
+        error = ErrorInfo(code, "the provider said\n\n" + "much " * 1000)
+        state = view_of(Story().turn("so far").end(phase="Failed", error=error).run)
+        assert state["error"].startswith(f"{code}: the provider said")
+        assert "%agent" in state["error_help"] or "--model" in state["error_help"]
+        if code != "LLM_CONTEXT_OVERFLOW":
+            assert "\n" not in state["error"]
+            assert len(state["error"]) < 650
+        for form in bundle(state).values():
+            assert code.split("_")[0] in form
+    stopped = ErrorInfo("ENGINE_ABORTED", "stopped")
+    assert view_of(Story().turn("x").end(error=stopped).run)["error_help"] == ""
+
+
+def test_an_answer_cannot_turn_the_reading_direction() -> None:
+    assert clean("pay \u202etxt.exe\u202c \u2066a\u2069") == (
+        "pay ⟦U+202E⟧txt.exe⟦U+202C⟧ ⟦U+2066⟧a⟦U+2069⟧"
+    )
+    assert (
+        clean("na\u200dme \u0645\u200c\u0646 👨\u200d👩")
+        == "na\u200dme \u0645\u200c\u0646 👨\u200d👩"
+    )
+    assert clean("hi\U000e0069") == "hi⟦U+E0069⟧"
+
+
+def test_names_and_notes_have_their_limits() -> None:
+    long = "word " * 3000
+    run = tool_run("c1", long, {}, ErrorInfo("E_TOOL_FAILED", long))
+    story = Story(name=long, tags=(long,) * 50).turn("", run, agent=long, notices=(long,))
+    state = view_of(story.end(notices=(long,)).run)
+    turn = state["turns"][0]
+    card = turn["tools"][0]
+    assert (
+        max(map(len, (card["name"], turn["who"], turn["notices"][0], state["notices"][0]))) < 1100
+    )
+    assert len(card["error"]) <= 3000
+    assert len(state["about"]) < 3000

@@ -1,0 +1,101 @@
+// One view of a run on the page: its head, its turns, how it ended, the answer, the foot.
+
+import { copyable, copyButton } from "./copying.js";
+import { h, markdown, setAll } from "./dom.js";
+import { createHead } from "./head.js";
+import { createTurn } from "./turn.js";
+
+/** @typedef {import("./shapes.js").Shared} Shared */
+/** @typedef {import("./shapes.js").State} State */
+/** @typedef {import("./shapes.js").Turn} Turn */
+
+const TICK_MS = 100;
+const CALM_TICK_MS = 1000;
+
+/** @param {Shared} shared @param {HTMLElement} el */
+export function createView(shared, el) {
+  const head = createHead(shared);
+  const turns = h("div", "nba-turns");
+  const ends = setAll(h("div", "nba-ends"), { "aria-live": "polite" });
+  const answer = setAll(h("div", "nba-answer"), { role: "group", "aria-label": "answer" });
+  const foot = h("div", "nba-foot");
+  const root = setAll(h("div", "nba-run", ...head.nodes, turns, ends, answer, foot), {
+    role: "group", "aria-label": `agent run, ${shared.state.model}`,
+  });
+  el.append(root);
+  /** @type {Map<string, ReturnType<typeof createTurn>>} */
+  const known = new Map();
+  let endSig = "";
+
+  /** @param {Turn} turn */
+  function patchTurn(turn) {
+    let view = known.get(turn.id);
+    if (!view) {
+      view = createTurn(shared, turn.id);
+      known.set(turn.id, view);
+      turns.append(view.details);
+    }
+    view.patch(turn, shared.state);
+  }
+
+  /** Notices, error, answer and foot. */
+  function patchEnds() {
+    const { state } = shared;
+    const turn = state.turns.find((one) => one.id === state.answer);
+    const sig = JSON.stringify([state.notices, state.error, state.error_help, turn, state.running, state.about]);
+    if (sig === endSig) return;
+    endSig = sig;
+    ends.replaceChildren(...state.notices.map((n) => h("div", "nba-notice", `note: ${n}`)));
+    if (state.error) {
+      const look = state.error_mark === "✕" ? "nba-error" : "nba-notice";
+      ends.append(h("div", look, `${state.error_mark} ${state.error}`));
+    }
+    if (state.error_help) ends.append(h("div", "nba-notice", state.error_help));
+    answer.hidden = !turn;
+    foot.hidden = state.running;
+    answer.replaceChildren();
+    foot.replaceChildren();
+    if (turn) {
+      const notes = [state.answer_note, turn.text.note].map((note) => note ? h("div", "nba-note", note) : null);
+      const body = h("div", "", ...markdown(turn.tree, copyable));
+      answer.append(...[notes[0], body, notes[1]].filter((node) => node !== null));
+      foot.append(copyButton("the answer", () => body));
+    }
+    foot.append(h("span", "", state.about));
+    for (const step of state.next) foot.append(h("span", "", h("code", "", step.type), ` ${step.words}`));
+    if (state.bar_words) foot.append(h("span", "nba-times", `time: ${state.bar_words}`));
+  }
+
+  function all() {
+    const { state } = shared;
+    head.patch();
+    const ids = new Set(state.turns.map((turn) => turn.id));
+    for (const [id, view] of known) {
+      if (!ids.has(id)) {
+        view.details.remove();
+        known.delete(id);
+      }
+    }
+    state.turns.forEach((turn, i) => {
+      patchTurn(turn);
+      // A turn that was heard of too early stands too far up.
+      const node = known.get(turn.id)?.details;
+      if (node && turns.children[i] !== node) turns.insertBefore(node, turns.children[i]);
+    });
+    patchEnds();
+  }
+
+  all();
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const timer = setInterval(() => shared.state.running && head.tick(), calm ? CALM_TICK_MS : TICK_MS);
+  return {
+    all, patchTurn, patchEnds,
+    patchHead: head.patch,
+    append: (/** @type {string} */ id, /** @type {string} */ key, /** @type {string} */ more, /** @type {any} */ data) =>
+      known.get(id)?.append(key, more, data) ?? false,
+    close() {
+      clearInterval(timer);
+      root.remove();
+    },
+  };
+}

@@ -1,0 +1,29 @@
+// The shapes that the other modules draw; the twin of view_types.py. Types only: never sent.
+
+/** @typedef {string | [string, Record<string, any>, any[]]} MdNode */
+/** @typedef {{text: string, note: string}} Block */
+/** @typedef {{name: string, arguments: string, phase: string, outcome: string}} CallWords */
+/** @typedef {{calls: CallWords[], more: number, text: string, error: string}} Summary */
+/** @typedef {{media_type: string, data: string, alt: string, size: string}} Picture */
+/** @typedef {{key: string, name: string, phase: string, word: string, where: string,
+ *   arguments: Block, result: Block, error: string, detail: Block, notes: string[],
+ *   images: Picture[], progress: string}} Tool */
+/** @typedef {{words: string, earlier: string, tools: string, params: string, system: Block,
+ *   messages: {role: string, body: Block, images: Picture[]}[]}} Request */
+/** @typedef {{id: string, phase: string, who: string, summary: Summary, numbers: string,
+ *   reasoning: Block, text: Block, tree: MdNode[], drafts: {name: string, arguments: string}[],
+ *   tools: Tool[], request: Request, notices: string[], error: string}} Turn */
+/** @typedef {{status: {word: string, tone: string, mark: string}, activity: string,
+ *   wait_ms: number, running: boolean, doing: string, elapsed_ms: number, bar_words: string,
+ *   notices: string[], facts: {key: string, value: string, word: string, aside: string}[],
+ *   bar: {kind: string, ms: number, turn: string}[], about: string, model: string,
+ *   offline: string, turns: Turn[], answer: string, answer_note: string, error: string,
+ *   error_mark: string, error_help: string, next: {words: string, type: string}[]}} State */
+/** @typedef {{key: string, data: any, build: () => HTMLElement}} Section */
+/** @typedef {{node: HTMLElement, data: any, stream: Text | null}} Placed */
+/** What the views of one widget share: see widget.js.
+ * @typedef {{state: State, views: Set<any>, touched: Map<string, boolean>, since: number,
+ *   stopping: boolean, send: (content: any) => void, take: (state: State) => void,
+ *   stop: () => void, gone: () => void}} Shared */
+
+export {};

@@ -1,0 +1,212 @@
+"""Hostile text in every place that shows text: nothing runs or loads, in any form of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+import pytest
+from markdown_it import MarkdownIt
+from nbconvert import HTMLExporter, MarkdownExporter
+from payloads import AUDIT, PAYLOADS, PLACES, story_of
+from playwright.sync_api import Browser, Dialog, Page
+from stories import Story
+
+from nbagent.notebook.live_state import LiveState, state_for_front_end
+from nbagent.notebook.live_view import RunView, merge
+from nbagent.notebook.static_html import bundle
+from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_types import Op, ViewState
+
+_MANY = """
+async ([source, css]) => {
+  document.head.appendChild(document.createElement("style")).textContent = css;
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const make = (await import(url)).default;
+  window.views = [];
+  window.begin = (state) => {
+    const heard = {};
+    const model = {
+      state, get: (key) => model[key], send: () => {}, off: () => {},
+      on: (name, callback) => { heard[name] = callback; },
+    };
+    const widget = make();
+    widget.initialize({ model });
+    const el = document.body.appendChild(document.createElement("div"));
+    widget.render({ model, el });
+    views.push({ model, heard, el });
+  };
+  window.play = (i, ops) => {
+    views[i].heard["msg:custom"]({ ops });
+    for (const node of views[i].el.querySelectorAll("details")) node.open = true;
+  };
+  window.finish = (i, state) => {
+    views[i].model.state = state;
+    views[i].heard["change:state"]();
+  };
+}
+"""
+_STEPS = 3
+_UNFOLD = "document.querySelectorAll('details').forEach((node) => { node.open = true })"
+
+
+class Watched:
+    """A page of which every request, dialog, popup and error is written down."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.seen: list[str] = []
+        page.on("dialog", self._dismiss)
+        page.on("popup", lambda popup: self.seen.append(f"popup {popup.url}"))
+        page.on("pageerror", lambda error: self.seen.append(f"error {error}"))
+        page.on("request", lambda request: self._note(request.url))
+        page.on("framenavigated", lambda frame: self._note(frame.url))
+        page.route("**/*", lambda route: route.abort())
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.seen.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    def _note(self, url: str) -> None:
+        if not url.startswith(("blob:", "data:image/", "about:blank")):
+            self.seen.append(url)
+
+    def open(self, html: str) -> None:
+        """Show a document, as a browser parses it."""
+        self.page.set_content(html, wait_until="domcontentloaded")
+
+    def is_clean(self, *, around: str = "body", runs: int = len(PAYLOADS)) -> None:
+        """Nothing ran and nothing loaded, and every node is one of ours."""
+        self.page.evaluate(_UNFOLD)
+        self.page.wait_for_timeout(150)
+        assert self.page.evaluate(AUDIT, around) == {
+            "bad": [],
+            "runs": runs,
+            "stray": [],
+            "typeset": 0,
+            "pwned": "undefined",
+        }
+        assert self.seen == []
+
+
+@pytest.fixture
+def watched(chromium: Browser) -> Iterator[Watched]:
+    """A page for the hostile."""
+    page = chromium.new_page(viewport={"width": 900, "height": 800})
+    page.set_default_timeout(20_000)
+    yield Watched(page)
+    page.close()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[1_000, pytest.param(1_000_000, marks=pytest.mark.proof)],
+    ids=["short", "whole"],
+)
+def payloads(request: pytest.FixtureRequest) -> dict[str, str]:
+    """All payloads; the huge ones cut, but in the proof."""
+    return {name: text[: request.param] for name, text in PAYLOADS.items()}
+
+
+@pytest.fixture(scope="module")
+def bundles(payloads: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Every payload's run, in every place at once, in the three saved forms."""
+    return {name: bundle(view_of(story_of(text).run)) for name, text in payloads.items()}
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(set(PAYLOADS.values())) == len(PAYLOADS) >= 60
+    assert len(set(PLACES)) == len(PLACES) >= 25
+
+
+def test_the_live_view_shows_it_as_text(watched: Watched, payloads: dict[str, str]) -> None:
+    watched.open("<!doctype html><body></body>")
+    page = watched.page
+    page.evaluate(_MANY, [str(RunView._esm), str(RunView._css)])  # pyright: ignore[reportPrivateUsage]
+    stories = [story_of(text) for text in payloads.values()]
+    page.evaluate("all => all.forEach(begin)", [_begun(story) for story in stories])
+    batches = [_batches(story) for story in stories]
+    # In steps, so that what passes by (a retry, a draft, a question) is drawn.
+    for step in range(_STEPS):
+        page.evaluate("all => all.forEach((ops, i) => play(i, ops))", [b[step] for b in batches])
+    watched.is_clean()
+    ends = [state_for_front_end(view_of(story.run)) for story in stories]
+    page.evaluate("all => all.forEach((state, i) => finish(i, state))", ends)
+    watched.is_clean()
+    answers = page.locator(".nba-answer").all_text_contents()
+    for name in ("script", "img onerror", "iframe srcdoc", "form", "command linker", "tex require"):
+        assert payloads[name] in answers[list(payloads).index(name)]
+
+
+def test_the_saved_form_shows_it_as_text(
+    watched: Watched, bundles: dict[str, dict[str, str]]
+) -> None:
+    forms = "\n".join(forms["text/html"] for forms in bundles.values())
+    watched.open(f"<!doctype html><body>{forms}</body>")
+    watched.is_clean()
+
+
+@pytest.mark.parametrize("form", ["text/markdown", "text/plain"])
+def test_the_markdown_has_marks_of_ours_only(
+    form: str, watched: Watched, bundles: dict[str, dict[str, str]]
+) -> None:
+    """Also where a renderer lets HTML through and makes links of what looks like one."""
+    if form == "text/plain":
+        # What a notebook server sends to a page as text; a terminal gets the same.
+        for forms in bundles.values():
+            assert not set(forms[form]) & {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e", "\x7f"}
+            forms[form].encode()
+        return
+    renderer = MarkdownIt("gfm-like", {"html": True, "linkify": False}).enable("table")
+    drawn = "\n".join(
+        f'<div class="nba-run">{renderer.render(forms[form])}</div>' for forms in bundles.values()
+    )
+    watched.open(f"<!doctype html><body>{drawn}</body>")
+    watched.is_clean()
+
+
+@pytest.mark.parametrize("form", ["html", "markdown"])
+def test_an_export_shows_it_as_text(
+    form: str, watched: Watched, bundles: dict[str, dict[str, str]]
+) -> None:
+    document = _notebook(bundles)
+    if form == "html":
+        watched.open(_without_the_exporters_own(HTMLExporter().from_notebook_node(document)[0]))
+    else:
+        text = MarkdownExporter(exclude_input=True).from_notebook_node(document)[0]
+        watched.open(MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text))
+    watched.is_clean(around=".jp-OutputArea" if form == "html" else "body")
+
+
+def _live(story: Story) -> LiveState:
+    return LiveState(story.run.model_copy(update={"turns": (), "phase": "Running"}))
+
+
+def _begun(story: Story) -> ViewState:
+    return state_for_front_end(_live(story).snapshot())
+
+
+def _batches(story: Story) -> list[list[Op]]:
+    """What a front end is told until the run's end, in a few batches."""
+    live = _live(story)
+    ops = [op for event in story.events[:-1] for op in live.fold(event)]
+    batches: list[list[Op]] = []
+    for step in range(_STEPS):
+        pending: list[Op] = []
+        for op in ops[step * len(ops) // _STEPS : (step + 1) * len(ops) // _STEPS]:
+            merge(pending, op)
+        batches.append(pending)
+    return batches
+
+
+def _notebook(bundles: dict[str, dict[str, str]]) -> Any:
+    v4: Any = nbformat.v4
+    outputs = [v4.new_output("display_data", data=forms) for forms in bundles.values()]
+    return v4.new_notebook(cells=[v4.new_code_cell(source="", outputs=outputs)])
+
+
+def _without_the_exporters_own(html: str) -> str:
+    """The document without what an empty notebook's export loads by itself."""
+    head, body, rest = html.partition("<body")
+    return f"<!doctype html><html><head></head>{body}{rest}" if head else html

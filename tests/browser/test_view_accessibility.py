@@ -1,0 +1,444 @@
+"""The run view by keyboard, by ear, in every theme, when it is narrow, and when it is long."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyterlab.commands import get_app_dir
+from playwright.sync_api import Browser, Page
+from stage import Stage, until
+from stories import ANSWER, ID, REASONING, Story, drawn, tool_run
+
+from nbagent.contracts import events
+from nbagent.contracts.chat import ImagePart
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.records import ToolResult
+from nbagent.notebook.live_state import state_for_front_end
+from nbagent.notebook.static_html import html
+from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_types import Op
+
+_HOST = "http://localhost/"
+_PNG = (
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f"
+    b"\x15\xc4\x89\x00\x00\x00\nIDATx\x9cc\x00\x01\x00\x00\x05\x00\x01\r\n-\xb4\x00\x00\x00\x00IEND"
+)
+_TEXT = f"# Title\n\n{ANSWER} [a link](https://example.com)\n\n> said\n\n" + (
+    "```python\nx = 1\n```\n\n|a|b|\n|-|-|\n|1|`2`|\n"
+)
+_UNFOLD = "document.querySelectorAll('details').forEach((node) => { node.open = true })"
+_SHOW = "html => { document.getElementById('here').innerHTML = html }"
+_CONTRAST = """
+() => {
+  const rgb = (text) => {
+    const c = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    c.fillStyle = text; c.fillRect(0, 0, 1, 1);
+    return [...c.getImageData(0, 0, 1, 1).data].map((v) => v / 255);
+  };
+  const over = ([r, g, b, a], under) => [r, g, b].map((v, i) => v * a + under[i] * (1 - a));
+  const light = (c) => c.map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    const chain = [];
+    for (let n = node; n; n = n.parentElement) chain.unshift(getComputedStyle(n).backgroundColor);
+    return chain.reduce((under, text) => over(rgb(text), under), [1, 1, 1]);
+  };
+  const ratio = (color, under) => {
+    const [a, b] = [light(over(rgb(color), under)), light(under)].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  };
+  const found = {};
+  const walk = document.createTreeWalker(document.getElementById("here"), NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !node.checkVisibility()) continue;
+    const style = getComputedStyle(node);
+    if (style.fontSize === "0px" || node.closest("style, :disabled")) continue;
+    found[node.className || node.tagName] = ratio(style.color, ground(node));
+  }
+  const focus = document.querySelector("summary");
+  focus.focus({ focusVisible: true });
+  const outline = getComputedStyle(focus);
+  return {
+    texts: found,
+    outline: outline.outlineStyle === "none" ? 0 : ratio(outline.outlineColor, ground(focus)),
+    width: parseFloat(outline.outlineWidth),
+  };
+}
+"""
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A page of a secure place, where the clipboard works."""
+    context = chromium.new_context(
+        viewport={"width": 908, "height": 900},
+        permissions=["clipboard-read", "clipboard-write"],
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    page.set_default_timeout(8_000)
+    page.route(
+        "**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html")
+    )
+    page.goto(_HOST)
+    yield page
+    context.close()
+
+
+def rich() -> Story:
+    """A run with all that has a look of its own."""
+    plot = tool_run("c9", "plot", {}, None).model_copy(
+        update={
+            "result": ToolResult(
+                ok=True,
+                attachments=(ImagePart(data=base64.b64encode(_PNG).decode(), alt="a plot"),),
+            ),
+            "approval": "approved",
+            "approved_by": "you",
+            "truncated": True,
+        }
+    )
+    story = Story("offline:demo", name="named", tags=("tag",))
+    story.turn("I look.", tool_run("c1", "population", {"city": "Oslo"}, 717710, 120))
+    failed = ErrorInfo("E_TOOL_FAILED", "KeyError: 'Bergn'")
+    story.turn("", tool_run("c2", "area", {"c": "B"}, failed), plot, reasoning=REASONING, agent="a")
+    story.turn(_TEXT, notices=("cut to fit",))
+    fault = ErrorInfo("LLM_RATE_LIMITED", "too many requests for the provider (HTTP 429).")
+    return story.end(
+        notices=("the disk is full",), phase="Failed", stop_reason="error", error=fault
+    )
+
+
+def waits(story: Story) -> list[events.Event]:
+    """The run until it waits after a failed request, and is asked about a call."""
+    begun = until(story, events.ToolCallStarted)
+    error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
+    return [
+        *story.events[:begun],
+        events.ApprovalRequested("C01", "c1", "population", {"city": "Oslo"}),
+        events.Notice("warning", "a full disk"),
+        events.Retrying("C01", 1, 30.0, error, "again"),
+    ]
+
+
+def _theme(name: str) -> str:
+    """The variables of one of JupyterLab's own themes; none without a name."""
+    if not name:
+        return ""
+    themes = Path(get_app_dir()) / "themes" / "@jupyterlab"
+    sheet = (themes / f"theme-{name}-extension" / "index.css").read_text("utf-8")
+    return "\n".join(re.findall(r":root\s*\{[^}]*\}", sheet))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "theme"),
+    [
+        ("light", ""),
+        ("dark", ""),
+        ("light", "light"),
+        ("dark", "dark"),
+        ("light", "dark"),
+        ("dark", "dark-high-contrast"),
+    ],
+    ids=["none, light", "none, dark", "light", "dark", "dark on a light system", "high contrast"],
+)
+def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    story = rich()
+    stage = Stage(page, story, theme=theme.partition("-")[0] or scheme)
+    if theme:
+        page.add_style_tag(content=_theme(theme))
+        is_light = str(theme == "light").lower()
+        page.evaluate(f"document.body.dataset.jpThemeLight = '{is_light}'")
+        page.evaluate("document.body.style.background = 'var(--jp-layout-color0)'")
+    for form in ("waits", "live", "static"):
+        if form == "waits":
+            stage.play(waits(story))
+        elif form == "live":
+            stage.finish()
+        else:
+            page.evaluate(_SHOW, html(view_of(story.run)))
+        page.evaluate(_UNFOLD)
+        page.wait_for_timeout(30)
+        measured = page.evaluate(_CONTRAST)
+        low = {name: round(value, 2) for name, value in measured["texts"].items() if value < 4.5}
+        assert low == {}, form
+        assert len(measured["texts"]) > (12 if form == "waits" else 20)
+        assert measured["outline"] >= 3
+        assert measured["width"] >= 2
+
+
+@pytest.mark.parametrize("form", ["live", "static"])
+def test_everything_has_a_name_and_a_role(page: Page, form: str) -> None:
+    story = rich()
+    stage = Stage(page, story)
+    stage.finish()
+    if form == "static":
+        page.evaluate(_SHOW, html(view_of(story.run)))
+    page.evaluate(_UNFOLD)
+    page.wait_for_timeout(30)
+    found = page.evaluate(
+        """() => {
+          const all = (what) => [...document.querySelectorAll(`.nba-run ${what}`)];
+          const name = (n) => n.getAttribute("aria-label") ?? n.textContent.trim();
+          const folds = all("summary");
+          return {
+            nameless: all("button, summary, a, th").filter((n) => !name(n)).length,
+            folds: folds.length,
+            first: folds.every((n) => n.parentElement.localName === "details" &&
+              n.parentElement.firstElementChild === n),
+            images: all("img").map((n) => n.alt),
+            sized: all("img").every((n) => /px, \\d+ kB/.test(n.nextElementSibling.textContent)),
+            heads: all(".nba-request th:not([scope])").length,
+            ids: all("[id]").length,
+            nested: all("summary :is(a, button), button :is(a, button)").length,
+          };
+        }"""
+    )
+    assert found["nameless"] == found["ids"] == found["nested"] == 0
+    assert found["folds"] >= 6
+    assert found["first"]
+    assert (found["images"], found["sized"]) == (["a plot"], True)
+    assert found["heads"] == 0
+    if form == "live":
+        group = page.get_by_role("group", name="agent run, offline:demo")
+        assert group.count() == 1
+        assert page.get_by_role("status").inner_text() == "Failed"
+        assert "tools" in (page.get_by_role("img", name="time:").get_attribute("aria-label") or "")
+
+
+def test_no_meaning_is_in_a_colour_alone(page: Page) -> None:
+    """Without a style the words are all there: state, failure, waiting, where the time went."""
+    story = rich()
+    stage = Stage(page, story)
+    for form in ("live", "static"):
+        if form == "live":
+            stage.finish()
+        else:
+            page.evaluate(_SHOW, html(view_of(story.run)))
+        page.evaluate(_UNFOLD)
+        page.evaluate("document.querySelectorAll('style').forEach((node) => node.remove())")
+        page.wait_for_timeout(30)
+        text = page.locator("#here").inner_text()
+        for words in (
+            "Failed",
+            "✕ E_TOOL_FAILED",
+            "✕ LLM_RATE_LIMITED: too many requests",
+            "wait a little, then %agent resume",
+            "note: approved by you",
+            "the result was cut to fit",
+            "note: the disk is full",
+            "time: model",
+            "a plot · 1 × 1 px, 1 kB",
+        ):
+            assert words in text, (form, words)
+
+
+def test_the_keyboard_reaches_everything_in_order_of_reading(page: Page) -> None:
+    story = drawn()
+    stage = Stage(page, story)
+    stage.play(story.events[: until(story, events.ToolCallFinished)])
+    reached: list[str] = []
+    for _ in range(9):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "() => { const n = document.activeElement;"
+                " return n.getAttribute('aria-label') ?? n.textContent.slice(0, 3) }"
+            )
+        )
+    # The first turn is open while its tools run; both calls are the same tool's.
+    assert reached[:6] == [
+        "Stop this run",
+        "C01",
+        "Copy the arguments of population",
+        "Copy the result of population",
+        "Copy the arguments of population",
+        "req",
+    ]
+    stage.finish()
+    page.evaluate("document.activeElement.blur()")
+    page.locator(".nba-turn summary").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert stage.is_open(1)
+    page.keyboard.press("Space")
+    assert not stage.is_open(1)
+
+
+def test_a_stream_is_not_read_out_piece_by_piece(page: Page) -> None:
+    story = drawn()
+    stage = Stage(page, story)
+    stage.play(story.events[:2])
+    page.evaluate(
+        """() => {
+          window.told = [];
+          new MutationObserver((all) => {
+            for (const one of all) {
+              const live = one.target.parentElement?.closest("[aria-live]") ??
+                one.target.closest?.("[aria-live]");
+              if (live) told.push(live.textContent);
+            }
+          }).observe(document.body, { childList: true, subtree: true, characterData: true });
+        }"""
+    )
+    for i in range(100):
+        stage.play([events.TextDelta("C01", f"word{i} ")])
+    assert page.evaluate("told") == []
+    error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
+    stage.play([events.Retrying("C01", 1, 9.0, error, "again")])
+    left = page.locator(".nba-left")
+    assert left.inner_text().strip() == "· 9 s left"
+    page.wait_for_function("() => document.querySelector('.nba-left').innerText.includes('8 s')")
+    # The words once; the seconds that pass are for the eye.
+    told = page.evaluate("told")
+    assert set(told) == {"attempt 1 failed, again in 9.0 s · LLM_RATE_LIMITED: too fast"}
+    assert left.get_attribute("aria-hidden") == "true"
+    stage.play([events.TextDelta("C01", "and on")])
+    assert left.inner_text() == ""
+    stage.finish()
+    page.wait_for_function("() => told.at(-1) === 'Answered'")
+
+
+def test_nothing_moves_where_motion_is_not_wanted(page: Page) -> None:
+    stage = Stage(page, drawn())
+    stage.play(stage.story.events[:3])
+    page.evaluate(
+        """() => {
+          window.ticks = 0;
+          new MutationObserver(() => { ticks += 1; })
+            .observe(document.querySelector(".nba-facts"), { subtree: true, childList: true });
+        }"""
+    )
+    page.wait_for_timeout(1150)
+    assert page.evaluate("ticks") <= 2
+    assert page.evaluate("document.getAnimations().length") == 0
+    page.evaluate("document.querySelectorAll('*').forEach((n) => n.scrollIntoView())")
+    moving = "*, *::before, *::after"
+    assert not page.evaluate(
+        "what => [...document.querySelectorAll(what)].some((n) =>"
+        " getComputedStyle(n).scrollBehavior === 'smooth' ||"
+        " getComputedStyle(n).transitionDuration !== '0s')",
+        moving.split(",")[0],
+    )
+
+
+@pytest.mark.parametrize("clipboard", ["works", "is refused"])
+def test_copy_buttons_copy_and_say_so(page: Page, clipboard: str) -> None:
+    story = rich()
+    stage = Stage(page, story)
+    stage.finish()
+    page.evaluate(_UNFOLD)
+    if clipboard == "is refused":
+        # Plain http from another machine: there is no clipboard to ask.
+        page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(1) }")
+    else:
+        page.evaluate("() => { document.execCommand = () => false }")
+    for name, text in (
+        ("the arguments of population", '{"city": "Oslo"}'),
+        ("the result of population", "717710"),
+        ("the error of area", "KeyError: 'Bergn'   areas.py:7 in area"),
+        ("this code", "x = 1\n"),
+    ):
+        button = page.get_by_role("button", name=f"Copy {name}").first
+        button.focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name=f"Copied {name}").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()").rstrip() == text.rstrip()
+        assert page.locator("button:focus").inner_text() == "Copied"
+
+
+def test_the_answer_is_copied_without_the_buttons_in_it(page: Page) -> None:
+    story = Story().turn("Do **this**:\n\n```\nx = 1\n```\n").end()
+    Stage(page, story).finish()
+    page.get_by_role("button", name="Copy the answer").click()
+    page.get_by_role("button", name="Copied the answer").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.split() == ["Do", "this:", "x", "=", "1"]
+    page.get_by_role("button", name="Copy the answer").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("width", "scale"), [(320, 1), (640, 2), (1200, 1)], ids=["320 px", "1280 px at 200 %", "wide"]
+)
+@pytest.mark.parametrize("form", ["live", "static"])
+def test_it_wraps_and_never_scrolls_sideways(
+    chromium: Browser, width: int, scale: int, form: str
+) -> None:
+    # A page at 200 % is a page of half the width with twice the pixels.
+    page = chromium.new_page(
+        viewport={"width": width, "height": 700}, device_scale_factor=float(scale)
+    )
+    long = "x" * 3000
+    story = Story(f"openai:{'m' * 80}", name="n" * 200)
+    story.turn(long, tool_run(long[:300], "t" * 200, {long[:90]: long}, [long]), reasoning=long)
+    story.turn(
+        f"{long}\n\n`{long}`\n\n|a|b|c|\n|-|-|-|\n|{long[:400]}|{long[:400]}|y|\n\n```\n{long}\n```"
+    )
+    story.end(error=ErrorInfo("LLM_HTTP_ERROR", long))
+    stage = Stage(page, story)
+    stage.finish()
+    if form == "static":
+        page.evaluate(_SHOW, html(view_of(story.run)))
+    page.evaluate(_UNFOLD)
+    page.wait_for_timeout(30)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    over = page.evaluate(
+        """() => [...document.querySelectorAll(".nba-run *")].filter((node) =>
+          node.checkVisibility() && node.getBoundingClientRect().right >
+            document.querySelector(".nba-run").getBoundingClientRect().right + 1 &&
+          !node.closest(".nba-sum, pre")).map((node) => node.className || node.tagName)"""
+    )
+    assert over == []
+    page.close()
+
+
+def test_fifty_turns_stay_smooth_and_small(page: Page, figures: list[str]) -> None:
+    story = Story()
+    for i in range(50):
+        runs = [tool_run(f"c{i}-{k}", "area", {"city": f"c{i}"}, "km2 " * 200) for k in range(2)]
+        story.turn("", *runs, reasoning="I think. " * 60)
+    story.turn(ANSWER * 20).end()
+    stage = Stage(page, story)
+    batches: list[list[Op]] = []
+    for start in range(0, len(story.events) - 1, 30):
+        batch = [op for event in story.events[start : start + 30] for op in stage.live.fold(event)]
+        batches.append(batch)
+    measured = page.evaluate(
+        """async (batches) => {
+          const long = [];
+          new PerformanceObserver((list) => long.push(...list.getEntries().map((e) => e.duration)))
+            .observe({ type: "longtask" });
+          let most = 0, spent = 0;
+          for (const ops of batches) {
+            const before = performance.now();
+            stub.ops(ops);
+            document.body.offsetHeight;
+            spent = Math.max(spent, performance.now() - before);
+            most = Math.max(most, document.querySelectorAll(".nba-run *").length);
+            await new Promise((done) => setTimeout(done, 2));
+          }
+          await new Promise((done) => setTimeout(done, 60));
+          return { n: long.length, longest: Math.max(0, ...long), most, spent };
+        }""",
+        batches,
+    )
+    stage.finish(state_for_front_end(view_of(story.run)))
+    ended = page.evaluate("document.querySelectorAll('.nba-run *').length")
+    figures.append(
+        f"50 turns, 100 calls in {len(batches)} batches: {measured['n']} tasks over 50 ms"
+        f" (longest {measured['longest']:.0f} ms), a batch drawn in at most"
+        f" {measured['spent']:.0f} ms; at most {measured['most']} nodes, {ended} at the end"
+    )
+    # A folded turn is its line: some 20 nodes, with two calls in it; unfolded, some 100.
+    assert measured["most"] < 51 * 24 + 400
+    assert ended < 51 * 24 + 400
+    assert page.locator(".nba-card").count() == 0
+    assert measured["spent"] < 1500
+    assert ID[:8] in page.locator(".nba-foot").inner_text()
+    assert stage.failures == []
