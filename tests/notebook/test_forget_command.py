@@ -9,6 +9,7 @@ from kernels import LiveKernel
 from magic_shell import MagicShell
 
 import nbagent
+from nbagent import offline
 from nbagent.session.stores import current_store
 
 
@@ -45,9 +46,8 @@ def test_forget_without_a_run_deletes_nothing(rest: str, shell: MagicShell) -> N
 def test_doctor_shows_the_size_and_offers_to_compact(
     shell: MagicShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ids: list[str] = []
-    for _ in range(3):
-        ids.append(shell.agent("--model offline:demo", "Say this: " + "word " * 20_000).id)
+    model = offline.script(["Read."] * 3, name="reader")
+    ids = [shell.agent(f"-m {model.model_id}", "word " * 100_000).id for _ in range(3)]
     for run_id in ids:
         nbagent.forget(run_id)
     capsys.readouterr()
