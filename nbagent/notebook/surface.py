@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -78,6 +79,7 @@ class _Shown:
 
 
 _shown = _Shown()
+_told_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
 
 
 def make_front() -> Front:
@@ -277,6 +279,11 @@ def _show(run: RunRecord) -> bool:
     return True
 
 
+def when_forgotten(told: Callable[[tuple[str, ...]], None]) -> None:
+    """Call back with the ids of runs that were deleted."""
+    _told_of_forgotten.append(told)
+
+
 def _forget(run_ids: tuple[str, ...]) -> None:
     """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
     for run_id in run_ids:
@@ -284,6 +291,8 @@ def _forget(run_ids: tuple[str, ...]) -> None:
             said = {"text/plain": f"Run {run_id[:8]} was forgotten."}
             display(said, raw=True, display_id=_display_id(run_id), update=True)
         _shown.drop(run_id)
+    for told in _told_of_forgotten:
+        told(run_ids)
     shell = get_ipython()
     if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
         del shell.user_ns["_run"]

@@ -57,6 +57,8 @@ class Courier:
         """Called, in any thread, when a job is queued and nobody waits: schedule `drain`."""
         self.on_stranded: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label when nobody took it for a second."""
+        self.cancel: CancelToken | None = None
+        """Stops the run: a person's interrupt ends more than the call that it falls into."""
         self.busy_thread: int | None = None
         """The thread that runs a job of this run right now."""
         self._lock = threading.Lock()
@@ -123,7 +125,7 @@ class Courier:
     def run_here(self, job: SyncJob[Any], watch: Watch | None = None) -> Watch:
         """Run a job in this thread, under a watch of its own if none is given."""
         if watch is None:
-            with Watch(job.cancel) as watch:
+            with Watch(self.cancel or job.cancel) as watch:
                 return self.run_here(job, watch)
         before, self.busy_thread = self.busy_thread, threading.get_ident()
         self._at_work.add(job)

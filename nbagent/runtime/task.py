@@ -20,7 +20,7 @@ class RunTask(Generic[T]):
 
     def __init__(self, courier: Courier, cancel: CancelToken) -> None:
         self.courier = courier
-        self.cancel = cancel
+        self.cancel = courier.cancel = cancel
         self.loop = engine_loop()
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._task: asyncio.Task[None] | None = None

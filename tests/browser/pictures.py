@@ -1,9 +1,9 @@
-"""Draws the README's pictures: the quickstart's first run in JupyterLab, light and dark.
+"""Draws the README's pictures in JupyterLab, light and dark: the quickstart's first run, the panel.
 
     python tests/browser/pictures.py [FOLDER]
 
-writes run-view-light.png and run-view-dark.png to notebooks/images, or to FOLDER. They are made
-by hand and looked at before they are committed; no test compares pixels.
+writes run-view-light.png, panel-light.png and their dark forms to notebooks/images, or to FOLDER.
+They are made by hand and looked at before they are committed; no test compares pixels.
 """
 
 from __future__ import annotations
@@ -15,31 +15,52 @@ from pathlib import Path
 
 from jupyter_apps import Notebook, Server, opened
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Locator, sync_playwright
 
 _ROOT = Path(__file__).parents[2]
-_QUICKSTART = _ROOT / "notebooks" / "quickstart.ipynb"
+_NOTEBOOKS = _ROOT / "notebooks"
 _FIRST_RUN = 3
-"""The code cell, from 0."""
+"""The code cell of the quickstart, from 0."""
+_PANEL = 2
+"""The code cell of the panel's notebook."""
 _MARGIN_PX = 12
 
 
-def draw(browser: Browser, server: Server, theme: str) -> bytes:
-    """A PNG of the first run with its first turn unfolded."""
-    name = f"picture-{theme}.ipynb"
-    shutil.copy(_QUICKSTART, server.folder / name)
+def draw(browser: Browser, server: Server, source: str, theme: str) -> bytes:
+    """A PNG of what a notebook is there to show."""
+    name = f"{source}-{theme}.ipynb"
+    shutil.copy(_NOTEBOOKS / f"{source}.ipynb", server.folder / name)
     word = "Light" if theme == "light" else "Dark"
     server.setting("@jupyterlab/apputils-extension:themes", {"theme": f"JupyterLab {word}"})
     with opened(browser, server, name, dark=theme == "dark", size=(1240, 1100)) as notebook:
-        notebook.run(*range(_FIRST_RUN + 1))
-        return _shot(notebook)
+        return _framed(_panel(notebook) if source == "panel" else _first_run(notebook))
 
 
-def _shot(notebook: Notebook) -> bytes:
+def _first_run(notebook: Notebook) -> Locator:
+    """The first run with its first turn unfolded."""
+    notebook.run(*range(_FIRST_RUN + 1))
     run = notebook.output(_FIRST_RUN).locator(".nba-run")
     run.locator(".nba-turn summary").first.click()
-    run.evaluate("node => node.scrollIntoView({ block: 'center' })")
-    shot = Image.open(io.BytesIO(run.screenshot())).convert("RGB")
+    return run
+
+
+def _panel(notebook: Notebook) -> Locator:
+    """The panel after one prompt, with the next one typed."""
+    notebook.run(*range(_PANEL + 1))
+    panel = notebook.output(_PANEL).locator(".nba-panel")
+    box = panel.get_by_role("textbox", name="Prompt", exact=True)
+    box.click()
+    notebook.page.keyboard.type("Which of Oslo and Bergen is larger?")
+    notebook.page.keyboard.press("Control+Enter")
+    panel.locator(".nba-phase:has-text('Answered')").wait_for()
+    notebook.page.keyboard.type("And by how much?")
+    notebook.page.wait_for_timeout(1500)
+    return panel
+
+
+def _framed(shown: Locator) -> bytes:
+    shown.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    shot = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
     # The frame has the page's colour: that outside of the round corner.
     framed = Image.new("RGB", (shot.width + 2 * _MARGIN_PX, shot.height + 2 * _MARGIN_PX))
     framed.paste(shot.crop((0, 0, 1, 1)).resize(framed.size))
@@ -50,7 +71,7 @@ def _shot(notebook: Notebook) -> bytes:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "notebooks" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -60,10 +81,11 @@ def main() -> None:
             browser = playwright.chromium.launch(
                 executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
             )
-            for theme in ("light", "dark"):
-                file = folder / f"run-view-{theme}.png"
-                file.write_bytes(draw(browser, server, theme))
-                print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
+            for source, picture in (("quickstart", "run-view"), ("panel", "panel")):
+                for theme in ("light", "dark"):
+                    file = folder / f"{picture}-{theme}.png"
+                    file.write_bytes(draw(browser, server, source, theme))
+                    print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
             browser.close()
     finally:
         server.close()

@@ -1,0 +1,441 @@
+"""What the panel does: send, stop, go on, begin anew, reopen. One of three doors to the session.
+
+A click only asks: the run is started by the kernel's main thread when it is free, so that no cell
+is ever held up. Its events come in on the engine's thread.
+"""
+
+# IPython's display functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+from nbagent.agent import Run
+from nbagent.contracts import events
+from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
+from nbagent.contracts.ports import RunControls, Sink
+from nbagent.contracts.records import RunRecord
+from nbagent.contracts.secrets import redact_cut
+from nbagent.notebook import kernel, surface
+from nbagent.notebook.live_view import Action, LiveViewSink, RunView
+from nbagent.notebook.panel import choices
+from nbagent.notebook.panel.form import Form
+from nbagent.notebook.panel.parts import BoxState, Message, filtered
+from nbagent.notebook.panel.saved import KEPT, saved
+from nbagent.notebook.panel.talk import Talk
+from nbagent.notebook.template import Rendered, render
+from nbagent.notebook.view_state import status_of
+from nbagent.notebook.visible import one_line, visible
+from nbagent.providers.choice import choose_model
+from nbagent.session.front import Front, front
+from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store
+from nbagent.settings import effective
+
+WAITS_FOR = "the kernel, which a cell keeps busy"
+_LISTED = 12
+_LINEAGE = 50
+_SAVED = "nbagent-panel-saved"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_log = logging.getLogger("nbagent")
+
+
+class Panel:
+    """The panel of this kernel: one conversation at a time, shown in as many places as wanted."""
+
+    def __init__(self) -> None:
+        self._context = contextvars.copy_context()
+        self._lock = threading.RLock()
+        self._asked: dict[str, str] = {}
+        """What was sent and not begun yet: prompts by the ids of the messages."""
+        self._working = ""
+        """The id of the run that is at work."""
+        self._controls: RunControls | None = None
+        self._last: RunRecord | None = None
+        """The run that the next words go on from."""
+        self._recent: list[RunRecord] = []
+        """The last runs of the conversation, for the saved form."""
+        self._typed = ""
+        """The prompt of the run that is at work, as it was typed."""
+        self._beginning = False
+        self._waits = ""
+        self._error = ""
+        self._system = choices.usual().system
+        self._extra: tuple[str, ...] = ()
+        self.form = Form(
+            self._state(), hear=self._hear, reopen=self.reopen, begin_anew=self.begin_anew
+        )
+        self.form.fill(choices.usual())
+        self._talk = Talk(self.form.talk)
+        kernel.register(self.form.box.comm_id, self.form.box.act)
+        surface.when_forgotten(self.forget)
+        self._watch_cells()
+
+    # Shown
+
+    def show(self) -> None:
+        """Display the panel below the cell that runs now, and its saved form."""
+        # What a tool prints goes to the cell where the panel was shown last.
+        self._context = contextvars.copy_context()
+        self._refresh()
+        model_id = str(self.form.root.model_id)
+        view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
+        words = {"text/plain": "nbagent panel"}
+        display({_WIDGET: view, **words}, raw=True)
+        self._save(update=False)
+
+    def _save(self, *, update: bool) -> None:
+        last = self._recent[-1:]
+        metadata = surface.metadata_of(last[0]) if last else {}
+        form = saved(self._recent)
+        display(form, raw=True, display_id=_SAVED, update=update, metadata=metadata)
+
+    def _state(self) -> BoxState:
+        last = self._last
+        status = "At work" if self._working else ""
+        if self._working and self._waits:
+            status = self._waits
+        elif not self._working and last is not None and _resumable(last):
+            status = f"{status_of(last)['word']}. Continue goes on from there."
+        return {
+            "working": bool(self._working),
+            "can_continue": not self._working and last is not None and _resumable(last),
+            "goes_on": last is not None,
+            "status": status,
+            "error": self._error,
+            "system": self._system,
+        }
+
+    def _push(self) -> None:
+        """Tell the box how things stand. Any thread."""
+        with self._lock:
+            self.form.box.state = dict(self._state())
+
+    def _refresh(self) -> None:
+        """Bring what the form lists up to date: tools, models, the last runs."""
+        settings, trouble = effective(), ""
+        offered: list[choices.Offered] = []
+        try:
+            offered = choices.offered_tools(front().namespace(), settings.tools, self._extra)
+        except NbagentError as error:
+            trouble = _words(error)
+        fresh = choices.at_first_unticked(offered, settings.tools) - {*self.form.choices().offered}
+        self.form.offer(offered, self.form.unticked | fresh, trouble)
+        runs = current_store().runs(limit=_LISTED)
+        self.form.list_runs(
+            [(_line(run.prompt, run.stop_reason), run.run_id) for run in runs if run.stop_reason]
+        )
+        default = settings.model or choose_model(os.environ).model_id
+        models = [run.model for run in runs]
+        self.form.suggest([*models, default, "offline:demo"], default)
+        self.form.totals.value = self._talk.totals() or "nbagent panel"
+        self.form.note.value = self._talk.note()
+        self.form.note.layout.display = None if self._talk.folded else "none"
+        self.form.hold(bool(self._working))
+
+    def _watch_cells(self) -> None:
+        shell = get_ipython()
+        if shell is not None:
+            shell.events.register("post_run_cell", self.after_cell)
+
+    def after_cell(self, _result: object = None) -> None:
+        """A cell may have made or changed a tool, or run an agent."""
+        try:
+            self._refresh()
+        except Exception:
+            _log.debug("the panel was not refreshed", exc_info=True)
+
+    # Heard
+
+    def _hear(self, message: Message) -> None:
+        """A message of the box, in whichever thread it arrived: also while a cell runs."""
+        # Copied, as a context can be entered once at a time only.
+        self._context.copy().run(self._heard, message)
+
+    def _heard(self, message: Message) -> None:
+        kind = message.get("kind")
+        if kind == "ready":
+            self.form.box.heard()
+        elif kind == "stop":
+            self._stop()
+        elif kind == "system":
+            self._system = filtered(message.get("text", ""))
+            self._push()
+        elif kind in ("send", "continue"):
+            asked, prompt = str(message.get("id")), str(message.get("prompt", ""))
+            self._system = filtered(message.get("system", ""))
+            with self._lock:
+                self._asked[asked] = prompt
+                self._push()
+            self._later(lambda: self._begin(asked, going_on=kind == "continue"))
+
+    def _later(self, work: Callable[[], None]) -> None:
+        """Do this in the kernel's main thread, as soon as it is free."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._error = _words(error)
+                self._push()
+
+        loop = kernel.main_loop()
+        if loop is None:
+            guarded()
+        else:
+            loop.call_soon_threadsafe(guarded, context=self._context.copy())
+
+    def _stop(self) -> None:
+        with self._lock:
+            controls, withdrawn = self._controls, dict(self._asked)
+            self._asked.clear()
+        for asked, prompt in withdrawn.items():
+            self.form.box.refused(asked, prompt)
+        if controls is not None:
+            controls.stop()
+
+    # Done, in the kernel's main thread
+
+    def _begin(self, asked: str, *, going_on: bool) -> None:
+        with self._lock:
+            prompt = self._asked.pop(asked, None)
+            if prompt is None:
+                return  # withdrawn by Stop
+            self._beginning, self._error = True, ""
+        words = ""
+        try:
+            self._start(prompt, going_on=going_on)
+        except Exception as error:
+            words = _words(error)
+        with self._lock:
+            # The run may have broken off before it was started altogether.
+            self._beginning, self._error = False, words or self._error
+            if self._error:
+                self.form.box.refused(asked, prompt)
+            else:
+                self.form.box.taken(asked)
+            self._push()
+
+    def _start(self, prompt: str, *, going_on: bool) -> None:
+        if self._working:
+            raise UsageError("a run of this panel is still at work; stop it or wait for its end")
+        self._refresh()
+        parent = self._last
+        options, dropped = self.form.choices().options(parent)
+        rendered = Rendered("", (), ()) if going_on else render(prompt, _evaluate)
+        self._typed = prompt
+        ask = Ask(
+            prompt=None if going_on else rendered.prompt,
+            parts=rendered.parts,
+            template=prompt if rendered.expressions else None,
+            options=options,
+            kind="resume" if going_on else "start" if parent is None else "continue",
+            parent_id=parent.id if parent is not None else None,
+            dropped=dropped,
+        )
+        Run.started(ask, here=self._front())
+
+    def _front(self) -> Front:
+        # No cell made this run: a cell that goes on must not take it for one of its own, and an
+        # interrupt of the last cell does not mean it.
+        return replace(
+            front(),
+            surface=self,
+            cell_id=lambda: None,
+            execution_id=lambda: None,
+            waits_for=WAITS_FOR,
+        )
+
+    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
+        """The view of a run that begins: the panel is its surface."""
+        view, sink = self._talk.begin(run)
+        with self._lock:
+            self._working, self._controls, self._waits = run.id, controls, ""
+        self.form.hold(True)
+        self.form.note.value = self._talk.note()
+        return PanelSink(self, run, controls, view, sink)
+
+    def waits(self, words: str) -> None:
+        """A tool waits for the kernel, or no longer does. Any thread."""
+        if words != self._waits:
+            self._waits = words
+            self._push()
+
+    def ended(self, run: RunRecord) -> None:
+        """A run of the panel is over. Any thread."""
+        with self._lock:
+            if self._working != run.id:
+                return
+            self._working, self._controls, self._waits = "", None, ""
+            if run.turns or run.messages:
+                self._last = run
+            self._recent = [*self._recent, run][-KEPT:]
+            self._talk.count(run)
+            self._push()
+        self._later(self._settle)
+
+    def lost(self, run: RunRecord) -> None:
+        """A run broke before it had begun: nothing of it is kept. Any thread."""
+        with self._lock:
+            self._working, self._controls, self._waits = "", None, ""
+            self._error = _words(error_from_info(run.error)) if run.error else "the run broke off"
+            if not self._beginning:
+                self.form.box.refused("", self._typed)
+            self._push()
+        self._later(lambda: self._talk.end(run))
+        self._later(self._refresh)
+
+    def _settle(self) -> None:
+        self._refresh()
+        self._save(update=True)
+
+    def begin_anew(self) -> None:
+        """Leave the conversation; the next prompt begins another one."""
+        if self._working:
+            return
+        self._talk.clear()
+        self._last, self._recent, self._error = None, [], ""
+        self._push()
+        self._settle()
+
+    def reopen(self, run_id: str) -> None:
+        """Show one of the last runs, with those that it goes on from; the next words go on."""
+        if self._working:
+            return
+        try:
+            runs = _lineage(run_id)
+        except NbagentError as error:
+            self._error = _words(error)
+            self._push()
+            return
+        self._talk.clear()
+        self._talk.show(runs)
+        self._last, self._recent, self._error = runs[-1], runs[-KEPT:], ""
+        chosen, tools = choices.of_run(runs[-1])
+        self._system = chosen.system
+        self.form.fill(chosen)
+        self._tick(tools)
+        self._push()
+        self._settle()
+
+    def _tick(self, tools: Any) -> None:
+        self._extra = tools if isinstance(tools, tuple) else ()
+        offered = choices.offered_tools(front().namespace(), effective().tools, self._extra)
+        names = {tool.name for tool in offered}
+        off = names if tools == "none" else names - set(self._extra) if self._extra else set[str]()
+        self.form.offer(offered, frozenset(off))
+
+    def forget(self, run_ids: tuple[str, ...]) -> None:
+        """Runs were deleted: a conversation that holds one of them goes from the page."""
+        if not self._working and set(run_ids) & {*self._talk.run_ids}:
+            self.begin_anew()
+        else:
+            self._later(self._refresh)
+
+
+class PanelSink:
+    """Feeds the view of a run in the panel, and tells the panel of its end. On the engine."""
+
+    name = "panel"
+
+    def __init__(
+        self,
+        panel: Panel,
+        run: RunRecord,
+        controls: RunControls,
+        view: RunView,
+        sink: LiveViewSink,
+    ) -> None:
+        self._panel, self._run, self._controls = panel, run, controls
+        self._view, self._sink = view, sink
+        self._failure: Exception | None = None
+        self._over = False
+        view.on_action(self._on_action)
+        kernel.register(surface.comm_id(view), view.act)
+
+    def handle(self, event: events.Event) -> None:
+        """Feed the view; whatever becomes of it, the panel hears of the end."""
+        try:
+            if self._failure is None:
+                self._sink.handle(event)
+        except Exception as error:
+            self._failure = error
+        if isinstance(event, events.Waiting):
+            self._panel.waits(event.text)
+        elif isinstance(event, events.ToolCallFinished | events.TurnFinished):
+            self._panel.waits("")
+        elif isinstance(event, events.RunFinished):
+            self._over = True
+            self._panel.ended(event.run)
+            if self._failure is not None:
+                raise self._failure
+
+    def close(self) -> None:
+        """Stop feeding the view, which stays."""
+        self._sink.close()
+        kernel.unregister(surface.comm_id(self._view))
+        if not self._over:
+            # The store failed before the run began: nobody told its end.
+            self._over = True
+            self._panel.lost(getattr(self._controls, "record", self._run))
+
+    def _on_action(self, action: Action) -> None:
+        if action.get("kind") == "stop":
+            self._controls.stop()
+
+
+class _There:
+    """The one panel of this process."""
+
+    panel: Panel | None = None
+
+
+def panel_of_this_kernel() -> Panel:
+    """The panel, made when it is first wanted."""
+    if _There.panel is None:
+        _There.panel = Panel()
+    return _There.panel
+
+
+def _resumable(run: RunRecord) -> bool:
+    ended = run.phase in ("Completed", "Running")
+    return not ended and run.stop_reason not in ("answered", "content_filter")
+
+
+def _lineage(run_id: str) -> list[RunRecord]:
+    """A run and those that it goes on from, oldest first; a fork begins a line of its own."""
+    store = current_store()
+    runs = [store.load(run_id)]
+    while len(runs) < _LINEAGE and runs[0].parent_id is not None and runs[0].kind != "fork":
+        runs.insert(0, store.load(runs[0].parent_id))
+    return runs
+
+
+def _line(prompt: str, stop_reason: str | None) -> str:
+    ended = "" if stop_reason == "answered" else f" ({(stop_reason or '').replace('_', ' ')})"
+    return f"{one_line(visible(prompt), 36) or '(continue)'}{ended}"
+
+
+def _evaluate(expression: str) -> object:
+    namespace: Any = front().namespace()
+    return eval(compile(expression, "<prompt>", "eval"), namespace)
+
+
+def _words(error: Exception) -> str:
+    """One line that says what is wrong and what to do."""
+    if isinstance(error, NbagentError):
+        said = error.message
+    else:
+        _log.debug("the panel could not start a run", exc_info=error)
+        said = f"nbagent itself failed: {type(error).__name__}: {error}"
+    return " ".join(visible(redact_cut(filtered(said))).splitlines())

@@ -1,0 +1,335 @@
+"""The panel in JupyterLab and Notebook 7: typed into, stopped, gone on with, docked, saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from jupyter_apps import App, Notebook, Server, opened
+from playwright.sync_api import Browser, Locator, expect
+
+KEY = "sk-canary-0123456789abcdef"
+SETUP = f"""
+%load_ext nbagent
+import nbagent, os, time
+from nbagent import offline
+# In two pieces: the file must not hold it.
+os.environ["CANARY_API_KEY"] = {KEY[:9]!r} + {KEY[9:]!r}
+
+@nbagent.tool
+def population(city: str) -> int:
+    "People living in a city."
+    return {{"Oslo": 717_710, "Bergen": 291_940}}[city]
+
+@nbagent.tool
+def nap(seconds: int) -> str:
+    "Sleep for some seconds."
+    for _ in range(seconds * 50):
+        time.sleep(0.02)
+    return "slept"
+"""
+CELLS = [SETUP, "nbagent.panel()", "time.sleep(3); print('cell done')"]
+PANEL, BUSY = 1, 2
+SOON_MS = 5_000
+BOTH = pytest.mark.parametrize("desk", ["notebook", "lab"], indirect=True)
+LAB = pytest.mark.parametrize("desk", ["lab"], indirect=True)
+"""For what is the same in both apps, or in JupyterLab alone."""
+_CONTRAST = """root => {
+  const lum = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgba = (color) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const color = rgba(getComputedStyle(at).backgroundColor);
+      if (color[3] === 255) return color.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  for (const node of root.querySelectorAll("*")) {
+    const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim());
+    const field = node.matches("textarea, input[type=text], select");
+    if (!(own || field) || !node.checkVisibility() || node.closest(".nba-run")) continue;
+    const [a, b] = [lum(rgba(getComputedStyle(node).color).slice(0, 3)), lum(behind(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5 && !node.matches("option")) low.push([node.className, ratio, node.textContent]);
+  }
+  return low;
+}"""
+
+
+@dataclass
+class Desk:
+    """A panel on the page."""
+
+    notebook: Notebook
+    root: Locator
+
+    @property
+    def box(self) -> Locator:
+        return self.root.get_by_role("textbox", name="Prompt", exact=True)
+
+    @property
+    def status(self) -> Locator:
+        return self.root.locator(".nba-box-status")
+
+    @property
+    def error(self) -> Locator:
+        return self.root.get_by_role("alert")
+
+    @property
+    def phases(self) -> Locator:
+        return self.root.locator(".nba-phase")
+
+    def button(self, name: str) -> Locator:
+        return self.root.get_by_role("button", name=name, exact=True)
+
+    def field(self, label: str) -> Locator:
+        return self.root.get_by_label(label, exact=True)
+
+    def write(self, label: str, text: str) -> None:
+        """Type into a field of the form, and leave it."""
+        self.field(label).fill(text)
+        self.field(label).press("Tab")
+
+    def say(self, text: str) -> None:
+        """Type a prompt and press Ctrl+Enter."""
+        self.box.click()
+        self.notebook.page.keyboard.type(text)
+        self.notebook.page.keyboard.press("Control+Enter")
+
+    def ends(self, *words: str) -> None:
+        """Wait until the runs on the page have ended so, and the box is free again."""
+        expect(self.phases).to_have_text([*words], timeout=20_000)
+        expect(self.button("Stop the run of this panel")).to_be_disabled(timeout=20_000)
+
+
+def begin(notebook: Notebook) -> Desk:
+    """Run the first two cells."""
+    notebook.run(0, PANEL)
+    return Desk(notebook, notebook.output(PANEL).locator(".nba-panel"))
+
+
+@pytest.fixture(scope="module")
+def desk(request: pytest.FixtureRequest, chromium: Browser, server: Server) -> Iterator[Desk]:
+    """A panel in each app; one notebook for all tests of an app."""
+    app: App = request.param
+    server.setting("@jupyter-widgets/jupyterlab-manager:plugin", {"saveState": True})
+    name = server.write(f"panel-{app}.ipynb", CELLS)
+    try:
+        with opened(chromium, server, name, app) as notebook:
+            yield begin(notebook)
+    finally:
+        server.setting("@jupyter-widgets/jupyterlab-manager:plugin", {"saveState": False})
+
+
+@BOTH
+def test_a_person_types_sends_stops_and_goes_on(desk: Desk, figures: list[str]) -> None:
+    assert desk.notebook.error(PANEL) == ""
+    expect(desk.button("Send")).to_be_disabled()
+    desk.say("Use nap with 30 seconds")
+    desk.root.locator(".nba-turn:has-text('running')").wait_for()
+    expect(desk.box).to_have_value("")
+    expect(desk.status).to_have_text("At work")
+    desk.box.fill("And the population of Oslo?")
+    expect(desk.button("Send")).to_be_disabled()
+    expect(desk.button("New conversation")).to_be_disabled()
+    stop = desk.button("Stop the run of this panel")
+    before = desk.notebook.page.evaluate("() => performance.now()")
+    stop.click()
+    desk.ends("Stopped")
+    took = desk.notebook.page.evaluate("() => performance.now()") - before
+    figures.append(f"panel  {desk.notebook.app:26} stop of a sleeping tool {took:4.0f} ms")
+    assert took < SOON_MS
+    expect(desk.status).to_have_text("Stopped. Continue goes on from there.")
+    desk.button("Continue").click()
+    desk.ends("Stopped", "Answered")
+    expect(desk.box).to_have_value("And the population of Oslo?")
+    desk.button("Send").click()
+    desk.ends("Stopped", "Answered", "Answered")
+    assert "717,710" in desk.root.locator(".nba-answer").last.inner_text()
+    totals = desk.root.locator(".nba-panel-totals")
+    assert totals.inner_text().startswith("3 runs · 4 turns · ")
+    assert desk.notebook.console == []
+
+
+@LAB
+def test_a_prompt_waits_for_a_busy_kernel_and_says_so(desk: Desk) -> None:
+    n = desk.phases.count()
+    desk.notebook.start(BUSY)
+    desk.notebook.page.wait_for_function("() => nbt.kernel().status === 'busy'")
+    desk.say("What is the population of Bergen?")
+    expect(desk.status).to_contain_text("Waits for the kernel, which a cell keeps busy")
+    assert desk.box.input_value() == "What is the population of Bergen?"
+    desk.notebook.wait(BUSY)
+    assert desk.notebook.text(BUSY).strip() == "cell done"
+    expect(desk.phases).to_have_count(n + 1)
+    expect(desk.phases.last).to_have_text("Answered")
+    expect(desk.box).to_have_value("")
+
+
+@LAB
+def test_what_is_wrong_is_one_line_and_the_prompt_stays(desk: Desk) -> None:
+    desk.write("Model", "nosuch:model")
+    desk.say("Hello?")
+    expect(desk.error).to_contain_text("there is no provider 'nosuch'")
+    expect(desk.box).to_have_value("Hello?")
+    desk.write("Model", "")
+    desk.box.fill("")
+
+
+@LAB
+def test_a_pause_at_the_limit_goes_on_and_a_run_is_reopened(desk: Desk) -> None:
+    desk.button("New conversation").click()
+    expect(desk.phases).to_have_count(0)
+    desk.write("Max turns", "1")
+    desk.say("What is the population of Oslo?")
+    desk.ends("Paused: 1 turn")
+    desk.write("Max turns", "20")
+    desk.button("Continue").click()
+    desk.ends("Paused: 1 turn", "Answered")
+    desk.button("New conversation").click()
+    expect(desk.phases).to_have_count(0)
+    desk.field("Last runs").select_option(index=1)
+    desk.ends("Paused: 1 turn", "Answered")
+    desk.say("And of Bergen?")
+    desk.ends("Paused: 1 turn", "Answered", "Answered")
+    assert "291,940" in desk.root.locator(".nba-answer").last.inner_text()
+
+
+@LAB
+def test_two_views_of_one_panel_are_one_panel(desk: Desk) -> None:
+    page = desk.notebook.page
+    page.evaluate(f"() => {{ nbt.current().content.activeCellIndex = {PANEL}; }}")
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:create-output-view')")
+    docked = Desk(desk.notebook, page.locator(".jp-LinkedOutputView .nba-panel"))
+    n = desk.phases.count()
+    docked.box.click()
+    page.keyboard.type("What is the population of Oslo?")
+    assert desk.box.input_value() == "What is the population of Oslo?"
+    page.keyboard.press("Control+Enter")
+    expect(docked.phases).to_have_count(n + 1)
+    expect(docked.phases.last).to_have_text("Answered")
+    expect(desk.phases.last).to_have_text("Answered")
+    expect(docked.box).to_have_value("")
+    assert page.locator(".jp-LinkedOutputView .nba-panel-saved").is_hidden()
+    page.set_viewport_size({"width": 720, "height": 900})
+    wide = docked.root.evaluate(
+        "root => [...root.querySelectorAll('.nba-box, .nba-field, .nba-tool, .nba-new')]"
+        ".filter((n) => n.getBoundingClientRect().right > root.getBoundingClientRect().right + 1)"
+        ".map((n) => n.className)"
+    )
+    assert wide == []
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    page.evaluate(
+        "() => [...window.jupyterapp.shell.widgets('main')]"
+        ".find((w) => w.node.classList.contains('jp-LinkedOutputView'))?.close()"
+    )
+
+
+@LAB
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_have_contrast_and_everything_has_a_name(desk: Desk, theme: str) -> None:
+    page = desk.notebook.page
+    word = "Light" if theme == "light" else "Dark"
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })",
+        f"JupyterLab {word}",
+    )
+    page.wait_for_function(
+        "light => document.body.dataset.jpThemeLight === light", arg=str(theme == "light").lower()
+    )
+    desk.box.fill("ready")
+    assert desk.root.evaluate(_CONTRAST) == []
+    desk.box.fill("")
+    nameless = desk.root.evaluate(
+        """root => [...root.querySelectorAll("button, input, select, textarea")].filter((node) =>
+          node.checkVisibility() && !node.getAttribute("aria-label") && !node.labels?.length &&
+          !node.textContent.trim()).map((node) => node.outerHTML)"""
+    )
+    assert nameless == []
+
+
+@LAB
+def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
+    desk: Desk, chromium: Browser, server: Server
+) -> None:
+    notebook = desk.notebook
+    desk.write("Model", f"x{KEY}")
+    expect(desk.field("Model")).to_have_value("x[redacted]")
+    desk.root.locator(".nba-box-system summary").click()
+    desk.root.get_by_role("textbox", name="System prompt").fill(f"Never say {KEY}.")
+    desk.box.fill(f"What opens {KEY}?")
+    document = notebook.save()
+    text = json.dumps(document)
+    assert KEY not in text
+    # The state of the widgets is in the file: it is what this test is for.
+    assert "nba-panel" in json.dumps(document["metadata"]["widgets"])
+    live, saved = document["cells"][PANEL]["outputs"][:2]
+    assert "text/html" not in live["data"]
+    assert "717,710" in "".join(saved["data"]["text/html"])
+    _gone_after_a_restart(desk)
+    del document["metadata"]["widgets"]  # as it is with JupyterLab's own settings
+    _reads_well(document, chromium, server, kernel=True)
+
+
+@pytest.mark.proof
+@LAB
+@pytest.mark.parametrize("kernel", [True, False], ids=["with saved widgets", "without a kernel"])
+def test_a_notebook_reopened_in_other_ways_reads_well(
+    desk: Desk, chromium: Browser, server: Server, kernel: bool
+) -> None:
+    desk.button("New conversation").click()
+    desk.say("What is the population of Oslo?")
+    desk.ends("Answered")
+    desk.root.locator(".nba-panel-totals:has-text('1 run')").wait_for()
+    document = desk.notebook.save()
+    if not kernel:
+        # No kernel of this server speaks its language, so the app asks for one.
+        document["metadata"] = {"kernelspec": {"name": "not-here", "display_name": "not here"}}
+    _reads_well(document, chromium, server, kernel=kernel)
+
+
+def _reads_well(
+    document: dict[str, Any], chromium: Browser, server: Server, *, kernel: bool
+) -> None:
+    """Opened again there is no dead box, but the saved form and what to do."""
+    name = f"panel-again-{kernel}.ipynb"
+    (server.folder / name).write_text(json.dumps(document))
+    server.trust(name)
+    with opened(chromium, server, name, kernel=kernel) as reopened:
+        if not kernel:
+            reopened.go_without_kernel()
+        output = reopened.output(PANEL)
+        output.locator(".nba-panel-saved").wait_for()
+        expect(output.locator(".nba-panel-words")).to_contain_text("run this cell again")
+        expect(output.locator(".nba-panel-saved .nba-answer").last).to_contain_text("717,710")
+        assert not output.locator(".nba-panel").is_visible()
+        assert "Error displaying widget" not in output.inner_text()
+
+
+def _gone_after_a_restart(desk: Desk) -> None:
+    page = desk.notebook.page
+    page.evaluate("() => nbt.current().sessionContext.session.kernel.restart()")
+    expect(desk.error).to_contain_text("The kernel of this panel is gone. Run the cell again")
+    expect(desk.box).to_have_value(f"What opens {KEY}?")
+    expect(desk.button("Send")).to_be_disabled()
+    desk.notebook.wait_idle()
+    desk.notebook.run(0, PANEL)
+    desk.write("Max turns", "20")
+    desk.say("What is the population of Oslo?")
+    desk.ends("Answered")
+    answers: Any = desk.root.locator(".nba-answer")
+    assert "717,710" in answers.last.inner_text()

@@ -1,0 +1,340 @@
+"""The panel without a browser: what it starts, what it tells the box, and what it never keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import pytest
+from panel_stage import HeldLoop, Stage, Wire, until
+
+import nbagent
+from nbagent import offline
+from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.events import Event
+from nbagent.notebook import kernel
+from nbagent.notebook.panel.talk import KEPT
+from nbagent.session.front import use_front
+from nbagent.session.stores import close_stores
+from nbagent.settings import configure
+
+KEY = "sk-canary-0123456789abcdef"
+
+
+def area(city: str) -> float:
+    """Area of a city."""
+    return 454.1
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A panel, shown."""
+    monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
+    made = Stage(Wire(), monkeypatch)
+    yield made
+    for handle in made.handles:
+        handle.stop()
+    close_stores()
+    use_front(None)
+
+
+def fields(stage: Stage) -> dict[str, Any]:
+    """The fields of the form by their labels."""
+    form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
+    return {widget.description: widget for widget in form.children if hasattr(widget, "value")}
+
+
+def classes(widget: Any) -> tuple[str, ...]:
+    return tuple(widget._dom_classes)
+
+
+def ticks(stage: Stage) -> dict[str, Any]:
+    """The check boxes of the tools."""
+    form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
+    tools = next(box for box in form.children if "nba-panel-tools" in classes(box))
+    return {box.description: box for box in tools.children if hasattr(box, "indent")}
+
+
+def test_a_prompt_becomes_a_run_of_the_same_store_and_the_box_is_emptied(stage: Stage) -> None:
+    run = stage.run("What is the population of Oslo?")
+    assert run.text == "**Oslo**: **717,710** (`population`)"
+    assert stage.told() == [{"kind": "taken", "id": "m1"}]
+    assert stage.store.load(run.id) == run
+    assert (run.kind, run.cell_id, run.parent_id) == ("start", None, None)
+    assert list(nbagent.runs()["run_id"]) == [run.id]
+    assert nbagent.open_run("last").id == run.id
+    assert stage.panel.form.totals.value.startswith("1 run · 2 turns · ")
+    said, view = stage.panel.form.talk.children
+    assert said.state == {"who": "You", "text": "What is the population of Oslo?"}
+    assert view.state["status"]["word"] == "Answered"
+
+
+def test_the_next_prompt_goes_on_and_a_new_conversation_does_not(stage: Stage) -> None:
+    first = stage.run("What is the population of Oslo?")
+    assert stage.state["goes_on"]
+    second = stage.run("And of Bergen?")
+    assert (second.kind, second.parent_id) == ("continue", first.id)
+    assert "291,940" in second.text
+    assert stage.panel.form.totals.value.startswith("2 runs · ")
+    stage.panel.begin_anew()
+    assert not stage.state["goes_on"]
+    assert stage.panel.form.talk.children == ()
+    third = stage.run("Hello")
+    assert (third.kind, third.parent_id) == ("start", None)
+    assert len(stage.store.runs()) == 3
+
+
+def test_a_pause_at_the_limit_offers_to_continue_and_goes_on(stage: Stage) -> None:
+    fields(stage)["Max turns"].value = "1"
+    paused = stage.run("What is the population of Oslo?")
+    assert paused.stop_reason == "max_turns"
+    assert paused.limits.max_turns == 1
+    assert stage.state["can_continue"]
+    assert stage.state["status"] == "Paused: 1 turn. Continue goes on from there."
+    fields(stage)["Max turns"].value = "20"
+    rest = stage.run(kind="continue")
+    assert (rest.kind, rest.parent_id, rest.limits.max_turns) == ("resume", paused.id, 20)
+    assert rest.text == "**Oslo**: **717,710** (`population`)"
+    assert rest.notices == ()
+    assert not stage.state["can_continue"]
+    assert stage.panel.form.talk.children[2].state == {"who": "Continued", "text": ""}
+
+
+def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None:
+    stage.ask("Use nap with 30 seconds")
+    assert stage.state["working"]
+    asked = stage.ask("And now?")
+    assert stage.told()[-1] == {"kind": "refused", "id": asked, "prompt": "And now?"}
+    assert "still at work" in stage.state["error"]
+    until(lambda: stage.handles[0].record.messages)
+    stage.stop()
+    stage.settle()
+    assert len(stage.store.runs()) == 1
+    assert stage.state["status"] == "Stopped. Continue goes on from there."
+    assert stage.state["can_continue"]
+
+
+def test_what_waits_for_a_busy_kernel_is_begun_when_it_is_free(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = HeldLoop()
+    monkeypatch.setattr(kernel, "main_loop", lambda: loop)
+    stage.ask("What is the population of Oslo?")
+    assert stage.handles == []
+    assert stage.told() == []
+    loop.free()
+    stage.handles[0].wait(20)
+    assert stage.handles[0].ok
+    stage.settle()
+
+
+def test_stop_withdraws_what_still_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = HeldLoop()
+    monkeypatch.setattr(kernel, "main_loop", lambda: loop)
+    asked = stage.ask("What is the population of Oslo?")
+    stage.stop()
+    loop.free()
+    assert stage.handles == []
+    (told,) = stage.told()
+    assert told == {"kind": "refused", "id": asked, "prompt": "What is the population of Oslo?"}
+
+
+REFUSED = {
+    "model": ("Model", "nosuch:model", "there is no provider 'nosuch'"),
+    "key": ("Model", "openai:gpt-5.4", "openai needs a key: set "),
+    "turns": ("Max turns", "0", "expected a whole number from 1"),
+    "many turns": ("Max turns", "99", "larger than the ceiling"),
+    "tokens": ("Max tokens", "many", "expected a whole number from 1"),
+    "cost": ("Max $", "-1", "expected an amount in USD"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_is_one_line_and_the_prompt_comes_back(stage: Stage, case: str) -> None:
+    field, value, words = REFUSED[case]
+    stage.typed(fields(stage)[field], value)
+    asked = stage.ask("Hello?")
+    assert words in stage.state["error"]
+    assert "\n" not in stage.state["error"]
+    assert stage.told() == [{"kind": "refused", "id": asked, "prompt": "Hello?"}]
+    assert stage.handles == []
+    assert not stage.state["working"]
+    stage.typed(fields(stage)[field], "offline:demo" if field == "Model" else "7")
+    assert stage.run("Hello?").stop_reason == "answered"
+    assert stage.state["error"] == ""
+
+
+@pytest.mark.parametrize("prompt", ["  \n", "{{ 1 + }}", "{{ nosuch }}"])
+def test_a_prompt_that_cannot_be_asked_comes_back(stage: Stage, prompt: str) -> None:
+    asked = stage.ask(prompt)
+    assert stage.state["error"]
+    assert stage.told() == [{"kind": "refused", "id": asked, "prompt": prompt}]
+
+
+@pytest.mark.parametrize("soon", [True, False], ids=["at once", "later"])
+def test_a_run_that_breaks_before_it_begins_loses_no_words(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, soon: bool
+) -> None:
+    began = threading.Event()
+
+    async def broken(_plan: object) -> AsyncGenerator[Event]:
+        if not soon:
+            await asyncio.to_thread(began.wait)
+        raise StoreError("the disk is gone; mend it")
+        yield
+
+    monkeypatch.setattr("nbagent.session.live.run_engine", broken)
+    stage.ask("Hello?")
+    began.set()
+    until(lambda: stage.state["error"])
+    stage.settle()
+    assert "the disk is gone; mend it" in stage.state["error"]
+    until(lambda: stage.told()[-1]["kind"] == "refused")
+    assert stage.told()[-1]["prompt"] == "Hello?"
+    assert not stage.state["goes_on"]
+    assert stage.panel.form.talk.children[1].state["status"]["word"] == "Failed"
+
+
+def test_the_list_of_tools_follows_the_notebook(stage: Stage) -> None:
+    assert [*ticks(stage)] == ["population", "nap"]
+    ticks(stage)["nap"].value = False
+    first = stage.run("What is the population of Oslo?")
+    assert first.options["tools"] == ["population"]
+    kept = ticks(stage)["population"]
+    stage.namespace["area"] = nbagent.tool(area)
+    stage.panel.after_cell()
+    assert {name: box.value for name, box in ticks(stage).items()} == {
+        "population": True,
+        "nap": False,
+        "area": True,
+    }
+    assert ticks(stage)["population"] is kept
+    del stage.namespace["population"]
+    second = stage.run("What is the area of Oslo?")
+    assert [*ticks(stage)] == ["nap", "area"]
+    assert second.options["tools"] == ["area"]
+    assert "454.1" in second.text
+    for box in ticks(stage).values():
+        box.value = False
+    assert stage.run("What is the area of Bergen?").options["tools"] == "none"
+
+
+def test_all_ticks_mean_the_notebooks_own_tools(stage: Stage) -> None:
+    assert "tools" not in stage.run("Hello").options
+
+
+def test_settings_without_tools_tick_none(stage: Stage) -> None:
+    configure(tools="none")
+    try:
+        stage.namespace["area"] = nbagent.tool(area)
+        stage.panel.after_cell()
+        assert not ticks(stage)["area"].value
+    finally:
+        configure(tools=None)
+
+
+def test_a_run_of_a_cell_is_reopened_with_its_options_and_goes_on(stage: Stage) -> None:
+    agent = nbagent.Agent("offline:demo", tools=("population",), system="Be brief.", max_turns=7)
+    first = agent.run("What is the population of Oslo?", max_cost_usd=1.5)
+    first.resume("And of Bergen?")
+    stage.panel.after_cell()
+    listed = dict(stage.panel.form.runs.options)
+    assert listed["And of Bergen?"] == stage.handles[-1].id
+    stage.panel.form.runs.value = stage.handles[-1].id
+    words = [child.state.get("text") for child in stage.panel.form.talk.children[::2]]
+    assert words == ["What is the population of Oslo?", "And of Bergen?"]
+    assert stage.panel.form.runs.value == ""
+    found = fields(stage)
+    assert found["Model"].value == "offline:demo"
+    assert (found["Max turns"].value, found["Max $"].value) == ("7", "1.5")
+    assert stage.state["system"] == "Be brief."
+    assert {name: box.value for name, box in ticks(stage).items()} == {
+        "population": True,
+        "nap": False,
+    }
+    assert stage.panel.form.totals.value.startswith("2 runs · ")
+    found["Max turns"].value, found["Max $"].value = "20", ""
+    run = stage.run("And of Oslo?", system="")
+    assert run.parent_id == stage.handles[-2].id
+    assert (run.limits.max_turns, run.limits.max_cost_usd) == (20, None)
+    assert "system" not in run.options
+    assert run.options["tools"] == ["population"]
+
+
+def test_only_the_last_runs_stay_on_the_page(stage: Stage) -> None:
+    for _ in range(KEPT + 2):
+        stage.run("Say hello")
+    assert len(stage.panel.form.talk.children) == 2 * KEPT
+    closed = {m["comm"] for m in stage.wire.sent if m["type"] == "comm_close"}
+    assert len(closed) == 8  # words and view, and the layout of each, of two runs
+    assert stage.panel.form.note.value.startswith("2 earlier runs of this conversation")
+    assert stage.panel.form.totals.value.startswith(f"{KEPT + 2} runs")
+
+
+def test_a_forgotten_run_goes_from_the_panel(stage: Stage) -> None:
+    first = stage.run("What is the population of Oslo?")
+    stage.run("And of Bergen?")
+    stage.store.forget(first.id, children=True)
+    stage.panel.forget((first.id,))
+    assert stage.panel.form.talk.children == ()
+    assert len(stage.panel.form.runs.options) == 1
+    assert "717,710" not in json.dumps(stage.shown[-1][0])
+
+
+def test_the_saved_form_has_the_last_runs_and_their_record(stage: Stage) -> None:
+    (widget, _), (before, how) = stage.shown
+    assert [*widget] == ["application/vnd.jupyter.widget-view+json", "text/plain"]
+    assert "run this cell again" in before["text/plain"]
+    assert not how["update"]
+    run = stage.run("What is the population of Oslo?")
+    after, how = stage.shown[-1]
+    assert how["update"]
+    assert how["metadata"]["nbagent"]["id"] == run.id
+    for kind in ("text/html", "text/markdown", "text/plain"):
+        assert "What is the population of Oslo?" in after[kind]
+        assert "717,710" in after[kind]
+
+
+def test_hostile_words_stay_text_in_the_saved_form(stage: Stage) -> None:
+    stage.run("<img src=x onerror=alert(1)> [a](javascript:1)\u202e")
+    after, _ = stage.shown[-1]
+    assert "<img" not in after["text/html"]
+    assert "` You: <img src=x onerror=alert(1)> [a](javascript:1)" in after["text/markdown"]
+
+
+def test_no_key_stays_in_a_widget_or_leaves_on_the_wire(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    for field in fields(stage).values():
+        stage.typed(field, f"x{KEY}")
+        assert field.value == "x[redacted]"
+    stage.panel.form.box.act({"kind": "system", "text": f"Use {KEY}."})
+    assert stage.state["system"] == "Use [redacted]."
+    stage.ask(f"What does {KEY} open?")
+    assert stage.told()[-1]["prompt"] == "What does [redacted] open?"
+    for name, field in fields(stage).items():
+        stage.typed(field, {"Max turns": "3"}.get(name, ""))
+    run = stage.run(f"{{{{ 1 + 1 }}}} {KEY}", system=f"Never say {KEY}.")
+    assert run.prompt == "2 [redacted]"
+    offline.script([f"It is {KEY}."], name="talks")
+    stage.typed(fields(stage)["Model"], "offline:talks")
+    stage.run("Tell me.")
+    everything = json.dumps([stage.wire.sent, stage.shown], default=str)
+    assert KEY not in everything
+    assert "It is [redacted]." in everything
+
+
+def test_a_key_in_an_error_is_hidden(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    stage.ask(f"{{{{ open('{KEY}') }}}}")
+    assert stage.state["error"]
+    assert KEY not in stage.state["error"]
+
+
+def test_a_script_is_told_what_to_write_instead() -> None:
+    with pytest.raises(UsageError, match=r"the panel needs a notebook: .* in a script write "):
+        nbagent.panel()

@@ -1,0 +1,201 @@
+"""The panel in a real kernel: while a cell runs, while it is idle, and with nobody there."""
+
+# jupyter_client's methods have no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import LiveKernel
+from magic_shell import MagicShell
+
+SETUP = """
+%load_ext nbagent
+import nbagent, time
+from nbagent.notebook.panel.runs import panel_of_this_kernel
+
+@nbagent.tool
+def population(city: str) -> int:
+    "People living in a city."
+    print("looked up", city)
+    return 717_710
+
+@nbagent.tool
+def nap(seconds: int) -> str:
+    "Sleep for some seconds."
+    for _ in range(seconds * 50):
+        time.sleep(0.02)
+    return "slept"
+"""
+BOX = "panel_of_this_kernel().form.box"
+
+
+class PanelKernel(LiveKernel):
+    """A kernel with a panel, and a person at its box."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.run(SETUP)
+        self.cell = self.send("%agent panel", cell_id="panel-cell", stdin=True)
+        self.shown = self.finish(self.cell)
+        self.box: str = self.value(f"{BOX}.comm_id")
+
+    def say(self, **content: Any) -> None:
+        """A message of the box."""
+        data = {"comm_id": self.box, "data": {"method": "custom", "content": content}}
+        self.client.shell_channel.send(self.client.session.msg("comm_msg", data))
+
+    def ask(self, prompt: str) -> None:
+        """Send a prompt."""
+        self.say(kind="send", id="m", prompt=prompt, system="")
+
+    def messages_until(self, done: Any, within_s: float = 20) -> list[dict[str, Any]]:
+        """What the kernel publishes until `done` says so of a message."""
+        end, found = time.monotonic() + within_s, list[dict[str, Any]]()
+        while time.monotonic() < end:
+            try:
+                found.append(self.client.get_iopub_msg(timeout=0.5))
+            except queue.Empty:
+                continue
+            if done(found[-1]):
+                return found
+        raise AssertionError(f"it did not happen; the last messages: {found[-3:]}")
+
+    def says(self, word: str, value: object) -> Any:
+        """Whether the box is told so."""
+
+        def told(message: dict[str, Any]) -> bool:
+            content = message["content"]
+            if content.get("comm_id") != self.box or message["msg_type"] != "comm_msg":
+                return False
+            return content["data"].get("state", {}).get("state", {}).get(word) == value
+
+        return told
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PanelKernel]:
+    """One kernel for this module."""
+    made = PanelKernel(tmp_path_factory.mktemp("panel"))
+    yield made
+    made.close()
+
+
+def _is_print(message: dict[str, Any]) -> bool:
+    return message["msg_type"] == "stream"
+
+
+def test_the_panel_and_its_saved_form_are_displayed(kernel: PanelKernel) -> None:
+    live, saved = (shown["data"] for shown in kernel.shown.of("display_data"))
+    assert [*live] == ["application/vnd.jupyter.widget-view+json", "text/plain"]
+    assert "run this cell again to open it" in saved["text/plain"]
+
+
+def test_a_prompt_on_an_idle_kernel_runs_its_tools_in_the_main_thread(kernel: PanelKernel) -> None:
+    kernel.ask("What is the population of Oslo?")
+    messages = kernel.messages_until(kernel.says("working", False))
+    if not any(_is_print(m) for m in messages):
+        # IPython sends what is printed a moment later.
+        messages = kernel.messages_until(_is_print)
+    printed = [m for m in messages if _is_print(m)]
+    assert "".join(m["content"]["text"] for m in printed) == "looked up Oslo\n"
+    # What a tool prints lands below the panel.
+    assert {m["parent_header"]["msg_id"] for m in printed} == {kernel.cell}
+    assert kernel.value("(_run.ok, _run.turns[0].tool_runs[0].ran_in, _run.record.cell_id)") == (
+        True,
+        "main thread",
+        None,
+    )
+    assert kernel.value("list(nbagent.runs()['run_id']) == [_run.id]") is True
+
+
+def test_a_prompt_waits_for_a_cell_and_never_holds_it_up(kernel: PanelKernel) -> None:
+    cell = kernel.send("begun = time.time(); time.sleep(1); ended = time.time()")
+    time.sleep(0.2)
+    kernel.ask("And of Bergen?")
+    kernel.finish(cell)
+    kernel.messages_until(kernel.says("working", False))
+    begun, ended, started = kernel.value("(begun, ended, _run.record.started_at.timestamp())")
+    assert ended - begun < 2
+    assert started > ended - 0.05
+
+
+def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
+    kernel.run(
+        "from nbagent import offline; "
+        "offline.script([offline.step(text='word ' * 20, calls=[offline.call('population', "
+        "city='Rome')]), 'Done.'], name='slow', delay_ms=20)"
+    )
+    kernel.run(f"{BOX[:-4]}._model.value = 'offline:slow'")
+    kernel.ask("Look it up")
+    kernel.messages_until(kernel.says("working", True))
+    kernel.send("time.sleep(2.5)")
+    words = "population waits for the kernel, which a cell keeps busy"
+    kernel.messages_until(kernel.says("status", words))
+    kernel.messages_until(kernel.says("working", False))
+    assert kernel.value("_run.text") == "Done."
+    kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
+
+
+def test_stop_interrupts_a_tool_on_the_idle_kernel(kernel: PanelKernel) -> None:
+    kernel.ask("Use nap with 30 seconds")
+    kernel.messages_until(kernel.says("working", True))
+    time.sleep(0.5)
+    begun = time.monotonic()
+    kernel.say(kind="stop")
+    kernel.messages_until(kernel.says("can_continue", True))
+    assert time.monotonic() - begun < 5
+    assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
+
+
+def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
+    kernel: PanelKernel,
+) -> None:
+    kernel.run("panel_of_this_kernel().begin_anew()")
+    kernel.ask("Use nap with 20 seconds")
+    kernel.messages_until(kernel.says("working", True))
+    time.sleep(0.5)
+    kernel.manager.interrupt_kernel()
+    kernel.messages_until(kernel.says("working", False), within_s=10)
+    assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
+
+
+def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKernel) -> None:
+    cell = kernel.send("%%agent --model offline:demo --tools nap\nUse nap with 30 seconds")
+    time.sleep(1.0)
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(cell).error is not None
+    kernel.ask("Say hello")
+    kernel.messages_until(kernel.says("working", False))
+    assert kernel.value("_run.ok") is True
+
+
+def test_the_second_call_shows_the_same_panel(kernel: PanelKernel) -> None:
+    again = kernel.finish(kernel.send("nbagent.panel()", stdin=True))
+    first, second = (
+        shown.of("display_data")[0]["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
+        for shown in (kernel.shown, again)
+    )
+    assert first == second
+    assert again.kinds.count("comm_open") == 0
+
+
+def test_with_nobody_there_one_display_says_so(kernel: PanelKernel) -> None:
+    shown = kernel.run("nbagent.panel()")
+    assert shown.kinds == ["display_data"]
+    (output,) = shown.of("display_data")
+    assert [*output["data"]] == ["text/html", "text/markdown", "text/plain"]
+    assert output["data"]["text/plain"].startswith(
+        "nbagent panel. This cell ran where nobody can type"
+    )
+
+
+@pytest.mark.parametrize("line", ["nbagent.panel()", "%agent panel"])
+def test_a_terminal_is_told_what_to_write_instead(shell: MagicShell, line: str) -> None:
+    assert "in a terminal %%agent" in str(shell.refused(line))
