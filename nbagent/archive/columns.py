@@ -198,9 +198,15 @@ TOOL_RUNS = Table(
     ),
 )
 
+# The second place is that of files that were written before pictures were stored once.
+_GIVES_IMAGE = (
+    "EXISTS (SELECT 1 FROM json_each(coalesce(json_extract(x.details, '$.attachments'), "
+    "json_extract(x.details, '$.result.attachments'), '[]')) "
+    "WHERE json_extract(value, '$.type') = 'image')"
+)
 _ANSWERS_LOST = (
     "SELECT x.run, t.message_at + 1 + x.position, x.idx, 'tool', "
-    f"coalesce(x.result, {_LOST_RESULT}), x.tool_call_id, x.tool_name, 0, 0, "
+    f"coalesce(x.result, {_LOST_RESULT}), x.tool_call_id, x.tool_name, 0, {_GIVES_IMAGE}, "
     f"coalesce(x.result_chars, length({_LOST_RESULT})) "
     "FROM tool_runs x JOIN turns t ON t.run = x.run AND t.idx = x.idx "
     "WHERE t.open AND t.run IN {dead}"

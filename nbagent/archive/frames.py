@@ -118,7 +118,7 @@ class _Query:
         found: list[tuple[Any, ...]] = []
         for row in rows(self._c, "SELECT * FROM runs WHERE phase = 'Running'"):
             if self._reader.is_interrupted(row):
-                record = self._reader.load(row["run_id"])
+                record = self._reader.ended(row)
                 ended = None if record.ended_at is None else to_us(record.ended_at)
                 tokens = record.usage.model_dump(include=set(_DEAD_COLUMNS))
                 ends = {"n": row["n"], "ended_at": ended, "duration_ms": record.duration_ms}

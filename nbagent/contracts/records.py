@@ -6,13 +6,14 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child r
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
-from nbagent.contracts.canonical import dump_json, sha_of
-from nbagent.contracts.chat import ChatResponse, Message, Part, ToolSpec, Usage, Value
+from nbagent.contracts.canonical import dump_json, load_json, sha_of
+from nbagent.contracts.chat import ChatResponse, Message, Part, TextPart, ToolSpec, Usage, Value
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.trimming import Trimmed
@@ -56,6 +57,20 @@ class ToolResult(Value):
         if error.details:
             body["details"] = error.details
         return dump_json({"ok": False, "error": body})
+
+    @property
+    def is_told_by_its_json(self) -> bool:
+        """Whether `to_json` says all of it but the attachments."""
+        if self.ok:
+            return self.error is None
+        return self.data is None and self.error is not None
+
+    def is_given_by(self, message: Message) -> bool:
+        """Whether a message's content is this result as a model is given it, and nothing else."""
+        first, rest = message.content[:1], message.content[1:]
+        if not first or not isinstance(first[0], TextPart) or rest != self.attachments:
+            return False
+        return first[0].text == self.to_json().decode()
 
     @classmethod
     def failure(cls, error: ErrorInfo) -> ToolResult:
@@ -204,19 +219,45 @@ def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:
 
 
 def packed(run: RunRecord) -> dict[str, Any]:
-    """The record as JSON for a saved notebook: each message once, what is None left out."""
+    """The record as JSON for a saved notebook: what is None left out, each message once.
+
+    A response, and a result with its pictures, is the place of the message that holds it.
+    """
     plain = run.model_dump(mode="json", exclude_none=True)
     places = {id(message): place for place, message in enumerate(run.messages)}
     for turn, shown in zip(run.turns, plain.get("turns", ()), strict=True):
         place = places.get(id(turn.response.message)) if turn.response else None
-        if place is not None:
-            shown["response"]["message"] = place
+        if place is None:
+            continue
+        shown["response"]["message"] = place
+        for i, answer in _answers(run, turn, place).items():
+            shown["tool_runs"][i]["result"] = answer
     try:
         json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # Half a character (a lone surrogate), which no front end could be sent.
         return {"escaped": json.dumps(plain)}
     return plain
+
+
+def _answers(run: RunRecord, turn: EngineTurn, place: int) -> dict[int, int]:
+    """The places of the messages that hold the results of a turn, by the tool run's place in it.
+
+    They follow the response, which is at `place`.
+    """
+    first = place + 1
+    answers = {
+        message.tool_call_id: first + i
+        for i, message in enumerate(run.messages[first : first + len(turn.tool_runs)])
+    }
+    found: dict[int, int] = {}
+    for i, it in enumerate(turn.tool_runs):
+        answer = answers.get(it.tool_call_id)
+        if answer is None or it.result is None or not it.result.is_told_by_its_json:
+            continue
+        if it.result.is_given_by(run.messages[answer]):
+            found[i] = answer
+    return found
 
 
 def unpacked(plain: dict[str, Any]) -> RunRecord:
@@ -227,11 +268,24 @@ def unpacked(plain: dict[str, Any]) -> RunRecord:
     """
     if isinstance(plain.get("escaped"), str):
         plain = json.loads(plain["escaped"])
-    turns: list[Any] = []
-    for turn in plain.get("turns", ()):
-        response = turn.get("response")
-        if response is not None and isinstance(response.get("message"), int):
-            message = plain["messages"][response["message"]]
-            turn = {**turn, "response": {**response, "message": message}}
-        turns.append(turn)
+    messages = plain.get("messages", ())
+    try:
+        turns = [_unpacked_turn(turn, messages) for turn in plain.get("turns", ())]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is not a packed record ({error!r})") from None
     return RunRecord.model_validate({**plain, "turns": turns})
+
+
+def _unpacked_turn(turn: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:
+    response = turn.get("response")
+    if response is not None and isinstance(response.get("message"), int):
+        turn = {**turn, "response": {**response, "message": messages[response["message"]]}}
+    runs = [_with_result(run, messages) for run in turn.get("tool_runs", ())]
+    return {**turn, "tool_runs": runs}
+
+
+def _with_result(run: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:
+    if not isinstance(run.get("result"), int):
+        return run
+    told, *attachments = messages[run["result"]]["content"]
+    return {**run, "result": {**load_json(told["text"]), "attachments": attachments}}

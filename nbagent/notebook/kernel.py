@@ -154,7 +154,10 @@ def run_nested(work: Coroutine[Any, Any, Any]) -> Any:
     import nest_asyncio2
 
     nest_asyncio2.apply(loop)
-    return loop.run_until_complete(work)
+    task = loop.create_task(work)
+    # An interrupt leaves the loop at once; asyncio would complain later that nobody saw it.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return loop.run_until_complete(task)
 
 
 def kernel_facts() -> dict[str, str]:

@@ -331,9 +331,22 @@ def _tool_messages(runs: Sequence[ToolRun]) -> Iterator[Message]:
 
 
 def plain_run(
-    n_turns: int, *, run_id: str, text: str = "word " * 200, **fields: Any
+    n_turns: int,
+    *,
+    run_id: str,
+    text: str = "word " * 200,
+    attachments: tuple[Part, ...] = (),
+    **fields: Any,
 ) -> list[Event]:
-    """The events of a run whose turns each make one call of the same size."""
+    """The events of a run whose turns each make one call of the same size.
+
+    Args:
+        n_turns: how many.
+        run_id: the run's id.
+        text: what each answer says and each tool gives back.
+        attachments: what each tool gives back beside it.
+        **fields: of the record.
+    """
     base: dict[str, Any] = {
         "id": run_id,
         "session": "s1",
@@ -350,7 +363,7 @@ def plain_run(
         call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw="{}")
         call = call.model_copy(update={"arguments_raw": f'{{"n":{index}}}'})
         answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
-        result = ToolResult(ok=True, data=f"{index} {text}")
+        result = ToolResult(ok=True, data=f"{index} {text}", attachments=attachments)
         run = ToolRun(tool_call_id=call.id, tool_name="work", args={"n": index}, started_at=START)
         done = run.model_copy(update={"result": result, "duration_ms": 5.0})
         request = TurnRequest(

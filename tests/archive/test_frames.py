@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,9 @@ from made_records import START, Maker, plain_run
 from nbagent.archive import frames
 from nbagent.archive.store import Store
 from nbagent.contracts import secrets
+from nbagent.contracts.chat import ImagePart, Message, TextPart
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import Event
+from nbagent.contracts.events import Event, ToolCallFinished
 from nbagent.contracts.records import RunRecord
 
 Frame = Callable[..., Any]
@@ -104,6 +107,9 @@ def test_turns_say_what_the_records_say(store: Store) -> None:
     assert same(df["cached_tokens"], [u and u.cached_tokens for u in usages])
     assert same(df["finish_reason"], [t.response and t.response.finish_reason for t in turns])
     assert same(df["retries"], [t.response.meta.retries if t.response else 0 for t in turns])
+    dropped = [t.response.meta.dropped_params if t.response else () for t in turns]
+    assert any(dropped)
+    assert same(df["dropped_params"], [",".join(names) for names in dropped])
     assert same(df["system_sha"], [t.request.system_sha or None for t in turns])
     assert same(df["toolset_sha"], [t.request.toolset_sha or None for t in turns])
     assert same(df["text"], [utf8(t.text) for t in turns])
@@ -373,3 +379,52 @@ def test_frames_of_a_store_in_memory(store: Store) -> None:
     for frame in ALL:
         pd.testing.assert_frame_equal(frame(memory), frame(store))
     memory.close()
+
+
+MARK = "cGljdHVyZQ"
+
+
+def pictured(kept: list[Event]) -> list[Event]:
+    """The events up to a result that is kept while its message is not there yet."""
+    end = [i for i, event in enumerate(kept) if isinstance(event, ToolCallFinished)][-1]
+    last = kept[end]
+    assert isinstance(last, ToolCallFinished)
+    return [*kept[:end], replace(last, pending=1)]
+
+
+def test_frames_neither_show_nor_load_the_bytes_of_pictures(tmp_path: Path, store: Store) -> None:
+    picture = ImagePart(data=MARK + "A" * 4_000_000)
+    kernel = Store.open(tmp_path / ".nbagent")
+    words = Message(role="user", content=(TextPart(text="Look."), picture))
+    write(kernel, plain_run(1, run_id="a" * 16, attachments=(picture,), messages=(words,)))
+    dead = plain_run(2, run_id="b" * 16, attachments=(picture,), messages=(words,))
+    write(kernel, pictured(dead))
+    kernel.close()
+    for frame in ALL:
+        frame(store)  # pandas is imported
+    tracemalloc.start()
+    try:
+        made = [frame(store) for frame in ALL]
+        lines = store.runs()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
+    assert lines[0].phase == "Failed"
+    assert not any(MARK in df.to_csv() for df in made)
+
+
+def test_has_image_is_said_of_a_result_whose_message_was_never_written(
+    tmp_path: Path, store: Store
+) -> None:
+    decoy = '{"type":"image"}'
+    kernel = Store.open(tmp_path / ".nbagent")
+    picture = (TextPart(text=decoy), ImagePart(data=MARK))
+    for run_id, attachments in (("a" * 16, picture), ("b" * 16, picture[:1]), ("c" * 16, ())):
+        write(kernel, pictured(plain_run(1, run_id=run_id, text=decoy, attachments=attachments)))
+    kernel.close()
+    before = frames.messages(store)
+    assert before["has_image"].tolist() == [False, False, True, *[False] * 6]
+    for run_id in "abc":
+        store.close_interrupted(run_id * 16)
+    assert frames.messages(store)["has_image"].tolist() == before["has_image"].tolist()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 import nbagent
-from nbagent.contracts.records import packed, unpacked
+from nbagent.contracts.chat import ImagePart, TextPart
+from nbagent.contracts.records import RunRecord, ToolResult, packed, unpacked
+
+PICTURE = "bWFyay1vZi1hLXBpY3R1cmU="
 
 
 def population(city: str) -> int:
@@ -19,9 +26,17 @@ def lookup(key: dict[str, Any]) -> dict[str, Any]:
     return {"key": key, "missing": None}
 
 
+def chart(year: int) -> list[Any]:
+    """A chart and what it says."""
+    return [{"year": year, "said": "a text that occurs only in the result"}, PICTURES[0]]
+
+
+PICTURES = [ImagePart(data=PICTURE + "A" * 1_333_336, alt="a chart")]
+
+
 def run_of(*steps: Any) -> nbagent.Run:
     script = nbagent.offline.script(list(steps))
-    return nbagent.Agent(model=script, tools=[population, lookup]).run("How many?")
+    return nbagent.Agent(model=script, tools=[population, lookup, chart]).run("How many?")
 
 
 def test_a_packed_record_gives_the_same_record_back() -> None:
@@ -42,3 +57,75 @@ def test_the_record_of_a_loaded_run_packs_as_well() -> None:
     run = run_of("short")
     loaded = nbagent.open_run(run.id).record
     assert unpacked(packed(loaded)) == run.record
+
+
+def test_a_record_with_half_a_character_can_be_sent_and_comes_back_the_same() -> None:
+    run = run_of("Oslo.").record.model_copy(update={"prompt": "a\ud800b"})
+    plain = packed(run)
+    # What Jupyter does with an output's metadata.
+    json.dumps(plain, ensure_ascii=False).encode()
+    assert unpacked(json.loads(json.dumps(plain))) == run
+
+
+def pictured() -> RunRecord:
+    """Two calls at once, one after, one that fails; two of the results have a picture."""
+    call = nbagent.offline.call
+    both = nbagent.offline.calls([call("chart", year=2020), call("population", city="Oslo")])
+    record = run_of(both, call("chart", year=2**70), call("population", city="Rome"), "So.").record
+    results = [run.result for turn in record.turns for run in turn.tool_runs]
+    assert [len(it.attachments) for it in results if it] == [1, 0, 1, 0]
+    assert [it.ok for it in results if it] == [True, True, True, False]
+    return record
+
+
+def test_a_packed_record_holds_each_result_and_its_pictures_once() -> None:
+    record = pictured()
+    text = json.dumps(packed(record))
+    assert text.count(PICTURE) == text.count("a text that occurs only in the result") == 2
+    assert len(text) < 2 * 1_333_336 + 20_000
+    back = unpacked(json.loads(text))
+    assert back == record
+    assert back.model_dump() == record.model_dump()
+
+
+def test_a_result_that_the_model_was_given_otherwise_is_kept_as_it_is() -> None:
+    record = pictured()
+    messages = list(record.messages)
+    answers = [i for i, message in enumerate(messages) if message.role == "tool"]
+    for place, content in zip(answers, ((), messages[answers[1]].content * 2), strict=False):
+        messages[place] = messages[place].model_copy(update={"content": content})
+    # Not all of this is in what a model is given of it.
+    odd = ToolResult(ok=False, data="half of it")
+    content = (TextPart(text=odd.to_json().decode()),)
+    messages[answers[-1]] = messages[answers[-1]].model_copy(update={"content": content})
+    turn = record.turns[-2]
+    failed = turn.tool_runs[0].model_copy(update={"result": odd})
+    turns = list(record.turns)
+    turns[-2] = turn.model_copy(update={"tool_runs": (failed,)})
+    changed = record.model_copy(update={"messages": tuple(messages), "turns": tuple(turns)})
+    assert unpacked(json.loads(json.dumps(packed(changed)))) == changed
+    # A run that was stopped may end before its results are said.
+    short = record.model_copy(update={"messages": record.messages[:2]})
+    assert unpacked(json.loads(json.dumps(packed(short)))) == short
+
+
+def test_a_record_of_an_older_notebook_loads() -> None:
+    """Packed when results and their pictures were written out in the turns as well."""
+    old = json.loads(Path(__file__).with_name("packed_before.json").read_text(encoding="utf-8"))
+    record = unpacked(old["packed"])
+    assert record == RunRecord.model_validate(old["record"])
+    assert record.turns[0].tool_runs[0].result == ToolResult.model_validate(old["result"])
+    assert len(record.messages[2].content) == 2
+
+
+@pytest.mark.parametrize("place", [99, "99", [], {}, None], ids=repr)
+def test_a_record_that_refers_to_nothing_is_refused(place: Any) -> None:
+    plain = packed(pictured())
+    broken = copy.deepcopy(plain)
+    broken["turns"][0]["response"]["message"] = place
+    with pytest.raises(ValueError):
+        unpacked(broken)
+    if place is not None:
+        plain["turns"][0]["tool_runs"][0]["result"] = place
+        with pytest.raises(ValueError):
+            unpacked(plain)

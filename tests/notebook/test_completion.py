@@ -17,7 +17,16 @@ from servers.model_server import ModelServer
 from nbagent import offline
 from nbagent.notebook import model_lists
 from nbagent.notebook.options import COMMANDS, OPTIONS
+from nbagent.providers.offline import scripted
 from nbagent.settings import configure
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests in this process have listed models and named scripts."""
+    fresh: Any = type(vars(model_lists)["_lists"])()
+    monkeypatch.setattr(model_lists, "_lists", fresh)
+    monkeypatch.setattr(scripted, "_scripts", {})
 
 
 @pytest.fixture(params=["jedi", "no jedi"])

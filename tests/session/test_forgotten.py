@@ -10,6 +10,7 @@ import pytest
 
 import nbagent
 from nbagent.archive.store import Store
+from nbagent.contracts.chat import ImagePart, Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import RunStarted
 from nbagent.providers.offline import call, delay, error, reasoning, script
@@ -63,6 +64,33 @@ def test_forgotten_run_leaves_no_text_in_any_file() -> None:
     assert current_store().check() == []
     close_stores()
     assert kept() == set()
+
+
+def test_pictures_of_a_forgotten_run_leave_every_file() -> None:
+    pasted, given = (f"Begin{name}" + f"Forgetme{name}" * 50_000 for name in ("4pasted", "5given0"))
+
+    def draw() -> ImagePart:
+        """Draw."""
+        return ImagePart(data=given, alt="a chart")
+
+    def times_kept() -> list[int]:
+        files = [file for file in Path(os.environ["NBAGENT_HOME"]).rglob("*") if file.is_file()]
+        blob = b"".join(file.read_bytes() for file in files)
+        marks = ("Begin4pasted", "Begin5given0", "Forgetme")
+        return [blob.count(mark.encode()) for mark in marks]
+
+    agent = nbagent.Agent(model=script([call("draw"), "Seen.", "Again."]), tools=[draw])
+    words = Message(role="user", content=(ImagePart(data=pasted),))
+    run = agent.run("What is it?", messages=[words])
+    child = run.resume("And now?")
+    assert child.messages[0] == words
+    assert child.messages[3].content[1] == ImagePart(data=given, alt="a chart")
+    close_stores()
+    assert times_kept()[:2] == [1, 1]
+    nbagent.forget(run.id, children=True)
+    assert times_kept() == [0, 0, 0]
+    close_stores()
+    assert times_kept() == [0, 0, 0]
 
 
 def test_failed_run_is_forgotten_with_the_words_of_its_error() -> None:

@@ -10,15 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from nbagent.archive.interrupted import finish_turn
+from nbagent.archive.store.message_rows import message_row, tool_run_row
 from nbagent.archive.store.reading import Reader, Row, StoredTurn, leases
-from nbagent.archive.store.rows import (
-    cell_text,
-    message_row,
-    result_text,
-    run_row,
-    to_us,
-    tool_run_row,
-)
+from nbagent.archive.store.rows import cell_text, run_row, to_us
 from nbagent.archive.store.rows import turn_row as row_of_turn
 from nbagent.archive.store.writing import INSERT_MESSAGE, INSERT_TOOL_RUN, INSERT_TURN, UPDATE_RUN
 from nbagent.contracts.errors import UsageError
@@ -79,10 +73,9 @@ def _close_turn(
             message_at=at,
         ),
     )
-    texts: dict[str, str] = {}
+    answered = {run.tool_call_id: run.result for run in turn.tool_runs}
     for position, run in enumerate(turn.tool_runs):
-        texts[run.tool_call_id] = result_text(run) or ""
         started = run.tool_call_id not in stored.not_started
         c.execute(INSERT_TOOL_RUN, tool_run_row(n, idx, position, run, started))
     for offset, answer in enumerate(answers, start=1):
-        c.execute(INSERT_MESSAGE, message_row(n, at + offset, idx, answer, texts))
+        c.execute(INSERT_MESSAGE, message_row(n, at + offset, idx, answer, answered))

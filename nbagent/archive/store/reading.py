@@ -8,24 +8,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from nbagent.archive.interrupted import finish_run, finish_turn
 from nbagent.archive.lease import Lease
-from nbagent.archive.store.rows import (
-    Row,
-    cell_text,
-    from_us,
-    is_text,
-    message_of,
-    run_of,
-    tool_run_of,
-    turn_of,
-)
+from nbagent.archive.store.message_rows import message_of, tool_run_of
+from nbagent.archive.store.rows import Row, cell_text, from_us, is_text, run_of, turn_of
 from nbagent.contracts.canonical import load_json
-from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
+from nbagent.contracts.chat import ChatRequest, Message, Part, ToolSpec
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
@@ -35,10 +27,12 @@ _TURNS = (
     "WHERE t.run = ? ORDER BY t.idx"
 )
 _MESSAGES = (
-    "SELECT m.position, m.idx, m.role, coalesce(m.text, r.result, '') AS text, m.reasoning, "
-    "m.tool_call_id, m.tool_name, m.body FROM messages m LEFT JOIN tool_runs r "
-    "ON m.text IS NULL AND r.run = m.run AND r.idx = m.idx AND r.tool_call_id = m.tool_call_id "
-    "WHERE m.run = ? AND m.position < ? ORDER BY m.position"
+    "SELECT m.position, m.idx, m.role, "
+    "coalesce(iif(m.attached, r.result, m.text), r.result, '') AS text, m.reasoning, "
+    "m.tool_call_id, m.tool_name, m.body, m.attached FROM messages m LEFT JOIN tool_runs r "
+    "ON (m.text IS NULL OR m.attached) "
+    "AND r.run = m.run AND r.idx = m.idx AND r.tool_call_id = m.tool_call_id "
+    "WHERE m.run = ? ORDER BY m.position"
 )
 _ALL = 2**62
 
@@ -92,6 +86,30 @@ class RunSummary:
     duration_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class _ToolRuns:
+    """The tool runs of a run, by the index of their turn."""
+
+    of_turn: dict[int, list[ToolRun]] = field(default_factory=dict[int, list[ToolRun]])
+    untouched: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
+    """Calls that certainly did nothing."""
+
+    def add(self, idx: int, run: ToolRun, *, started: bool) -> None:
+        """Add the next one."""
+        self.of_turn.setdefault(idx, []).append(run)
+        if not started:
+            self.untouched.setdefault(idx, set()).add(run.tool_call_id)
+
+    def attachments(self, row: Row) -> tuple[Part, ...]:
+        """What a message's row refers to: the very pictures of its tool run, not a copy."""
+        if row["attached"]:
+            call_id = cell_text(row["tool_call_id"])
+            for run in self.of_turn.get(row["idx"], ()):
+                if run.tool_call_id == call_id and run.result is not None:
+                    return run.result.attachments
+        return ()
+
+
 class Reader:
     """Reads one moment of the store.
 
@@ -120,11 +138,12 @@ class Reader:
     def load(self, run_id: str) -> RunRecord:
         """The whole record of a run."""
         row = self.run_row(run_id)
-        own = self._own_messages(row["n"])
+        runs = self._tool_runs(row["n"])
+        own = self._own_messages(row["n"], runs)
         messages = [message for position, message in own.items() if position >= 0]
         turns: list[EngineTurn] = []
         interrupted = self.is_interrupted(row)
-        for stored in self.turns(row, own):
+        for stored in self._turns(row, own, runs):
             turn = stored.turn
             if interrupted and stored.is_open:
                 turn, answers = finish_turn(turn, not_started=stored.not_started)
@@ -141,6 +160,20 @@ class Reader:
             return finish_run(record, self._last_sign(row, turns))
         return record
 
+    def ended(self, row: Row) -> RunRecord:
+        """How an interrupted run ended, without its messages and tool runs.
+
+        Quick however large its texts and pictures are.
+        """
+        unread = Message(role="assistant")
+        turns: list[EngineTurn] = []
+        for found in rows(self._c, _TURNS, (row["n"],)):
+            answer = None if found["message_at"] is None else unread
+            turn = turn_of(found, row["run_id"], answer, ())
+            turns.append(finish_turn(turn)[0] if found["open"] else turn)
+        record = RunRecord(**run_of(row), turns=tuple(turns))
+        return finish_run(record, self._last_sign(row, turns))
+
     def _last_sign(self, row: Row, turns: list[EngineTurn]) -> datetime:
         """When a run that was interrupted was last known to be at work."""
         if row["ended_at"] is not None:
@@ -151,33 +184,41 @@ class Reader:
                 ends.append(lease.heartbeat)
         return max([from_us(row["started_at"]), *ends])
 
-    def _own_messages(self, n: int, end: int = _ALL) -> dict[int, Message]:
-        return {row["position"]: message_of(row) for row in rows(self._c, _MESSAGES, (n, end))}
+    def _own_messages(self, n: int, runs: _ToolRuns) -> dict[int, Message]:
+        return {
+            row["position"]: message_of(row, runs.attachments(row))
+            for row in rows(self._c, _MESSAGES, (n,))
+        }
 
-    def turns(self, row: Row, own: dict[int, Message] | None = None) -> list[StoredTurn]:
+    def _tool_runs(self, n: int, *, every: bool = True) -> _ToolRuns:
+        """The tool runs of a run; not `every`: only the few that may have attachments."""
+        found = _ToolRuns()
+        sql = (
+            "SELECT * FROM tool_runs WHERE run = ? AND (? OR details IS NOT NULL) "
+            "ORDER BY idx, position"
+        )
+        for row in rows(self._c, sql, (n, every)):
+            found.add(row["idx"], tool_run_of(row), started=bool(row["started"]))
+        return found
+
+    def turns(self, row: Row) -> list[StoredTurn]:
         """The turns of a run, an open one as it was left."""
-        n = row["n"]
-        messages = self._own_messages(n) if own is None else own
-        runs: dict[int, list[ToolRun]] = {}
-        untouched: dict[int, set[str]] = {}
-        sql = "SELECT * FROM tool_runs WHERE run = ? ORDER BY idx, position"
-        for found in rows(self._c, sql, (n,)):
-            run = tool_run_of(found)
-            runs.setdefault(found["idx"], []).append(run)
-            if not found["started"]:
-                untouched.setdefault(found["idx"], set()).add(run.tool_call_id)
+        runs = self._tool_runs(row["n"])
+        return self._turns(row, self._own_messages(row["n"], runs), runs)
+
+    def _turns(self, row: Row, messages: dict[int, Message], runs: _ToolRuns) -> list[StoredTurn]:
         return [
             StoredTurn(
                 turn_of(
                     found,
                     row["run_id"],
                     None if found["message_at"] is None else messages[found["message_at"]],
-                    tuple(runs.get(found["idx"], ())),
+                    tuple(runs.of_turn.get(found["idx"], ())),
                 ),
                 bool(found["open"]),
-                frozenset(untouched.get(found["idx"], ())),
+                frozenset(runs.untouched.get(found["idx"], ())),
             )
-            for found in rows(self._c, _TURNS, (n,))
+            for found in rows(self._c, _TURNS, (row["n"],))
         ]
 
     def _blob(self, sha: str) -> str | None:
@@ -228,10 +269,12 @@ class Reader:
         return tuple(messages)
 
     def _readable_messages(self, row: Row) -> list[Message]:
-        own = self._own_messages(row["n"])
+        interrupted = self.is_interrupted(row)
+        runs = self._tool_runs(row["n"], every=interrupted)
+        own = self._own_messages(row["n"], runs)
         messages = [message for position, message in own.items() if position >= 0]
-        if self.is_interrupted(row):
-            for stored in self.turns(row, own):
+        if interrupted:
+            for stored in self._turns(row, own, runs):
                 if stored.is_open:
                     messages.extend(finish_turn(stored.turn, not_started=stored.not_started)[1])
         return messages
@@ -360,7 +403,7 @@ class Reader:
         kept = ("phase", "stop_reason", "error_code", "total_tokens", "cost_usd", "duration_ms")
         state: dict[str, Any] = {name: row[name] for name in kept}
         if self.is_interrupted(row):
-            record = self.load(row["run_id"])
+            record = self.ended(row)
             state = {
                 "phase": record.phase,
                 "stop_reason": record.stop_reason,

@@ -144,5 +144,10 @@ CREATE TABLE messages(            -- each once, under the run that added it
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_PICTURES_ONCE = """
+ALTER TABLE messages ADD COLUMN           -- 1: its tool run's attachments come after the text,
+    attached INTEGER NOT NULL DEFAULT 0;  -- and stand in details of that row alone
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PICTURES_ONCE)
 """Script i brings a file from version i to version i + 1."""

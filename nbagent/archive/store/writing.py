@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbagent.archive.store.database import Database
-from nbagent.archive.store.rows import (
+from nbagent.archive.store.message_rows import (
     MESSAGE_COLUMNS,
-    RUN_COLUMNS,
     TOOL_RUN_COLUMNS,
+    message_row,
+    tool_run_row,
+)
+from nbagent.archive.store.rows import (
+    RUN_COLUMNS,
     TURN_COLUMNS,
     Cells,
-    message_row,
-    result_text,
     run_row,
     text_cell,
-    tool_run_row,
     turn_row,
 )
 from nbagent.contracts.canonical import dump_json
@@ -252,17 +253,14 @@ class Writer:
         at = self._place_of_response(turn, messages, base)
         if at is not None and at < 0 and turn.response is not None:
             rows.append(message_row(n, at, idx, turn.response.message, {}))
-        texts: dict[str, str] = {}
+        results = {run.tool_call_id: run.result for run in turn.tool_runs}
         runs: list[Cells] = []
         for i, run in enumerate(turn.tool_runs):
-            text = result_text(run)
-            if text is not None:
-                texts[run.tool_call_id] = text
             if opened is None or opened.kept.get(run.tool_call_id) is not run:
                 runs.append(tool_run_row(n, idx, i, run, started=run.started_at is not None))
         for i, message in enumerate(messages):
             if opened is None or i or message != opened.message:
-                rows.append(message_row(n, base + i, idx, message, texts))
+                rows.append(message_row(n, base + i, idx, message, results))
         self._put_turn(c, live, turn, at=at, is_open=False)
         if opened is not None:
             if not messages:
