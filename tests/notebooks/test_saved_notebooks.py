@@ -25,8 +25,9 @@ def shown(notebook: Any) -> str:
     return "\n".join(texts)
 
 
-def test_every_notebook_shows_what_it_was_saved_with(tmp_path: Path) -> None:
-    arguments = ["--nbval", "--nbval-sanitize-with", "tests/nbval.cfg", "notebooks"]
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebook_shows_what_it_was_saved_with(notebook: Path, tmp_path: Path) -> None:
+    arguments = ["--nbval", "--nbval-sanitize-with", "tests/nbval.cfg", str(notebook)]
     plain = ["-p", "no:cacheprovider", "-p", "no:warnings", "-q", "-o", "addopts="]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, *plain],
