@@ -6,6 +6,7 @@ Thin: what an agent does is in the session and the engine, what a run was is in 
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
@@ -354,11 +355,17 @@ class Run:
         forgotten = self._store.forget(self.id, children=children)
         for handle in tuple(_handles):
             if handle.id in forgotten:
-                handle._final = _emptied(handle._final)
+                handle._final = _emptied(handle.record)
                 handle._live = handle._ask = None
         if _last.run_id in forgotten:
             _last.run_id, _last.store = "", None
         front().forget(forgotten)
+        if self._store.keeps_forgotten:
+            warnings.warn(
+                "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
+                "until it has finished; `%agent doctor compact` clears them then",
+                stacklevel=2,
+            )
         return forgotten
 
     def __str__(self) -> str:

@@ -15,9 +15,8 @@ from nbagent import agent as handles
 from nbagent import runtime, settings
 from nbagent.agent import Run
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
-from nbagent.notebook import doctor, dry_run, kernel, listings, surface
+from nbagent.notebook import doctor, dry_run, listings, surface
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.magics import Interrupt
 from nbagent.notebook.options import (
@@ -31,10 +30,10 @@ from nbagent.notebook.options import (
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
+from nbagent.notebook.which_run import continued_run, found_run
 from nbagent.session import preview
 from nbagent.session.live import at_work
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions
 
 _LAST_RUNS = 10
@@ -87,7 +86,9 @@ class Commands:
         template = cell.removesuffix("\n")
         rendered = render(template, self._evaluate)
         child = options.continue_run is not None
-        parent_id = _parent(options.continue_run, options.session) if child else None
+        parent_id, left_out = None, ()
+        if options.continue_run is not None:
+            parent_id, left_out = continued_run(options.continue_run, options.session)
         ask = Ask(
             prompt=rendered.prompt,
             parts=rendered.parts,
@@ -97,6 +98,7 @@ class Commands:
             parent_id=parent_id,
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
+            notices=left_out,
         )
         self._finish(ask, options.into)
 
@@ -170,14 +172,14 @@ class Commands:
 
     def _show(self, rest: str) -> None:
         ref, _ = run_and_options("show", rest)
-        surface.show_again(handles.open_run(_found(ref)).record)
+        surface.show_again(handles.open_run(found_run(ref)).record)
 
     def _resume(self, rest: str) -> None:
         ref, options = run_and_options("resume", rest)
         if options.help:
             self._help("resume")
             return
-        parent_id = _found(ref)
+        parent_id = found_run(ref)
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
@@ -212,7 +214,7 @@ class Commands:
                 "%agent runs lists them"
             )
         with_children = len(named) < len(words)
-        forgotten = handles.forget(_found(named[0]), children=with_children)
+        forgotten = handles.forget(found_run(named[0]), children=with_children)
         n = len(forgotten) - 1
         more = f" and {n} run{'s' * (n != 1)} that went on from it" if n else ""
         print(
@@ -231,9 +233,9 @@ def _one_line(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    """Print with every key of the environment hidden, also one that no run has used yet."""
+    """Print with every key of the environment hidden, and what a terminal would obey shown."""
     register_environment()
-    print(redact(text))
+    print(visible(redact(text)))
 
 
 def _run_options(options: MagicOptions) -> RunOptions:
@@ -257,54 +259,6 @@ def _run_options(options: MagicOptions) -> RunOptions:
         quiet=bool(options.quiet),
         raw=bool(options.raw),
     )
-
-
-def _found(ref: str, session: str | None = None) -> str:
-    """The id of a run.
-
-    `last` is the session's last one where a session is named, else this kernel's, and in a fresh
-    kernel the notebook's: never a run of another notebook, as far as the notebook is known.
-    """
-    if ref != "last":
-        return current_store().find(ref)
-    if session is None and (last := surface.last_run_id()) is not None:
-        return last
-    notebook = kernel.notebook() if session is None else None
-    found = current_store().last_run(session, notebook)
-    if found is None:
-        where = f"session {session!r}" if session else "this notebook"
-        raise UsageError(
-            f"there is no run of {where} yet; run a cell with %%agent first, or name a run "
-            "(nbagent.runs() lists them)"
-        )
-    return found
-
-
-def _parent(ref: str | None, session: str | None) -> str:
-    """The run to go on with. Running a `--continue` cell again replaces what it added before.
-
-    So this is the run before the first one of the conversation that an earlier execution of this
-    cell added. What the present execution has added (a loop over `run_cell_magic`) stays.
-    """
-    run_id = _found(ref or "last", session)
-    here = surface.here_cell()
-    if here is None or run_id.startswith(ref or "last"):
-        return run_id  # without a cell's id, or with a run's own, just this one is meant
-    store = current_store()
-    found, next_id = run_id, run_id
-    while next_id is not None and not surface.was_shown_here(next_id):
-        run = store.load(next_id)
-        next_id = run.parent_id
-        mine = run.kind == "continue" and run.cell_id == here and _is_of_this_notebook(run)
-        if mine and next_id is not None:
-            found = next_id
-    return found
-
-
-def _is_of_this_notebook(run: RunRecord) -> bool:
-    """False when another notebook made it: a copied notebook has the same ids of cells."""
-    notebook = kernel.notebook()
-    return notebook is None or run.notebook is None or run.notebook == notebook
 
 
 def _assignments(rest: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def report() -> str:
     front()  # in a kernel this opens the ways for clicks, as the first run would
     rows = [*_versions(), *kernel.kernel_facts().items(), *_model(), *_keys(), *_store()]
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    return "\n".join(f"{name:<{width}}  {' '.join(value.splitlines())}" for name, value in rows)
 
 
 def _versions() -> list[tuple[str, str]]:

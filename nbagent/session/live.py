@@ -18,7 +18,7 @@ from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, utc_now
 from nbagent.contracts.chat import Message, ToolCall
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError, UsageError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -238,6 +238,13 @@ class LiveRun:
             if text != told and monotonic_ms() - began > _LOCKED_QUIET_S * 1000:
                 self._to_sinks(Waiting(None, text))
                 told = text
+        if isinstance(event, RunStarted):
+            # Nothing is lost yet, so the store need not leave the disk.
+            raise StoreError(
+                f"another process has been writing to the store for {_LOCKED_S:.0f} s; nothing was "
+                "started. End that process, or try again when it is done",
+                details={"reason": "locked"},
+            )
         self.store.write_anyway(event)
 
     async def _hand_out(self, event: Event) -> None:

@@ -60,6 +60,8 @@ class Ask:
     """Only to be looked at: a key may be missing. See `session.preview`."""
     dropped: tuple[str, ...] = ()
     """Options of the run before that do not go on, also where `options` says nothing."""
+    notices: tuple[str, ...] = ()
+    """What the person should know of it, beside what is found here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,8 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     params = redact_json(_params(options, settings))
     stream = settings.stream if options.stream is None else options.stream
     system = options.system if options.system is not None else settings.system
-    notices = (*_notices(chosen, store), *_told(ask.options, options, parent))
+    told = _told(ask.options, options, parent)
+    notices = (*_notices(chosen, store), *told, *map(redact, ask.notices))
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),

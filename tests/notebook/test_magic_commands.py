@@ -10,6 +10,7 @@ import pytest
 from magic_shell import TOOLS, MagicShell
 from servers.model_server import ModelServer, Reply
 
+import nbagent
 from nbagent import offline
 from nbagent.notebook.completion import IDENTIFIER
 from nbagent.notebook.magics import register
@@ -273,3 +274,22 @@ def test_extension_loads_once_and_again(shell: MagicShell) -> None:
     assert ours() == (0, 0, 0)
     shell.cell("%load_ext nbagent")
     assert ours() == (2, 1, 1)
+
+
+HOSTILE = "x\x1b]8;;http://evil\x07y\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e\nopenai:forged"
+
+
+@pytest.mark.parametrize("command", ["models openai", "tools", "doctor", "config", "runs"])
+def test_listing_of_hostile_names_holds_nothing_that_a_terminal_obeys(
+    command: str, shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ModelServer(["Fine."], models=[HOSTILE]) as server:
+        shell.agent(f"-m openai:m --base-url {server.url} --quiet --name hostile", HOSTILE)
+        nbagent.configure(model=f"openai:{HOSTILE}", base_url=server.url)
+        shell.user_ns["hostile"] = nbagent.tool(name="hostile", description=HOSTILE)(lambda: 1)
+        capsys.readouterr()
+        shell.cell(f"%agent {command}")
+    said = capsys.readouterr().out
+    assert "x" in said
+    assert not [char for char in said if char in "\x1b\x07\u202e"]
+    assert "\nopenai:forged" not in said

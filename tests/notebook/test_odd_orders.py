@@ -64,6 +64,21 @@ def test_cells_in_random_orders_replace_what_they_added(kernel: LiveKernel) -> N
         assert shown == [text for _, text in path], f"after {n}: cell {cell}"
 
 
+def test_what_later_cells_added_to_a_replaced_run_is_kept_and_named(kernel: LiveKernel) -> None:
+    ask(kernel, "n1", "first")
+    ask(kernel, "n2", "second", "--continue")
+    assert kernel.value("_run.record.notices") == ()
+    ask(kernel, "n3", "third", "--continue --into third")
+    assert ask(kernel, "n2", "anew", "--continue") == ["first", "anew"]
+    notices = kernel.value("_run.record.notices")
+    assert len(notices) == 1
+    third = kernel.value("third.id[:8]")
+    assert f"What 1 later run added ({third}) is kept" in notices[0]
+    assert notices[0].endswith(f"`%%agent --continue {third}` goes on from there.")
+    words = ask(kernel, "n4", "fourth", f"--continue {third}")
+    assert words == ["first", "second", "third", "fourth"]
+
+
 def test_the_replaced_run_stays_as_a_sibling(kernel: LiveKernel) -> None:
     ask(kernel, "s1", "first")
     ask(kernel, "s2", "second", "--continue --into old")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +193,31 @@ def test_compacting_gives_back_what_forgetting_left_empty() -> None:
     assert store.free_bytes() < 8_192
     assert nbagent.open_run(runs[0].id).record == runs[0].record
     assert store.check() == []
+
+
+@pytest.mark.parametrize("ref", ["", "  ", "\n"])
+def test_empty_name_forgets_nothing(ref: str) -> None:
+    a_run()
+    with pytest.raises(UsageError, match="name a run"):
+        nbagent.forget(ref)
+    assert len(nbagent.runs()) == 1
+
+
+def test_reader_that_keeps_deleted_texts_in_the_log_is_told_and_they_go_later() -> None:
+    run = a_run()
+    path = current_store().path
+    assert path is not None
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM messages").fetchall()
+        with pytest.warns(UserWarning, match="another program is reading the store"):
+            nbagent.forget(run)
+        assert kept()
+    current_store().heartbeat()
+    assert kept() == set()
+
+
+def test_handle_of_a_forgotten_run_still_says_how_it_ended() -> None:
+    run = a_run()
+    nbagent.forget(run)
+    assert (run.phase, run.stop_reason, run.ok) == ("WaitingUser", "answered", True)

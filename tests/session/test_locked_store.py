@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from engine.laws import check_run, codes
 
 import nbagent
-from nbagent.contracts.events import Event, TurnFinished, TurnStarted, Waiting
+from nbagent.archive.store import database
+from nbagent.contracts.events import Event, TurnStarted, Waiting
 from nbagent.providers.offline import call, script
 from nbagent.session import live
 from nbagent.session.stores import close_stores, current_store
@@ -117,22 +120,50 @@ def test_a_run_of_another_store_is_not_held_up(
     assert waiting.wait(timeout=20).text == "One."
 
 
-def test_a_file_that_stays_locked_moves_the_runs_into_memory_and_says_so(
+def test_a_file_that_stays_locked_in_a_run_moves_the_runs_into_memory_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live, "_LOCKED_S", 0.3)
-    finished: list[str] = []
+    holder = locked()
 
-    def watch(event: Event) -> None:
-        if isinstance(event, TurnFinished):
-            finished.append(event.turn.id)
+    def lock() -> str:
+        """Lock the store."""
+        holder.__enter__()
+        return "locked"
 
+    model = script([call("lock"), "One."])
+    run = nbagent.Agent(model=model, tools=[lock]).run("Go.")
+    assert run.ok
+    assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
+    assert "database is locked" in run.record.notices[0]
+    assert current_store().path is None
+    assert nbagent.open_run(run.id).record == run.record
+    holder.__exit__(None, None, None)
+
+
+def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "_LOCKED_S", 0.3)
+    agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
     current_store()
-    with locked():
-        run = nbagent.Agent(model=script(["One."]), tools=[]).run("Go.", on_event=watch)
-        assert run.ok
-        assert finished == ["C01"]
-        assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
-        assert "database is locked" in run.record.notices[0]
-        assert current_store().path is None
-        assert nbagent.open_run(run.id).record == run.record
+    with locked(), pytest.raises(nbagent.StoreError, match="nothing was started"):
+        agent.run("Go.")
+    assert current_store().path is not None
+    assert agent.run("Go.").text == "One."
+    assert len(nbagent.runs()) == 1
+
+
+def test_a_store_that_cannot_be_opened_because_it_stays_locked_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_S", 0.3)
+    home = Path(os.environ["NBAGENT_HOME"])
+    home.mkdir(parents=True)
+    with closing(sqlite3.connect(home / "runs.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(nbagent.StoreError, match="locked by another process"):
+            nbagent.Agent(model=script(["One."]), tools=[]).run("Go.")
+        other.execute("ROLLBACK")
+    assert nbagent.Agent(model=script(["Two."]), tools=[]).run("Go.").text == "Two."
+    assert current_store().path is not None

@@ -39,6 +39,8 @@ class Store:
         self._now = now
         self._lease = Lease.of_this_process(now())
         self._writer = Writer(database, self._lease.id)
+        self.keeps_forgotten = False
+        """Texts of deleted runs are still in the write-ahead log, because others are reading it."""
         self._db.transact(self._take_lease)
 
     @classmethod
@@ -61,12 +63,12 @@ class Store:
     def open_or_memory(cls, home: Path, *, now: Callable[[], datetime] = utc_now) -> Store:
         """Open the store, or go on in memory with what can still be read, and a loud warning.
 
-        A file of a newer nbagent stays an error.
+        A file of a newer nbagent stays an error, and one that another process is writing.
         """
         try:
             return cls.open(home, now=now)
         except StoreError as error:
-            if error.details.get("reason") == "newer":
+            if error.details.get("reason") in ("newer", "locked"):
                 raise
             said = error.message
         if not said.startswith("RUNS ARE"):
@@ -130,6 +132,8 @@ class Store:
         try:
             with when_locked("tell"):
                 self._db.transact(self._put_lease)
+            if self.keeps_forgotten:
+                self.keeps_forgotten = not self._db.fold(0)
         except Locked:
             return False
         return True
@@ -237,7 +241,7 @@ class Store:
             return forgetting.delete(c, run_id, self._alive(c), children=children)
 
         forgotten = self._db.transact(work)
-        self._db.fold()
+        self.keeps_forgotten = not self._db.fold()
         return forgotten
 
     def free_bytes(self) -> int:
@@ -247,6 +251,7 @@ class Store:
     def compact(self) -> None:
         """Write the file anew without what deleting left empty; StoreError when it is in use."""
         self._db.compact()
+        self.keeps_forgotten = not self._db.fold()
 
     # Runs whose kernel is gone
 

@@ -221,10 +221,11 @@ class Database:
         with self._lock:
             self._connection.close()
 
-    def fold(self) -> bool:
+    def fold(self, wait_s: float = _FOLD_S) -> bool:
         """Fold the write-ahead log into the file and empty it; False while others read it."""
         with self._lock:
-            until = time.monotonic() + _FOLD_S
+            self._be_patient(False)  # with the busy timeout SQLite itself would wait for a reader
+            until = time.monotonic() + wait_s
             while True:
                 busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 if not busy or time.monotonic() > until:
@@ -428,6 +429,12 @@ def _refusal(path: Path, error: Exception) -> StoreError:
             f"{path} is damaged ({text}). Nothing was changed in it. Move it away to begin a new "
             "one, or recover what it holds with `sqlite3 runs.sqlite .recover`.",
             details={"reason": "corrupt", "path": str(path)},
+        )
+    if _is_busy(error):
+        return StoreError(
+            f"{path} has been locked by another process for {_BUSY_S:.0f} s; nothing was started. "
+            f"End that process, try again when it is done, or {_ELSEWHERE}.",
+            details={"reason": "locked", "path": str(path)},
         )
     return StoreError(
         f"{path} cannot be used ({text}). Make the folder writable, or {_ELSEWHERE}.",

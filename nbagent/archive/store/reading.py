@@ -341,7 +341,11 @@ class Reader:
     def find(self, ref: str, session: str | None = None) -> str:
         """The id of the run that is meant by `last`, a name, or the unique start of an id."""
         ref = ref.strip()
-        if ref == "last" or not ref:
+        if not ref:
+            raise UsageError(
+                "name a run: last, its name, or the start of its id (`nbagent.runs()` lists them)"
+            )
+        if ref == "last":
             found = self.last_run(session)
             if found is None:
                 raise UsageError("there is no run yet; run a cell with `%%agent` first")
