@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -26,7 +26,7 @@ from nbagent.session.live import LiveRun, at_work, start_run
 from nbagent.session.prepare import Ask
 from nbagent.session.preview import DryRun, dry_run
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Tools
+from nbagent.settings import RunOptions, Tools, without_secrets
 
 OnEvent = Callable[[Event], object]
 _OPTIONS = frozenset(f.name for f in fields(RunOptions))
@@ -56,14 +56,14 @@ class Agent:
     ) -> None:
         named, self.tools = _told_apart(tools)
         base = RunOptions(model=_model_id(model), system=system, tools=named)
-        self.options = _options(base, options)
+        self.options = without_secrets(_options(base, options))
 
     def __repr__(self) -> str:
         if self.tools is not None:
             n = f"{len(self.tools)} tool{'s' * (len(self.tools) != 1)}"
         else:
             n = f"tools: {self.options.tools or 'the notebook’s'}"
-        return f"<Agent {self.options.model or 'default model'}, {n}>"
+        return redact(f"<Agent {self.options.model or 'default model'}, {n}>")
 
     def run(
         self,
@@ -79,7 +79,7 @@ class Agent:
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        return self.start(prompt, messages=messages, on_event=on_event, **options).wait()
+        return Run.ended(self._ask(prompt, messages, options), on_event=on_event)
 
     async def arun(
         self,
@@ -111,13 +111,12 @@ class Agent:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
         run = Run.started(self._ask(prompt, messages, options), channel=channel)
-        ending = run.await_end()
-        async with aclosing(runtime.follow(channel, ending)) as events:
-            try:
+        try:
+            async with aclosing(runtime.follow(channel, run.await_end())) as events:
                 async for event in events:
                     yield event
-            finally:
-                run.stop()
+        finally:
+            run.stop()
 
     def dry_run(self, prompt: str, *, messages: Sequence[Message] = (), **options: Any) -> DryRun:
         """What `run` would send first: messages, tools, the body. Sends and keeps nothing.
@@ -178,17 +177,27 @@ class Run:
         channel: runtime.EventChannel | None = None,
         store: Store | None = None,
         here: Front | None = None,
+        guard: runtime.Guard | None = None,
     ) -> Run:
-        """Start a run and put its handle into `_run`."""
+        """Start a run and put its handle into `_run`; `guard`: of a caller who goes on to wait."""
         here = here or front()
-        runtime.check_interrupted(here.execution_id())
-        live = start_run(ask, on_event=on_event, channel=channel, store=store, here=here)
-        run = cls(live.record, live.store, live=live, ask=live.ask)
-        if not runtime.inside_a_tool():
-            # What a tool starts by itself is not what the person goes on with.
-            _last.run_id, _last.store = run.id, live.store
-            here.set_last(run)
-        return run
+        with nullcontext(guard) if guard else runtime.Guard() as guard:
+            runtime.check_interrupted(here.execution_id())
+            live = start_run(
+                ask, on_event=on_event, channel=channel, store=store, here=here, guard=guard
+            )
+            run = cls(live.record, live.store, live=live, ask=live.ask)
+            if not runtime.inside_a_tool():
+                # What a tool starts by itself is not what the person goes on with.
+                _last.run_id, _last.store = run.id, live.store
+                here.set_last(run)
+            return run
+
+    @classmethod
+    def ended(cls, ask: Ask, *, on_event: OnEvent | None = None, store: Store | None = None) -> Run:
+        """Start a run and wait for its end: from its start on, an interrupt is a stop."""
+        with runtime.Guard() as guard:
+            return cls.started(ask, on_event=on_event, store=store, guard=guard).wait()
 
     @property
     def record(self) -> RunRecord:
@@ -294,12 +303,16 @@ class Run:
         return self
 
     async def await_end(self) -> Run:
-        """`wait()` for `await`."""
-        if self._live is not None and self._live.task is not None:
-            here = front()
-            await runtime.await_here(
-                self._live.task, pump=here.pump(), execution=here.execution_id()
-            )
+        """`wait()` for `await`. Leaving it before the end stops the run."""
+        try:
+            if self._live is not None and self._live.task is not None:
+                here = front()
+                await runtime.await_here(
+                    self._live.task, pump=here.pump(), execution=here.execution_id()
+                )
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def raise_for_error(self) -> Run:
@@ -338,7 +351,7 @@ class Run:
             raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
-        return Run.started(ask, store=self._store).wait()
+        return Run.ended(ask, store=self._store)
 
     def _child(self, kind: Any, prompt: str | None, options: dict[str, Any]) -> Ask:
         tools = options.pop("tools", None)
@@ -358,7 +371,7 @@ class Run:
                 handle._final = _emptied(handle.record)
                 handle._live = handle._ask = None
         if _last.run_id in forgotten:
-            _last.run_id, _last.store = "", None
+            _last.run_id, _last.store = "", current_store()
         front().forget(forgotten)
         if self._store.keeps_forgotten:
             warnings.warn(
@@ -400,6 +413,8 @@ def open_run(ref: str) -> Run:
     ref = redact(ref)  # it is quoted when there is no such run
     store = current_store()
     mine = ref == "last" and _last.store is store
+    if mine and not _last.run_id:
+        raise UsageError("the last run was forgotten; name the run that you mean (nbagent.runs())")
     run_id = _last.run_id if mine else store.find(ref)
     for live in at_work():
         if live.record.id == run_id:
@@ -432,7 +447,8 @@ def _told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
     if isinstance(tools, str):
         return tools, None
     given = _listed("tools", tools, "[look, count]")
-    names = tuple(tool for tool in given if isinstance(tool, str))
+    # By its type: a callable's `__class__` may be a property that raises.
+    names = tuple(tool for tool in given if issubclass(type(tool), str))
     return (names, None) if names and len(names) == len(given) else (None, given)
 
 

@@ -19,14 +19,25 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import redact, register_environment
+from nbagent.contracts.secrets import redact, redact_json, register_environment
 
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class _Shown:
+    """Shows itself without the keys that are known."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        given = cast("Any", self)
+        texts = (f"{f.name}={redact_json(getattr(self, f.name))!r}" for f in fields(given))
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunOptions(_Shown):
     """What a person asks for one run. None means: as the settings say.
 
     The magic, the panel and Python all end in these and in the same call.
@@ -60,8 +71,8 @@ class RunOptions:
     """Print events as plain lines where there is no front end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Settings(_Shown):
     """The values that hold when a call says nothing."""
 
     model: str | None = None
@@ -89,8 +100,8 @@ class Settings:
     """`static`: the output becomes a saved picture. `live`: the widget stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+@dataclass(frozen=True, slots=True, repr=False)
+class Origin(_Shown):
     """One effective value and where it came from."""
 
     name: str
@@ -111,6 +122,7 @@ _configured = _Configured()
 
 _ENVIRONMENT = {"model": "LLM_MODEL", "base_url": "LLM_BASE_URL"}
 _KEY_LIKE = re.compile(r"(?:^|_|api)(?:key|secret|password)s?$", re.IGNORECASE)
+_HOST = re.compile(r"[\w.-]*\w[\w.-]*|[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?")
 _API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
 """The one query that a base URL may have: Azure's, which can hold no key."""
 _NOT_IN_PROJECT = ("base_url",)
@@ -266,8 +278,15 @@ def _text(value: Any) -> str:
 
 def _base_url(value: Any) -> str:
     text = _text(value)
-    parts = urlsplit(text)
-    if "@" in parts.netloc:
+    # Without a scheme a host is meant (`localhost:8000/v1`); the provider puts one before it.
+    bare = "://" not in text
+    try:
+        parts = urlsplit(f"//{text}" if bare else text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), "", None
+    # A name and a password may stand in what is no address, too; it would be shown below.
+    if "@" in parts.netloc or (not host and "@" in text):
         raise UsageError(
             "base_url holds a name or a password, which would be kept and shown; "
             "give the key in LLM_API_KEY instead"
@@ -277,6 +296,10 @@ def _base_url(value: Any) -> str:
             "base_url has a part after '?' or '#', which would be kept and shown; remove it, keys "
             "belong in the environment: LLM_API_KEY"
         )
+    known = parts.scheme in (("",) if bare else ("http", "https")) and _HOST.fullmatch(host)
+    named = not bare or port is not None or "." in host or host == "localhost"
+    if not known or not named or not text.isprintable() or " " in text:
+        raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
     return text
 
 
@@ -372,6 +395,13 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "stream": _switch,
     "after_run": _after_run,
 }
+
+
+def without_secrets(options: RunOptions) -> RunOptions:
+    """The options with every key that is known hidden, but in the address that is asked."""
+    register_environment()
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "base_url"}
+    return replace(options, **redact_json(given))
 
 
 def checked_options(options: RunOptions) -> RunOptions:

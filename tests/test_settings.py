@@ -191,3 +191,38 @@ def test_a_base_url_may_say_which_version_of_azure_it_means() -> None:
     for query in ("2024-10-21", "2025-04-01-preview", "preview"):
         url = f"https://h/openai/v1?api-version={query}"
         assert checked_value("base_url", url) == url
+
+
+NO_ADDRESSES = [
+    *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
+    *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:99999/v1"),
+    *("http://[::1/v1", "http://a b/v1", "http://h/v1\n", "java\nscript://h", "none", "http"),
+]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -> None:
+    for place, ask in (
+        ("base_url", lambda: nbagent.configure(base_url=url)),
+        ("base_url", lambda: checked_options(RunOptions(base_url=url))),
+        ("LLM_BASE_URL", lambda: effective({"LLM_BASE_URL": url})),
+    ):
+        if place == "LLM_BASE_URL" and url != url.strip():
+            continue  # The environment's texts are stripped.
+        with pytest.raises(
+            UsageError, match=f": {place}: base_url=.* expected an address: http://"
+        ):
+            ask()
+    assert effective().base_url is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:1/v1", "https://h/v1", "http://[::1]:8000/v1", "HTTPS://Example.com"),
+        *("localhost:8000/v1", "localhost", "api.example.com/v1", "127.0.0.1:8000"),
+        *("http://my_host:80/v1", "https://bücher.example/v1", "https://h/a@b/v1"),
+    ],
+)
+def test_a_base_url_is_an_address_with_or_without_its_scheme(url: str) -> None:
+    assert checked_value("base_url", url) == url

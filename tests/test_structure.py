@@ -48,7 +48,7 @@ INSIDE = {
         {"turn"},
         {"loop"},
     ],
-    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
+    "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [{"front", "composer", "clients", "stores"}, {"prepare"}, {"live"}, {"preview"}],
 }
 # A package and the one place (a module or a room) that imports it.

@@ -83,7 +83,11 @@ class _Starts:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
         for form in forms:
             self._forms[form[:_SHORTEST]].append(form)
-        self._pattern = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
+        any_of = "|".join(map(re.escape, self._forms)) or r"(?!)"
+        self._pattern = re.compile(any_of)
+        self._places = re.compile(f"(?=({any_of}))")
+        """Each place that one begins at, also within another."""
+        self._short = frozenset(form[:n] for form in forms for n in range(1, _SHORTEST))
 
     def hidden(self, text: str, mask: str) -> str:
         pieces: list[str] = []
@@ -95,6 +99,15 @@ class _Starts:
                 pieces += [text[after:start], mask]
                 after = end
         return "".join([*pieces, text[after:]])
+
+    def at_end(self, text: str) -> int:
+        """How many characters at the end of a text may be the start of a form."""
+        for match in self._places.finditer(text):
+            tail = text[match.start() :]
+            if any(form.startswith(tail) for form in self._forms[match[1]]):
+                return len(tail)
+        sizes = range(min(len(text), _SHORTEST - 1), 0, -1)
+        return next((size for size in sizes if text[-size:] in self._short), 0)
 
 
 def _shared(text: str, start: int, form: str) -> int:
@@ -109,12 +122,18 @@ _filter = _Filter()
 
 
 def register(text: str) -> None:
-    """Make `redact` hide this text in its literal, URL, base64 and JSON forms."""
+    """Make `redact` hide this text: literal, as URL, JSON, hexadecimal, base64 and base32."""
     text = text.strip()
     if len(text) < _SHORTEST or text in _filter.forms:
         return
     forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1]}
     raw = text.encode("utf-8", "surrogatepass")
+    forms |= {raw.hex(), raw.hex().upper(), *_escaped(text)}
+    for shift in range(5):
+        # As below: five alignments of a longer text, and only what no neighbour blurs.
+        coded = base64.b32encode(b"\0" * shift + raw).decode()
+        middle = coded[-(shift * -8 // 5) : (shift + len(raw)) * 8 // 5]
+        forms |= {middle, middle.lower()}
     for shift in range(3):
         # Base64 of a longer text that holds the key: three alignments, the blurred ends cut off.
         coded = base64.b64encode(b"\0" * shift + raw).decode()
@@ -123,6 +142,17 @@ def register(text: str) -> None:
         if len(middle) >= _SHORTEST:
             forms |= {middle, middle.replace("+", "-").replace("/", "_")}
     _filter.add(forms)
+
+
+def _escaped(text: str) -> set[str]:
+    """Every character as the escape of JSON and Python; beyond the first plane they differ."""
+    units = text.encode("utf-16-be", "surrogatepass").hex()
+    json_form = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+    python_form = "".join(
+        f"\\u{ord(c):04x}" if c < "\U00010000" else f"\\U{ord(c):08x}" for c in text
+    )
+    lower = {json_form, python_form}
+    return lower | {re.sub(r"(?<=\\[uU])[0-9a-f]+", lambda m: m[0].upper(), one) for one in lower}
 
 
 def register_environment(environ: Mapping[str, str] | None = None) -> None:
@@ -190,12 +220,7 @@ class StreamFilter:
         if pattern is None and not self._held:
             return piece
         text = redact(self._held + piece)
-        keep = 0
-        for size in range(min(len(text), _filter.longest - 1), 0, -1):
-            tail = text[-size:]
-            if any(form.startswith(tail) for form in _filter.forms):
-                keep = size
-                break
+        keep = _filter.starts.at_end(text[-_filter.longest :])
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

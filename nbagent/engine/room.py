@@ -298,7 +298,12 @@ class Room:
                 'Nothing is lost: run.resume(trim="tool-results") sends old tool results '
                 "shortened, run.resume(model=…) asks a model with more room."
             )
-        why = "There is no old tool result left to shorten. " if self.plan.trim else ""
+        why = ""
+        if self.plan.trim:
+            why = (
+                "There is no old tool result left to shorten, and those of the last turn are sent "
+                "whole. "
+            )
         return (
             f"{why}Nothing is lost: run.resume(model=…) asks a model with more room, "
             "run.fork(TURN, …) asks an earlier turn anew."

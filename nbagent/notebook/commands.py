@@ -44,6 +44,7 @@ class Commands:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        self._run: Run | None = None
 
     def execute(self, line: str, cell: str | None) -> None:
         """Do what a cell (`%%agent`) or a line (`%agent`) says.
@@ -69,7 +70,7 @@ class Commands:
             raise
         except KeyboardInterrupt as interrupt:
             said = _one_line(str(interrupt))
-            raise Interrupt(said or "interrupted; no run was started") from None
+            raise Interrupt(said or self._interrupted()) from None
         except Exception as error:
             text = _one_line(f"{type(error).__name__}: {error}")
             raise NbagentError(
@@ -107,16 +108,20 @@ class Commands:
             # Also the name given by --into keeps what it holds.
             display(dry_run.bundle(preview.dry_run(ask)), raw=True)
             return
-        run = Run.started(ask)
-        if into is not None:
-            self._shell.user_ns[into] = run
-        try:
+        with runtime.Guard() as guard:
+            self._run = run = Run.started(ask, guard=guard)
+            if into is not None:
+                self._shell.user_ns[into] = run
             run.wait()
-        except KeyboardInterrupt:
-            raise Interrupt(
-                f"interrupted twice; run {run.id[:8]} ends by itself, %agent stop waits for that"
-            ) from None
         run.raise_for_error()
+
+    def _interrupted(self) -> str:
+        run = self._run
+        if run is None:
+            return "interrupted; no run was started"
+        if run.phase != "Running":
+            return f"interrupted; run {run.id[:8]} had ended"
+        return f"interrupted twice; run {run.id[:8]} ends by itself, %agent stop waits for that"
 
     def _given_tools(self, run_id: str | None, options: MagicOptions) -> tuple[object, ...] | None:
         """The functions that `agent.run(tools=[…])` was given: no name in the options says which.

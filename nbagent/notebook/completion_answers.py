@@ -61,13 +61,8 @@ def _completed(typing: Typing, namespace: Any) -> dict[str, Any]:
 
 
 def _completion(known: Known, typing: Typing) -> SimpleCompletion:
-    quote = typing.quote
-    if known.kind == "option" or known.text.endswith("="):
-        text = known.text
-    elif quote and quote not in known.text:
-        text = f"{quote}{known.text}{quote}"
-    else:
-        text = quoted(known.text)
+    as_it_is = known.kind in ("option", "setting")
+    text = known.text if as_it_is else quoted(known.text, typing.quote)
     return SimpleCompletion(text, type=known.kind)
 
 

@@ -8,6 +8,7 @@ that raises, settings that do not fit.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,12 +18,15 @@ from importlib import import_module
 from typing import Any
 
 from nbagent.notebook.completion_place import Typing
+from nbagent.notebook.line_words import is_typable
 from nbagent.notebook.model_lists import known_models
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS
 from nbagent.settings import Settings, effective, store_home
 
 _RECENT = 100
 _IDS = 15
+_ID_DIGITS = 8
+_NUMBERED = re.compile(r"offline:script-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class Known:
 
 def known_for(typing: Typing, namespace: Mapping[str, Any]) -> list[Known]:
     """What fits, best first: what begins as typed, else what has the typed letters in it."""
-    found = list(dict.fromkeys(_all(typing, namespace)))
+    fits = (one for one in _all(typing, namespace) if one.kind == "option" or is_typable(one.text))
+    found = list(dict.fromkeys(fits))
     typed = typing.text.lower()
     if typing.what == "options":
         typed = typing.fragment.lower()
@@ -127,7 +132,18 @@ def _setting_values(name: str, namespace: Mapping[str, Any]) -> Iterator[Known]:
 
 
 def models() -> Iterator[Known]:
-    """Ids that are known without asking, then the prefixes of all providers."""
+    """Ids that are known without asking, then the prefixes of all providers.
+
+    Without the scripts that nobody gave a name to: a test makes hundreds.
+    """
+    offline = sys.modules.get("nbagent.providers.offline.scripted")
+    named = set(offline.named_scripts()) if offline is not None else set[str]()
+    for known in _models():
+        if not _NUMBERED.fullmatch(known.text) or known.text.partition(":")[2] in named:
+            yield known
+
+
+def _models() -> Iterator[Known]:
     with suppress(Exception):
         if (model := effective().model) is not None:
             yield Known(model, "model")
@@ -148,7 +164,7 @@ def _listed() -> Iterator[str]:
     """What servers listed before, and the scripts of this kernel."""
     offline = sys.modules.get("nbagent.providers.offline.scripted")
     if offline is not None:
-        yield from (f"offline:{name}" for name in offline.script_names())
+        yield from (f"offline:{name}" for name in offline.named_scripts())
     yield from known_models()
 
 
@@ -184,7 +200,7 @@ def _tool_names(namespace: Mapping[str, Any]) -> Iterator[str]:
             yield from import_module("nbagent.tools.functions").namespace_tools(namespace)
     for name, value in list(namespace.items()):
         # What IPython puts there (its own `open`) is not meant.
-        if isinstance(value, types.FunctionType) and not name.startswith("_"):
+        if type(value) is types.FunctionType and not name.startswith("_"):
             home = str(value.__globals__.get("__name__", ""))
             if not home.startswith("IPython"):
                 yield name
@@ -210,8 +226,12 @@ def _runs() -> Iterator[Known]:
     if not recent:
         return
     yield Known("last", "run")
-    yield from (Known(run.name, "run") for run in recent if run.name)
-    yield from (Known(run.run_id[:8], "run") for run in recent[:_IDS])
+    for run in recent:
+        if run.name:
+            # `last` is the last run, whatever the name of another one is.
+            by_name = is_typable(run.name) and run.name.strip() != "last"
+            yield Known(run.name if by_name else run.run_id[:_ID_DIGITS], "run")
+    yield from (Known(run.run_id[:_ID_DIGITS], "run") for run in recent[:_IDS])
 
 
 def _sessions() -> Iterator[Known]:

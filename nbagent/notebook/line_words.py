@@ -5,11 +5,16 @@ Also of a line that is not finished yet, for completion. Knows nothing of option
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 QUOTES = "'\""
 CURLY = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb"
 """Quotes that word processors and chats put in the place of the straight ones."""
+_JOINERS = "\u200c\u200d"
+"""Invisible, and yet a part of words in Persian and Hindi, and of many emoji."""
+_UNTYPABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Controls, what ends a line, what turns the reading direction or is not seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,32 @@ def _word_at(line: str, start: int) -> Word:
     return Word("".join(text), start, place, open_quote=quote, hidden=hidden)
 
 
-def quoted(text: str) -> str:
-    """The text as one word of a line: as it is, or in quotes where it needs them."""
+def is_typable(text: str) -> bool:
+    """Whether it can stand on a line as one value, and reads there as what it is."""
+    if not text.strip() or unicodedata.category(text[0]) == "Pd":
+        return False  # Behind a dash of any kind an option is looked for, also in quotes.
+    return all(c in _JOINERS or unicodedata.category(c) not in _UNTYPABLE for c in text)
+
+
+def quoted(text: str, quote: str = "") -> str:
+    """The text as one word of a line: as it is, or in quotes where it needs them.
+
+    Args:
+        quote: the one that it is to begin with, if it can.
+    """
+    if quote == "'" and quote not in text:
+        return f"'{text}'"
+    if quote == '"':
+        return _in_double(text)
     plain = text and not any(c.isspace() or c in QUOTES or c in CURLY or c == "\\" for c in text)
-    if plain:
+    # IPython reads a line that ends in a question mark as one for its help.
+    if plain and not text.endswith("?"):
         return text
     if "'" not in text:
         return f"'{text}'"
+    return _in_double(text)
+
+
+def _in_double(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

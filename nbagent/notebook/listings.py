@@ -107,7 +107,8 @@ async def _listed(provider: Provider, config: ProviderConfig) -> Sequence[ModelI
 def _model_line(provider: str, model: ModelInfo) -> str:
     facts = [f"{model.context_length:,} tokens"] if model.context_length else []
     facts += list(model.capabilities)
-    return f"{provider}:{one_line(visible(model.id), 200)}" + (f"  ({', '.join(facts)})" if facts else "")
+    name = one_line(visible(model.id), 200)
+    return f"{provider}:{name}" + (f"  ({', '.join(facts)})" if facts else "")
 
 
 def runs_text(limit: int) -> str:

@@ -101,7 +101,7 @@ def run_and_options(name: str, rest: str) -> tuple[str, MagicOptions]:
     options = _options(words[at:], command) if at < len(words) else MagicOptions()
     named = words[:at]
     ref = named[0].text if len(named) == 1 else " ".join(word.text for word in named)
-    return ref.strip() or "last", options
+    return ref if ref.strip() else "last", options
 
 
 def split_words(line: str) -> list[str]:

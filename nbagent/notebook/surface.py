@@ -42,6 +42,8 @@ class _Shown:
     execution: str | None = None
     runs: set[str] = field(default_factory=set[str])
     last_run: str | None = None
+    forgot_last: bool = False
+    """The last run was deleted: `last` is no other run until there is a new one."""
     replaced: deque[tuple[str, RunView]] = field(default_factory=deque[tuple[str, RunView]])
     """Replaced by a saved picture; a page that is loaded anew may still show the last ones."""
     staying: dict[str, RunView] = field(default_factory=dict[str, RunView])
@@ -68,13 +70,13 @@ class _Shown:
             view.close()
         self.runs.discard(run_id)
         if self.last_run == run_id:
-            self.last_run = None
+            self.last_run, self.forgot_last = None, True
 
     def has(self, run_id: str) -> bool:
         return kernel.execution_id() == self.execution and run_id in self.runs
 
     def forget(self) -> None:
-        self.execution, self.last_run = None, None
+        self.execution, self.last_run, self.forgot_last = None, None, False
         self.runs.clear()
 
 
@@ -109,6 +111,11 @@ def make_pump() -> Pump | None:
 def here_cell() -> str | None:
     """The id of the cell that is running, where the front end tells."""
     return kernel.cell_id()
+
+
+def forgot_last() -> bool:
+    """Whether this kernel's last run was deleted, and none was made since."""
+    return _shown.forgot_last
 
 
 def last_run_id() -> str | None:
@@ -299,7 +306,7 @@ def _forget(run_ids: tuple[str, ...]) -> None:
 
 
 def _set_last(run: Any) -> None:
-    _shown.last_run = run.id
+    _shown.last_run, _shown.forgot_last = run.id, False
     shell = get_ipython()
     if shell is not None:
         shell.user_ns["_run"] = run

@@ -141,7 +141,7 @@ def error_words(error: ErrorInfo | None) -> str:
 
 def error_help(error: ErrorInfo | None) -> str:
     """What a person can do about a model's failure; empty where the message says it itself."""
-    if error is None or (error.code == "LLM_CONTEXT_OVERFLOW" and "%agent" in error.message):
+    if error is None or "Nothing is lost: " in error.message:
         return ""
     return _HELP.get(error.code, "")
 
@@ -244,13 +244,18 @@ def tool_view(run: ToolRun, path: str) -> ToolView:
         "word": word,
         "where": _where(run) if result else "",
         "arguments": block(arguments, ARGUMENTS_CHARS, has_all=f"{path}.args"),
-        "result": block(data, RESULT_CHARS, has_all=f"{path}.result"),
+        "result": block(data, RESULT_CHARS, has_all=_holder(run, path)),
         "error": "" if error in detail else error,
         "detail": block(detail, RESULT_CHARS, has_all=f"{path}.error_detail"),
         "notes": [*_tool_notes(run), *unseen],
         "images": images,
         "progress": "",
     }
+
+
+def _holder(run: ToolRun, path: str) -> str:
+    """Where the whole result is, as far as it was kept."""
+    return f"{path}.result (itself cut, as the model saw it)" if run.truncated else f"{path}.result"
 
 
 def _data_text(result: ToolResult) -> str:

@@ -21,6 +21,11 @@ def found_run(ref: str, session: str | None = None) -> str:
         return current_store().find(ref)
     if session is None and (last := surface.last_run_id()) is not None:
         return _still_there(last)
+    if session is None and surface.forgot_last():
+        raise UsageError(
+            "the last run was forgotten; name the run that you mean (%agent runs lists them), or "
+            "begin anew with %%agent"
+        )
     notebook = kernel.notebook() if session is None else None
     found = current_store().last_run(session, notebook)
     if found is None:

@@ -6,6 +6,7 @@ and the errors that their clients handle.
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
-from nbagent.contracts.secrets import redact, redact_cut
+from nbagent.contracts.secrets import MASK, redact, redact_cut
 from nbagent.providers.overflow import OVERFLOW_CODES, OVERFLOW_TEXT, overflow_sizes
 from nbagent.providers.retry import LONGEST_WAIT_S, retry_after_s
 
@@ -56,6 +57,10 @@ _STATUS_OF_TYPE = {
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
+_LOGIN = re.compile(r"\b(basic[\s:=]+)([\w+/-]{4,}={0,2})", re.I | re.A)
+_PROXY_LOGIN = re.compile(
+    r"(proxy[-_]authorization['\"]?\s*[:=,]\s*b?['\"]?)(?:[a-z]+\s+)?[^\s'\",;<>{}]+", re.I
+)
 _READ_FOR_START = 4_096
 """Bytes; far less of them is shown, but a key in them is only known as a whole."""
 
@@ -73,6 +78,17 @@ def response_error(
     if not fault.get("message"):
         fault["message"] = _first_line(text)
     return _classified(status, fault, headers, url)
+
+
+def without_key(error: ModelError) -> ModelError:
+    """The refusal of a request that carried no key, in words that say so."""
+    said = error.message.replace(_HEADLINE["LLM_AUTH_FAILED"], "the provider wants a key")
+    error.message = said.replace(
+        _ADVICE["LLM_AUTH_FAILED"],
+        "None was sent: set LLM_API_KEY, or the provider's own variable, before the kernel starts.",
+    )
+    error.args = (error.message,)
+    return error
 
 
 def stream_error(body: Any) -> ModelError:
@@ -117,14 +133,33 @@ def said_in(error: ModelError) -> str:
 
 def start_of(data: bytes | bytearray) -> str:
     """The first characters of an answer that cannot be read, to show them."""
-    return redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace"))[:80]
+    return without_logins(redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace")))[:80]
+
+
+def without_logins(text: str) -> str:
+    """The text without what a proxy or a gateway may have echoed of a login.
+
+    The filter knows no password that is shorter than its shortest secret.
+    """
+    text = _PROXY_LOGIN.sub(rf"\1{MASK}", text)
+    return _LOGIN.sub(lambda found: found[1] + (MASK if _is_login(found[2]) else found[2]), text)
+
+
+def _is_login(text: str) -> bool:
+    """Whether it is the base64 of `user:password`, or the start of one: "basic auth" is none."""
+    coded = text.rstrip("=").replace("-", "+").replace("_", "/")
+    coded = coded[:-1] if len(coded) % 4 == 1 else coded
+    try:
+        return b":" in base64.b64decode(coded + "=" * (-len(coded) % 4))
+    except ValueError:
+        return False
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, for its support."""
     for name in _REQUEST_ID_HEADERS:
         if value := headers.get(name):
-            return redact(value)[:200]
+            return without_logins(redact(value))[:200]
     return None
 
 
@@ -139,7 +174,7 @@ def _classified(
     if wait_s is None:
         wait_s = _delay_in(fault)
     kept = {
-        key: redact(_text(fault[key]))[:200]
+        key: without_logins(redact(_text(fault[key])))[:200]
         for key in ("type", "code", "param", "status")
         if fault.get(key) is not None
     }
@@ -279,6 +314,6 @@ def _first_line(text: str) -> str:
 
 def _shown(text: str) -> str:
     """One line of a server's text, without keys and without characters that act."""
-    line = " ".join(redact_cut(text).split())
+    line = without_logins(" ".join(redact_cut(text).split()))
     line = "".join(char if char.isprintable() else "\ufffd" for char in line[: 2 * _LONGEST_TEXT])
     return line if len(line) <= _LONGEST_TEXT else line[:_LONGEST_TEXT] + " …"

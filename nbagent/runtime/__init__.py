@@ -3,11 +3,12 @@
 Owns where a run's work happens and how a stop reaches it. Knows nothing of models, tools or
 notebooks: only the standard library and contracts.
 
-Inside, imports go: loop → watch → jobs → courier → task → waiting; channel stands alone.
+Inside, imports go: loop → watch → guard → jobs → courier → task → waiting; channel stands alone.
 """
 
 from nbagent.runtime.channel import EventChannel
 from nbagent.runtime.courier import Courier, inside_a_tool, use_nested_runner
+from nbagent.runtime.guard import Guard
 from nbagent.runtime.loop import engine_loop, on_engine_thread
 from nbagent.runtime.task import RunTask
 from nbagent.runtime.waiting import Pump, await_here, check_interrupted, follow, wait
@@ -15,6 +16,7 @@ from nbagent.runtime.waiting import Pump, await_here, check_interrupted, follow,
 __all__ = [
     "Courier",
     "EventChannel",
+    "Guard",
     "Pump",
     "RunTask",
     "await_here",

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.runtime.courier import Courier, current_courier
+from nbagent.runtime.guard import Guard
 from nbagent.runtime.loop import engine_loop, hold, is_served, release
 
 T = TypeVar("T")
@@ -18,7 +19,9 @@ T = TypeVar("T")
 class RunTask(Generic[T]):
     """A coroutine at work on the engine thread. Nobody cancels it: `stop` sets the token."""
 
-    def __init__(self, courier: Courier, cancel: CancelToken) -> None:
+    def __init__(self, courier: Courier, cancel: CancelToken, guard: Guard | None = None) -> None:
+        self.guard = guard
+        """What it was started under, for the wait that takes over."""
         self.courier = courier
         self.cancel = courier.cancel = cancel
         self.loop = engine_loop()
@@ -27,10 +30,14 @@ class RunTask(Generic[T]):
 
     @classmethod
     def start(
-        cls, make_coro: Callable[[], Coroutine[Any, Any, T]], courier: Courier, cancel: CancelToken
+        cls,
+        make_coro: Callable[[], Coroutine[Any, Any, T]],
+        courier: Courier,
+        cancel: CancelToken,
+        guard: Guard | None = None,
     ) -> RunTask[T]:
         """Start it in a copy of the caller's context: what it prints lands in the caller's cell."""
-        self = cls(courier, cancel)
+        self = cls(courier, cancel, guard)
         context = contextvars.copy_context()
         context.run(current_courier.set, courier)
         hold(cancel)

@@ -104,7 +104,9 @@ class _Waiting:
         self.pump = pump
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         # SimpleQueue.put may be called in a signal handler, even one that interrupts its get.
-        self.watch = Watch(task.cancel, ring=self._ring)
+        guarded = task.guard and task.guard.take_over()
+        self.watch = guarded or Watch(task.cancel)
+        self.watch.ring = self._ring
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.stop_limit_s = stop_limit_s
         self.stopped_at: float | None = None
@@ -242,6 +244,8 @@ class _Awaiting:
         finally:
             if self.courier is not None:
                 self.courier.detach(self.server)
+            if not self.task.done:
+                self.task.cancel.set()  # nobody is left who would see its end
         if cancelled:
             raise asyncio.CancelledError
         return self.task.result()

@@ -62,10 +62,10 @@ class Watch:
         self.interrupted = False
         """The person interrupted, as opposed to a stop from elsewhere."""
         self.ring = ring
-        self._loop = engine_loop()
         self._main = threading.current_thread() is threading.main_thread()
         self._thread = threading.get_ident()
         self._previous: Any = None
+        self._on = False
         self._asked = False
         self._job: Strikable | None = None
         # The handler raises the first interrupt only where _armed, the second one where inside.
@@ -81,13 +81,19 @@ class Watch:
         """Whether a stop of this run was asked for."""
         return self._asked or self.cancel.is_set
 
+    @property
+    def is_on_here(self) -> bool:
+        """Whether this thread has put it on."""
+        return self._on and self._thread == threading.get_ident()
+
     def __enter__(self) -> Watch:
-        if self._main and not _signals.main_stack:
-            self._take_sigint()
-        with _signals.lock:
-            if not self._main:
-                _signals.stacks.setdefault(self._thread, [])
-            self._stack().append(self)
+        if self._on:  # a guard has put it on before
+            return self
+        try:
+            self._put_on()
+        except BaseException:
+            self.leave()
+            raise
         # From here on the handler regards this watch, which is not armed: nothing is torn.
         if self._previous is not None and _signals.late:
             _signals.late = False
@@ -95,6 +101,12 @@ class Watch:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Put it off, once. An interrupt that nothing heeds any more is raised from here."""
+        if not self._on and self._previous is None:
+            return
         self.inside = False
         self._leave()
         stack = self._stack()
@@ -103,6 +115,7 @@ class Watch:
                 stack.remove(self)
             if not stack:
                 _signals.stacks.pop(self._thread, None)
+            self._on = False
         self._give_sigint_back()
         if stack and stack[-1].take_due():
             raise KeyboardInterrupt
@@ -218,10 +231,22 @@ class Watch:
                 continue
             return
 
+    def _put_on(self) -> None:
+        if self._main and not _signals.main_stack:
+            self._take_sigint()
+        # After SIGINT is ours: it may have to start a thread, which must not break off half-way.
+        self._loop = engine_loop()
+        with _signals.lock:
+            if not self._main:
+                _signals.stacks.setdefault(self._thread, [])
+            self._on = True
+            self._stack().append(self)
+
     def _take_sigint(self) -> None:
         # getsignal is None when the handler was not installed from Python: leave it alone then.
         if signal.getsignal(signal.SIGINT) is None:
             return
+        _signals.late = False
         try:
             self._previous = signal.signal(signal.SIGINT, _on_sigint)
         except ValueError:  # a subinterpreter

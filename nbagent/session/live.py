@@ -32,7 +32,7 @@ from nbagent.contracts.ports import Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
-from nbagent.runtime import Courier, EventChannel, RunTask
+from nbagent.runtime import Courier, EventChannel, Guard, RunTask
 from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
 from nbagent.session.stores import alive, current_store
@@ -99,13 +99,13 @@ class LiveRun:
         else:
             self.task.stop()
 
-    def start(self, sinks: list[Sink], here: Front) -> None:
+    def start(self, sinks: list[Sink], here: Front, guard: Guard) -> None:
         """Begin; returns at once."""
         self._sinks = sinks
         here.adopt(self.courier)
         self.courier.on_stranded = self._wait_for_thread
         _at_work.add(self)
-        self.task = RunTask.start(self._drive, self.courier, self.cancel)
+        self.task = RunTask.start(self._drive, self.courier, self.cancel, guard)
 
     def _wait_for_thread(self, tool: str) -> None:
         text = f"{tool or 'a tool'} waits for {self._waits_for}"
@@ -360,6 +360,7 @@ def start_run(
     channel: EventChannel | None = None,
     store: Store | None = None,
     here: Front | None = None,
+    guard: Guard | None = None,
 ) -> LiveRun:
     """Prepare a run, open its views, and start it. The one call behind all three doors.
 
@@ -369,21 +370,29 @@ def start_run(
         channel: fed with each event.
         store: where the run is kept; the current one by default.
         here: where it is shown and served; the front of this process by default.
+        guard: the caller's, who goes on to wait; else an interrupt meanwhile is raised.
 
     Raises:
         UsageError: it cannot be done as asked; nothing was started.
+        KeyboardInterrupt: nothing was started, or what was is stopped.
         StoreError: the store belongs to a newer nbagent.
     """
+    if guard is None:
+        with Guard() as own:
+            return start_run(
+                ask, on_event=on_event, channel=channel, store=store, here=here, guard=own
+            )
     here = here or front()
     kept = store or current_store()
     callback = [] if on_event is None else [CallbackSink(on_event)]
     run = LiveRun(ask, store=kept, here=here)
     kept.on_warning = lambda text: _tell_all(kept, text)
+    guard.begin(run.cancel)  # before its view is there
     sinks = [*_views(run, here), *callback]
     if channel is not None:
         run.channel = channel
         sinks.append(ChannelSink(channel))
-    run.start(sinks, here)
+    run.start(sinks, here, guard)
     return run
 
 

@@ -351,7 +351,7 @@ def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> t
     if parent is None or not names:
         return ()
     limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
-    return (f"{limits} of run {parent.id[:8]} go on; give other values to change that.",)
+    return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
 
 
 def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:

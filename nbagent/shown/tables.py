@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.secrets import redact
-from nbagent.shown.budgets import ARRAY_ITEM_CHARS, CELL_CHARS, MOST_COLUMNS
+from nbagent.shown.budgets import ARRAY_ITEM_CHARS, CELL_CHARS, MOST_COLUMNS, PATIENCE_S
+from nbagent.shown.cells import cell_repr
 from nbagent.shown.pictures import of_class
-from nbagent.shown.texts import LEFT_OUT, clean, cut_middle, plain_repr
+from nbagent.shown.texts import LEFT_OUT, clean, cut_middle
 
 _CHUNK_ROWS = 50
 _MOST_DIMENSIONS = 4
 _EDGE = 3
 _NUMBERS = "biufcmM"
+_RowsOf = Callable[[int, int], list[Sequence[Any]]]
+"""The cells of some rows, from one to before another."""
 _AS_THEIR_TEXT = (
     *(("datetime", name) for name in ("date", "time", "timedelta")),
     *(("pandas", name) for name in ("Period", "Interval")),
@@ -45,7 +49,8 @@ def _frame_text(frame: Any, budget: int, kind: str = "DataFrame") -> str:
     if not columns:
         return title.rstrip()
     names = [_name_text(name) for name in frame.columns[shown]]
-    dtypes = [f"{n} {frame.dtypes.iloc[i]}" for n, i in zip(names, shown, strict=True)]
+    kinds = frame.dtypes
+    dtypes = [f"{n} {kinds.iloc[i]}" for n, i in zip(names, shown, strict=True)]
     gap = f"… {columns - left - right:,} more" if right else ""
     if gap:
         dtypes.insert(left, gap)
@@ -57,16 +62,16 @@ def _frame_text(frame: Any, budget: int, kind: str = "DataFrame") -> str:
         header.insert(len(header) - right, "…")
         title += f"({columns - left - right:,} of {columns:,} columns{LEFT_OUT})\n"
 
-    def lines(start: int, end: int) -> list[str]:
+    def rows_of(start: int, end: int) -> list[Sequence[Any]]:
         part = frame.iloc[start:end]
         cells = [list(part.iloc[:, i]) for i in shown]
         if gap:
             cells.insert(left, ["…"] * len(part))
         keys: list[Sequence[Any]] = [] if index else _index_cells(part.index)
-        return [_line(row) for row in zip(*keys, *cells, strict=True)]
+        return list(zip(*keys, *cells, strict=True))
 
     head = f"{_line(header)}\n{_line(['---'] * len(header), plain=True)}\n"
-    return title + head + _rows_within(lines, rows, budget - len(title) - len(head))
+    return title + head + _rows_within(rows_of, rows, budget - len(title) - len(head))
 
 
 def _name_text(name: Any) -> str:
@@ -99,34 +104,39 @@ def _line(cells: Sequence[Any], *, plain: bool = False) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
-def _rows_within(lines: Callable[[int, int], list[str]], rows: int, budget: int) -> str:
+def _rows_within(rows_of: _RowsOf, rows: int, budget: int) -> str:
     """All rows when they fit, else the first and the last ones and what is between them."""
+    end = time.monotonic() + PATIENCE_S
     mark = f"… {rows:,} of {rows:,} rows{LEFT_OUT} …\n"
     first: list[str] = []
     used = 0
-    for line in _each(lines, rows):
+    for line in _each(rows_of, rows):
         if used + len(line) + 1 > budget and rows > 1:
             break
         first.append(line)
         used += len(line) + 1
+        if time.monotonic() > end:
+            break
     if len(first) == rows:
         return "\n".join(first) if rows else "(no rows)"
     room = max(budget - len(mark), 0)
     head = _fitting(iter(first), room * 2 // 3) or first[:1]
-    tail = _fitting(_each_back(lines, rows, len(head)), room // 3)
+    late = time.monotonic() > end
+    tail = [] if late else _fitting(_each_back(rows_of, rows, len(head)), room // 3)
     between = rows - len(head) - len(tail)
     gap = f"… {between:,} of {rows:,} rows{LEFT_OUT} …"
     return "\n".join([*head, gap, *reversed(tail)])
 
 
-def _each(lines: Callable[[int, int], list[str]], rows: int) -> Iterator[str]:
+def _each(rows_of: _RowsOf, rows: int) -> Iterator[str]:
+    # One line after the other: what is not shown is not written out.
     for start in range(0, rows, _CHUNK_ROWS):
-        yield from lines(start, min(start + _CHUNK_ROWS, rows))
+        yield from map(_line, rows_of(start, min(start + _CHUNK_ROWS, rows)))
 
 
-def _each_back(lines: Callable[[int, int], list[str]], rows: int, above: int) -> Iterator[str]:
+def _each_back(rows_of: _RowsOf, rows: int, above: int) -> Iterator[str]:
     for end in range(rows, above, -_CHUNK_ROWS):
-        yield from reversed(lines(max(end - _CHUNK_ROWS, above), end))
+        yield from map(_line, reversed(rows_of(max(end - _CHUNK_ROWS, above), end)))
 
 
 def _fitting(lines: Iterator[str], room: int) -> list[str]:
@@ -141,7 +151,8 @@ def _fitting(lines: Iterator[str], room: int) -> list[str]:
 
 def _cell_text(cell: Any) -> str:
     if isinstance(cell, str):
-        text = clean(cell)
+        # Cut first: the middle of a huge text is not even read.
+        text = clean(cut_middle(str.__str__(cell), CELL_CHARS))
     elif type(cell) in (bool, int) and cell < 2**64:
         return str(cell)
     elif cell is None or _is_missing(cell):
@@ -152,7 +163,7 @@ def _cell_text(cell: Any) -> str:
         text = str(cell)
     else:
         # repr of an int is its text; of anything else it keeps to its budget and never raises.
-        text = plain_repr(cell, CELL_CHARS)
+        text = cell_repr(cell)
     text = redact(text) if len(text) <= CELL_CHARS else cut_middle(text, CELL_CHARS)
     return text.replace("\r", "").replace("\n", "\\n")
 
@@ -173,12 +184,12 @@ def _series_text(series: Any, budget: int) -> str:
     title = f"Series{name}: {len(series):,} values, {series.dtype}\n"
     plain = _plain_index(series.index)
 
-    def lines(start: int, end: int) -> list[str]:
+    def rows_of(start: int, end: int) -> list[Sequence[Any]]:
         part = series.iloc[start:end]
         keys = [range(start, end)] if plain else _index_cells(part.index)
-        return [_line(row) for row in zip(*keys, list(part), strict=True)]
+        return list(zip(*keys, list(part), strict=True))
 
-    return title + _rows_within(lines, len(series), budget - len(title))
+    return title + _rows_within(rows_of, len(series), budget - len(title))
 
 
 def _index_text(index: Any, budget: int) -> str:
@@ -186,10 +197,10 @@ def _index_text(index: Any, budget: int) -> str:
     kind = type(index).__name__
     title = f"{kind}{name}: {len(index):,} values, {index.dtype}\n"
 
-    def lines(start: int, end: int) -> list[str]:
-        return [_line(row) for row in zip(*_index_cells(index[start:end]), strict=True)]
+    def rows_of(start: int, end: int) -> list[Sequence[Any]]:
+        return list(zip(*_index_cells(index[start:end]), strict=True))
 
-    return title + _rows_within(lines, len(index), budget - len(title))
+    return title + _rows_within(rows_of, len(index), budget - len(title))
 
 
 def _array_text(array: Any, budget: int) -> str:

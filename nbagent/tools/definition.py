@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar, cast, overload
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ToolSpec, ToolTraits
-from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError, UsageError
 from nbagent.contracts.ports import Interrupted, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.shown import clean, plain_repr
+from nbagent.shown.texts import BROKEN, kind_name
 from nbagent.tools.calling import Ending, ToolOptions, Work, is_async, run_call
 from nbagent.tools.docstrings import parse_docstring
 from nbagent.tools.hints import hinted_parameters, signature_of
@@ -103,7 +104,8 @@ def tool(
     _check(options)
 
     def mark(target: F) -> F:
-        holder: Any = getattr(target, "__func__", target)
+        method = issubclass(type(target), types.MethodType | classmethod | staticmethod)
+        holder: Any = cast("Any", target).__func__ if method else target
         _check_fit(holder, options)
         try:
             setattr(holder, MARK, options)
@@ -132,7 +134,7 @@ def _check(options: ToolOptions) -> None:
 def _check_fit(target: Any, options: ToolOptions) -> None:
     if not callable(target):
         raise UsageError(f"{plain_repr(target, 80)} is no function; @tool goes above a def")
-    if isinstance(target, type):
+    if issubclass(type(target), type):
         return
     if options.threaded and is_async(target):
         raise UsageError("threaded=True is for a def; an async def runs beside others anyway")
@@ -142,15 +144,17 @@ def _check_fit(target: Any, options: ToolOptions) -> None:
 
 def options_of(obj: object) -> ToolOptions | None:
     """What `@tool` said about this object; None when it never did. Asks no `__getattr__`."""
-    if isinstance(obj, types.MethodType):
-        return options_of(obj.__func__)
-    if isinstance(obj, functools.partial):
+    # By their types: `isinstance` asks for `__class__`, which raises where a proxy has no object.
+    kind = type(obj)
+    if issubclass(kind, types.MethodType):
+        return options_of(cast("types.MethodType", obj).__func__)
+    if issubclass(kind, functools.partial):
         return options_of(cast("functools.partial[Any]", obj).func)
     found: object = inspect.getattr_static(obj, MARK, None)
-    if not isinstance(found, ToolOptions) and not isinstance(obj, types.FunctionType | type):
+    if type(found) is not ToolOptions and not issubclass(kind, types.FunctionType | type):
         call = inspect.getattr_static(type(obj), "__call__", None)
         found = inspect.getattr_static(call, MARK, None)
-    return found if isinstance(found, ToolOptions) else None
+    return found if type(found) is ToolOptions else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +260,22 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
     Raises:
         UsageError: it cannot be a tool; the message says why.
     """
-    if isinstance(obj, FunctionTool):
+    if type(obj) is FunctionTool:
         return obj
+    try:
+        return _tool_of(obj, namespace or {})
+    except NbagentError:
+        raise
+    except BROKEN as error:
+        # Its own attributes (`__signature__`, `__doc__`, …) may raise anything.
+        name = obj.__name__ if type(obj) is types.FunctionType else kind_name(obj)
+        raise UsageError(
+            f"the tool {name!r} cannot be read ({summary(error)}); wrap it in a def with hints "
+            "and a docstring"
+        ) from error
+
+
+def _tool_of(obj: object, namespace: Mapping[str, Any]) -> FunctionTool:
     if isinstance(obj, type) or not callable(obj):
         raise UsageError(
             f"{plain_repr(obj, 80)} is no tool; give a function, a bound method or an instance "
@@ -265,7 +283,7 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
         )
     owner: Any = getattr(obj, "__func__", obj) if isinstance(obj, types.MethodType) else obj
     if not isinstance(owner, types.FunctionType):
-        return _define(obj, namespace or {})
+        return _define(obj, namespace)
     slot = "bound" if owner is not obj else "plain"
     kept: Any = owner.__dict__.get(_KEPT)
     # A wrapper made by functools.wraps inherits the dict of what it wraps, and autoreload puts
@@ -277,7 +295,7 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
     made: dict[str, FunctionTool] = kept[2]
     if slot not in made:
         # Bound to no instance: the function lives longer than the object it was bound to.
-        made[slot] = replace(_define(obj, namespace or {}), target=owner)
+        made[slot] = replace(_define(obj, namespace), target=owner)
     return made[slot] if owner is obj else replace(made[slot], target=obj)
 
 
@@ -341,10 +359,11 @@ def _own_name(target: Any) -> str:
     inner = target
     while isinstance(inner, functools.partial):
         inner = cast("functools.partial[Any]", inner).func
-    name = getattr(inner, "__name__", None) or type(inner).__name__
+    given = getattr(inner, "__name__", None)
+    name = given if isinstance(given, str) and given.strip() else type(inner).__name__
     if name == "<lambda>":
         raise UsageError("a lambda has no name; use a def, or nbagent.tool(name=…)(the lambda)")
-    return _BLANK.sub("_", str(name).strip())[:128]
+    return _BLANK.sub("_", name.strip())[:128]
 
 
 def _docstring(target: Any) -> str | None:

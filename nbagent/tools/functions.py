@@ -16,6 +16,7 @@ from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
+from nbagent.shown.texts import BROKEN
 from nbagent.tools.base import unknown_name, unknown_tool
 from nbagent.tools.calling import ToolOptions
 from nbagent.tools.definition import HOST_NAME, FunctionTool, as_tool, options_of, tool
@@ -44,12 +45,12 @@ def _variables(namespace: Mapping[str, Any]) -> dict[str, str]:
     """The variable that holds each marked tool, by tool name."""
     found: dict[str, str] = {}
     for variable, obj in list(namespace.items()):
-        if variable.startswith("_") or isinstance(obj, type):
+        if variable.startswith("_") or issubclass(type(obj), type):
             continue
         options = options_of(obj)
         if options is None:
             continue
-        name = options.name or getattr(obj, "__name__", None) or variable
+        name = options.name or _name_of(obj) or variable
         first = found.setdefault(name, variable)
         if first == variable or namespace[first] is obj:
             continue
@@ -62,6 +63,15 @@ def _variables(namespace: Mapping[str, Any]) -> dict[str, str]:
                 "give one of them another with @nbagent.tool(name=…)"
             )
     return found
+
+
+def _name_of(obj: object) -> str:
+    """Its own name; none where it raises, which its definition says then."""
+    try:
+        name: object = getattr(obj, "__name__", "")
+    except BROKEN:
+        return ""
+    return name if isinstance(name, str) and name.strip() else ""
 
 
 @dataclass(slots=True)
@@ -177,9 +187,10 @@ class FunctionHost:
         """The tool as the namespace has it now; as last found when it is gone from there."""
         there: Mapping[str, Any] = self._namespace() if self._namespace is not None else {}
         found = entry.source if entry.path is None else _lookup(entry.path, there)
-        if found is None or isinstance(found, type):
+        if found is None or issubclass(type(found), type):
             return entry.last
-        if found is entry.source and not isinstance(found, types.FunctionType | types.MethodType):
+        function = type(found) in (types.FunctionType, types.MethodType)
+        if found is entry.source and not function:
             # Of partials and callables no definition is kept; a function may get new code in place.
             return entry.last
         made = as_tool(found, namespace=there).renamed(entry.last.name)
@@ -201,7 +212,7 @@ def _lookup(path: str, there: Mapping[str, Any]) -> object | None:
 
 
 def _is_own_function(name: str, obj: object) -> bool:
-    if not isinstance(obj, types.FunctionType) or name.startswith("_"):
+    if type(obj) is not types.FunctionType or name.startswith("_"):
         return False
     # IPython puts functions of its own among the person's names; its `open` says it is of `_io`.
     return not str(obj.__globals__.get("__name__", "")).startswith("IPython")

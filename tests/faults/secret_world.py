@@ -17,6 +17,7 @@ import pickle
 import sys
 import traceback
 import warnings
+from base64 import b32encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,11 @@ def secret() -> str:
 @nbagent.tool
 def leaky(what: str) -> dict[str, Any]:
     """Tell more than it should."""
-    return {"what": what, "environment": dict(os.environ), "bytes": secret().encode()}
+    raw = secret().encode()
+    coded = [raw.hex(), raw.hex().upper(), *(b32encode(b" " * n + raw).decode() for n in range(5))]
+    escaped = "".join(f"\\u{ord(c):04x}" for c in secret())
+    environment = dict(os.environ)
+    return {"what": what, "environment": environment, "bytes": raw, "coded": [*coded, escaped]}
 
 
 @nbagent.tool

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from servers.hostile_server import Fault, HostileServer, Visit, certificate, tls_of, whole
@@ -218,6 +219,50 @@ def test_a_proxy_that_refuses_is_named_and_not_answered_with_a_key(
     assert said.endswith("check HTTPS_PROXY.")
     assert "s3cret" not in said
     assert all(KEY not in visit.head for visits in proxy.visits.values() for visit in visits)
+
+
+ECHOES = {
+    "the header": "{header}",
+    "its value": "I got {value!r} from you",
+    "its value, cut": "I got {value:.12}…",
+    "JSON": '{{"error": {{"message": "no", "code": "{value}", "type": "{header}"}}}}',
+    "decoded": "{login} is unknown",
+    "a Python tuple": "(b'Proxy-Authorization', b'{value}')",
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=list(ECHOES))
+@pytest.mark.parametrize("status", [407, 403])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("login", ["user:short7!", "a:\u00e4"])
+def test_a_proxy_that_echoes_what_it_was_sent_shows_no_password(
+    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch,
+    login: str, scheme: str, status: int, echo: str
+) -> None:  # fmt: skip
+    address = f"http://{quote(login, safe=':')}@127.0.0.1:{proxy.port}"
+    for name in ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, address)
+    coded = base64.b64encode(login.encode()).decode()
+    value = f"Basic {coded}"
+    said = echo.format(header=f"Proxy-Authorization: {value}", value=value, login=login)
+    sent: list[str | None] = []
+
+    async def refuse(visit: Visit) -> None:
+        sent.append(visit.header("proxy-authorization"))
+        words = f"{status} {said}".encode("ascii", "replace").decode()
+        await visit.send(whole(said.encode(), words, [f"X-Request-Id: {coded}"]))
+
+    for name in (f"{NAME}:443", "v1"):
+        proxy.faults[name] = refuse
+    run = ask(f"{scheme}://{NAME}/v1")
+    assert set(sent) == {value}
+    tunnelled = scheme == "https" or status == 407
+    said_of_it = message(run, "LLM_HTTP_ERROR" if tunnelled else "LLM_AUTH_FAILED")
+    assert f"HTTP {status}" in said_of_it
+    shown = run.record.model_dump_json() + said_of_it
+    assert coded[:10].rstrip("=") not in shown
+    if tunnelled or len(login) >= 8:
+        assert login not in shown
 
 
 async def _nothing(visit: Visit) -> None:

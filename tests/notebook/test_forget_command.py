@@ -79,3 +79,14 @@ def test_open_page_no_longer_shows_a_forgotten_run(tmp_path: Path) -> None:
         assert "_run" in str(kernel.run("_run", fails=True).error)
     finally:
         kernel.close()
+
+
+def test_continue_after_forgetting_joins_no_other_conversation(shell: MagicShell) -> None:
+    model = offline.script(["One.", "Two.", "Three."])
+    shell.agent(f"-m {model.model_id}", "other")
+    shell.agent(f"-m {model.model_id}", "mine")
+    shell.cell("%agent forget last")
+    for line in ("%%agent --continue\nMore?", "%agent forget last", "%agent resume", "%agent show"):
+        assert "the last run was forgotten" in str(shell.refused(line)), line
+    assert shell.agent(f"-m {model.model_id}", "anew").ok
+    assert len(nbagent.runs()) == 2

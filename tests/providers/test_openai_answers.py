@@ -10,7 +10,8 @@ import pytest
 from nbagent.contracts.chat import ChatChunk, ChatResponse, FinishReason, ResponseMeta, Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold
+from nbagent.providers.openai.reader import AnswerReader
 from nbagent.providers.openai.usage import usage_of
 
 
@@ -87,9 +88,21 @@ def test_cut_at_every_byte_never_passes_for_an_answer() -> None:
         with pytest.raises(ModelError) as caught:
             read(STREAM[:end])
         assert caught.value.code == "LLM_BAD_RESPONSE"
-    # After the finish reason only the usage can still be lost.
-    for end in range(finish, len(STREAM)):
-        assert read(STREAM[:end])[0].finish_reason == "tool_calls"
+    # Behind the finish reason only whole events may be missing: half of one may be an error.
+    whole_events = {STREAM.index(b"\n\n", finish), STREAM.index(b"data: [DONE]"), len(STREAM)}
+    for end in range(finish, len(STREAM) + 1):
+        try:
+            made = read(STREAM[:end])[0].message.tool_calls
+        except ModelError:
+            assert end not in whole_events
+        else:
+            assert made[0].arguments == {"path": "a"}
+
+
+def test_a_text_is_whole_at_its_finish_reason_whatever_is_cut_behind_it() -> None:
+    body = sse(chunk({"content": "x"}, "stop"), {"usage": {"prompt_tokens": 1}})
+    for end in range(body.index(b"}]}") + 3, len(body) + 1):
+        assert read(body[:end])[0].message.text == "x"
 
 
 def test_clean_end_without_finish_reason_is_a_stop() -> None:

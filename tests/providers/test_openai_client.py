@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from servers.model_server import ModelServer, Reply
 
+import nbagent
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
@@ -574,3 +575,20 @@ def test_a_prompt_that_the_filter_stops_is_an_answer_not_a_failure(server: Model
     server.then(Reply(status=400, error=error))
     response = chat(server, ask())
     assert (response.finish_reason, response.message.text) == ("content_filter", "")
+
+
+def test_refusal_of_a_request_without_a_key_says_that_none_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusal = Reply(status=401, error={"error": {"message": "no."}})
+    with ModelServer([refusal, refusal]) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url)
+        bare = agent.run("Hello?").error
+        monkeypatch.setenv("LLM_API_KEY", "sk-wrong-0123456789")
+        keyed = agent.run("Hello?").error
+    assert bare is not None
+    assert keyed is not None
+    assert bare.message.startswith(
+        "the provider wants a key (HTTP 401): no. None was sent: set LLM"
+    )
+    assert keyed.message == "the provider refused the key (HTTP 401): no. Check the key."

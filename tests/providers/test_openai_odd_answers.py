@@ -13,7 +13,8 @@ import pytest
 from nbagent.contracts.chat import ChatChunk, ResponseMeta, is_keepable
 from nbagent.contracts.errors import CODES, ModelError
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold
+from nbagent.providers.openai.reader import AnswerReader
 
 ODD: list[Any] = [
     None,

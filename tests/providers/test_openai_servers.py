@@ -22,7 +22,8 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai import OpenAIClient
-from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold
+from nbagent.providers.openai.reader import AnswerReader
 from nbagent.providers.openai.usage import usage_of
 from nbagent.providers.retry import RetryPolicy
 

@@ -13,7 +13,8 @@ import pytest
 from nbagent.contracts.chat import ResponseMeta
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold
+from nbagent.providers.openai.reader import AnswerReader
 
 _CALL = {
     "index": 0,

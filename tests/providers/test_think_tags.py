@@ -10,7 +10,8 @@ import pytest
 
 from nbagent.contracts.chat import ChatChunk, ChatResponse, ResponseMeta
 from nbagent.providers.names import WireNames
-from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold
+from nbagent.providers.openai.reader import AnswerReader
 from nbagent.providers.openai.think_tags import ThinkTags
 
 STEPS = (1, 3, 7, 1000)

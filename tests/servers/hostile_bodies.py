@@ -180,6 +180,12 @@ ERROR_OBJECTS = {
     "error object: after the finish reason": _stream(
         *said("fine"), {"error": {"code": 401}}, code="", text="fine"
     ),
+    "error object: after the finish reason of calls": _stream(
+        delta("tool_calls", content="part ", tool_calls=[call()]),
+        {"error": {"type": "rate_limit_error"}},
+        code="LLM_RATE_LIMITED",
+        text="part ",
+    ),
 }
 
 

@@ -112,7 +112,7 @@ def test_handle_of_a_forgotten_run_holds_no_text_and_says_what_happened() -> Non
     for use in (lambda: run.messages, lambda: run.resume("More"), lambda: run.request_of("C01")):
         with pytest.raises(UsageError, match=f"there is no run '{run.id}'"):
             use()
-    with pytest.raises(UsageError, match="no run"):
+    with pytest.raises(UsageError, match="the last run was forgotten"):
         nbagent.open_run("last")
 
 
@@ -221,3 +221,15 @@ def test_handle_of_a_forgotten_run_still_says_how_it_ended() -> None:
     run = a_run()
     nbagent.forget(run)
     assert (run.phase, run.stop_reason, run.ok) == ("WaitingUser", "answered", True)
+
+
+def test_last_is_no_other_run_after_the_last_one_was_forgotten() -> None:
+    older = a_run()
+    a_run()
+    nbagent.forget("last")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="the last run was forgotten"):
+            nbagent.forget("last")
+    assert list(nbagent.runs()["run_id"]) == [older.id]
+    a_run()
+    assert nbagent.forget("last") != (older.id,)

@@ -21,6 +21,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TextDelta, ToolCallDelta
 from nbagent.providers.offline import call, cut, error, script, step
 from nbagent.session.stores import close_stores
+from nbagent.settings import RunOptions
 
 KEY = "sk-test/Q7+zz0123456789abcdef"
 
@@ -274,3 +275,27 @@ def test_a_key_in_what_a_tool_says_of_itself_is_not_sent(fresh: str) -> None:
     nbagent.Agent(model=model, tools=[nbagent.tool(ask)]).run("Go.")
     assert "[redacted]" in repr(model.requests)
     assert fresh not in repr(model.requests)
+
+
+def test_a_key_in_an_option_is_in_no_repr_of_the_agent(fresh: str) -> None:
+    agent = nbagent.Agent(
+        f"openai:{fresh}",
+        system=f"My key: {fresh}",
+        base_url=f"http://127.0.0.1:1/{fresh}",
+        tools=[fresh],
+        stop_sequences=(fresh,),
+        session=fresh,
+        name=fresh,
+        tags=(fresh, "mine"),
+    )
+    assert fresh not in repr(agent) + repr(agent.options) + str(agent.options)
+    assert agent.options.system == "My key: [redacted]"
+    assert agent.options.tags == ("[redacted]", "mine")
+    assert agent.options.base_url == f"http://127.0.0.1:1/{fresh}", "it is asked there"
+    assert fresh not in repr(RunOptions(system=fresh))
+
+
+def test_options_without_a_key_show_themselves_as_they_are() -> None:
+    options = nbagent.Agent("offline:demo", system="Be brief.", tools="none", tags=["a"]).options
+    assert repr(options).startswith("RunOptions(model='offline:demo', base_url=None, system='Be ")
+    assert eval(repr(options), {"RunOptions": RunOptions}) == options

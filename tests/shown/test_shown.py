@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections import Counter, deque
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -356,3 +357,54 @@ def test_frame_without_a_key_looks_the_same_when_keys_are_known() -> None:
 def test_what_a_cut_left_of_a_key_is_hidden(text: str, hidden: str) -> None:
     register(CUT_KEY)
     assert redact_cut(text) == hidden
+
+
+def huge(kind: str) -> Any:
+    """A cell that takes longer to write out than anybody waits."""
+    if kind == "lists":
+        return list(range(1_000_000))
+    if kind == "mappings":
+        return {f"k{i}": "v" * 10 for i in range(200_000)}
+    if kind == "lists in lists":
+        return [list(range(1_000))] * 1_000
+    return {"text": "é" * 5_000_000}
+
+
+@pytest.mark.parametrize("kind", ["lists", "mappings", "lists in lists", "texts"])
+def test_huge_cells_of_many_rows_are_not_written_out(kind: str) -> None:
+    cell = huge(kind)
+    frame: Any = pd.DataFrame({"a": [cell] * 20_000, "b": range(20_000)})
+    began = time.monotonic()
+    text = shown_text(frame, 50_000)
+    # Written out each one takes 20 ms and more, and some hundred rows are shown.
+    assert time.monotonic() - began < 2.0
+    assert len(text) <= 50_000
+    assert text.splitlines()[-1].endswith("| 19999 |")
+    assert text.count(" left out; ask for a smaller part]") > 100
+    assert shown_text(pd.Series([cell] * 3)).count("left out") == 3
+
+
+def test_huge_cell_says_what_it_is_and_keeps_its_start() -> None:
+    row: list[Any] = [1, {"k": None}, ("a",), {2}]
+    others: list[Any] = [deque(row * 500), dict.fromkeys(range(5_000)), b"ab" * 50_000]
+    cells: list[Any] = [row * 1_000, *others]
+    lines = shown_text(pd.DataFrame({"a": cells})).splitlines()[-4:]
+    assert lines[0].startswith("| [1, {'k': None}, ('a',), {2}, 1, {'k': None}")
+    assert lines[0].endswith("… [list, 4,000 items, the rest left out; ask for a smaller part] |")
+    assert lines[1].startswith("| deque([1, {'k': None}")
+    assert lines[2].startswith("| {0: None, 1: None, ")
+    assert lines[3].endswith("… [bytes, 100,000 long, the rest left out; ask for a smaller part] |")
+    assert max(map(len, lines)) <= 204 + 4
+
+
+def test_cell_that_holds_itself_or_a_key_is_shown_without_it() -> None:
+    register(CUT_KEY)
+    itself: list[Any] = list(range(3))
+    itself.append(itself)
+    large: list[Any] = [["x" * 90 + CUT_KEY], *range(5_000)]
+    raw = b"x" * 190 + CUT_KEY.encode() + b"z" * 90_000
+    frame: Any = pd.DataFrame({"a": [itself, [*itself, *range(5_000)], large, raw]})
+    text = shown_text(frame)
+    assert "| [0, 1, 2, [...]] |" in text
+    assert "[0, 1, 2, [0, 1, 2, [...]], 0, 1" in text
+    assert CUT_KEY[:8] not in text

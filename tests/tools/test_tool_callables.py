@@ -12,6 +12,7 @@ import operator
 import re
 import sys
 import threading
+import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
@@ -23,11 +24,12 @@ import pytest
 from legal_schema import check_legal
 from pydantic import Field
 
+import nbagent
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.providers.names import WireNames
-from nbagent.tools.functions import FunctionHost, as_tool, tool
+from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
 
 P = typing.ParamSpec("P")
 MISSING = object()
@@ -460,3 +462,78 @@ def test_type_parameters_and_type_statements_of_3_12_are_read(bench: Any) -> Non
     names: dict[str, Any] = {}
     exec("type Ints = list[int]\ndef first[T: int](items: Ints, x: T) -> T: return x", names)
     assert call(names["first"], bench, {"items": ["1"], "x": "2"}).result.data == 2
+
+
+def raising(attribute: str) -> Any:
+    """A callable that raises when it is asked for one of its own attributes."""
+
+    def get(self: object) -> Any:
+        raise RuntimeError(f"no {attribute}")
+
+    def called(self: object, city: str) -> int:
+        return len(city)
+
+    return type("Odd", (), {attribute: property(get), "__call__": called})()
+
+
+def with_attribute(attribute: str, value: Any) -> Any:
+    """A function one of whose attributes is no such thing."""
+
+    def odd(city: str) -> int:
+        return len(city)
+
+    vars(odd)[attribute] = value
+    return odd
+
+
+class RaisesAll:
+    """As a proxy whose object is gone: asked for anything, it raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no object for {name}")
+
+    def __call__(self, city: str) -> int:
+        return len(city)
+
+
+UNREADABLE: dict[str, Callable[[], Any]] = {
+    **{
+        name: functools.partial(raising, name)
+        for name in (
+            *("__signature__", "__name__", "__doc__", "__wrapped__"),
+            *("__annotations__", "__class__", "__code__"),
+        )
+    },
+    "everything": RaisesAll,
+    "a signature that is none": lambda: with_attribute("__signature__", 5),
+    "a wrapped number": lambda: with_attribute("__wrapped__", 5),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_callable_whose_own_attributes_fail_is_one_clear_error(what: str) -> None:
+    target = UNREADABLE[what]()
+    name = "odd" if type(target) is types.FunctionType else type(target).__name__
+    agent = nbagent.Agent("offline:demo", tools=[target])
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: as_tool(target),
+        lambda: agent.run("Go."),
+        lambda: agent.dry_run("Go."),
+    )
+    for ask in asks:
+        with pytest.raises(UsageError, match=f"tool '{name}'") as caught:
+            ask()
+        assert "; wrap it in a def" in caught.value.message
+    assert namespace_tools({"it": target, "plain": plain}) == {}, "beside others it does no harm"
+
+
+@pytest.mark.parametrize("name", ["", "\n", 5, ["a"], None], ids=repr)
+def test_name_that_is_none_is_not_what_a_tool_is_called(name: Any) -> None:
+    class Shopper:
+        def __call__(self, city: str) -> int:
+            return len(city)
+
+    shopper: Any = Shopper()
+    shopper.__name__ = name
+    assert as_tool(shopper).name == "Shopper"
+    assert list(namespace_tools({"shop": tool(shopper)})) == ["shop"]

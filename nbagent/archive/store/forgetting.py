@@ -42,8 +42,9 @@ def delete(
         more = ", …" if len(ids) > _SHOWN + 1 else ""
         raise UsageError(
             f"{len(ids) - 1} run{'s go' if len(ids) > 2 else ' goes'} on from run {run_id[:8]} "
-            f"and would lose the beginning: {names}{more}; forget these too with "
-            f"nbagent.forget({run_id[:8]!r}, children=True)"
+            f"and would lose the beginning: {names}{more}; to forget these too write "
+            f"nbagent.forget({run_id[:8]!r}, children=True), or %agent forget {run_id[:8]} "
+            "--children"
         )
     found = [reader.run_row(one) for one in ids]
     for row in found:

@@ -340,7 +340,7 @@ class Reader:
 
     def find(self, ref: str, session: str | None = None) -> str:
         """The id of the run that is meant by `last`, a name, or the unique start of an id."""
-        ref = ref.strip()
+        given, ref = ref, ref.strip()
         if not ref:
             raise UsageError(
                 "name a run: last, its name, or the start of its id (`nbagent.runs()` lists them)"
@@ -355,9 +355,10 @@ class Reader:
                 f"no run is called {ref!r}; `nbagent.runs()` lists what there is", code="ENOENT"
             )
         one = self._c.execute(
-            "SELECT run_id FROM runs WHERE run_id = :ref OR name = :ref "
-            "ORDER BY run_id = :ref DESC, n DESC LIMIT 1",
-            {"ref": ref},
+            # A name may begin with a blank; who types one too many means the name without it.
+            "SELECT run_id FROM runs WHERE run_id = :ref OR name IN (:given, :ref) "
+            "ORDER BY run_id = :ref DESC, name = :given DESC, n DESC LIMIT 1",
+            {"ref": ref, "given": given},
         ).fetchone()
         if one is not None:
             return one[0]

@@ -66,7 +66,7 @@ export function createHead(shared) {
       if (state.doing && rest > 0) pieces.push([state.doing, rest]);
     }
     const wait = Math.ceil((state.wait_ms - since) / 1000);
-    setText(left, state.wait_ms <= 0 ? "" : wait > 0 ? ` · ${wait} s left` : " · asking again");
+    setText(left, state.wait_ms <= 0 ? "" : wait > 0 ? ` · ${wait}\u00a0s left` : " · asking again");
     drawn.length = Math.min(drawn.length, pieces.length);
     while (bar.children.length > pieces.length) bar.lastElementChild?.remove();
     while (bar.children.length < pieces.length) bar.append(document.createElement("i"));

@@ -24,7 +24,7 @@ from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
-from nbagent.providers.failures import request_id_of, response_error
+from nbagent.providers.failures import request_id_of, response_error, without_key, without_logins
 from nbagent.providers.http.address import Address, Route
 from nbagent.providers.http.chunked import ChunkDecoder
 from nbagent.providers.http.inflating import inflater
@@ -151,6 +151,9 @@ class HttpClient:
         try:
             if 300 <= answer.status < 400:
                 return _redirected(answer, shown)
+            if answer.status == 407:
+                # Its body may hold the request's headers, with the password of the proxy in them.
+                return _proxy_refused(self.address.server, "407", "HTTP_PROXY")
             answer.hurry(_ERROR_BODY_S)
             try:
                 raw = await answer.read(_MAX_ERROR_BYTES)
@@ -163,7 +166,10 @@ class HttpClient:
             body: Any = load_json(raw)
         except (ValueError, RecursionError):
             body = None
-        return response_error(answer.status, answer.headers, body, url=shown, text=text)
+        error = response_error(answer.status, answer.headers, body, url=shown, text=text)
+        if error.code == "LLM_AUTH_FAILED" and self._key is None and not self._own_key_header:
+            error = without_key(error)
+        return error
 
 
 class Answer:
@@ -334,7 +340,10 @@ def _proxy_of(route: Route) -> httpcore2.Proxy | None:
     if proxy is None:
         return None
     url = httpcore2.URL(scheme=proxy.scheme, host=proxy.host, port=proxy.port, target="/")
-    return httpcore2.Proxy(url, auth=proxy.login)
+    login = proxy.login
+    # The library takes text for ASCII.
+    coded = (login[0].encode(), login[1].encode()) if login else None
+    return httpcore2.Proxy(url, auth=coded)
 
 
 @cache
@@ -413,7 +422,7 @@ def _as_model_error(error: Exception, server: str) -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
     if isinstance(error, ModelError):
         return error
-    said = redact(" ".join(str(error).split()))[:300] or type(error).__name__
+    said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
     if isinstance(error, WaitedTooLong):
         return _timed_out(error, server)
     if isinstance(error, httpcore2.TimeoutException):
@@ -421,7 +430,8 @@ def _as_model_error(error: Exception, server: str) -> ModelError:
             f"no connection to {server} became free in time; run fewer at once.", code="LLM_TIMEOUT"
         )
     if isinstance(error, httpcore2.ProxyError):
-        return _http_error(f"the proxy refused the way to {server} ({said}); check HTTPS_PROXY.")
+        # The status alone: the rest is the proxy's own words, and it was shown a password.
+        return _proxy_refused(server, said.partition(" ")[0], "HTTPS_PROXY")
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
     if isinstance(error, httpcore2.RemoteProtocolError):
@@ -444,6 +454,10 @@ def _as_model_error(error: Exception, server: str) -> ModelError:
 
 def _http_error(text: str, *, retry: bool = False) -> ModelError:
     return ModelError(text, code="LLM_HTTP_ERROR", retryable=retry)
+
+
+def _proxy_refused(server: str, status: str, variable: str) -> ModelError:
+    return _http_error(f"the proxy refused the way to {server} (HTTP {status}); check {variable}.")
 
 
 def _timed_out(error: WaitedTooLong, server: str) -> ModelError:

@@ -262,6 +262,8 @@ class Script:
 
 
 _scripts: dict[str, Script] = {}
+_numbered: set[str] = set()
+"""The names that no person gave."""
 _scripts_lock = threading.Lock()
 
 
@@ -288,6 +290,7 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         delay_ms: between two pieces of a stream.
     """
     with _scripts_lock:
+        given = name
         if name is None:
             number = len(_scripts) + 1
             while f"script-{number}" in _scripts:
@@ -299,6 +302,7 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
             )
         made = Script(steps, name=name, delay_ms=delay_ms)
         _scripts[name] = made
+        (_numbered.add if given is None else _numbered.discard)(name)
         return made
 
 
@@ -311,6 +315,11 @@ def script_names() -> tuple[str, ...]:
     """The names of all scripts, in the order in which they were made."""
     with _scripts_lock:
         return tuple(_scripts)
+
+
+def named_scripts() -> tuple[str, ...]:
+    """The names that persons gave."""
+    return tuple(name for name in script_names() if name not in _numbered)
 
 
 def _checked(position: int, given: Any) -> StepLike:

@@ -1,7 +1,7 @@
 """The `openai` provider: Chat Completions, at OpenAI and at every server that speaks it.
 
 Owns the exchange: attempts, retries, parameters that a server refuses. The shape of requests is
-in `request`, of answers in `answer`, the bytes in `http`.
+in `request`, of answers in `reader` and `answer`, the bytes in `http`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
 from nbagent.contracts.secrets import redact
 from nbagent.providers.base import Provider, is_loopback, origin, whole_response
+from nbagent.providers.failures import said_in
 from nbagent.providers.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
     MAX_STREAM_BYTES,
     HttpClient,
 )
-from nbagent.providers.openai.answer import AnswerFold, AnswerReader
+from nbagent.providers.openai.answer import AnswerFold
+from nbagent.providers.openai.reader import AnswerReader
 from nbagent.providers.openai.request import (
     Dialect,
     HistoryEncoder,
@@ -231,17 +233,21 @@ class OpenAIClient:
                         answer.hurry(_AFTER_THE_END_S)
                     elif reader.complete and not reader.done:
                         answer.hurry(_AFTER_FINISH_S)
-        except ModelError:
+        except ModelError as error:
             # A connection that breaks after the end of the answer takes nothing away.
-            if not reader.complete:
+            silent = error is not reader.fault and error.code == "LLM_TIMEOUT"
+            if not reader.stands(silent=silent):
                 raise
         finally:
             await answer.close()
         for chunk in reader.end():
             exchange.count(chunk)
             yield chunk
-        if reader.fault is not None and not reader.complete:
+        if reader.fault is not None and not reader.stands():
             raise reader.fault
+        if late := reader.fold.error:
+            told = f"The server sent an error behind the answer, which is whole: {said_in(late)}"
+            yield ChatChunk(notice=ClientNotice("note", told, error=late.info))
 
     def _fold(self, exchange: _Exchange) -> AnswerFold:
         return AnswerFold(

@@ -1,7 +1,7 @@
 """What a Chat Completions server answers: chunks and whole bodies, folded into one response.
 
-Tolerant of what servers of this dialect get wrong. Its parts: `calls`, `reasoning`,
-`usage`, `think_tags`; bytes become events in `sse`.
+Tolerant of what servers of this dialect get wrong. Its parts: `calls`, `choices`, `reasoning`,
+`usage`, `think_tags`; bytes become events in `reader`.
 """
 
 from __future__ import annotations
@@ -18,125 +18,14 @@ from nbagent.contracts.chat import (
     TextPart,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import error_fields, start_of, stream_error
+from nbagent.providers.failures import error_fields, stream_error
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai.calls import CallAssembler
+from nbagent.providers.openai.choices import ChoicePicker
 from nbagent.providers.openai.reasoning import ReasoningFold, thoughts_of
 from nbagent.providers.openai.think_tags import ThinkTags
-from nbagent.providers.openai.usage import known_finish, usage_of
-from nbagent.providers.sse import EventSplitter
-from nbagent.providers.wire_json import bad_answer, first_object, load_wire
-
-_LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
-_BOM = b"\xef\xbb\xbf"
-
-
-class AnswerReader:
-    """From the pieces of a 200 body to chunks: an event stream, or one JSON object."""
-
-    def __init__(self, fold: AnswerFold) -> None:
-        self.fold = fold
-        self.done = False
-        """`[DONE]` was read; what follows does not matter."""
-        self.fault: ModelError | None = None
-        """What was wrong behind the chunks that were given last; raise it after them."""
-        self._events: EventSplitter | None = None
-        self._head = bytearray()
-        self._is_json = False
-        self._saw_event = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing that matters is still to come."""
-        return self.done or self.fold.finished
-
-    def feed(self, piece: bytes) -> list[ChatChunk]:
-        """The chunks that this piece completes."""
-        if self._events is not None:
-            return self._take(self._events.feed(piece))
-        self._head += piece
-        if self._is_json:
-            return []
-        # The first byte tells, whatever the content type says; keep-alives send blank lines first.
-        start = bytes(self._head).removeprefix(_BOM).lstrip()
-        if start[:1] in (b"{", b"["):
-            self._is_json = True
-        elif start and not _BOM.startswith(start):
-            self._events = EventSplitter()
-            return self._take(self._events.feed(start))
-        elif not start:
-            self._head.clear()
-        return []
-
-    def end(self) -> list[ChatChunk]:
-        """The body is over: the chunks still held.
-
-        Raises:
-            ModelError: the answer is not one, or was cut off.
-        """
-        out = self._rest_of_json() if self._is_json else self._rest_of_events()
-        if self.fault is not None and not self.complete:
-            return out
-        if not self._saw_event:
-            shown = start_of(self._head)
-            raise bad_answer(
-                f"neither JSON nor an event stream came{f' ({shown!r})' if shown else ''}"
-            )
-        if not self.complete:
-            raise bad_answer("the stream was cut before the answer was complete")
-        if not self.fold.answered:
-            raise bad_answer("the stream held no answer", retry=self.fold.had_no_choice)
-        self.fold.close(out)
-        return out
-
-    def _rest_of_events(self) -> list[ChatChunk]:
-        if self._events is None or self.done:
-            return []
-        try:
-            return self._take(self._events.flush())
-        except ModelError:
-            # Half an event after the finish reason is lost usage, not a lost answer.
-            if not self.fold.finished:
-                raise
-        return []
-
-    def _rest_of_json(self) -> list[ChatChunk]:
-        out: list[ChatChunk] = []
-        body = bytes(self._head)
-        try:
-            found = load_wire(body)
-        except ModelError:
-            # Chunks without `data:`, or an error object before the events; else it is no JSON.
-            if b"\n" not in body.strip():
-                raise
-            self._events = EventSplitter()
-            out = self._take(self._events.feed(body))
-            return out + self._rest_of_events()
-        self.fold.take_body(found, out)
-        self._saw_event = True
-        return out
-
-    def _take(self, events: list[tuple[bytes, bytes]]) -> list[ChatChunk]:
-        out: list[ChatChunk] = []
-        try:
-            for name, data in events:
-                if self.done:
-                    break
-                if data.startswith(b"[DONE]"):
-                    self.done = self._saw_event = True
-                    break
-                if not data.strip() or name in _LIFE_SIGNS:
-                    continue
-                found = load_wire(data)
-                if name == b"error" and "error" not in (json_object(found) or {}):
-                    found = {"error": found or "an error event without a text"}
-                self.fold.take(found, out)
-                self._saw_event = True
-        except ModelError as error:
-            if not out:
-                raise
-            self.fault = error  # What came before it, in the same packet, is kept.
-        return out
+from nbagent.providers.openai.usage import known_finish, stronger_finish, usage_of
+from nbagent.providers.wire_json import bad_answer, first_object
 
 
 class AnswerFold:
@@ -158,6 +47,9 @@ class AnswerFold:
         self._reasoning = ReasoningFold()
         self._tags = ThinkTags() if think_tags else None
         self._calls = CallAssembler(names)
+        self._choices = ChoicePicker()
+        self._late_calls = False
+        """Calls came behind the finish reason."""
         self._fields: dict[str, Any] = {}
         self._refused = False
         self._usage: Any = None
@@ -167,33 +59,50 @@ class AnswerFold:
         """A choice has come, whatever was in it."""
         self.had_no_choice = False
         """A chunk had `choices: null` (OpenRouter, when no host answered)."""
+        self.error: ModelError | None = None
+        """The error object that the server sent."""
 
     @property
     def finished(self) -> bool:
         """Whether a finish reason has come."""
         return self._finish is not None
 
+    def stands(self, *, silent: bool = False) -> bool:
+        """Whether a fault that comes now takes nothing away from the answer."""
+        if not self._calls:
+            # Calls that were announced and did not come are missing.
+            return self.finished and known_finish(self._finish or "") != "tool_calls"
+        # A server that leaves the connection open has said the end of its calls all the same.
+        return silent and self.finished and not self._late_calls
+
+    def take_usage(self, usage: Any) -> None:
+        """Keep a `usage`, if there is something in it."""
+        # Cumulative where it comes more than once: never added up.
+        self._usage = usage or self._usage
+
     def take(self, found: Any, out: list[ChatChunk]) -> None:
         """Fold one chunk of a stream; what can be shown is appended to `out`."""
         # One call per delta: no helper functions on the way of a plain piece of text.
         if found.__class__ is not dict:
-            self._take_odd(found)
+            self._take_odd(found, out)
             return
         chunk: dict[str, Any] = found
         if chunk.get("error"):
             self._take_error(chunk, out)
             return
         if usage := chunk.get("usage"):
-            self._usage = usage  # Cumulative where it comes more than once: never added up.
+            self.take_usage(usage)
         choices = chunk.get("choices")
         if not choices:
             self.had_no_choice = self.had_no_choice or ("choices" in chunk and choices is None)
             self._take_aside(chunk, out)
             return
-        first: Any = choices[0] if choices.__class__ is list else None
-        if first.__class__ is not dict:
-            raise bad_answer("`choices` is not a list of objects")
-        choice: dict[str, Any] = first
+        choice: Any = choices[0] if choices.__class__ is list and len(choices) == 1 else None
+        if choice.__class__ is not dict or choice.get("index", 0) != self._choices.index:
+            choice = self._choices.pick(choices)
+            if choice is None:
+                self._take_aside(chunk, out)
+                return
         if not self._model:
             self._model = str(chunk.get("model") or "")
         self.answered = True
@@ -201,11 +110,11 @@ class AnswerFold:
             self._take_delta(delta, out, whole=False)
         if message := choice.get("message"):
             self._take_late(message, out)
+        if choice.get("error"):
+            self._take_error(choice, out)
+            return
         if finish := choice.get("finish_reason"):
-            if choice.get("error"):
-                self._take_error(choice, out)
-                return
-            self._finish = str(finish)
+            self._finish = stronger_finish(self._finish, str(finish))
             self._take_aside(chunk, out)
 
     def take_body(self, body: Any, out: list[ChatChunk]) -> None:
@@ -216,7 +125,9 @@ class AnswerFold:
         if found.get("error"):
             self._take_error(found, out)
             return
-        choice = first_object(found.get("choices"))
+        choices = found.get("choices")
+        usable = isinstance(choices, list) and any(cast("list[Any]", choices))
+        choice = self._choices.pick(choices) if usable else None
         if choice is not None and choice.get("error"):
             self._take_error(choice, out)
             return
@@ -239,7 +150,8 @@ class AnswerFold:
 
         They are answered like any other call: what is wrong with them is told to the model.
         """
-        if not self._may_call or not isinstance(failed, str):
+        # Behind other calls or a finish reason it is an error like any other.
+        if not self._may_call or not isinstance(failed, str) or self._calls or self.finished:
             return False
         if not self._calls.take_failed(failed, out):
             return False
@@ -308,6 +220,7 @@ class AnswerFold:
             self._take_content(content, out)
         calls = delta.get("tool_calls")
         if calls:
+            self._late_calls = self.finished
             self._calls.take(calls, out, whole=whole)
         self._take_rare(delta, out)
 
@@ -318,6 +231,7 @@ class AnswerFold:
             self._add_text(refusal, out)
         old = json_object(delta.get("function_call"))
         if old:
+            self._late_calls = self.finished
             self._calls.take([{"index": 0, "function": old}], out, whole=False)
         if extra := json_object(delta.get("extra_content")):
             self._fields["extra_content"] = extra  # Gemini's thought signature of a plain answer.
@@ -338,11 +252,12 @@ class AnswerFold:
             late.pop(name, None)
         self._take_delta(late, out, whole=True)
 
-    def _take_odd(self, found: Any) -> None:
+    def _take_odd(self, found: Any, out: list[ChatChunk]) -> None:
         """A chunk that is no object: an error in a list (Gemini), or nothing to be used."""
         inner = first_object(found)
         if inner is not None and inner.get("error"):
-            raise stream_error(inner)
+            self._take_error(inner, out)
+            return
         raise bad_answer(f"a chunk is {type(found).__name__}, not an object")
 
     def _take_error(self, holder: dict[str, Any], out: list[ChatChunk]) -> None:
@@ -353,6 +268,7 @@ class AnswerFold:
         elif code != "tool_use_failed" or not self.salvage(
             error_fields(holder).get("failed_generation"), out
         ):
+            self.error = fault
             raise fault
 
     def _take_aside(self, chunk: dict[str, Any], out: list[ChatChunk]) -> None:
@@ -360,7 +276,7 @@ class AnswerFold:
         if groq:
             if groq.get("error"):
                 self._take_error(groq, out)
-            self._usage = groq.get("usage") or self._usage
+            self.take_usage(groq.get("usage"))
 
     def _take_content(self, content: Any, out: list[ChatChunk]) -> None:
         """Mistral's content is a list of text and thinking chunks."""

@@ -96,7 +96,7 @@ class CallAssembler:
         arguments = _arguments_text(function.get("arguments"))
         draft = None if whole else self._draft_of(call.get("index"), call_id, name, arguments)
         if draft is None:
-            draft = self._new_draft(None if whole else _index(call.get("index")))
+            draft = self._new_draft(None if whole else index_of(call.get("index")))
         elif call_id and name and _begins_anew(draft, arguments):
             return  # The whole call once more, with its own id: it came already.
         fresh_name = bool(name) and not draft.name
@@ -111,7 +111,7 @@ class CallAssembler:
 
     def _draft_of(self, index: Any, call_id: str, name: str, arguments: str) -> _Draft | None:
         """The call that a fragment belongs to; None when it begins a new one."""
-        number = _index(index)
+        number = index_of(index)
         if number is not None:
             draft = self._by_index.get(number)
         else:
@@ -141,7 +141,8 @@ class CallAssembler:
         return self._names.from_wire(name) or name
 
 
-def _index(value: Any) -> int | None:
+def index_of(value: Any) -> int | None:
+    """The number that a server's `index` stands for; None for no number."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 9:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

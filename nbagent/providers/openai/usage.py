@@ -35,6 +35,7 @@ _FINISH: dict[str, FinishReason] = {
     "abort": "error",
     "malformed_function_call": "error",
 }
+_RANKS: dict[FinishReason, int] = {"length": 1, "content_filter": 2, "error": 3}
 _MOST_TOKENS = 2**53
 """Of one count: no model has read so much, a broken counter says nothing, also of the price."""
 
@@ -42,6 +43,17 @@ _MOST_TOKENS = 2**53
 def known_finish(text: str) -> FinishReason | None:
     """The finish reason that a server's word stands for; None for an unknown word."""
     return _FINISH.get(text) or _FINISH.get(text.lower())
+
+
+def stronger_finish(before: str | None, word: str) -> str:
+    """The word that counts when a server says more than one.
+
+    That an answer was cut, filtered or failed is not taken back: its calls are not run.
+    """
+    if before is None:
+        return word
+    ranks = [_RANKS.get(known_finish(said) or "stop", 0) for said in (before, word)]
+    return before if ranks[0] > ranks[1] else word
 
 
 def usage_of(value: Any) -> Usage | None:

@@ -1,0 +1,99 @@
+"""The filter knows a key in every form that others may have brought it into, whole or in pieces."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from nbagent.contracts.secrets import MASK, StreamFilter, redact, register
+
+KEY = 'sk-forms/Q7+zz&01="23\\456789é\U0001f511XYZ'
+
+
+@pytest.fixture(autouse=True)
+def known() -> None:
+    register(KEY)
+
+
+def escaped(key: str) -> str:
+    """As JSON may write it: every character as its UTF-16 units."""
+    units = key.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+def escaped_by_python(key: str) -> str:
+    return "".join(f"\\u{ord(c):04x}" if ord(c) < 65_536 else f"\\U{ord(c):08x}" for c in key)
+
+
+def upper_digits(text: str) -> str:
+    return text.upper().replace("\\U", "\\u")
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "literal": str,
+    "URL": lambda key: quote(key, safe=""),
+    "form": quote_plus,
+    "JSON": lambda key: json.dumps(key)[1:-1],
+    "hexadecimal": lambda key: key.encode().hex(),
+    "HEXADECIMAL": lambda key: key.encode().hex().upper(),
+    "escapes of JSON": escaped,
+    "ESCAPES of JSON": lambda key: upper_digits(escaped(key)),
+    "escapes of Python": escaped_by_python,
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "base32": lambda key: base64.b32encode(key.encode()).decode(),
+    "base32 in lower case": lambda key: base64.b32encode(key.encode()).decode().lower(),
+}
+
+
+def test_the_escapes_of_this_test_are_read_as_the_key() -> None:
+    assert json.loads(f'"{escaped(KEY)}"') == KEY
+    assert json.loads(f'"{upper_digits(escaped(KEY))}"') == KEY
+    assert escaped_by_python(KEY).encode().decode("unicode_escape") == KEY
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_is_hidden_in_every_form(form: str) -> None:
+    coded = FORMS[form](KEY)
+    hidden = redact(f"<{coded}>")
+    assert hidden.startswith(f"<{MASK}")
+    assert len(hidden) <= len(f"<{MASK}=======>") + 3, "no more than the padded end may stay"
+
+
+@pytest.mark.parametrize("before", range(6))
+@pytest.mark.parametrize("code", [base64.b64encode, base64.b32encode, base64.urlsafe_b64encode])
+def test_a_key_inside_a_longer_coded_text_is_hidden(
+    code: Callable[[bytes], bytes], before: int
+) -> None:
+    text = code(b"user:x"[:before] + KEY.encode() + b"@host").decode()
+    assert MASK in redact(text)
+    assert len(redact(text)) < len(MASK) + 32
+
+
+def test_a_stream_in_any_pieces_shows_what_the_whole_text_shows() -> None:
+    chance = random.Random(7)
+    words = [*(form(KEY) for form in FORMS.values()), "sk-", KEY[:9], escaped("sk-f"), "hi ", "\\u"]
+    for _ in range(200):
+        text = "".join(chance.choices(words, k=5))
+        places = sorted(chance.choices(range(len(text) + 1), k=chance.randint(1, 40)))
+        stream = StreamFilter()
+        pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+        shown = "".join(map(stream.feed, pieces)) + stream.flush()
+        assert shown == redact(text)
+
+
+def test_a_key_that_begins_within_its_own_beginning_is_held_back() -> None:
+    register("a" * 16 + "b")
+    stream = StreamFilter()
+    shown = "".join(map(stream.feed, ["a"] * 30 + ["b"])) + stream.flush()
+    assert shown == "a" * 14 + MASK
+
+
+def test_a_stream_holds_back_no_more_than_may_be_a_key() -> None:
+    stream = StreamFilter()
+    assert stream.feed("It ends in sk-for") == "It ends in "
+    assert stream.feed("tune.") == "sk-fortune."

@@ -1,0 +1,278 @@
+"""An interrupt at any line of nbagent between a cell's first one and its last: no run is orphaned.
+
+Either none was started, or it ended as stopped (or had ended) and is stored; the next cell works.
+The cells run in a child process, because SIGINT belongs to a process.
+"""
+
+# jupyter_client has no types.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from kernels import LiveKernel
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+
+DOORS = """
+import asyncio, faulthandler, io, linecache, os, signal, sys, time
+faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+import nbagent
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+from nbagent import Agent, offline
+from nbagent.contracts.errors import NbagentError
+from nbagent.session.live import at_work
+from nbagent.session.stores import current_store
+
+ROOM = os.path.dirname(nbagent.__file__)
+WAIT_MS = 40
+shell = InteractiveShell.instance(
+    config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
+shell.run_cell("%load_ext nbagent")
+quick = Agent(model="offline:demo", tools="none", quiet=True)
+first = quick.run("first")
+
+kept = []
+
+def slow():
+    # Kept: the magics find a script by its name only while somebody holds it.
+    kept[:] = [offline.script([offline.step(text="late", wait_ms=WAIT_MS)])]
+    return kept[0]
+
+def cell(line, *body):
+    # As the kernel does: a run of IPython's shell shows the error and does not raise it.
+    shell.run_cell("\\n".join((line, *body)), store_history=True).raise_error()
+
+def in_a_loop(make):
+    # A bare loop: its KeyboardInterrupt comes out between any two lines of the coroutine.
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # a task of it that nobody asks any more
+    try:
+        loop.run_until_complete(make())
+    finally:
+        loop.close()
+
+async def streamed():
+    async for event in Agent(model=slow(), quiet=True).stream("hi"):
+        pass
+
+def in_a_tool():
+    def look() -> str:
+        return Agent(model=slow(), quiet=True).run("inner").text
+    model = offline.script([offline.call("look"), "Done."])
+    Agent(model=model, tools=[look], quiet=True).run("outer")
+
+WAITING = {
+    "cell": lambda: cell(f"%%agent --quiet --into mine --model {slow().model_id}", "hi"),
+    "resume-magic": lambda: cell(
+        f"%%agent --quiet --continue {first.id} --model {slow().model_id}", "more"),
+    "run": lambda: Agent(model=slow(), quiet=True).run("hi"),
+    "shown": lambda: Agent(model=slow()).run("hi"),
+    "resume": lambda: first.resume("more", model=slow(), quiet=True),
+    "fork": lambda: first.fork("C01", model=slow(), quiet=True),
+    "tool": in_a_tool,
+}
+STARTING = {
+    "start": lambda: Agent(model=slow(), quiet=True).start("hi"),
+    "arun": lambda: in_a_loop(lambda: Agent(model=slow(), quiet=True).arun("hi")),
+    "stream": lambda: in_a_loop(streamed),
+}
+
+class AtLine:
+    "SIGINT at the n-th line that this thread runs in nbagent, from the function `since` on."
+
+    def __init__(self, n, since):
+        self.n, self.seen, self.since = n, 0, since
+        self.where = None
+
+    def __enter__(self):
+        sys.settrace(self.call)
+
+    def __exit__(self, *exc):
+        sys.settrace(None)
+
+    def call(self, frame, event, arg):
+        code = frame.f_code
+        if not code.co_filename.startswith(ROOM):
+            return None
+        if self.since == code.co_name:
+            self.since = None
+        visited = set()
+        def line(frame, event, arg):
+            if event == "line" and self.since is None:
+                text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+                # At a `try:`, and back at a `with` before it is left, the interpreter looks for
+                # no signal: else no lock in Python were safe.
+                left = text.startswith(("with ", "async with ")) and frame.f_lineno in visited
+                visited.add(frame.f_lineno)
+                if not left and text != "try:":
+                    self.seen += 1
+                    if self.seen == self.n:
+                        self.where = f"{code.co_filename[len(ROOM):]}:{frame.f_lineno} {text}"
+                        signal.raise_signal(signal.SIGINT)
+            return line
+        return line
+
+known = set()
+
+def new_runs():
+    found = [r.run_id for r in current_store().runs(limit=9) if r.run_id not in known]
+    known.update(found)
+    return [current_store().load(run_id) for run_id in found]
+
+def pressed(door, n, since):
+    "What came of a door when it was interrupted at its n-th line; its number of lines."
+    new_runs()
+    raised, at = None, AtLine(n, since)
+    printed, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), io.StringIO(), io.StringIO()
+    try:
+        with at:
+            DOOR[door]()
+    except KeyboardInterrupt as interrupt:
+        raised = interrupt
+    except NbagentError as error:
+        assert error.code == "ENGINE_ABORTED", (at.where, error)
+    except asyncio.CancelledError:
+        pass
+    finally:
+        text = sys.stdout.getvalue() + sys.stderr.getvalue()
+        sys.stdout, sys.stderr = printed
+    left = at_work()
+    if door in WAITING:
+        assert not left, (door, n, at.where, raised)
+    for live in left:
+        end = time.monotonic() + 10
+        while not live.done and time.monotonic() < end:
+            time.sleep(0.001)
+        if door != "start" or raised is not None:
+            assert live.record.stop_reason == "stopped", (door, n, at.where, raised, live.record)
+    new = new_runs()
+    assert len(new) <= 1 + (door == "tool"), (door, n, at.where)
+    for record in new:
+        assert record.stop_reason in ("stopped", "answered"), (door, n, at.where, record)
+        assert "no run was started" not in str(raised), (door, n, at.where)
+        assert "twice" not in str(raised), (door, n, at.where)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, (door, n, at.where)
+    runtime_says = vars(sys.modules["nbagent.runtime.watch"])["_signals"]
+    assert not runtime_says.main_stack, (door, n, at.where)
+    return at.seen, sorted({r.stop_reason for r in new}) or ["none"]
+
+DOOR = {**WAITING, **STARTING}
+for door in NAMES:
+    pressed(door, 0, None)
+    lines, _ = pressed(door, 0, SINCE)
+    ends = {}
+    for n in range(1, lines + 1, STEP):
+        _, came = pressed(door, n, SINCE)
+        ends[" ".join(came)] = ends.get(" ".join(came), 0) + 1
+        cell("%%agent --quiet --tools none --model offline:demo", "next")
+    assert any("stopped" in end for end in ends), (door, ends)
+    print(door, lines, ends, flush=True)
+"""
+
+
+def sweep(home: Path, names: list[str], *, since: str | None, step: int, limit_s: int) -> str:
+    """Run each door once for every `step`-th of its lines; what the child counted."""
+    head = f"NAMES, SINCE, STEP, LIMIT_S = {names!r}, {since!r}, {step}, {limit_s}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + DOORS],
+        env={**os.environ, "NBAGENT_HOME": str(home), "NBAGENT_OFFLINE_DELAY_MS": "0"},
+        capture_output=True,
+        text=True,
+        timeout=limit_s + 10,
+    )
+    assert (done.stderr, done.returncode) == ("", 0), done.stdout
+    return done.stdout
+
+
+WAITING = ["cell", "resume-magic", "run", "shown", "resume", "fork", "tool"]
+STARTING = ["start", "arun", "stream"]
+
+
+@pytest.mark.parametrize("names", [["cell", "run"], STARTING], ids=["waiting", "starting"])
+def test_interrupt_from_the_start_of_a_run_on_orphans_no_run(
+    tmp_path: Path, names: list[str]
+) -> None:
+    sweep(tmp_path, names, since="_check_choice", step=7, limit_s=60)
+
+
+DURING = """
+%load_ext nbagent
+import asyncio, nbagent, signal
+from nbagent import Agent, offline
+from nbagent.session.live import at_work
+agent = Agent(tools="none")
+def slow():
+    global model
+    model = offline.script([offline.step(text="late", wait_ms=500)], name="slow")
+    return model
+def found():
+    "What the cell before has left: runs at work, and how the ones that ended did."
+    new = [run for run in nbagent.runs().itertuples() if run.run_id not in seen]
+    seen.update(run.run_id for run in new)
+    return len(at_work()), [(run.phase, run.stop_reason) for run in new]
+seen = set()
+Agent(model="offline:demo", tools="none").run("warm")
+slow(); found()
+"""
+CELLS = {
+    "cell": "%%agent --model offline:slow --tools none\nhi",
+    "run": "agent.run('hi', model=model)",
+    "arun": "await agent.arun('hi', model=model)",
+}
+
+
+def press_at_once(home: Path, rounds: int) -> Counter[str]:
+    """Interrupt cells of a real kernel in their first moments; how often which end was seen."""
+    kernel, ends, moment = LiveKernel(home), Counter[str](), random.Random(os.getpid())
+    try:
+        kernel.run(DURING)
+        for n in range(rounds):
+            door = [*CELLS][n % len(CELLS)]
+            kernel.run("slow()")
+            sent = kernel.send(CELLS[door])
+            delay = moment.random() * moment.choice((0.004, 0.015, 0.04))
+            while kernel.client.get_iopub_msg(timeout=60)["msg_type"] != "execute_input":
+                pass
+            time.sleep(delay)
+            kernel.manager.interrupt_kernel()
+            cell = kernel.finish(sent)
+            said = cell.error["evalue"] if cell.error else ""
+            left, new = kernel.value("found()")
+            case = (n, door, delay, said, left, new)
+            assert left == 0, case
+            assert new in ([], [("Failed", "stopped")], [("WaitingUser", "answered")]), case
+            assert "twice" not in said, case
+            assert not (new and "no run was started" in said), case
+            assert bool(cell.of("display_data")) >= bool(new), case
+            ends[f"{door} {new[0][1] if new else 'none'}"] += 1
+    finally:
+        kernel.close()
+    return ends
+
+
+def test_interrupts_in_the_first_moments_of_a_cell_orphan_no_run(tmp_path: Path) -> None:
+    ends = press_at_once(tmp_path, 24)
+    assert any(end.endswith("stopped") for end in ends), ends
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+def test_a_thousand_interrupts_from_the_first_moment_on_orphan_no_run(tmp_path: Path) -> None:
+    print(press_at_once(tmp_path, 1000))
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("door", [*WAITING, *STARTING])
+def test_interrupt_at_every_line_of_a_door_orphans_no_run(tmp_path: Path, door: str) -> None:
+    print(sweep(tmp_path, [door], since=None, step=1, limit_s=800))
