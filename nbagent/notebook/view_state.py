@@ -112,8 +112,15 @@ def is_offline(model: str) -> bool:
 
 def status_of(record: RunRecord) -> Status:
     """The state of a run in a person's words."""
-    reason, code = record.stop_reason, record.error.code if record.error else ""
-    match record.phase:
+    code = record.error.code if record.error else ""
+    return status_words(record.phase, record.stop_reason, code, record.limits)
+
+
+def status_words(
+    phase: str, reason: str | None, code: str | None, limits: RunLimits | None
+) -> Status:
+    """The same from a run's line in the store, where its limits are not told."""
+    match phase:
         case "Running":
             return {"word": "Running", "tone": "live", "mark": "…"}
         case "Completed":
@@ -121,18 +128,18 @@ def status_of(record: RunRecord) -> Status:
         case "Failed":
             if reason == "stopped":
                 return {"word": "Stopped", "tone": "waits", "mark": "■"}
-            word = (
-                f"Failed: {record.limits.ceiling} requests" if reason == "max_turns" else "Failed"
-            )
+            most = f"{limits.ceiling} requests" if limits else "its ceiling"
+            word = f"Failed: {most}" if reason == "max_turns" else "Failed"
             if code == "ENGINE_INTERRUPTED":
                 word = "Interrupted"
             return {"word": word, "tone": "bad", "mark": "✕"}
-        case "WaitingUser":
+        case _:
             if reason in ("answered", None):
                 return {"word": "Answered", "tone": "ok", "mark": "✓"}
-            most = record.limits.max_turns
+            most = limits and limits.max_turns
+            turns = f"{most} turn{'s' * (most != 1)}" if most else "turns used up"
             why = {
-                "max_turns": f": {most} turn{'s' * (most != 1)}",
+                "max_turns": f": {turns}",
                 "loop_detected": ": the same calls again",
                 "budget": ": budget used up",
                 "length": ": answer cut at its length",

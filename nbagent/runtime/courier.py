@@ -57,6 +57,8 @@ class Courier:
         """Called, in any thread, when a job is queued and nobody waits: schedule `drain`."""
         self.on_stranded: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label when nobody took it for a second."""
+        self.on_slow: Callable[[str], None] | None = None
+        """Called on the engine thread with a job's label when it holds an idle kernel up."""
         self.cancel: CancelToken | None = None
         """Stops the run: a person's interrupt ends more than the call that it falls into."""
         self.busy_thread: int | None = None
@@ -190,16 +192,29 @@ class Courier:
 
     async def _outcome(self, job: SyncJob[T] | AsyncJob[T]) -> tuple[T, Place]:
         self.post(job)
-        timer = asyncio.get_running_loop().call_later(STRANDED_S, self._stranded, job)
+        loop, told = asyncio.get_running_loop(), set[str]()
+
+        def look() -> None:
+            nonlocal timer
+            timer = loop.call_later(STRANDED_S, look)
+            self._look_at(job, told)
+
+        timer = loop.call_later(STRANDED_S, look)
         try:
             return await job.outcome()
         finally:
             timer.cancel()
 
-    def _stranded(self, job: AnyJob) -> None:
+    def _look_at(self, job: AnyJob, told: set[str]) -> None:
+        """Tell, once each, of a job that nobody takes, and of one that holds an idle kernel up."""
         courier = self._forward or self
-        if job.state == "queued" and not courier._servers and self.on_stranded is not None:
-            self.on_stranded(job.label)
+        # Behind another call of its own run it waits its turn: nothing is in the way.
+        stuck = job.state == "queued" and courier.busy_thread is None
+        held = job.state == "running" and isinstance(job, SyncJob)
+        tell = self.on_stranded if stuck else self.on_slow if held else None
+        if tell is not None and not courier._servers and job.state not in told:
+            told.add(job.state)
+            tell(job.label)
 
     def _work_off(self, job: SyncJob[Any]) -> None:
         self._at_work.add(job)

@@ -104,11 +104,16 @@ class LiveRun:
         self._sinks = sinks
         here.adopt(self.courier)
         self.courier.on_stranded = self._wait_for_thread
+        self.courier.on_slow = self._hold_up
         _at_work.add(self)
         self.task = RunTask.start(self._drive, self.courier, self.cancel, guard)
 
     def _wait_for_thread(self, tool: str) -> None:
         text = f"{tool or 'a tool'} waits for {self._waits_for}"
+        self._to_sinks(Waiting(None, text))
+
+    def _hold_up(self, tool: str) -> None:
+        text = f"{tool or 'a tool'} runs in the kernel; cells wait until it is done (■ stops it)"
         self._to_sinks(Waiting(None, text))
 
     def _check_choice(self) -> None:

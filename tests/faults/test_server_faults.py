@@ -172,7 +172,8 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(world: World, name: s
         assert len(message) < 1_000
         assert _ADVICE.search(re.split(r"[.;:(…]\s", message.rstrip(".?"))[-1]), message
     if name in SILENCES:
-        assert met.took_s < case.timeout_s + 0.5
+        # Half a second past the deadline on a machine of its own; these run four at a time.
+        assert met.took_s < case.timeout_s + 2.0
 
 
 def test_no_fault_makes_it_ask_another_host(world: World) -> None:

@@ -142,7 +142,7 @@ def check(server: HostileServer, table: dict[str, tuple[Fault, str, str]]) -> No
         if found[_path(name)][0] != code or not found[_path(name)][1].startswith(text)
     }
     assert wrong == {}
-    assert all(took_s < TIMEOUT_S + 0.5 for *_, took_s, _ in found.values())
+    assert all(took_s < TIMEOUT_S + 2.0 for *_, took_s, _ in found.values())
     peaks = {name: outcome[-1] / 1024 for name, outcome in found.items()}
     print("peaks, MB:", {name: round(mb) for name, mb in peaks.items()})
     assert max(peaks.values()) <= PEAK_MB, peaks

@@ -21,10 +21,22 @@ function watchKernel(model, gone) {
   };
 }
 
+/** What was at work when the kernel ended. @param {Turn} turn @returns {Turn} */
+function cutOff(turn) {
+  if (turn.phase !== "running") return turn;
+  const over = (/** @type {string} */ phase) => phase === "ok" || phase === "failed";
+  const calls = turn.summary.calls.map((call) =>
+    over(call.phase) ? call : { ...call, phase: "failed", outcome: "interrupted" });
+  const tools = turn.tools.map((tool) =>
+    over(tool.phase) ? tool : { ...tool, phase: "failed", word: "interrupted", progress: "" });
+  return { ...turn, summary: { ...turn.summary, calls }, tools };
+}
+
 /** The picture of a run whose kernel has ended. @param {State} state @returns {State} */
 function interrupted(state) {
   return {
     ...state,
+    turns: state.turns.map(cutOff),
     running: false,
     doing: "",
     activity: "",

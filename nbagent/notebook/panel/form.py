@@ -11,11 +11,10 @@ from typing import Any
 
 import ipywidgets
 
-from nbagent.notebook.panel.choices import LIMITS, Choices, Offered
+from nbagent.notebook.panel.choices import LIMITS, TOLD, Choices, Offered
 from nbagent.notebook.panel.parts import Box, BoxState, ChoiceField, Field, Message
 from nbagent.notebook.visible import one_line, visible
 
-_RUN_CHARS = 48
 _PICK = ("reopen one …", "")
 
 
@@ -38,7 +37,9 @@ class Form:
         self._model = ChoiceField(description="Model", ensure_option=False, continuous_update=False)
         _classes(self._model, "nba-field", "nba-field-model")
         self._limits = {
-            name: Field(description=label, placeholder="none", continuous_update=False)
+            name: Field(
+                description=label, placeholder="none", tooltip=TOLD[name], continuous_update=False
+            )
             for name, label in LIMITS.items()
         }
         for widget in self._limits.values():
@@ -115,7 +116,7 @@ class Form:
 
     def list_runs(self, runs: Sequence[tuple[str, str]]) -> None:
         """The last runs to reopen: words and id of each."""
-        options = (_PICK, *((one_line(words, _RUN_CHARS), run_id) for words, run_id in runs))
+        options = (_PICK, *runs)
         if self.runs.options != options:
             self.runs.options = options
 

@@ -25,7 +25,6 @@ from nbagent.contracts import events
 from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import redact_cut
 from nbagent.notebook import kernel, surface
 from nbagent.notebook.live_view import Action, LiveViewSink, RunView
 from nbagent.notebook.panel import choices
@@ -33,9 +32,9 @@ from nbagent.notebook.panel.form import Form
 from nbagent.notebook.panel.parts import BoxState, Message, filtered
 from nbagent.notebook.panel.saved import KEPT, saved
 from nbagent.notebook.panel.talk import Talk
+from nbagent.notebook.panel.words import error_words, lineage, recent_runs
 from nbagent.notebook.template import Rendered, render
 from nbagent.notebook.view_state import status_of
-from nbagent.notebook.visible import one_line, visible
 from nbagent.providers.choice import choose_model
 from nbagent.session.front import Front, front
 from nbagent.session.prepare import Ask
@@ -43,8 +42,7 @@ from nbagent.session.stores import current_store
 from nbagent.settings import effective
 
 WAITS_FOR = "the kernel, which a cell keeps busy"
-_LISTED = 12
-_LINEAGE = 50
+FORGOTTEN = "All of this conversation was forgotten; the next prompt begins a new one"
 _SAVED = "nbagent-panel-saved"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _log = logging.getLogger("nbagent")
@@ -70,6 +68,8 @@ class Panel:
         self._beginning = False
         self._waits = ""
         self._error = ""
+        self._told = ""
+        """What became of the conversation, until the next one begins."""
         self._system = choices.usual().system
         self._extra: tuple[str, ...] = ()
         self.form = Form(
@@ -90,8 +90,8 @@ class Panel:
         self._refresh()
         model_id = str(self.form.root.model_id)
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
-        words = {"text/plain": "nbagent panel"}
-        display({_WIDGET: view, **words}, raw=True)
+        # No text: where the widget cannot be shown, the saved form below says all.
+        display({_WIDGET: view}, raw=True)
         self._save(update=False)
 
     def _save(self, *, update: bool) -> None:
@@ -102,7 +102,7 @@ class Panel:
 
     def _state(self) -> BoxState:
         last = self._last
-        status = "At work" if self._working else ""
+        status = "At work" if self._working else self._told
         if self._working and self._waits:
             status = self._waits
         elif not self._working and last is not None and _resumable(last):
@@ -128,15 +128,12 @@ class Panel:
         try:
             offered = choices.offered_tools(front().namespace(), settings.tools, self._extra)
         except NbagentError as error:
-            trouble = _words(error)
+            trouble = error_words(error)
         fresh = choices.at_first_unticked(offered, settings.tools) - {*self.form.choices().offered}
         self.form.offer(offered, self.form.unticked | fresh, trouble)
-        runs = current_store().runs(limit=_LISTED)
-        self.form.list_runs(
-            [(_line(run.prompt, run.stop_reason), run.run_id) for run in runs if run.stop_reason]
-        )
+        listed, models = recent_runs()
+        self.form.list_runs(listed)
         default = settings.model or choose_model(os.environ).model_id
-        models = [run.model for run in runs]
         self.form.suggest([*models, default, "offline:demo"], default)
         self.form.totals.value = self._talk.totals() or "nbagent panel"
         self.form.note.value = self._talk.note()
@@ -186,7 +183,7 @@ class Panel:
             try:
                 work()
             except Exception as error:
-                self._error = _words(error)
+                self._error = error_words(error)
                 self._push()
 
         loop = kernel.main_loop()
@@ -211,12 +208,12 @@ class Panel:
             prompt = self._asked.pop(asked, None)
             if prompt is None:
                 return  # withdrawn by Stop
-            self._beginning, self._error = True, ""
+            self._beginning, self._error, self._told = True, "", ""
         words = ""
         try:
             self._start(prompt, going_on=going_on)
         except Exception as error:
-            words = _words(error)
+            words = error_words(error)
         with self._lock:
             # The run may have broken off before it was started altogether.
             self._beginning, self._error = False, words or self._error
@@ -288,7 +285,7 @@ class Panel:
         """A run broke before it had begun: nothing of it is kept. Any thread."""
         with self._lock:
             self._working, self._controls, self._waits = "", None, ""
-            self._error = _words(error_from_info(run.error)) if run.error else "the run broke off"
+            self._error = error_words(error_from_info(run.error)) if run.error else "the run broke off"
             if not self._beginning:
                 self.form.box.refused("", self._typed)
             self._push()
@@ -304,7 +301,7 @@ class Panel:
         if self._working:
             return
         self._talk.clear()
-        self._last, self._recent, self._error = None, [], ""
+        self._last, self._recent, self._error, self._told = None, [], "", ""
         self._push()
         self._settle()
 
@@ -313,14 +310,15 @@ class Panel:
         if self._working:
             return
         try:
-            runs = _lineage(run_id)
+            runs = lineage(run_id)
         except NbagentError as error:
-            self._error = _words(error)
+            self._error = error_words(error)
             self._push()
             return
         self._talk.clear()
         self._talk.show(runs)
-        self._last, self._recent, self._error = runs[-1], runs[-KEPT:], ""
+        self._last, self._recent = runs[-1], list(runs[-KEPT:])
+        self._error = self._told = ""
         chosen, tools = choices.of_run(runs[-1])
         self._system = chosen.system
         self.form.fill(chosen)
@@ -336,11 +334,24 @@ class Panel:
         self.form.offer(offered, frozenset(off))
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
-        """Runs were deleted: a conversation that holds one of them goes from the page."""
-        if not self._working and set(run_ids) & {*self._talk.run_ids}:
-            self.begin_anew()
-        else:
+        """Runs were deleted: they go from the page, and the conversation goes on without them."""
+        gone = {*run_ids} & {*self._talk.run_ids}
+        if not gone:
             self._later(self._refresh)
+            return
+        with self._lock:
+            self._talk.drop(gone)
+            self._recent = [run for run in self._recent if run.id not in gone]
+            # What goes on from a deleted run is deleted with it, so what is left is whole.
+            left = self._talk.run_ids
+            if self._working:
+                pass
+            elif left:
+                self._last = lineage(left[-1])[-1]
+            else:
+                self._last, self._told = None, FORGOTTEN
+            self._push()
+        self._settle()
 
 
 class PanelSink:
@@ -412,30 +423,6 @@ def _resumable(run: RunRecord) -> bool:
     return not ended and run.stop_reason not in ("answered", "content_filter")
 
 
-def _lineage(run_id: str) -> list[RunRecord]:
-    """A run and those that it goes on from, oldest first; a fork begins a line of its own."""
-    store = current_store()
-    runs = [store.load(run_id)]
-    while len(runs) < _LINEAGE and runs[0].parent_id is not None and runs[0].kind != "fork":
-        runs.insert(0, store.load(runs[0].parent_id))
-    return runs
-
-
-def _line(prompt: str, stop_reason: str | None) -> str:
-    ended = "" if stop_reason == "answered" else f" ({(stop_reason or '').replace('_', ' ')})"
-    return f"{one_line(visible(prompt), 36) or '(continue)'}{ended}"
-
-
 def _evaluate(expression: str) -> object:
     namespace: Any = front().namespace()
     return eval(compile(expression, "<prompt>", "eval"), namespace)
-
-
-def _words(error: Exception) -> str:
-    """One line that says what is wrong and what to do."""
-    if isinstance(error, NbagentError):
-        said = error.message
-    else:
-        _log.debug("the panel could not start a run", exc_info=error)
-        said = f"nbagent itself failed: {type(error).__name__}: {error}"
-    return " ".join(visible(redact_cut(filtered(said))).splitlines())

@@ -42,7 +42,7 @@ def saved(runs: Sequence[RunRecord], words: str = CLOSED) -> dict[str, str]:
     pieces = [f"<style>{style()}{sheet('saved')}</style>", '<div class="nba-panel-saved">']
     pieces.append(f'<p class="nba-panel-words">{escape(words)}</p>')
     for said, state in last:
-        pieces.append(f'<div class="nba-said">{escape(said)}</div>')
+        pieces.append(f'<p class="nba-said">{escape(said)}</p>')
         pieces.append(html(state).replace(f"<style>{style()}</style>", "", 1))
     pieces.append("</div>")
     texts = [words, *(f"{said}\n\n{plain(state)}" for said, state in last)]

@@ -10,7 +10,7 @@ Owns the views and how many of them stay open. Called on the kernel's main threa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from nbagent.notebook.visible import count, money, seconds
 KEPT = 8
 """So many runs of a conversation stay on the page; each holds a whole picture."""
 _REOPENED = 3
+_NAMED = 6
+"""So many of the runs that are no longer shown are named."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class Talk:
         self._place = place
         self._entries: deque[_Entry] = deque()
         self._sums: dict[str, _Sums] = {}
-        self.folded = 0
+        self.folded: tuple[str, ...] = ()
         """Runs that are no longer on the page."""
 
     @property
@@ -71,8 +73,8 @@ class Talk:
 
     def show(self, runs: Sequence[RunRecord]) -> None:
         """Views of the last of these runs, which are over; all of them count."""
-        self.folded = max(0, len(runs) - _REOPENED)
-        for run in runs[self.folded :]:
+        self.folded = tuple(run.id for run in runs[:-_REOPENED])
+        for run in runs[-_REOPENED:]:
             self._add(run, RunView(view_of(run)))
         for run in runs:
             self.count(run)
@@ -94,9 +96,20 @@ class Talk:
         entries = list(self._entries)
         self._entries.clear()
         self._sums.clear()
-        self.folded = 0
+        self.folded = ()
         self._lay()
         for entry in entries:
+            _close(entry)
+
+    def drop(self, run_ids: Collection[str]) -> None:
+        """Take runs out of the conversation and off the page."""
+        dropped = [entry for entry in self._entries if entry.run_id in run_ids]
+        self._entries = deque(entry for entry in self._entries if entry.run_id not in run_ids)
+        self.folded = tuple(one for one in self.folded if one not in run_ids)
+        for run_id in run_ids:
+            self._sums.pop(run_id, None)
+        self._lay()
+        for entry in dropped:
             _close(entry)
 
     def totals(self) -> str:
@@ -124,10 +137,13 @@ class Talk:
         """What is left out of the page."""
         if not self.folded:
             return ""
-        n = self.folded
+        n = len(self.folded)
+        named = [run_id[:8] for run_id in self.folded[-_NAMED:]]
+        names = ("…, " if n > _NAMED else "") + ", ".join(named)
         return (
             f"{count(n)} earlier run{'s' * (n != 1)} of this conversation "
-            f"{'are' if n != 1 else 'is'} no longer shown here; %agent show RUN shows one again."
+            f"{'are' if n != 1 else 'is'} no longer shown here ({names}); "
+            f"%agent show {named[-1]} shows {'that one' if n != 1 else 'it'} again."
         )
 
     def _add(self, run: RunRecord, view: RunView) -> None:
@@ -135,7 +151,7 @@ class Talk:
         dropped: list[_Entry] = []
         while len(self._entries) > KEPT:
             dropped.append(self._entries.popleft())
-        self.folded += len(dropped)
+        self.folded += tuple(entry.run_id for entry in dropped)
         self._lay()
         for entry in dropped:
             _close(entry)
