@@ -244,6 +244,7 @@ def test_error_bodies_of_any_shape_are_read(server: ModelServer, body: str) -> N
         (formatdate(time.time() - 100, usegmt=True), 0.0, 0.0),
         (formatdate(time.time() + 3000, usegmt=True), 2000.0, 3000.0),
     ],
+    ids=["0", "negative", "fraction", "huge", "a date in the past", "a date to come"],
 )
 def test_retry_after_is_read(header: str, low: float, high: float) -> None:
     found = retry_after_s({"retry-after": header})
