@@ -312,6 +312,29 @@ def test_idle_job_is_told_of_and_drained_by_whoever_comes(bench: Bench) -> None:
     assert labels == ["work"]
 
 
+def test_a_job_that_holds_an_idle_thread_up_is_told_of_once_and_those_behind_it_are_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbagent.runtime.courier.STRANDED_S", 0.1)
+    slow, over, posted = threading.Event(), threading.Event(), threading.Semaphore(0)
+    stranded: list[str] = []
+    held: list[str] = []
+    bench.courier.on_stranded = stranded.append
+    bench.courier.on_idle_job = posted.release
+    bench.courier.on_slow = lambda label: (held.append(label), slow.set())[0]
+    first = bench.start(lambda b: b.call(lambda: over.wait(20)))
+    assert posted.acquire(timeout=10)
+    drain = threading.Thread(target=bench.courier.drain)
+    drain.start()
+    second = bench.start(lambda b: b.call(lambda: drain is threading.current_thread()))
+    assert slow.wait(10)
+    time.sleep(0.5)
+    over.set()
+    drain.join(10)
+    assert [wait(first)[0], wait(second)[0]] == [True, True]
+    assert (held, stranded) == (["work"], [])
+
+
 def test_second_waiter_takes_over_when_the_first_leaves(bench: Bench) -> None:
     go = asyncio.Event()
 

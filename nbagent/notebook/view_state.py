@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nbagent.contracts.chat import Message, Usage
+from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.notebook.view_turn import (
     error_help,
@@ -116,9 +117,7 @@ def status_of(record: RunRecord) -> Status:
     return status_words(record.phase, record.stop_reason, code, record.limits)
 
 
-def status_words(
-    phase: str, reason: str | None, code: str | None, limits: RunLimits | None
-) -> Status:
+def status_words(phase: str, reason: str | None, code: str | None, limits: Limits | None) -> Status:
     """The same from a run's line in the store, where its limits are not told."""
     match phase:
         case "Running":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,14 @@ _CONTRAST = """root => {
     if (ratio < 4.5 && !node.matches("option")) low.push([node.className, ratio, node.textContent]);
   }
   return low;
+}"""
+
+
+_BROKEN_LINKS = """root => {
+  const dead = [root, ...root.querySelectorAll("*")]
+    .filter((node) => node.classList.contains("jupyter-widgets-disconnected"));
+  const marked = dead.filter((node) => getComputedStyle(node, "::before").content !== "none");
+  return [dead.length, marked.length];
 }"""
 
 
@@ -240,6 +249,29 @@ def test_two_views_of_one_panel_are_one_panel(desk: Desk) -> None:
 
 
 @LAB
+@pytest.mark.parametrize("width", [150, 240, 320])
+def test_a_narrow_panel_wraps_and_does_not_scroll(desk: Desk, width: int) -> None:
+    desk.root.evaluate("(root, width) => { root.style.width = `${width}px`; }", width)
+    wide = desk.root.evaluate(
+        "root => [...root.querySelectorAll('.nba-box, .nba-box *, .nba-field, .nba-field *, "
+        ".nba-tool, .nba-new, .nba-panel-totals, .nba-panel-note, .nba-said')]"
+        ".filter((n) => n.checkVisibility() && !n.matches('option, .nba-box-first'))"
+        ".filter((n) => n.getBoundingClientRect().right > root.getBoundingClientRect().right + 1)"
+        ".map((n) => [n.tagName, n.className, n.textContent.slice(0, 40)])"
+    )
+    scrolls = desk.root.evaluate("root => root.scrollWidth - root.clientWidth")
+    desk.root.evaluate("root => { root.style.width = ''; }")
+    assert wide == []
+    assert scrolls <= 0
+
+
+@LAB
+def test_the_fields_are_described(desk: Desk) -> None:
+    field = desk.field("Max tokens (run)")
+    expect(field).to_have_accessible_description(re.compile("all its requests and answers"))
+
+
+@LAB
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_have_contrast_and_everything_has_a_name(desk: Desk, theme: str) -> None:
     page = desk.notebook.page
@@ -287,10 +319,11 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
 
 @pytest.mark.proof
 @LAB
-@pytest.mark.parametrize("kernel", [True, False], ids=["with saved widgets", "without a kernel"])
+@pytest.mark.parametrize("how", ["with saved widgets", "without a kernel", "untrusted"])
 def test_a_notebook_reopened_in_other_ways_reads_well(
-    desk: Desk, chromium: Browser, server: Server, kernel: bool
+    desk: Desk, chromium: Browser, server: Server, how: str
 ) -> None:
+    kernel, trusted = how != "without a kernel", how != "untrusted"
     desk.button("New conversation").click()
     desk.say("What is the population of Oslo?")
     desk.ends("Answered")
@@ -299,16 +332,25 @@ def test_a_notebook_reopened_in_other_ways_reads_well(
     if not kernel:
         # No kernel of this server speaks its language, so the app asks for one.
         document["metadata"] = {"kernelspec": {"name": "not-here", "display_name": "not here"}}
-    _reads_well(document, chromium, server, kernel=kernel)
+    _reads_well(document, chromium, server, kernel=kernel, trusted=trusted)
 
 
 def _reads_well(
-    document: dict[str, Any], chromium: Browser, server: Server, *, kernel: bool
+    document: dict[str, Any],
+    chromium: Browser,
+    server: Server,
+    *,
+    kernel: bool,
+    trusted: bool = True,
 ) -> None:
     """Opened again there is no dead box, but the saved form and what to do."""
-    name = f"panel-again-{kernel}.ipynb"
+    name = f"panel-again-{kernel}-{trusted}.ipynb"
+    if not trusted:
+        # A notebook that this server has signed is known by what it holds.
+        document["metadata"]["from"] = "somebody else"
     (server.folder / name).write_text(json.dumps(document))
-    server.trust(name)
+    if trusted:
+        server.trust(name)
     with opened(chromium, server, name, kernel=kernel) as reopened:
         if not kernel:
             reopened.go_without_kernel()
@@ -318,14 +360,28 @@ def _reads_well(
         expect(output.locator(".nba-panel-saved .nba-answer").last).to_contain_text("717,710")
         assert not output.locator(".nba-panel").is_visible()
         assert "Error displaying widget" not in output.inner_text()
+        assert output.inner_text().count("nbagent panel") == 1
 
 
 def _gone_after_a_restart(desk: Desk) -> None:
     page = desk.notebook.page
+    desk.write("Model", "")
+    desk.box.fill("Use nap with 30 seconds")
+    desk.button("Send").click()
+    desk.root.locator(".nba-card.nba-busy").wait_for()
+    desk.box.fill(f"What opens {KEY}?")
     page.evaluate("() => nbt.current().sessionContext.session.kernel.restart()")
     expect(desk.error).to_contain_text("The kernel of this panel is gone. Run the cell again")
     expect(desk.box).to_have_value(f"What opens {KEY}?")
     expect(desk.button("Send")).to_be_disabled()
+    expect(desk.phases.last).to_have_text("Interrupted")
+    run = desk.root.locator(".nba-run").last
+    expect(run.locator(".nba-card.nba-bad")).to_contain_text("✕ interrupted")
+    expect(run.locator(".nba-turn summary").first).to_contain_text("✕ interrupted")
+    assert "running" not in run.inner_text()
+    marks = desk.root.evaluate(_BROKEN_LINKS)
+    assert marks[0] > 0
+    assert marks[1:] == [0]
     desk.notebook.wait_idle()
     desk.notebook.run(0, PANEL)
     desk.write("Max turns", "20")

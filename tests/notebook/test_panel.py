@@ -145,9 +145,11 @@ def test_stop_withdraws_what_still_waits(stage: Stage, monkeypatch: pytest.Monke
 REFUSED = {
     "model": ("Model", "nosuch:model", "there is no provider 'nosuch'"),
     "key": ("Model", "openai:gpt-5.4", "openai needs a key: set "),
+    "server": ("Model", "openai:gpt-5.4", "or use `%agent config base_url=…` for another server"),
+    "demo": ("Model", "openai:gpt-5.4", "or offline:demo in the Model field to go on"),
     "turns": ("Max turns", "0", "expected a whole number from 1"),
     "many turns": ("Max turns", "99", "larger than the ceiling"),
-    "tokens": ("Max tokens", "many", "expected a whole number from 1"),
+    "tokens": ("Max tokens (run)", "many", "expected a whole number from 1"),
     "cost": ("Max $", "-1", "expected an amount in USD"),
 }
 
@@ -159,6 +161,7 @@ def test_what_cannot_be_done_is_one_line_and_the_prompt_comes_back(stage: Stage,
     asked = stage.ask("Hello?")
     assert words in stage.state["error"]
     assert "\n" not in stage.state["error"]
+    assert "--" not in stage.state["error"]
     assert stage.told() == [{"kind": "refused", "id": asked, "prompt": "Hello?"}]
     assert stage.handles == []
     assert not stage.state["working"]
@@ -270,23 +273,90 @@ def test_only_the_last_runs_stay_on_the_page(stage: Stage) -> None:
     assert len(stage.panel.form.talk.children) == 2 * KEPT
     closed = {m["comm"] for m in stage.wire.sent if m["type"] == "comm_close"}
     assert len(closed) == 8  # words and view, and the layout of each, of two runs
-    assert stage.panel.form.note.value.startswith("2 earlier runs of this conversation")
+    older = [handle.id[:8] for handle in stage.handles[:2]]
+    assert stage.panel.form.note.value == (
+        "2 earlier runs of this conversation are no longer shown here "
+        f"({', '.join(older)}); %agent show {older[1]} shows that one again."
+    )
     assert stage.panel.form.totals.value.startswith(f"{KEPT + 2} runs")
 
 
-def test_a_forgotten_run_goes_from_the_panel(stage: Stage) -> None:
+def test_a_forgotten_run_goes_from_the_panel_and_the_one_before_goes_on(stage: Stage) -> None:
+    first = stage.run("What is the population of Oslo?")
+    kept = stage.panel.form.talk.children
+    second = stage.run("And of Bergen?")
+    stage.panel.forget(stage.store.forget(second.id))
+    assert stage.panel.form.talk.children == kept
+    assert stage.panel.form.totals.value.startswith("1 run · ")
+    assert [run_id for _, run_id in stage.panel.form.runs.options] == ["", first.id]
+    assert "291,940" not in json.dumps(stage.shown[-1][0])
+    assert "717,710" in json.dumps(stage.shown[-1][0])
+    third = stage.run("And of Bergen, again?")
+    assert (third.kind, third.parent_id) == ("continue", first.id)
+
+
+def test_a_conversation_that_was_forgotten_says_so_until_the_next_prompt(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     stage.run("And of Bergen?")
-    stage.store.forget(first.id, children=True)
-    stage.panel.forget((first.id,))
+    stage.panel.forget(stage.store.forget(first.id, children=True))
     assert stage.panel.form.talk.children == ()
     assert len(stage.panel.form.runs.options) == 1
     assert "717,710" not in json.dumps(stage.shown[-1][0])
+    assert stage.state["status"] == (
+        "All of this conversation was forgotten; the next prompt begins a new one"
+    )
+    assert not stage.state["goes_on"]
+    assert stage.run("Hello").kind == "start"
+    assert stage.state["status"] == ""
+
+
+def test_what_was_folded_comes_back_when_all_that_is_shown_is_forgotten(stage: Stage) -> None:
+    for _ in range(KEPT + 1):
+        stage.run("Say hello")
+    stage.panel.forget(stage.store.forget(stage.handles[1].id, children=True))
+    (said, view) = stage.panel.form.talk.children
+    assert said.state["text"] == "Say hello"
+    assert view.state["status"]["word"] == "Answered"
+    assert stage.panel.form.note.value == ""
+    assert stage.run("Hello").parent_id == stage.handles[0].id
+
+
+def test_runs_of_another_conversation_are_forgotten_without_a_word(stage: Stage) -> None:
+    other = stage.run("What is the population of Oslo?")
+    stage.panel.begin_anew()
+    run = stage.run("Hello")
+    kept = stage.panel.form.talk.children
+    stage.panel.forget(stage.store.forget(other.id))
+    assert stage.panel.form.talk.children == kept
+    assert stage.run("Hello again").parent_id == run.id
+
+
+def test_the_last_runs_are_told_apart_in_plain_words(stage: Stage) -> None:
+    fields(stage)["Max turns"].value = "1"
+    paused = stage.run("What is the population of Oslo?")
+    fields(stage)["Max turns"].value = "20"
+    stage.run(kind="continue")
+    stage.panel.begin_anew()
+    again = stage.run("Hello")
+    stage.panel.begin_anew()
+    stage.run("Hello")
+    words = {run_id: said for said, run_id in stage.panel.form.runs.options[1:]}
+    resumed = stage.store.runs()[2].run_id
+    assert words[paused.id] == "What is the population of Oslo? · Paused: turns used up"
+    assert words[resumed] == "What is the population of Oslo? (resumed)"
+    began = again.started_at.astimezone()
+    assert words[again.id] == f"Hello · {began:%H:%M} · offline:demo"
+
+
+def test_the_fields_say_what_they_limit(stage: Stage) -> None:
+    hints = stage.state["hints"]
+    assert "all its requests and answers" in hints["Max tokens (run)"]
+    assert hints.keys() == fields(stage).keys() - {"Model"}
 
 
 def test_the_saved_form_has_the_last_runs_and_their_record(stage: Stage) -> None:
     (widget, _), (before, how) = stage.shown
-    assert [*widget] == ["application/vnd.jupyter.widget-view+json", "text/plain"]
+    assert [*widget] == ["application/vnd.jupyter.widget-view+json"]
     assert "run this cell again" in before["text/plain"]
     assert not how["update"]
     run = stage.run("What is the population of Oslo?")

@@ -70,13 +70,20 @@ class PanelKernel(LiveKernel):
     def says(self, word: str, value: object) -> Any:
         """Whether the box is told so."""
 
-        def told(message: dict[str, Any]) -> bool:
-            content = message["content"]
-            if content.get("comm_id") != self.box or message["msg_type"] != "comm_msg":
-                return False
-            return content["data"].get("state", {}).get("state", {}).get(word) == value
+        def says(message: dict[str, Any]) -> bool:
+            return self._told(message).get(word) == value
 
-        return told
+        return says
+
+    def statuses(self, messages: list[dict[str, Any]]) -> list[str]:
+        """What the box said meanwhile."""
+        return [told["status"] for message in messages if (told := self._told(message))]
+
+    def _told(self, message: dict[str, Any]) -> dict[str, Any]:
+        content = message["content"]
+        if content.get("comm_id") != self.box or message["msg_type"] != "comm_msg":
+            return {}
+        return content["data"].get("state", {}).get("state", {})
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +100,7 @@ def _is_print(message: dict[str, Any]) -> bool:
 
 def test_the_panel_and_its_saved_form_are_displayed(kernel: PanelKernel) -> None:
     live, saved = (shown["data"] for shown in kernel.shown.of("display_data"))
-    assert [*live] == ["application/vnd.jupyter.widget-view+json", "text/plain"]
+    assert [*live] == ["application/vnd.jupyter.widget-view+json"]
     assert "run this cell again to open it" in saved["text/plain"]
 
 
@@ -140,6 +147,22 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
     kernel.messages_until(kernel.says("status", words))
     kernel.messages_until(kernel.says("working", False))
     assert kernel.value("_run.text") == "Done."
+    kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
+
+
+def test_a_tool_that_holds_the_kernel_up_says_so_and_those_behind_it_do_not_blame_a_cell(
+    kernel: PanelKernel,
+) -> None:
+    kernel.run(
+        "offline.script([offline.step(calls=[offline.call('nap', seconds=2), "
+        "offline.call('population', city='Rome')]), 'Done.'], name='behind')"
+    )
+    kernel.run(f"{BOX[:-4]}._model.value = 'offline:behind'")
+    kernel.ask("Both")
+    messages = kernel.messages_until(kernel.says("working", False))
+    said = kernel.statuses(messages)
+    assert "nap runs in the kernel; cells wait until it is done (■ stops it)" in said
+    assert not [words for words in said if "waits for the kernel" in words]
     kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
 
 

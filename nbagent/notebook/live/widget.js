@@ -5,6 +5,7 @@ import { createView } from "./run.js";
 
 /** @typedef {import("./shapes.js").Shared} Shared */
 /** @typedef {import("./shapes.js").State} State */
+/** @typedef {import("./shapes.js").Turn} Turn */
 
 const ENDED = new Set(["restarting", "autorestarting", "terminating", "dead"]);
 

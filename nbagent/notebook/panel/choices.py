@@ -17,10 +17,12 @@ from nbagent.settings import RunOptions, Tools, checked_value, effective
 from nbagent.tools.functions import FunctionHost
 
 LIMITS = {"max_turns": "Max turns", "max_total_tokens": "Max tokens (run)", "max_cost_usd": "Max $"}
-TOLD = {
-    "max_turns": "A run pauses after so many turns",
-    "max_total_tokens": "A run pauses once all its requests and answers have used so many tokens",
-    "max_cost_usd": "A run pauses once it has cost so many US dollars",
+HINTS = {
+    LIMITS["max_turns"]: "A run pauses after so many turns",
+    LIMITS[
+        "max_total_tokens"
+    ]: "A run pauses once all its requests and answers have used so many tokens",
+    LIMITS["max_cost_usd"]: "A run pauses once it has cost so many US dollars",
 }
 _NOBODY = ToolContext(run_id="", session="", runner=Courier())
 

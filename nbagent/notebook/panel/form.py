@@ -11,7 +11,7 @@ from typing import Any
 
 import ipywidgets
 
-from nbagent.notebook.panel.choices import LIMITS, TOLD, Choices, Offered
+from nbagent.notebook.panel.choices import LIMITS, Choices, Offered
 from nbagent.notebook.panel.parts import Box, BoxState, ChoiceField, Field, Message
 from nbagent.notebook.visible import one_line, visible
 
@@ -37,9 +37,7 @@ class Form:
         self._model = ChoiceField(description="Model", ensure_option=False, continuous_update=False)
         _classes(self._model, "nba-field", "nba-field-model")
         self._limits = {
-            name: Field(
-                description=label, placeholder="none", tooltip=TOLD[name], continuous_update=False
-            )
+            name: Field(description=label, placeholder="none", continuous_update=False)
             for name, label in LIMITS.items()
         }
         for widget in self._limits.values():

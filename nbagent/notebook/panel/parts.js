@@ -3,7 +3,7 @@
 // saved widget state holds it. Text is text: createElement and textContent only.
 
 /** @typedef {{working: boolean, can_continue: boolean, goes_on: boolean, status: string,
- *   error: string, system: string}} BoxState */
+ *   error: string, system: string, hints: Record<string, string>}} BoxState */
 
 const WAITS = "Waits for the kernel, which a cell keeps busy. It goes out as soon as the kernel is free.";
 const SILENT = "No answer from a kernel yet. If it was restarted, run the cell again for a new panel.";
@@ -37,6 +37,15 @@ function textarea(label, rows) {
   node.spellcheck = true;
   node.setAttribute("aria-label", label);
   return node;
+}
+
+/** Say what the fields mean: ipywidgets has no tooltip for a field with a label.
+ * @param {HTMLElement} root @param {Record<string, string>} hints by the fields' labels */
+function describe(root, hints) {
+  for (const label of root.closest(".nba-panel")?.querySelectorAll(".nba-field > label") ?? []) {
+    const hint = Object.hasOwn(hints, label.textContent ?? "") ? hints[label.textContent ?? ""] : "";
+    if (hint) label.parentElement?.querySelector("input")?.setAttribute("title", hint);
+  }
 }
 
 /** One view of the box. @param {any} shared @param {HTMLElement} el */
@@ -99,6 +108,7 @@ function createBox(shared, el) {
       setText(error, shared.gone ? GONE : state.error);
       error.hidden = !error.textContent;
       root.classList.toggle("nba-gone", shared.gone);
+      describe(root, state.hints);
     },
     close() {
       forget();

@@ -39,6 +39,8 @@ class BoxState(TypedDict):
     error: str
     system: str
     """The system prompt, filtered."""
+    hints: dict[str, str]
+    """What fields of the form mean, by their labels."""
 
 
 @cache

@@ -13,7 +13,8 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,6 @@ from nbagent.notebook.view_state import status_of
 from nbagent.providers.choice import choose_model
 from nbagent.session.front import Front, front
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import current_store
 from nbagent.settings import effective
 
 WAITS_FOR = "the kernel, which a cell keeps busy"
@@ -114,6 +114,7 @@ class Panel:
             "status": status,
             "error": self._error,
             "system": self._system,
+            "hints": choices.HINTS,
         }
 
     def _push(self) -> None:
@@ -285,7 +286,9 @@ class Panel:
         """A run broke before it had begun: nothing of it is kept. Any thread."""
         with self._lock:
             self._working, self._controls, self._waits = "", None, ""
-            self._error = error_words(error_from_info(run.error)) if run.error else "the run broke off"
+            self._error = (
+                error_words(error_from_info(run.error)) if run.error else "the run broke off"
+            )
             if not self._beginning:
                 self.form.box.refused("", self._typed)
             self._push()
@@ -333,23 +336,26 @@ class Panel:
         off = names if tools == "none" else names - set(self._extra) if self._extra else set[str]()
         self.form.offer(offered, frozenset(off))
 
+    def _left(self) -> Sequence[RunRecord]:
+        for run_id in reversed(self._talk.run_ids):
+            with suppress(NbagentError):  # a run that broke before it began is not in the store
+                return lineage(run_id)
+        return ()
+
     def forget(self, run_ids: tuple[str, ...]) -> None:
         """Runs were deleted: they go from the page, and the conversation goes on without them."""
         gone = {*run_ids} & {*self._talk.run_ids}
-        if not gone:
+        if self._working or not gone:
             self._later(self._refresh)
             return
         with self._lock:
             self._talk.drop(gone)
-            self._recent = [run for run in self._recent if run.id not in gone]
             # What goes on from a deleted run is deleted with it, so what is left is whole.
-            left = self._talk.run_ids
-            if self._working:
-                pass
-            elif left:
-                self._last = lineage(left[-1])[-1]
-            else:
-                self._last, self._told = None, FORGOTTEN
+            runs = self._left()
+            self._last, self._recent = runs[-1] if runs else None, list(runs[-KEPT:])
+            self._told = "" if runs else FORGOTTEN
+            if not self.form.talk.children:
+                self._talk.show(runs)
             self._push()
         self._settle()
 
