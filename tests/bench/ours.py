@@ -1,7 +1,7 @@
 """Our side of the comparisons: the same loop through `nbagent.Agent`, and without its store.
 
 Without the store means: the same session, engine thread, tools and handles, given a store whose
-`write` keeps nothing. Nothing in the product is replaced.
+`try_write` keeps nothing. Nothing in the product is replaced.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def step(n: int) -> dict[str, Any]:
 class KeepsNothing(Store):
     """A store that is asked to commit each event and does not."""
 
-    def write(self, event: Event) -> None:
+    def try_write(self, event: Event) -> bool:
         """Leave it."""
+        return True
 
 
 def agent(base_url: str, **options: Any) -> Agent:
@@ -49,6 +50,7 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
     )
     here = front()
     live = LiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store, here=here)
-    live.start([], here)
-    assert live.task is not None
-    return runtime.wait(live.task)
+    with runtime.Guard() as guard:
+        live.start([], here, guard)
+        assert live.task is not None
+        return runtime.wait(live.task)
