@@ -19,6 +19,7 @@ from nbagent import offline
 from nbagent.notebook import model_lists
 from nbagent.notebook.line_words import quoted
 from nbagent.notebook.options import COMMANDS, OPTIONS, parse, run_and_options, split_command
+from nbagent.providers import openai
 from nbagent.providers.offline import scripted
 from nbagent.settings import configure
 
@@ -77,7 +78,10 @@ OFFERED = {
     "%%agent --raw \\\n  --dr|\nHello?": ["%%agent --raw \\\n  --dry-run\nHello?"],
     "%%agent -m offli|": ["%%agent -m offline:demo", "%%agent -m offline:"],
     "%%agent --model=OFFLINE:d|": ["%%agent --model=offline:demo"],
-    "%%agent --model ope|": ["%%agent --model openai:"],
+    "%%agent --model ope|": [
+        f"%%agent --model openai:{openai.PROVIDER.default_model}",
+        "%%agent --model openai:",
+    ],
     "%%agent --trim |": ["%%agent --trim tool-results", "%%agent --trim none"],
     "%%agent --tool-choice r|": ["%%agent --tool-choice required"],
     "%%agent --session |": ["%%agent --session default"],
