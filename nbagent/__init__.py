@@ -17,10 +17,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "nbagent.agent",
-    "Run": "nbagent.agent",
-    "open_run": "nbagent.agent",
+    "Run": "nbagent.run",
+    "open_run": "nbagent.run",
     "panel": "nbagent.notebook.panel",
-    "forget": "nbagent.agent",
+    "forget": "nbagent.run",
     "tool": "nbagent.tools.functions",
     "configure": "nbagent.settings",
     "runs": "nbagent.history",
@@ -35,19 +35,27 @@ _HOMES = {
     "StoreError": "nbagent.contracts.errors",
     "Message": "nbagent.contracts.chat",
     "ToolContext": "nbagent.contracts.ports",
+    "ToolPolicy": "nbagent.contracts.policy",
+    "ToolLimits": "nbagent.contracts.policy",
+    "Question": "nbagent.contracts.policy",
+    "Answer": "nbagent.contracts.policy",
 }
 _MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
 
 __all__ = [
     "Agent",
+    "Answer",
     "EngineError",
     "Message",
     "ModelError",
     "NbagentError",
+    "Question",
     "Run",
     "StoreError",
     "ToolContext",
     "ToolError",
+    "ToolLimits",
+    "ToolPolicy",
     "UsageError",
     "configure",
     "events",
@@ -63,7 +71,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from nbagent.agent import Agent, Run, forget, open_run
+    from nbagent.agent import Agent
     from nbagent.contracts import events
     from nbagent.contracts.chat import Message
     from nbagent.contracts.errors import (
@@ -74,10 +82,12 @@ if TYPE_CHECKING:
         ToolError,
         UsageError,
     )
+    from nbagent.contracts.policy import Answer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
     from nbagent.history import messages, runs, tool_runs, turns
     from nbagent.notebook.panel import panel
     from nbagent.providers import offline
+    from nbagent.run import Run, forget, open_run
     from nbagent.settings import configure
     from nbagent.tools.functions import tool
 

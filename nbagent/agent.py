@@ -1,35 +1,25 @@
-"""The handles that a person holds: an `Agent` (a model, tools, limits) and a `Run` of it.
+"""The handle of an agent: a model, tools and limits. What a run of it is, is `run`'s.
 
-Thin: what an agent does is in the session and the engine, what a run was is in its record.
+Thin: what an agent does is in the session and the engine.
 """
 
 from __future__ import annotations
 
-import reprlib
-import warnings
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, nullcontext
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
 
 from nbagent import runtime
-from nbagent.archive.store import Store
-from nbagent.contracts.chat import ChatRequest, Message, Usage
-from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
+from nbagent.contracts.chat import Message
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
-from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
-from nbagent.contracts.secrets import redact, register_environment
-from nbagent.session.front import Front, front
-from nbagent.session.live import LiveRun, at_work, start_run
+from nbagent.contracts.secrets import redact
+from nbagent.run import OnEvent, Run, changed_options, listed, model_id_of, told_apart
+from nbagent.session.approval import OnApproval
 from nbagent.session.prepare import Ask
 from nbagent.session.preview import DryRun, dry_run
-from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Tools, without_secrets
-
-OnEvent = Callable[[Event], object]
-_OPTIONS = frozenset(f.name for f in fields(RunOptions))
+from nbagent.settings import RunOptions, without_secrets
 
 
 class Agent:
@@ -37,10 +27,14 @@ class Agent:
 
     Args:
         model: `provider:model`, or a script of `nbagent.offline.script`; None: as the settings say.
-        tools: functions, methods or callables; or `"none"`, `"all"` or names of the notebook's
-            tools; None: the notebook's own `@nbagent.tool` functions.
+        tools: functions, methods or callables, `nbagent.mcp(…)` servers, names of the notebook's
+            tools, and words for hosts (`"fs"`, `"skills"`, `"notebook"`, `"mcp:git"`); or `"none"`
+            or `"all"`; None: the notebook's own `@nbagent.tool` functions.
         system: the system prompt.
-        options: further fields of `RunOptions`: `max_turns`, `temperature`, `base_url`, `session`…
+        on_approval: answers questions about tool calls instead of a person: it is given a
+            `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
+        options: further fields of `RunOptions`: `max_turns`, `temperature`, `base_url`, `session`,
+            `mounts`, `skills`, `policy`…
 
     Raises:
         UsageError: an option that does not exist or does not fit.
@@ -52,11 +46,13 @@ class Agent:
         *,
         tools: Sequence[object] | str | None = None,
         system: str | None = None,
+        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> None:
-        named, self.tools = _told_apart(tools)
-        base = RunOptions(model=_model_id(model), system=system, tools=named)
-        self.options = without_secrets(_options(base, options))
+        self.on_approval = on_approval
+        named, self.tools = told_apart(tools)
+        base = RunOptions(model=model_id_of(model), system=system, tools=named)
+        self.options = without_secrets(changed_options(base, options))
 
     def __repr__(self) -> str:
         if self.tools is not None:
@@ -71,6 +67,7 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
+        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """Run to a stop point and return the run, also when it failed.
@@ -79,7 +76,8 @@ class Agent:
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        return Run.ended(self._ask(prompt, messages, options), on_event=on_event)
+        ask = self._ask(prompt, messages, options, on_approval)
+        return Run.ended(ask, on_event=on_event)
 
     async def arun(
         self,
@@ -87,10 +85,12 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
+        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """The same for `await`; synchronous tools run on the loop that awaits."""
-        run = self.start(prompt, messages=messages, on_event=on_event, **options)
+        ask = self._ask(prompt, messages, options, on_approval)
+        run = Run.started(ask, on_event=on_event)
         return await run.await_end()
 
     def start(
@@ -99,18 +99,25 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
+        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        ask = self._ask(prompt, messages, options)
+        ask = self._ask(prompt, messages, options, on_approval)
         return Run.started(ask, on_event=on_event)
 
     async def stream(
-        self, prompt: str, *, messages: Sequence[Message] = (), **options: Any
+        self,
+        prompt: str,
+        *,
+        messages: Sequence[Message] = (),
+        on_approval: OnApproval | None = None,
+        **options: Any,
     ) -> AsyncGenerator[Event]:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
-        run = Run.started(self._ask(prompt, messages, options), channel=channel)
+        ask = self._ask(prompt, messages, options, on_approval)
+        run = Run.started(ask, channel=channel)
         try:
             async with aclosing(runtime.follow(channel, run.await_end())) as events:
                 async for event in events:
@@ -125,370 +132,28 @@ class Agent:
         """
         return dry_run(replace(self._ask(prompt, messages, options), dry_run=True))
 
-    def _ask(self, prompt: str, messages: Sequence[Message], options: dict[str, Any]) -> Ask:
+    def _ask(
+        self,
+        prompt: str,
+        messages: Sequence[Message],
+        options: dict[str, Any],
+        on_approval: OnApproval | None = None,
+    ) -> Ask:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
-        messages = _listed("messages", messages, "[nbagent.Message.of('user', 'Hello.')]")
+        messages = listed("messages", messages, "[nbagent.Message.of('user', 'Hello.')]")
         for message in messages:
             if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"messages: {message!r} is no nbagent.Message")
         base, tools = self.options, self.tools
         if "tools" in options:
-            named, tools = _told_apart(options.pop("tools"))
+            named, tools = told_apart(options.pop("tools"))
             base = replace(base, tools=named)
-        return Ask(prompt=prompt, messages=messages, options=_options(base, options), tools=tools)
-
-
-class _Last:
-    """The run that was started last in this process, by the person."""
-
-    run_id = ""
-    store: Store | None = None
-
-
-_last = _Last()
-_handles: WeakSet[Run] = WeakSet()
-
-
-class Run:
-    """One run: live while it is at work, a view of its record afterwards."""
-
-    def __init__(
-        self,
-        record: RunRecord,
-        store: Store,
-        *,
-        live: LiveRun | None = None,
-        ask: Ask | None = None,
-    ) -> None:
-        self._final = record
-        self._store = store
-        self._live = live
-        self._ask = ask
-        _handles.add(self)
-
-    @classmethod
-    def started(
-        cls,
-        ask: Ask,
-        *,
-        on_event: OnEvent | None = None,
-        channel: runtime.EventChannel | None = None,
-        store: Store | None = None,
-        here: Front | None = None,
-        guard: runtime.Guard | None = None,
-    ) -> Run:
-        """Start a run and put its handle into `_run`; `guard`: of a caller who goes on to wait."""
-        here = here or front()
-        with nullcontext(guard) if guard else runtime.Guard() as guard:
-            runtime.check_interrupted(here.execution_id())
-            live = start_run(
-                ask, on_event=on_event, channel=channel, store=store, here=here, guard=guard
-            )
-            run = cls(live.record, live.store, live=live, ask=live.ask)
-            if not runtime.inside_a_tool():
-                # What a tool starts by itself is not what the person goes on with.
-                _last.run_id, _last.store = run.id, live.store
-                here.set_last(run)
-            return run
-
-    @classmethod
-    def ended(cls, ask: Ask, *, on_event: OnEvent | None = None, store: Store | None = None) -> Run:
-        """Start a run and wait for its end: from its start on, an interrupt is a stop."""
-        with runtime.Guard() as guard:
-            return cls.started(ask, on_event=on_event, store=store, guard=guard).wait()
-
-    @property
-    def record(self) -> RunRecord:
-        """Everything that is kept of the run; while it is at work, what there is so far."""
-        return self._final if self._live is None else self._live.so_far()
-
-    @property
-    def id(self) -> str:
-        """16 hex digits."""
-        return self._final.id
-
-    @property
-    def name(self) -> str | None:
-        """What `--name` called it."""
-        return self._final.name
-
-    @property
-    def session(self) -> str:
-        """The session that it belongs to."""
-        return self._final.session
-
-    @property
-    def model(self) -> str:
-        """`provider:model`."""
-        return self._final.model
-
-    @property
-    def phase(self) -> Phase:
-        """`Running`, `WaitingUser`, `Completed` or `Failed`."""
-        return self.record.phase
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it stopped."""
-        return self.record.stop_reason
-
-    @property
-    def ok(self) -> bool:
-        """Whether the model answered (or the workflow is complete)."""
-        return self.record.stop_reason in ("answered", "workflow_complete")
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """What went wrong, or which limit paused it."""
-        return self.record.error
-
-    @property
-    def text(self) -> str:
-        """The last text that the model wrote, also a part of one."""
-        return self.record.text
-
-    @property
-    def turns(self) -> tuple[EngineTurn, ...]:
-        """This run's own turns."""
-        return self.record.turns
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens, summed over the turns."""
-        return self.record.usage
-
-    @property
-    def cost_usd(self) -> float | None:
-        """USD; None when a price is unknown."""
-        return self.record.cost_usd
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The whole conversation up to now, the ancestors' part included."""
-        if self._live is not None:
-            return (*self._live.history, *self.record.messages)
-        return self._store.conversation(self.id)
-
-    @property
-    def given_tools(self) -> tuple[object, ...] | None:
-        """The functions that it was given by hand, as far as this handle knows them."""
-        return self._ask.tools if self._ask is not None else None
-
-    def request_of(self, turn_id: str) -> ChatRequest:
-        """What that turn sent, rebuilt.
-
-        Raises:
-            UsageError: the run has no such turn.
-        """
-        return self._store.request_of(self.id, turn_id)
-
-    def stop(self, *, after_turn: bool = False) -> None:
-        """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
-        if self._live is not None:
-            self._live.stop(after_turn=after_turn)
-
-    def wait(self, timeout: float | None = None) -> Run:
-        """Wait until it is over, running its synchronous tools in this thread.
-
-        Raises:
-            TimeoutError: `timeout` seconds went by; the run goes on.
-        """
-        if self._live is not None and self._live.task is not None:
-            here = front()
-            runtime.wait(
-                self._live.task, pump=here.pump(), timeout=timeout, execution=here.execution_id()
-            )
-        return self
-
-    async def await_end(self) -> Run:
-        """`wait()` for `await`. Leaving it before the end stops the run."""
-        try:
-            if self._live is not None and self._live.task is not None:
-                here = front()
-                await runtime.await_here(
-                    self._live.task, pump=here.pump(), execution=here.execution_id()
-                )
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def raise_for_error(self) -> Run:
-        """Raise what ended the run when it failed; else return it.
-
-        Raises:
-            NbagentError: of the class that the code belongs to.
-        """
-        record = self.record
-        if record.phase == "Failed":
-            raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
-        return self
-
-    def resume(self, prompt: str | None = None, **options: Any) -> Run:
-        """Go on after a stop, a limit, an error or a dead kernel; with words, add these first.
-
-        Returns the child run, after it ended.
-
-        Raises:
-            UsageError: it is still at work, or it was answered and there are no words to add.
-        """
-        kind = "resume" if prompt is None else "continue"
-        return self._start_child(self._child(kind, prompt, options))
-
-    def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
-        """Ask a turn anew: keep the conversation before it, with other options or more words.
-
-        Raises:
-            UsageError: this run has no such turn.
-        """
-        ask = replace(self._child("fork", prompt, options), fork_turn=turn_id)
-        return self._start_child(ask)
-
-    def _start_child(self, ask: Ask) -> Run:
-        if self._live is not None and not self._live.done:
-            raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
-        if runtime.on_engine_thread():
-            raise UsageError("an async tool may not wait for a run that goes on")
-        return Run.ended(ask, store=self._store)
-
-    def _child(self, kind: Any, prompt: str | None, options: dict[str, Any]) -> Ask:
-        tools = options.pop("tools", None)
-        named, kept = _told_apart(tools)
-        if tools is None and self._ask is not None:
-            kept = self._ask.tools
-        chosen = _options(RunOptions(tools=named), options)
-        return Ask(prompt=prompt, options=chosen, tools=kept, kind=kind, parent_id=self.id)
-
-    def forget(self, *, children: bool = False) -> tuple[str, ...]:
-        """Delete this run and its texts; see `nbagent.forget`."""
-        if self._live is not None and not self._live.done:
-            raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
-        forgotten = self._store.forget(self.id, children=children)
-        for handle in tuple(_handles):
-            if handle.id in forgotten:
-                handle._final = _emptied(handle.record)
-                handle._live = handle._ask = None
-        if _last.run_id in forgotten:
-            _last.run_id, _last.store = "", current_store()
-        front().forget(forgotten)
-        if self._store.keeps_forgotten:
-            warnings.warn(
-                "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
-                "until it has finished; `%agent doctor compact` clears them then",
-                stacklevel=2,
-            )
-        return forgotten
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        record = self.record
-        state = record.stop_reason or record.phase
-        n = len(record.turns)
-        tokens = f"{record.usage.total_tokens:,}"
-        return f"<Run {self.id[:8]} {state}, {n} turn{'s' * (n != 1)}, {tokens} tokens>"
-
-    def _ipython_display_(self) -> None:
-        if not front().show(self.record):
-            print(repr(self))
-
-
-def open_run(ref: str) -> Run:
-    """A run of the store: `"last"`, its name, or a unique start of its id.
-
-    `"last"` is the last one that was started here, and in a fresh process the store's.
-
-    Raises:
-        UsageError: there is none, or several begin so.
-    """
-    given: Any = ref
-    if not isinstance(given, str):
-        raise UsageError(
-            f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
+        return Ask(
+            prompt=prompt,
+            messages=messages,
+            options=changed_options(base, options),
+            tools=tools,
+            on_approval=on_approval or self.on_approval,
         )
-    register_environment()
-    ref = redact(ref)  # it is quoted when there is no such run
-    store = current_store()
-    mine = ref == "last" and _last.store is store
-    if mine and not _last.run_id:
-        raise UsageError("the last run was forgotten; name the run that you mean (nbagent.runs())")
-    run_id = _last.run_id if mine else store.find(ref)
-    for live in at_work():
-        if live.record.id == run_id:
-            return Run(live.record, live.store, live=live, ask=live.ask)
-    return Run(store.load(run_id), store)
-
-
-def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
-    """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
-
-    What a notebook has saved of it stays there until the cell's output is cleared.
-
-    Args:
-        run: a handle, `"last"`, a name or the start of an id.
-        children: also the runs that go on from it; they would lose their beginning.
-
-    Returns:
-        The ids of the deleted runs, the run's own first.
-
-    Raises:
-        UsageError: there is none, it is at work, or others go on from it and `children` is off.
-    """
-    return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
-
-
-def _told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
-    """Names of tools, for the options, or functions, for the run itself."""
-    if tools is None:
-        return None, None
-    if isinstance(tools, str):
-        return tools, None
-    given = _listed("tools", tools, "[look, count]")
-    # By its type: a callable's `__class__` may be a property that raises.
-    names = tuple(tool for tool in given if issubclass(type(tool), str))
-    return (names, None) if names and len(names) == len(given) else (None, given)
-
-
-def _emptied(record: RunRecord) -> RunRecord:
-    """What a handle may still say of a run that was forgotten: its id, and how it ended."""
-    emptied = RunRecord(
-        id=record.id, session=record.session, model=record.model, started_at=record.started_at
-    )
-    names = ("kind", "phase", "stop_reason", "ended_at", "duration_ms", "usage", "cost_usd")
-    error = record.error and ErrorInfo(record.error.code, "forgotten")
-    kept = {name: getattr(record, name) for name in names}
-    return emptied.model_copy(update={**kept, "error": error})
-
-
-def _listed(name: str, given: Any, example: str) -> tuple[Any, ...]:
-    try:
-        return tuple(given)
-    except TypeError:
-        raise UsageError(
-            f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
-        ) from None
-
-
-def _model_id(model: object) -> str | None:
-    if model is None or isinstance(model, str):
-        return model
-    found = getattr(model, "model_id", None)
-    if isinstance(found, str):
-        return found
-    raise UsageError(
-        f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"
-    )
-
-
-def _options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
-    for name in changes:
-        if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_OPTIONS))}"
-            raise UsageError(f"unknown option {name!r}; {hint}")
-    if "model" in changes:
-        changes = {**changes, "model": _model_id(changes["model"])}
-    return replace(base, **changes)

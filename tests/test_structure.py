@@ -19,6 +19,7 @@ LAYERS: list[set[str]] = [
     {"notebook"},
     {"testing"},
     {"history", "agent"},
+    {"run"},
     {"lab"},
     {"session"},
     {"providers", "tools", "workflow"},
@@ -49,7 +50,13 @@ INSIDE = {
         {"loop"},
     ],
     "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
-    "session": [{"front", "composer", "clients", "stores"}, {"prepare"}, {"live"}, {"preview"}],
+    "session": [
+        {"front", "composer", "clients", "stores", "approval"},
+        {"hosts"},
+        {"prepare"},
+        {"live"},
+        {"preview"},
+    ],
 }
 # A package and the one place (a module or a room) that imports it.
 HOMES = {

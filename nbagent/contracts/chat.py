@@ -138,6 +138,8 @@ class ToolTraits(Value):
     """False: a stop waits until it has finished."""
     idempotent: bool = False
     """True: it may run again after a crash."""
+    ruling: Literal["allow", "ask", "deny"] = "allow"
+    """What happens to a call of it where no policy speaks of it."""
     sha: str = ""
     """Hash of its definition, so that a record tells one version from the next."""
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from nbagent.contracts.chat import Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
 
 
@@ -93,12 +94,13 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
-    """A person is asked about a call."""
+    """A person is asked about a call. The run waits for the answer."""
 
     turn_id: str
     tool_call_id: str
     tool_name: str
     args: dict[str, Any]
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)

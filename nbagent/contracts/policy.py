@@ -1,13 +1,23 @@
-"""Limits of a run, and the decisions about a call. Plain values."""
+"""Limits of a run, what may happen at a tool call, and the decisions about one. Plain values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Literal
 
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import Value
+from nbagent.contracts.errors import UsageError
 
 Approval = Literal["allowed", "denied", "edited"]
+Ruling = Literal["allow", "ask", "deny"]
+Isolation = Literal["auto", "landlock", "bubblewrap", "process"]
+_STRICTNESS: tuple[Ruling, ...] = ("allow", "ask", "deny")
+_RULINGS: dict[str, Ruling] = {"hide": "deny", "deny": "deny", "ask": "ask", "allow": "allow"}
 
 
 class Limits(Value):
@@ -26,14 +36,223 @@ class Limits(Value):
     max_cost_usd: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """How much a single tool call may take."""
+
+    max_read_bytes: int = 10_000_000
+    """Of one file; asking for more is `E_READ_LIMIT`."""
+    max_write_bytes: int = 5_000_000
+    """Of one file; more is `E_WRITE_LIMIT`."""
+    search_timeout_s: float = 10.0
+    script_timeout_s: float = 120.0
+    """The longest that a script may ask for."""
+    script_memory_bytes: int = 2_000_000_000
+    script_output_bytes: int = 200_000
+    """Of stdout and of stderr; the rest is cut visibly."""
+
+    def tightened(self, by: ToolLimits) -> ToolLimits:
+        """The smaller of each."""
+        names = (f.name for f in fields(self))
+        return ToolLimits(**{n: min(getattr(self, n), getattr(by, n)) for n in names})
+
+
+_PATTERN = re.compile(r"(?P<tool>[^\s()]+)(?:\((?P<where>.*)\))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPattern:
+    """Which calls a rule is about: `fs.write`, `fs.*`, `mcp:git`, `fs.write(path=@project/*.md)`.
+
+    The part before the parentheses is a glob over the tool's name or, with a colon or the bare
+    word of a host (`fs`, `mcp`, `mcp:git`), its host. In parentheses stand globs over arguments,
+    joined by `, `; an argument that is no text is compared as JSON.
+    """
+
+    text: str
+    tool: str
+    where: tuple[tuple[str, str], ...] = ()
+
+    def fits(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> bool:
+        """Whether it speaks of this call; without arguments, of the tool in general."""
+        if not self.fits_tool(tool, host):
+            return False
+        if not self.where:
+            return True
+        return arguments is not None and all(
+            name in arguments and fnmatchcase(_as_text(arguments[name]), glob)
+            for name, glob in self.where
+        )
+
+    def fits_tool(self, tool: str, host: str) -> bool:
+        """Whether it speaks of some call of this tool."""
+        kind = host.partition(":")[0]
+        return fnmatchcase(tool, self.tool) or self.tool in (kind, host)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return dump_json(value).decode()
+    except (TypeError, ValueError):
+        return str(value)
+
+
+@lru_cache(maxsize=512)
+def call_pattern(text: str) -> CallPattern:
+    """Read a pattern.
+
+    Raises:
+        UsageError: it is no pattern; the message shows one.
+    """
+    match = _PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(_no_pattern(text))
+    where: list[tuple[str, str]] = []
+    for piece in re.split(r",\s+", match["where"] or ""):
+        name, equals, glob = piece.partition("=")
+        if equals and name.strip():
+            where.append((name.strip(), glob.strip()))
+        elif piece.strip():
+            raise UsageError(_no_pattern(text))
+    return CallPattern(text.strip(), match["tool"], tuple(where))
+
+
+def _no_pattern(text: str) -> str:
+    return (
+        f"{text!r} is no pattern for calls; write a tool (fs.write), a glob (fs.*), a host "
+        "(mcp:git) or a tool with globs over its arguments: fs.write(path=@project/*.md)"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a policy says to a call, and which rule said it."""
+
+    ruling: Ruling
+    why: str
+    rule: str = ""
+    """The pattern; empty when no rule speaks of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """What a model may see and what happens at a call.
+
+    Patterns are those of `CallPattern`. Of one policy `deny` wins over `ask`, and `ask` over
+    `allow`; a call of which no rule speaks keeps what its host says by default.
+    """
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    """Tools that the model is not shown; calling one is denied."""
+    limits: ToolLimits = ToolLimits()
+    isolation: Isolation = "auto"
+    """How scripts are kept apart; `auto` is the strongest that works here."""
+
+    def __post_init__(self) -> None:
+        for name in ("allow", "ask", "deny", "hide"):
+            given: Any = getattr(self, name)
+            texts = (given,) if isinstance(given, str) else tuple(given)
+            for text in texts:
+                call_pattern(text)
+            object.__setattr__(self, name, texts)
+
+    @property
+    def rules(self) -> list[tuple[str, str]]:
+        """Every rule as its kind and its pattern, the strictest first."""
+        kinds = ("hide", "deny", "ask", "allow")
+        return [(kind, text) for kind in kinds for text in getattr(self, kind)]
+
+    def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> Verdict | None:
+        """What its rules say to a call; None when none speaks of it."""
+        for kind, text in self.rules:
+            if call_pattern(text).fits(tool, host, arguments):
+                return Verdict(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
+        return None
+
+    def hides(self, tool: str, host: str) -> bool:
+        """Whether the model is not shown the tool: hidden, or denied whatever the arguments."""
+        rules = [call_pattern(text) for text in (*self.hide, *self.deny)]
+        return any(not rule.where and rule.fits_tool(tool, host) for rule in rules)
+
+
+def stricter(one: Ruling, other: Ruling) -> Ruling:
+    """Of two rulings the one that allows less."""
+    return one if _STRICTNESS.index(one) >= _STRICTNESS.index(other) else other
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewPiece:
+    """One thing that a person should see before deciding. Shown whole, never cut."""
+
+    label: str
+    text: str
+    kind: Literal["text", "diff", "code"] = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPreview:
+    """What a tool host says about a call before it runs."""
+
+    ruling: Ruling = "allow"
+    """What happens where no policy speaks of it."""
+    firm: bool = False
+    """True: `ruling` is the least; a policy may be stricter and not looser."""
+    why: str = ""
+    """One line: what the call would do."""
+    pieces: tuple[PreviewPiece, ...] = ()
+    binds: str = ""
+    """Hash of what an approval binds to beside definition and arguments: a script's bytes, the
+    state of the file that is written."""
+    for_tool: bool = False
+    """An approval for the session covers every call of this definition."""
+    arguments: Mapping[str, Any] | None = None
+    """The arguments in the one form that patterns are compared with (`@project/a`, not `./a`);
+    None: as the model wrote them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a person is asked about one call: the view, `input()` and `on_approval` are given it."""
+
+    run_id: str
+    turn_id: str
+    tool_call_id: str
+    tool: str
+    host: str
+    arguments: dict[str, Any]
+    why: str
+    """Why somebody is asked."""
+    pieces: tuple[PreviewPiece, ...] = ()
+    scope: str = ""
+    """What "for this session" would cover: this very call, or every call of the tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a person says to a question."""
+
+    choice: Literal["once", "session", "deny"]
+    reason: str = ""
+    """With `deny`: told to the model."""
+    arguments: Mapping[str, Any] | None = None
+    """Run it with these arguments instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a person or a policy says to one call."""
 
     approval: Approval = "allowed"
     by: str = ""
-    """`policy`, `person`, `callback`, …; empty when nobody had to be asked."""
+    """`person`, `callback`, `session`, `policy`, `nobody`; empty when nobody had to be asked."""
     reason: str = ""
     arguments: dict[str, Any] | None = None
     """The arguments to use instead, when `edited`."""
     waited_ms: float = 0.0
+    binds: str = ""
+    """Hash of what was approved: definition, arguments, and what else decides what happens."""

@@ -18,7 +18,7 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.events import Event
-from nbagent.contracts.policy import Decision
+from nbagent.contracts.policy import Answer, CallPreview, Decision
 from nbagent.contracts.records import EngineTurn, Place, RunRecord, ToolResult
 
 T = TypeVar("T")
@@ -129,6 +129,8 @@ class ToolContext:
     namespace: Callable[[], Mapping[str, Any]] = _no_namespace
     """The names of the notebook, where there is one."""
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
+    approved: str = ""
+    """`CallPreview.binds` of what was approved; a host refuses when it is no longer so."""
 
     @property
     def idempotency_key(self) -> str:
@@ -170,11 +172,39 @@ class ToolHost(Protocol):
         ...
 
 
+@runtime_checkable
+class PreviewingHost(Protocol):
+    """A tool host that can say what a call would do. Others are allowed by default."""
+
+    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
+        """Look at a call without doing it. Never raises: what is wrong, the call itself says."""
+        ...
+
+
+@runtime_checkable
+class PreparingHost(Protocol):
+    """A tool host that has to do something before it can list its tools."""
+
+    async def prepare(self, context: ToolContext) -> None:
+        """Get ready; once before a run. On the engine's loop.
+
+        Raises:
+            UsageError: it cannot; nothing was started.
+        """
+        ...
+
+
 class Approver(Protocol):
     """Decides about a call before it runs, asking the person where it must."""
 
-    async def review(self, call: ToolCall, context: ToolContext, cancel: CancelToken) -> Decision:
-        """Allow, deny or change one call."""
+    async def review(
+        self,
+        call: ToolCall,
+        context: ToolContext,
+        cancel: CancelToken,
+        emit: Callable[[Event], None],
+    ) -> Decision:
+        """Allow, deny or change one call. Emits ApprovalRequested when somebody is asked."""
         ...
 
 
@@ -227,11 +257,25 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
+class AnsweringSink(Protocol):
+    """A sink that a person may answer questions in, by `RunControls.answer`."""
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether somebody is there with buttons. May become true while a run goes on."""
+        ...
+
+
 class RunControls(Protocol):
     """What a view may do to a run. Any thread."""
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn."""
+        ...
+
+    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+        """Answer the question about a call; False when it is not asked (any more)."""
         ...
 
 

@@ -96,7 +96,9 @@ class ToolRun(Value):
     """Waiting for a person's decision."""
     ran_in: Place | None = None
     approval: str | None = None
+    """`allowed`, `denied`, `edited`; None when nobody had to be asked."""
     approved_by: str | None = None
+    """`person`, `callback`, `session`, `policy`, `nobody`."""
     truncated: bool = False
     """The result was cut to fit its budget."""
     repeat_n: int = 1

@@ -16,7 +16,6 @@ from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, utc_
 from nbagent.contracts.chat import MAX_DEPTH, ToolCall, ToolSpec, is_keepable, redacted
 from nbagent.contracts.errors import ErrorCode, ErrorInfo
 from nbagent.contracts.events import (
-    ApprovalRequested,
     Event,
     ToolCallFinished,
     ToolCallStarted,
@@ -243,8 +242,8 @@ async def run_call(
     context = replace(context, tool_call_id=call.id, progress=progress)
     decision = Decision()
     if approver is not None and not cancel.is_set:
-        emit(ApprovalRequested(context.turn_id, call.id, call.name, call.arguments or {}))
-        decision = await approver.review(call, context, cancel)
+        decision = await approver.review(call, context, cancel, emit)
+        context = replace(context, approved=decision.binds)
         if decision.arguments is not None:
             call = call.model_copy(update={"arguments": decision.arguments})
     if cancel.is_set:

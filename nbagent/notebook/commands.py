@@ -6,15 +6,16 @@ the two is first used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from IPython.core.display_functions import display
 
-from nbagent import agent as handles
+from nbagent import run as handles
 from nbagent import runtime, settings
-from nbagent.agent import Run
 from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.policy import ToolPolicy
 from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
 from nbagent.notebook import doctor, dry_run, listings, surface
 from nbagent.notebook.help_text import help_text
@@ -31,6 +32,7 @@ from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
 from nbagent.notebook.which_run import continued_run, found_run
+from nbagent.run import Run
 from nbagent.session import preview
 from nbagent.session.live import at_work
 from nbagent.session.prepare import Ask
@@ -86,7 +88,6 @@ class Commands:
             return
         template = cell.removesuffix("\n")
         rendered = render(template, self._evaluate)
-        child = options.continue_run is not None
         parent_id, left_out = None, ()
         if options.continue_run is not None:
             parent_id, left_out = continued_run(options.continue_run, options.session)
@@ -95,7 +96,7 @@ class Commands:
             parts=rendered.parts,
             template=template if rendered.expressions else None,
             options=_run_options(options),
-            kind="continue" if child else "start",
+            kind="start" if parent_id is None else "continue",
             parent_id=parent_id,
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
@@ -140,12 +141,12 @@ class Commands:
     def _command(self, line: str) -> None:
         name, rest = split_command(line)
         alone: dict[str, Callable[[], None]] = {
-            "tools": self._tools,
             "stop": self._stop,
             "panel": panel,
         }
         with_words: dict[str, Callable[[str], None]] = {
             "help": self._help,
+            "tools": self._tools,
             "models": self._models,
             "runs": self._runs,
             "show": self._show,
@@ -164,8 +165,9 @@ class Commands:
     def _help(self, rest: str) -> None:
         print(help_text(rest))
 
-    def _tools(self) -> None:
-        _say(listings.tools_text(self._shell.user_ns))
+    def _tools(self, rest: str) -> None:
+        names = tuple(re.findall(r"[^\s,]+", rest))
+        _say(listings.tools_text(names[0] if names in (("all",), ("none",)) else names or None))
 
     def _models(self, rest: str) -> None:
         _say(listings.models_text(rest or None))
@@ -257,6 +259,9 @@ def _run_options(options: MagicOptions) -> RunOptions:
         stop_sequences=options.stop_sequences,
         timeout_s=options.timeout_s,
         trim=options.trim,
+        mounts=options.mounts,
+        skills=options.skills,
+        policy=_policy(options),
         session=options.session,
         name=options.name,
         tags=options.tags or (),
@@ -264,6 +269,12 @@ def _run_options(options: MagicOptions) -> RunOptions:
         quiet=bool(options.quiet),
         raw=bool(options.raw),
     )
+
+
+def _policy(options: MagicOptions) -> ToolPolicy | None:
+    if options.ask is None and options.deny is None:
+        return None
+    return ToolPolicy(ask=options.ask or (), deny=options.deny or ())
 
 
 def _assignments(rest: str) -> dict[str, Any]:

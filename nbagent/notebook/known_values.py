@@ -22,6 +22,8 @@ from nbagent.notebook.line_words import is_typable
 from nbagent.notebook.model_lists import known_models
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS
 from nbagent.settings import Settings, effective, store_home
+from nbagent.settings.checks import AFTER_RUN, ISOLATIONS, TRIMS
+from nbagent.tools.hosts import host_words
 
 _RECENT = 100
 _IDS = 15
@@ -122,8 +124,9 @@ def _setting_values(name: str, namespace: Mapping[str, Any]) -> Iterator[Known]:
     }
     words = {
         "stream": ("true", "false"),
-        "after_run": ("static", "live"),
-        "trim": ("tool-results", "none"),
+        "after_run": AFTER_RUN,
+        "trim": TRIMS,
+        "isolation": ISOLATIONS,
         "reasoning": ("none", "minimal", "low", "medium", "high", "xhigh"),
     }
     if name in of:
@@ -190,6 +193,15 @@ def _tools(namespace: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Kno
     yield from (Known(name, "tool") for name in found)
     if not names:
         yield from (Known(word, "value") for word in ("all", "none"))
+    yield from (Known(word, "tools") for word in _host_words() if word not in names)
+
+
+def _host_words() -> Iterator[str]:
+    with suppress(Exception):
+        yield from host_words()
+    servers = sys.modules.get("nbagent.tools.mcp")
+    if servers is not None:
+        yield from (f"mcp:{name}" for name in servers.known_servers())
 
 
 def _tool_names(namespace: Mapping[str, Any]) -> Iterator[str]:
@@ -213,7 +225,7 @@ def _choices(namespace: Mapping[str, Any]) -> Iterator[Known]:
 
 def _holders(namespace: Mapping[str, Any]) -> Iterator[Known]:
     """The variables that hold a run."""
-    handles = sys.modules.get("nbagent.agent")
+    handles = sys.modules.get("nbagent.run")
     if handles is None:
         return
     for name, value in list(namespace.items()):

@@ -4,52 +4,89 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nbagent.contracts.chat import ModelInfo, ProviderConfig, ToolSpec
 from nbagent.contracts.errors import NbagentError
+from nbagent.contracts.policy import CallPreview, ToolPolicy
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.model_lists import remember_models
 from nbagent.notebook.visible import one_line, visible
 from nbagent.providers.base import Provider, find_provider, provider_names
 from nbagent.providers.choice import choose_model
 from nbagent.runtime import Courier, engine_loop
+from nbagent.session.approval import Policies
+from nbagent.session.front import front
+from nbagent.session.hosts import tools_of
 from nbagent.session.stores import current_store
-from nbagent.settings import effective, origins
-from nbagent.tools.functions import FunctionHost
+from nbagent.settings import RunOptions, Tools, checked_options, effective, origins
+from nbagent.tools.hosts import host_words
 
 _LIST_S = 10.0
 """A provider that does not list its models in so many seconds is skipped."""
 
 
-def tools_text(namespace: Mapping[str, Any]) -> str:
-    """The tools that a model is given when a cell names none, with their parameters."""
-    chosen = effective().tools
-    names = chosen if isinstance(chosen, tuple) else None
-    host = FunctionHost((), namespace=lambda: namespace, names=names)
-    context = ToolContext(run_id="", session="", runner=Courier())
-    specs = [] if chosen == "none" else list(host.visible_tools(context))
-    if not specs:
-        return (
+def tools_text(names: Tools | None) -> str:
+    """The tools that a model is given, their parameters, and what happens when it calls them.
+
+    Args:
+        names: as after `--tools`; None: what a cell gives that names none.
+    """
+    settings, here = effective(), front()
+    wanted = settings.tools if names is None else names
+    options = checked_options(RunOptions(tools=wanted))
+    chosen = tools_of(options.tools, None, options=options, settings=settings, front=here)
+    context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
+    if chosen.host.prepares:
+        asyncio.run_coroutine_threadsafe(chosen.host.prepare(context), engine_loop()).result()
+    specs = chosen.host.visible_tools(context)
+    lines = [line for spec in specs for line in _tool_lines(spec, chosen.policies)]
+    if not lines:
+        lines = [
             "no tools: put @nbagent.tool above a function and run its cell, "
             "or name any function with --tools"
-        )
-    return "\n".join(line for spec in specs for line in _tool_lines(spec))
+        ]
+    lines += _more_hosts(names)
+    return "\n".join(lines + _rules(settings.policy))
 
 
-def _tool_lines(spec: ToolSpec) -> list[str]:
+def _more_hosts(names: Tools | None) -> list[str]:
+    if names is not None:
+        return []
+    words = ", ".join(word if word != "mcp" else "mcp:NAME" for word in host_words())
+    return ["", f"Others, when a cell names them: --tools {words}; %agent tools NAME lists one."]
+
+
+def _rules(policy: ToolPolicy) -> list[str]:
+    told = [f"{kind}={text}" for kind, text in policy.rules]
+    return ["", "Rules of this notebook: " + ", ".join(told)] if told else []
+
+
+def _tool_lines(spec: ToolSpec, policies: Policies) -> list[str]:
     properties: dict[str, Any] = spec.parameters.get("properties", {})
     required = spec.parameters.get("required", [])
     arguments = ", ".join(
         f"{name}: {_type(schema)}{'' if name in required else ' = …'}"
         for name, schema in properties.items()
     )
-    marks = [] if spec.traits.interruptible else ["finishes before a stop"]
+    marks = [*_happens(spec, policies)]
+    marks += [] if spec.traits.interruptible else ["finishes before a stop"]
     marks += ["may run again after a crash"] if spec.traits.idempotent else []
     about = spec.description.strip().splitlines()
     tail = f"  [{', '.join(marks)}]" if marks else ""
     return [f"{spec.name}({arguments}){tail}", *(f"    {line}" for line in about[:1])]
+
+
+def _happens(spec: ToolSpec, policies: Policies) -> list[str]:
+    """What happens at a call, where it is not simply allowed, and which rule says so."""
+    verdict = policies.verdict(spec, CallPreview(ruling=spec.traits.ruling), None)
+    words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
+    if verdict.rule:
+        return [f"{words}: {verdict.why}"]
+    special = policies.about_some_calls(spec)
+    told = [] if verdict.ruling == "allow" else [words]
+    return [*told, *(f"some calls: {text}" for text in special)]
 
 
 def _type(schema: Any) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from nbagent.settings.checks import TRIMS
+
 Kind = Literal["text", "choice", "tools", "int", "float", "seconds", "name", "run", "flag"]
 
 
@@ -46,7 +48,8 @@ OPTIONS: tuple[Option, ...] = (
         "tools",
         "tools",
         "A,B | none | all",
-        "the tools the model may use (default: the notebook's own)",
+        "the tools the model may use: functions, fs, skills, notebook, mcp:NAME, single tools "
+        "(default: the notebook's own functions)",
     ),
     Option(
         ("--tool-choice",),
@@ -72,7 +75,35 @@ OPTIONS: tuple[Option, ...] = (
         "choice",
         "tool-results | none",
         "shorten old tool results once a request was too large",
-        choices=("tool-results", "none"),
+        choices=TRIMS,
+    ),
+    Option(
+        ("--mount",),
+        "mounts",
+        metavar="NAME=PATH[:ro|rw]",
+        help="a folder that file tools may use, beside @project",
+        repeatable=True,
+    ),
+    Option(
+        ("--skills",),
+        "skills",
+        metavar="DIR",
+        help="a folder of skills, beside the project's own",
+        repeatable=True,
+    ),
+    Option(
+        ("--ask",),
+        "ask",
+        metavar="CALLS",
+        help="calls that you want to be asked about: fs.write, 'fs.*', mcp:git",
+        repeatable=True,
+    ),
+    Option(
+        ("--deny",),
+        "deny",
+        metavar="CALLS",
+        help="calls that are refused: 'fs.write(path=@project/docs/*)'",
+        repeatable=True,
     ),
     Option(
         ("--session",),
@@ -116,6 +147,10 @@ class MagicOptions:
     stop_sequences: tuple[str, ...] | None = None
     timeout_s: float | None = None
     trim: str | None = None
+    mounts: tuple[str, ...] | None = None
+    skills: tuple[str, ...] | None = None
+    ask: tuple[str, ...] | None = None
+    deny: tuple[str, ...] | None = None
     session: str | None = None
     continue_run: str | None = None
     """`last` when `--continue` had no value."""
@@ -148,11 +183,19 @@ class Command:
 _RESUME_OPTIONS = (
     *("model", "base_url", "system", "tools", "tool_choice", "max_turns", "temperature", "top_p"),
     *("max_tokens", "stop_sequences", "timeout_s", "trim", "into", "name", "tags", "raw"),
+    *("mounts", "skills", "ask", "deny"),
     *("no_stream", "quiet", "dry_run", "help"),
 )
 
 COMMANDS: tuple[Command, ...] = (
-    Command("tools", "", "the tools that a model would be given here"),
+    Command(
+        "tools",
+        "[NAMES]",
+        "the tools that a model would be given here, and what happens when it calls them",
+        "NAMES as after --tools; without them, what a cell without --tools gives. Rules come from "
+        "%agent config (allow=, ask=, deny=, hide=) and from --ask and --deny.",
+        ("%agent tools fs,skills", "%agent config allow='fs.write(path=@project/out/*)'"),
+    ),
     Command(
         "models",
         "[PROVIDER]",

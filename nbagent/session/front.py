@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
+from nbagent.contracts.policy import Answer, Question
 from nbagent.contracts.ports import Sink, Surface
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 
 _NOTEBOOK_FRONT = "nbagent.notebook.surface"
 _PLAIN_LINES = "nbagent.notebook.plain_lines"
+_ASKING = "nbagent.notebook.asking"
 
 
 def _empty() -> Mapping[str, Any]:
@@ -44,6 +46,9 @@ class Front:
     """File name of the notebook."""
     execution_id: Callable[[], str | None] = _nothing
     """Tells one execution of a cell from the next."""
+    ask: Callable[[], Callable[[Question], Answer] | None] = _nothing
+    """Called where a run starts: what asks by `input()` in the thread that waits; None where
+    nobody types."""
     pump: Callable[[], Pump | None] = _nothing
     """Delivers the front end's messages while the main thread waits."""
     adopt: Callable[[Courier], None] = _no_call
@@ -74,13 +79,20 @@ def use_front(front: Front | None) -> None:
 def front() -> Front:
     """The front of this process."""
     if _current.front is None:
-        _current.front = _notebook_front() or Front()
+        _current.front = _notebook_front() or Front(ask=_script_asker)
     return _current.front
 
 
 def plain_printer() -> Sink:
     """A sink that prints events as plain lines, for `echo=True` in a script."""
     return import_module(_PLAIN_LINES).PlainPrinter(sys.stdout.write)
+
+
+def _script_asker() -> Callable[[Question], Answer] | None:
+    stdin: Any = sys.stdin
+    if stdin is None or stdin.closed or not stdin.isatty():
+        return None
+    return import_module(_ASKING).ask_by_input
 
 
 def _notebook_front() -> Front | None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import Message, ToolCall
+from nbagent.contracts.chat import Message, ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -28,11 +28,20 @@ from nbagent.contracts.events import (
     TurnFinished,
     Waiting,
 )
-from nbagent.contracts.ports import Sink, ToolContext
+from nbagent.contracts.policy import Answer
+from nbagent.contracts.ports import AnsweringSink, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
-from nbagent.runtime import Courier, EventChannel, Guard, RunTask
+from nbagent.runtime import (
+    Courier,
+    EventChannel,
+    Guard,
+    RunTask,
+    engine_loop,
+    on_engine_thread,
+)
+from nbagent.session.approval import SessionApprover, Ways
 from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
 from nbagent.session.stores import alive, current_store
@@ -74,8 +83,12 @@ class LiveRun:
             session=self.record.session,
             runner=self.courier,
             namespace=here.namespace,
+            mounts=self.prepared.tools.mounts,
+            policy=self.prepared.tools.policies.effective,
         )
-        self._check_choice()
+        self.host = self.prepared.tools.host
+        self._approver = self._make_approver(here)
+        self._get_hosts_ready()
         self.task: RunTask[RunRecord] | None = None
 
     @property
@@ -116,9 +129,37 @@ class LiveRun:
         text = f"{tool or 'a tool'} runs in the kernel; cells wait until it is done (■ stops it)"
         self._to_sinks(Waiting(None, text))
 
+    def _make_approver(self, here: Front) -> SessionApprover:
+        ways = Ways(
+            callback=self.ask.on_approval,
+            has_buttons=lambda: any(sink.can_answer for sink in self._answering()),
+            may_have_buttons=lambda: bool(self._answering()),
+            by_input=here.ask(),
+        )
+        tools = self.prepared.tools
+        return SessionApprover(tools.host, tools.policies, ways, session=self.record.session)
+
+    def _answering(self) -> list[AnsweringSink]:
+        return [sink for sink in self._sinks if isinstance(sink, AnsweringSink)]
+
+    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+        """Answer the question about a call; False when it is not asked (any more). Any thread."""
+        return self._approver.answer(tool_call_id, answer)
+
+    def _get_hosts_ready(self) -> None:
+        """Wait for hosts that must get ready first: a server that cannot start starts no run."""
+        if self.host.prepares and not on_engine_thread():
+            ready = asyncio.run_coroutine_threadsafe(self.host.prepare(self.context), engine_loop())
+            try:
+                ready.result()
+            finally:
+                ready.cancel()
+        if not (self.host.prepares and on_engine_thread()):
+            self._check_choice()
+
     def _check_choice(self) -> None:
         choice = self.prepared.params.get("tool_choice")
-        names = [spec.name for spec in self.prepared.host.visible_tools(self.context)]
+        names = [spec.name for spec in self.host.visible_tools(self.context)]
         if choice not in (None, "auto", "none", "required", *names):
             known = ", ".join(names) or "there are no tools"
             raise UsageError(
@@ -129,6 +170,8 @@ class LiveRun:
     async def _drive(self) -> RunRecord:
         with alive(self.store):
             try:
+                if self.host.prepares:
+                    await self.host.prepare(self.context)  # at once when it is ready
                 await self._close_parent()
                 async for event in run_engine(self.plan()):
                     await self._hand_out(event)
@@ -166,7 +209,8 @@ class LiveRun:
             history=self.history,
             client=made.chosen.client,
             model=made.chosen.model,
-            host=made.host,
+            host=self.host,
+            approver=self._approver,
             composer=made.composer,
             context=self.context,
             cancel=self.cancel,
@@ -206,7 +250,7 @@ class LiveRun:
         self.history = self.store.conversation(parent_id)[:kept]
 
     async def _run_again(self, turn: EngineTurn) -> dict[str, ToolRun]:
-        host = self.prepared.host
+        host = self.host
         specs = {spec.name: spec for spec in host.visible_tools(self.context)}
         calls = {c.id: c for c in turn.response.message.tool_calls} if turn.response else {}
         context = replace(self.context, run_id=turn.run_id, turn_id=turn.id)
@@ -219,11 +263,17 @@ class LiveRun:
             call: ToolCall | None = calls.get(run.tool_call_id)
             if call is None or call.arguments is None:
                 continue
-            if interrupted and spec and spec.traits.idempotent:
+            if interrupted and spec and spec.traits.idempotent and await self._may(call, spec):
                 results[run.tool_call_id] = await run_call(
                     call, host=host, context=context, cancel=self.cancel
                 )
         return results
+
+    async def _may(self, call: ToolCall, spec: ToolSpec) -> bool:
+        """Whether a call may run without anybody being asked: nothing is shown yet."""
+        preview = await self.host.preview(call, self.context)
+        policies = self.prepared.tools.policies
+        return policies.verdict(spec, preview, call.arguments).ruling == "allow"
 
     async def _commit(self, event: Event) -> None:
         """Commit an event; while another process is writing, wait and say so.

@@ -6,7 +6,7 @@ Everything that can be refused is refused here, before anything is written or se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
@@ -14,14 +14,15 @@ from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register_environment
+from nbagent.session.approval import OnApproval
 from nbagent.session.clients import Chosen, choose
 from nbagent.session.composer import ChatComposer
 from nbagent.session.front import Front
+from nbagent.session.hosts import RunTools, tools_of
 from nbagent.settings import RunOptions, Settings, check_limits, checked_options, effective
-from nbagent.tools.functions import FunctionHost
+from nbagent.settings.checks import checked_policy
 
 Kind = Literal["start", "continue", "resume", "fork"]
 
@@ -31,7 +32,7 @@ CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 _REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reasoning")
 _LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
 _INHERITED = (
-    *("model", "base_url", "system", "tools", "trim", "session"),
+    *("model", "base_url", "system", "tools", "trim", "session", "mounts", "skills", "policy"),
     *_LIMITS,
     *_REQUEST_PARAMS,
 )
@@ -51,7 +52,9 @@ class Ask:
     """A conversation of the person's own making that comes before the prompt."""
     options: RunOptions = field(default_factory=RunOptions)
     tools: tuple[object, ...] | None = None
-    """Python functions; None: by name, from the options, the parent or the notebook."""
+    """Python functions, MCP servers; None: by name, from the options, the parent, the notebook."""
+    on_approval: OnApproval | None = None
+    """Answers questions about tool calls instead of a person."""
     kind: Kind = "start"
     parent_id: str | None = None
     fork_turn: str | None = None
@@ -70,7 +73,7 @@ class Prepared:
 
     record: RunRecord
     chosen: Chosen
-    host: ToolHost
+    tools: RunTools
     composer: ChatComposer
     history: tuple[Message, ...]
     params: dict[str, Any]
@@ -108,7 +111,10 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     limits = _limits(options, settings)
     base = _Base.of(ask, parent, store)
     words = _words(ask, parent, base, limits.ceiling)
-    host = _host(ask, options, settings, front)
+    named = options.tools if ask.tools is None or ask.options.tools is not None else None
+    if named is None and ask.tools is None:
+        named = settings.tools
+    tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
     chosen = choose(
         options.model or settings.model,
         base_url=options.base_url or settings.base_url,
@@ -143,7 +149,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     return Prepared(
         record=record,
         chosen=chosen,
-        host=host,
+        tools=tools,
         composer=ChatComposer(
             redact(system) if system else None, opening=_opening(words, base.history)
         ),
@@ -276,7 +282,8 @@ def _merged(options: RunOptions, parent: RunRecord | None, dropped: tuple[str, .
     changes: dict[str, Any] = {}
     for name in _INHERITED:
         if getattr(options, name) is None and name in kept and name not in dropped:
-            changes[name] = _as_tuple(kept[name])
+            value = _as_tuple(kept[name])
+            changes[name] = checked_policy(value) if name == "policy" else value
     if options.model is not None:
         changes.pop("base_url", None)  # another model need not be on the same server
     if MASK in (changes.get("base_url") or ""):
@@ -302,20 +309,6 @@ def _limits(options: RunOptions, settings: Settings) -> Limits:
     return limits
 
 
-def _host(ask: Ask, options: RunOptions, settings: Settings, front: Front) -> ToolHost:
-    wanted = options.tools if options.tools is not None else settings.tools
-    if ask.tools is not None and ask.options.tools is None:
-        return FunctionHost(ask.tools)
-    if wanted == "none":
-        return FunctionHost(())
-    names = None if wanted is None or wanted == "all" else _as_names(wanted)
-    return FunctionHost(ask.tools or (), namespace=front.namespace, names=names)
-
-
-def _as_names(tools: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (tools,) if isinstance(tools, str) else tools
-
-
 def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name in _REQUEST_PARAMS:
@@ -333,6 +326,8 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     plain = {f.name: getattr(options, f.name) for f in fields(options)}
     left_out = ("name", "tags", "quiet", "raw", "echo", "tool_choice")
     kept = {k: v for k, v in plain.items() if v is not None and k not in left_out}
+    if options.policy is not None:
+        kept["policy"] = asdict(options.policy)
     kept["model"] = chosen.model_id
     if chosen.base_url:
         kept["base_url"] = chosen.base_url

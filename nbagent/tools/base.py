@@ -1,22 +1,63 @@
 """What every tool host shares: joining hosts, choosing tools by name, answering unknown names.
 
-Owns no tool. A further host (files, skills, notebook, mcp) is one new module beside `functions`;
-the session hands it to `HostSet`.
+Owns no tool. A further host is one new module beside `functions` with an `open_hosts`, or an entry
+point of an installed package (group `nbagent.tools`); `hosts` finds it by its word.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, UsageError
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.policy import CallPreview, ToolPolicy
+from nbagent.contracts.ports import (
+    PreparingHost,
+    PreviewingHost,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+)
 from nbagent.contracts.records import ToolResult
 
 _MOST_LISTED = 60
+
+
+def _no_names() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOrder:
+    """What a run wants of one host, and what the host may use."""
+
+    words: tuple[str, ...]
+    """What was named: the host's own word (`fs`, `mcp:git`) for all, or single tools."""
+    project: Path
+    """The folder that `@project` is."""
+    mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """A `files.mounts.Mounts`."""
+    skills: tuple[str, ...] = ()
+    """Further folders of skills."""
+    namespace: Callable[[], Mapping[str, Any]] = _no_names
+    """The names of the notebook."""
+    policy: ToolPolicy = field(default_factory=ToolPolicy)
+    """Limits and isolation that hold; rulings are the session's affair."""
+
+
+@runtime_checkable
+class HostSource(Protocol):
+    """Something that a person may put among the tools and that opens hosts: an MCP server."""
+
+    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
+        """The hosts for one run."""
+        ...
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -93,11 +134,22 @@ class HostSet:
 
     The first listing refuses two tools of one name. A name that a host adds later and that is
     taken stays with the host that had it, so that a run under way is not lost.
+
+    Args:
+        hosts: in the order in which their tools are listed.
+        hides: says which tools the model is not shown; for it they are not there.
     """
 
-    def __init__(self, hosts: Sequence[ToolHost]) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[ToolHost],
+        *,
+        hides: Callable[[ToolSpec], bool] = lambda spec: False,
+    ) -> None:
         self._hosts = tuple(hosts)
+        self._hides = hides
         self._owners: dict[str, ToolHost] = {}
+        self._specs: dict[str, ToolSpec] = {}
         self._listed_once = False
 
     @property
@@ -115,7 +167,12 @@ class HostSet:
 
     def _list(self, context: ToolContext, *, strict: bool) -> list[ToolSpec]:
         owners: dict[str, ToolHost] = {}
-        offers = [(host, spec) for host in self._hosts for spec in host.visible_tools(context)]
+        offers = [
+            (host, spec)
+            for host in self._hosts
+            for spec in host.visible_tools(context)
+            if not self._hides(spec)
+        ]
         for host, spec in offers:
             first = owners.setdefault(spec.name, host)
             if first is not host and strict:
@@ -126,7 +183,33 @@ class HostSet:
             if self._owners.get(spec.name) is host:
                 owners[spec.name] = host
         self._owners, self._listed_once = owners, True
-        return [spec for host, spec in offers if owners[spec.name] is host]
+        kept = [spec for host, spec in offers if owners[spec.name] is host]
+        self._specs = {spec.name: spec for spec in kept}
+        return kept
+
+    def spec_of(self, name: str) -> ToolSpec | None:
+        """The tool as it was last listed."""
+        return self._specs.get(name)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether a host has to get ready before the first listing."""
+        return any(isinstance(host, PreparingHost) for host in self._hosts)
+
+    async def prepare(self, context: ToolContext) -> None:
+        """Let each host get ready that has to. On the engine's loop."""
+        for host in self._hosts:
+            if isinstance(host, PreparingHost):
+                await host.prepare(context)
+
+    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
+        """What the tool's host says about a call."""
+        owner, spec = self._owners.get(call.name), self._specs.get(call.name)
+        if owner is None or spec is None:
+            return CallPreview()
+        if isinstance(owner, PreviewingHost):
+            return await owner.preview(call, context)
+        return CallPreview(ruling=spec.traits.ruling)
 
     async def execute(
         self, call: ToolCall, context: ToolContext, cancel: CancelToken

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import nbagent
-from nbagent.agent import Run
+from nbagent.run import Run
 from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.records import RunRecord

@@ -268,7 +268,7 @@ def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(part: str
     class Parts:
         name = "odd"
 
-        async def review(self, call: Any, context: Any, cancel: Any) -> Decision:
+        async def review(self, call: Any, context: Any, cancel: Any, emit: Any) -> Decision:
             raise RuntimeError("cannot decide")
 
         def visible_tools(self, context: Any) -> Sequence[ToolSpec]:
@@ -298,7 +298,7 @@ def test_an_approver_may_deny_or_change_a_call() -> None:
         def __init__(self, decision: Decision) -> None:
             self.decision = decision
 
-        async def review(self, call: Any, context: Any, cancel: Any) -> Decision:
+        async def review(self, call: Any, context: Any, cancel: Any, emit: Any) -> Decision:
             return self.decision
 
     denied = run_plan(plan_of(two_turns(), approver=Person(Decision("denied", "person", "no"))))

@@ -13,7 +13,7 @@ import pytest
 from engine.laws import check_run, codes, error_code, results
 
 import nbagent
-from nbagent.agent import Run
+from nbagent.run import Run
 from nbagent.contracts.events import TextDelta, ToolCallDelta, ToolCallStarted, TurnStarted
 from nbagent.providers.offline import call, calls, script, step
 

@@ -15,6 +15,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier
 from nbagent.settings import RunOptions, Tools, checked_value, effective
 from nbagent.tools.functions import FunctionHost
+from nbagent.tools.hosts import OWN, host_of
 
 LIMITS = {"max_turns": "Max turns", "max_total_tokens": "Max tokens (run)", "max_cost_usd": "Max $"}
 HINTS = {
@@ -25,6 +26,12 @@ HINTS = {
     LIMITS["max_cost_usd"]: "A run pauses once it has cost so many US dollars",
 }
 _NOBODY = ToolContext(run_id="", session="", runner=Courier())
+HOSTS = {
+    "fs": "files of the project: read, search, list; writing asks first",
+    "skills": "skills of the project and your own, and their scripts",
+    "notebook": "variables of this notebook; running code asks first",
+}
+"""Hosts that can be ticked although no setting names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,8 @@ class Choices:
 
     def _tools(self, usual: Tools | None) -> Tools | None:
         ticked = tuple(name for name in self.offered if name not in self.unticked)
-        if not self.offered or (len(ticked) == len(self.offered) and usual in (None, "all")):
+        functions = tuple(name for name in self.offered if name not in HOSTS)
+        if not self.offered or (ticked == functions and usual in (None, "all")):
             return None
         return ticked or "none"
 
@@ -120,8 +128,13 @@ def offered_tools(
     """
     named = (*configured, *extra) if isinstance(configured, tuple) else extra
     found = {tool.name: tool for tool in _listed(namespace, None)}
+    found |= {word: Offered(word, about) for word, about in HOSTS.items() if word not in found}
     for name in named:
-        if name not in found:
+        if name in found or name == OWN:
+            continue
+        if name not in namespace and host_of(name):
+            found[name] = Offered(name, "")
+        else:
             try:
                 found |= {tool.name: tool for tool in _listed(namespace, (name,))}
             except NbagentError:
@@ -131,9 +144,12 @@ def offered_tools(
 
 def at_first_unticked(offered: Sequence[Offered], configured: Tools | None) -> frozenset[str]:
     """The tools that the settings leave out."""
+    functions = [tool.name for tool in offered if tool.name not in HOSTS]
     if configured is None or configured == "all":
-        return frozenset()
-    kept = configured if isinstance(configured, tuple) else ()
+        kept = functions
+    else:
+        kept = list(configured) if isinstance(configured, tuple) else []
+        kept += functions if OWN in kept else []
     return frozenset(tool.name for tool in offered if tool.name not in kept)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from nbagent.agent import Run
 from nbagent.contracts import events
 from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
 from nbagent.contracts.ports import RunControls, Sink
@@ -37,6 +36,7 @@ from nbagent.notebook.panel.words import error_words, lineage, recent_runs
 from nbagent.notebook.template import Rendered, render
 from nbagent.notebook.view_state import status_of
 from nbagent.providers.choice import choose_model
+from nbagent.run import Run
 from nbagent.session.front import Front, front
 from nbagent.session.prepare import Ask
 from nbagent.settings import effective

@@ -6,23 +6,40 @@ Keys are not settings: providers take them from the environment.
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
-import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import redact, redact_json, register_environment
+from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
+from nbagent.contracts.secrets import redact_json, register_environment
+from nbagent.settings.checks import (
+    CHECKS,
+    Tools,
+    checked_policy,
+    checked_value,
+    sequences,
+)
 
-Tools = str | tuple[str, ...]
-"""`none`, `all`, or names."""
+__all__ = [
+    "Origin",
+    "RunOptions",
+    "Settings",
+    "Tools",
+    "check_limits",
+    "checked_options",
+    "checked_value",
+    "configure",
+    "effective",
+    "origins",
+    "project_folder",
+    "store_home",
+    "without_secrets",
+]
 
 
 class _Shown:
@@ -61,6 +78,12 @@ class RunOptions(_Shown):
     timeout_s: float | None = None
     trim: str | None = None
     """`tool-results`: shorten old ones when a request is too large. `none`: never."""
+    mounts: tuple[str, ...] | None = None
+    """Folders that file tools may use beside the project's: `data=path:ro`, `out=path:rw`."""
+    skills: tuple[str, ...] | None = None
+    """Folders of skills beside the project's and the person's own."""
+    policy: ToolPolicy | None = None
+    """What this agent may do; it can only tighten what the settings say."""
     session: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
@@ -94,10 +117,35 @@ class Settings(_Shown):
     timeout_s: float = 600.0
     trim: str = "none"
     """`tool-results`: old ones are sent shortened once a request was too large for the model."""
+    mounts: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    """Calls that nobody is asked about: patterns such as `fs.write(path=@project/out/*)`."""
+    ask: tuple[str, ...] = ()
+    """Calls that somebody has to approve."""
+    deny: tuple[str, ...] = ()
+    """Calls that are refused."""
+    hide: tuple[str, ...] = ()
+    """Tools that a model is not shown."""
+    max_read_bytes: int = ToolLimits.max_read_bytes
+    max_write_bytes: int = ToolLimits.max_write_bytes
+    search_timeout_s: float = ToolLimits.search_timeout_s
+    script_timeout_s: float = ToolLimits.script_timeout_s
+    script_memory_bytes: int = ToolLimits.script_memory_bytes
+    script_output_bytes: int = ToolLimits.script_output_bytes
+    isolation: Isolation = "auto"
+    """How scripts are kept apart: `auto` is the strongest that works here."""
     session: str = "default"
     stream: bool = True
     after_run: str = "static"
     """`static`: the output becomes a saved picture. `live`: the widget stays."""
+
+    @property
+    def policy(self) -> ToolPolicy:
+        """What holds for every run."""
+        limits = ToolLimits(**{f.name: getattr(self, f.name) for f in fields(ToolLimits)})
+        rules = {name: getattr(self, name) for name in ("allow", "ask", "deny", "hide")}
+        return ToolPolicy(**rules, limits=limits, isolation=self.isolation)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -121,12 +169,15 @@ class _Configured:
 _configured = _Configured()
 
 _ENVIRONMENT = {"model": "LLM_MODEL", "base_url": "LLM_BASE_URL"}
-_KEY_LIKE = re.compile(r"(?:^|_|api)(?:key|secret|password)s?$", re.IGNORECASE)
-_HOST = re.compile(r"[\w.-]*\w[\w.-]*|[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?")
-_API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
-"""The one query that a base URL may have: Azure's, which can hold no key."""
-_NOT_IN_PROJECT = ("base_url",)
-"""A project's file could send the person's key to a stranger's server."""
+_NOT_IN_PROJECT = {
+    "base_url": "your key would go there; use nbagent.configure(base_url=…) or LLM_BASE_URL",
+    **dict.fromkeys(
+        ("allow", "mounts", "isolation"),
+        "who wrote the project would decide what its agents may do on your machine; use "
+        "nbagent.configure(…) or your own settings.toml",
+    ),
+}
+"""What a project's file may not say, for it may be a stranger's project."""
 
 
 def configure(**values: Any) -> None:
@@ -184,6 +235,11 @@ def store_home(environ: Mapping[str, str] | None = None) -> Path:
     return Path(chosen).expanduser() if chosen else _first_folder() / ".nbagent"
 
 
+def project_folder() -> Path:
+    """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
+    return _first_folder()
+
+
 @cache
 def _first_folder() -> Path:
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
@@ -215,11 +271,10 @@ def _from_files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[str,
         file = parent / "pyproject.toml"
         if file.is_file():
             table = _table(file, "tool", "nbagent")
-            for name in _NOT_IN_PROJECT:
+            for name, why in _NOT_IN_PROJECT.items():
                 if name in table:
                     raise UsageError(
-                        f"{file.name}: {name!r} may not be set in a project's file, because your "
-                        f"key would go there; use nbagent.configure({name}=…) or LLM_BASE_URL"
+                        f"{file.name}: {name!r} may not be set in a project's file, because {why}"
                     )
             yield "pyproject.toml", _checked_table(table, "pyproject.toml")
             break
@@ -247,156 +302,6 @@ def _checked_table(table: dict[str, Any], where: str) -> dict[str, Any]:
     return {name: checked_value(name, value, where=where) for name, value in table.items()}
 
 
-def checked_value(name: str, value: Any, *, where: str = "") -> Any:
-    """The value in its right type, from Python, TOML or text. Raises UsageError."""
-    check = _CHECKS.get(name)
-    if check is None:
-        if _KEY_LIKE.search(name):
-            raise UsageError(
-                f"{name!r} is no setting: keys are read from the environment only (LLM_API_KEY, "
-                "or the provider's own variable), set before the kernel starts"
-            )
-        near = difflib.get_close_matches(name, _CHECKS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_CHECKS)}"
-        raise UsageError(f"unknown setting {name!r}{f' in {where}' if where else ''}; {hint}")
-    if value is None:
-        return None
-    try:
-        return check(value)
-    except (ValueError, TypeError) as error:
-        place = where or name
-        register_environment()  # what does not fit may be a key that was put in the wrong place
-        said = redact(f"{place}: {name}={value!r} does not fit; expected {error}")
-        raise UsageError(said) from None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text")
-    return value
-
-
-def _base_url(value: Any) -> str:
-    text = _text(value)
-    # Without a scheme a host is meant (`localhost:8000/v1`); the provider puts one before it.
-    bare = "://" not in text
-    try:
-        parts = urlsplit(f"//{text}" if bare else text)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), "", None
-    # A name and a password may stand in what is no address, too; it would be shown below.
-    if "@" in parts.netloc or (not host and "@" in text):
-        raise UsageError(
-            "base_url holds a name or a password, which would be kept and shown; "
-            "give the key in LLM_API_KEY instead"
-        )
-    if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
-        raise UsageError(
-            "base_url has a part after '?' or '#', which would be kept and shown; remove it, keys "
-            "belong in the environment: LLM_API_KEY"
-        )
-    known = parts.scheme in (("",) if bare else ("http", "https")) and _HOST.fullmatch(host)
-    named = not bare or port is not None or "." in host or host == "localhost"
-    if not known or not named or not text.isprintable() or " " in text:
-        raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
-    return text
-
-
-def _any_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    return value
-
-
-def _number(low: float, high: float, what: str) -> Callable[[Any], float]:
-    def check(value: Any) -> float:
-        try:
-            number = float(value)
-        except (ValueError, TypeError, OverflowError):
-            raise ValueError(what) from None
-        if isinstance(value, bool) or not math.isfinite(number) or not low <= number <= high:
-            raise ValueError(what)
-        return number
-
-    return check
-
-
-def _positive_int(value: Any) -> int:
-    try:
-        number = int(value)
-        whole = not isinstance(value, bool) and number == float(value)
-    except (ValueError, TypeError, OverflowError):
-        whole, number = False, 0
-    if not whole or number < 1:
-        raise ValueError("a whole number from 1")
-    return number
-
-
-def _switch(value: Any) -> bool:
-    words = {"true": True, "1": True, "on": True, "yes": True}
-    words |= {"false": False, "0": False, "off": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() not in words:
-        raise ValueError("true or false")
-    return words[str(value).lower()]
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(part for part in value.replace(",", " ").split() if part)
-    if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        if all(isinstance(item, str) for item in items):
-            return tuple(items)
-    raise ValueError("names, separated by commas")
-
-
-def _tools(value: Any) -> Tools:
-    names = _names(value)
-    return names[0] if names in (("none",), ("all",)) else names
-
-
-def _sequences(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else _names(value)
-
-
-def _after_run(value: Any) -> str:
-    if value not in ("static", "live"):
-        raise ValueError("'static' or 'live'")
-    return value
-
-
-def _trim(value: Any) -> str:
-    if value not in ("tool-results", "none"):
-        raise ValueError("'tool-results' or 'none'")
-    return value
-
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "model": _text,
-    "base_url": _base_url,
-    "system": _any_text,
-    "tools": _tools,
-    "max_turns": _positive_int,
-    "ceiling": _positive_int,
-    "loop_limit": _positive_int,
-    "max_total_tokens": _positive_int,
-    "max_cost_usd": _number(0, 1e9, "an amount in USD"),
-    "temperature": _number(0, 2, "a number from 0 to 2"),
-    "top_p": _number(0, 1, "a number from 0 to 1"),
-    "max_tokens": _positive_int,
-    "stop_sequences": _sequences,
-    "reasoning": _text,
-    "timeout_s": _number(0.001, 1e6, "seconds"),
-    "trim": _trim,
-    "session": _text,
-    "stream": _switch,
-    "after_run": _after_run,
-}
-
-
 def without_secrets(options: RunOptions) -> RunOptions:
     """The options with every key that is known hidden, but in the address that is asked."""
     register_environment()
@@ -409,12 +314,14 @@ def checked_options(options: RunOptions) -> RunOptions:
     changes = {
         f.name: checked_value(f.name, value)
         for f in fields(RunOptions)
-        if f.name in _CHECKS and (value := getattr(options, f.name)) is not None
+        if f.name in CHECKS and (value := getattr(options, f.name)) is not None
     }
+    if options.policy is not None:
+        changes["policy"] = checked_policy(options.policy)
     name: Any = options.name
     if name is not None and not isinstance(name, str):
         raise UsageError(f"name={name!r} does not fit; expected a text")
     try:
-        return replace(options, **changes, tags=_sequences(options.tags))
+        return replace(options, **changes, tags=sequences(options.tags))
     except ValueError:
         raise UsageError(f"tags={options.tags!r} does not fit; expected texts") from None

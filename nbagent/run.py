@@ -1,0 +1,394 @@
+"""The handle of a run: live while it is at work, a view of its record afterwards.
+
+Also which run is the last one, and forgetting one. Thin: what a run was is in its record.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any
+from weakref import WeakSet
+
+from nbagent import runtime
+from nbagent.archive.store import Store
+from nbagent.contracts.chat import ChatRequest, Message, Usage
+from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
+from nbagent.contracts.events import Event
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
+from nbagent.contracts.secrets import redact, register_environment
+from nbagent.session.front import Front, front
+from nbagent.session.live import LiveRun, at_work, start_run
+from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions, Tools
+
+OnEvent = Callable[[Event], object]
+_OPTIONS = frozenset(f.name for f in fields(RunOptions))
+
+
+class _Last:
+    """The run that was started last in this process, by the person."""
+
+    run_id = ""
+    store: Store | None = None
+
+
+_last = _Last()
+_handles: WeakSet[Run] = WeakSet()
+
+
+class Run:
+    """One run: live while it is at work, a view of its record afterwards."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        store: Store,
+        *,
+        live: LiveRun | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        self._final = record
+        self._store = store
+        self._live = live
+        self._ask = ask
+        _handles.add(self)
+
+    @classmethod
+    def started(
+        cls,
+        ask: Ask,
+        *,
+        on_event: OnEvent | None = None,
+        channel: runtime.EventChannel | None = None,
+        store: Store | None = None,
+        here: Front | None = None,
+        guard: runtime.Guard | None = None,
+    ) -> Run:
+        """Start a run and put its handle into `_run`; `guard`: of a caller who goes on to wait."""
+        here = here or front()
+        with nullcontext(guard) if guard else runtime.Guard() as guard:
+            runtime.check_interrupted(here.execution_id())
+            live = start_run(
+                ask, on_event=on_event, channel=channel, store=store, here=here, guard=guard
+            )
+            run = cls(live.record, live.store, live=live, ask=live.ask)
+            if not runtime.inside_a_tool():
+                # What a tool starts by itself is not what the person goes on with.
+                _last.run_id, _last.store = run.id, live.store
+                here.set_last(run)
+            return run
+
+    @classmethod
+    def ended(cls, ask: Ask, *, on_event: OnEvent | None = None, store: Store | None = None) -> Run:
+        """Start a run and wait for its end: from its start on, an interrupt is a stop."""
+        with runtime.Guard() as guard:
+            return cls.started(ask, on_event=on_event, store=store, guard=guard).wait()
+
+    @property
+    def record(self) -> RunRecord:
+        """Everything that is kept of the run; while it is at work, what there is so far."""
+        return self._final if self._live is None else self._live.so_far()
+
+    @property
+    def id(self) -> str:
+        """16 hex digits."""
+        return self._final.id
+
+    @property
+    def name(self) -> str | None:
+        """What `--name` called it."""
+        return self._final.name
+
+    @property
+    def session(self) -> str:
+        """The session that it belongs to."""
+        return self._final.session
+
+    @property
+    def model(self) -> str:
+        """`provider:model`."""
+        return self._final.model
+
+    @property
+    def phase(self) -> Phase:
+        """`Running`, `WaitingUser`, `Completed` or `Failed`."""
+        return self.record.phase
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it stopped."""
+        return self.record.stop_reason
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model answered (or the workflow is complete)."""
+        return self.record.stop_reason in ("answered", "workflow_complete")
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """What went wrong, or which limit paused it."""
+        return self.record.error
+
+    @property
+    def text(self) -> str:
+        """The last text that the model wrote, also a part of one."""
+        return self.record.text
+
+    @property
+    def turns(self) -> tuple[EngineTurn, ...]:
+        """This run's own turns."""
+        return self.record.turns
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, summed over the turns."""
+        return self.record.usage
+
+    @property
+    def cost_usd(self) -> float | None:
+        """USD; None when a price is unknown."""
+        return self.record.cost_usd
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The whole conversation up to now, the ancestors' part included."""
+        if self._live is not None:
+            return (*self._live.history, *self.record.messages)
+        return self._store.conversation(self.id)
+
+    @property
+    def given_tools(self) -> tuple[object, ...] | None:
+        """The functions that it was given by hand, as far as this handle knows them."""
+        return self._ask.tools if self._ask is not None else None
+
+    def request_of(self, turn_id: str) -> ChatRequest:
+        """What that turn sent, rebuilt.
+
+        Raises:
+            UsageError: the run has no such turn.
+        """
+        return self._store.request_of(self.id, turn_id)
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
+        if self._live is not None:
+            self._live.stop(after_turn=after_turn)
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Wait until it is over, running its synchronous tools in this thread.
+
+        Raises:
+            TimeoutError: `timeout` seconds went by; the run goes on.
+        """
+        if self._live is not None and self._live.task is not None:
+            here = front()
+            runtime.wait(
+                self._live.task, pump=here.pump(), timeout=timeout, execution=here.execution_id()
+            )
+        return self
+
+    async def await_end(self) -> Run:
+        """`wait()` for `await`. Leaving it before the end stops the run."""
+        try:
+            if self._live is not None and self._live.task is not None:
+                here = front()
+                await runtime.await_here(
+                    self._live.task, pump=here.pump(), execution=here.execution_id()
+                )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def raise_for_error(self) -> Run:
+        """Raise what ended the run when it failed; else return it.
+
+        Raises:
+            NbagentError: of the class that the code belongs to.
+        """
+        record = self.record
+        if record.phase == "Failed":
+            raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
+        return self
+
+    def resume(self, prompt: str | None = None, **options: Any) -> Run:
+        """Go on after a stop, a limit, an error or a dead kernel; with words, add these first.
+
+        Returns the child run, after it ended.
+
+        Raises:
+            UsageError: it is still at work, or it was answered and there are no words to add.
+        """
+        kind = "resume" if prompt is None else "continue"
+        return self._start_child(self._child(kind, prompt, options))
+
+    def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
+        """Ask a turn anew: keep the conversation before it, with other options or more words.
+
+        Raises:
+            UsageError: this run has no such turn.
+        """
+        ask = replace(self._child("fork", prompt, options), fork_turn=turn_id)
+        return self._start_child(ask)
+
+    def _start_child(self, ask: Ask) -> Run:
+        if self._live is not None and not self._live.done:
+            raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
+        if runtime.on_engine_thread():
+            raise UsageError("an async tool may not wait for a run that goes on")
+        return Run.ended(ask, store=self._store)
+
+    def _child(self, kind: Any, prompt: str | None, options: dict[str, Any]) -> Ask:
+        tools, on_approval = options.pop("tools", None), options.pop("on_approval", None)
+        named, kept = told_apart(tools)
+        if self._ask is not None:
+            kept = self._ask.tools if tools is None else kept
+            on_approval = on_approval or self._ask.on_approval
+        chosen = changed_options(RunOptions(tools=named), options)
+        return Ask(
+            prompt=prompt,
+            options=chosen,
+            tools=kept,
+            on_approval=on_approval,
+            kind=kind,
+            parent_id=self.id,
+        )
+
+    def forget(self, *, children: bool = False) -> tuple[str, ...]:
+        """Delete this run and its texts; see `nbagent.forget`."""
+        if self._live is not None and not self._live.done:
+            raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
+        forgotten = self._store.forget(self.id, children=children)
+        for handle in tuple(_handles):
+            if handle.id in forgotten:
+                handle._final = _emptied(handle.record)
+                handle._live = handle._ask = None
+        if _last.run_id in forgotten:
+            _last.run_id, _last.store = "", current_store()
+        front().forget(forgotten)
+        if self._store.keeps_forgotten:
+            warnings.warn(
+                "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
+                "until it has finished; `%agent doctor compact` clears them then",
+                stacklevel=2,
+            )
+        return forgotten
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        record = self.record
+        state = record.stop_reason or record.phase
+        n = len(record.turns)
+        tokens = f"{record.usage.total_tokens:,}"
+        return f"<Run {self.id[:8]} {state}, {n} turn{'s' * (n != 1)}, {tokens} tokens>"
+
+    def _ipython_display_(self) -> None:
+        if not front().show(self.record):
+            print(repr(self))
+
+
+def open_run(ref: str) -> Run:
+    """A run of the store: `"last"`, its name, or a unique start of its id.
+
+    `"last"` is the last one that was started here, and in a fresh process the store's.
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    given: Any = ref
+    if not isinstance(given, str):
+        raise UsageError(
+            f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
+        )
+    register_environment()
+    ref = redact(ref)  # it is quoted when there is no such run
+    store = current_store()
+    mine = ref == "last" and _last.store is store
+    if mine and not _last.run_id:
+        raise UsageError("the last run was forgotten; name the run that you mean (nbagent.runs())")
+    run_id = _last.run_id if mine else store.find(ref)
+    for live in at_work():
+        if live.record.id == run_id:
+            return Run(live.record, live.store, live=live, ask=live.ask)
+    return Run(store.load(run_id), store)
+
+
+def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
+    """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
+
+    What a notebook has saved of it stays there until the cell's output is cleared.
+
+    Args:
+        run: a handle, `"last"`, a name or the start of an id.
+        children: also the runs that go on from it; they would lose their beginning.
+
+    Returns:
+        The ids of the deleted runs, the run's own first.
+
+    Raises:
+        UsageError: there is none, it is at work, or others go on from it and `children` is off.
+    """
+    return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
+
+
+def told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
+    """Names of tools and hosts, for the options, and objects, for the run itself."""
+    if tools is None:
+        return None, None
+    if isinstance(tools, str):
+        return tools, None
+    given = listed("tools", tools, "[look, count]")
+    # By its type: a callable's `__class__` may be a property that raises.
+    names = tuple(tool for tool in given if issubclass(type(tool), str))
+    objects = tuple(tool for tool in given if not issubclass(type(tool), str))
+    return names or None, objects if objects or not names else None
+
+
+def _emptied(record: RunRecord) -> RunRecord:
+    """What a handle may still say of a run that was forgotten: its id, and how it ended."""
+    emptied = RunRecord(
+        id=record.id, session=record.session, model=record.model, started_at=record.started_at
+    )
+    names = ("kind", "phase", "stop_reason", "ended_at", "duration_ms", "usage", "cost_usd")
+    error = record.error and ErrorInfo(record.error.code, "forgotten")
+    kept = {name: getattr(record, name) for name in names}
+    return emptied.model_copy(update={**kept, "error": error})
+
+
+def listed(name: str, given: Any, example: str) -> tuple[Any, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise UsageError(
+            f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
+        ) from None
+
+
+def model_id_of(model: object) -> str | None:
+    if model is None or isinstance(model, str):
+        return model
+    found = getattr(model, "model_id", None)
+    if isinstance(found, str):
+        return found
+    raise UsageError(
+        f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"
+    )
+
+
+def changed_options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
+    for name in changes:
+        if name not in _OPTIONS:
+            near = get_close_matches(name, _OPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_OPTIONS))}"
+            raise UsageError(f"unknown option {name!r}; {hint}")
+    if "model" in changes:
+        changes = {**changes, "model": model_id_of(changes["model"])}
+    return replace(base, **changes)

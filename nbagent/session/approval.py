@@ -1,0 +1,346 @@
+"""Decides about a tool call before it runs: by the policies, else by asking.
+
+Owns what was approved for the session, and the ways to ask: a callback, a view with buttons,
+`input()`. Where nobody can answer, a call that has to be asked about is denied. How a question
+looks belongs to the notebook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.canonical import json_object, monotonic_ms, sha_of
+from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.events import ApprovalRequested, Event
+from nbagent.contracts.policy import (
+    Answer,
+    CallPreview,
+    Decision,
+    Question,
+    ToolPolicy,
+    Verdict,
+    call_pattern,
+    stricter,
+)
+from nbagent.contracts.ports import Interrupted, ToolContext
+from nbagent.contracts.secrets import redact
+from nbagent.tools.base import HostSet
+
+OnApproval = Callable[[Question], Any]
+READY_S = 2.0
+"""A view whose front end has not answered after so long cannot be asked with."""
+_POLL_S = 0.05
+_NOBODY = (
+    "it has to be approved, and nobody is here who could: in a program give on_approval=…, in an "
+    "unattended notebook allow it with nbagent.configure(allow=…)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The person's policy, and an agent's, which can only be stricter."""
+
+    system: ToolPolicy = field(default_factory=ToolPolicy)
+    agent: ToolPolicy | None = None
+
+    @property
+    def effective(self) -> ToolPolicy:
+        """Limits and isolation that hold."""
+        if self.agent is None:
+            return self.system
+        own = self.agent.isolation
+        return replace(
+            self.system,
+            limits=self.system.limits.tightened(self.agent.limits),
+            isolation=self.system.isolation if own == "auto" else own,
+        )
+
+    def hides(self, spec: ToolSpec) -> bool:
+        """Whether the model is not shown the tool."""
+        return any(policy.hides(spec.name, spec.traits.host) for policy in self._both())
+
+    def verdict(
+        self,
+        spec: ToolSpec,
+        preview: CallPreview,
+        arguments: Mapping[str, Any] | None,
+    ) -> Verdict:
+        """What happens to a call; without arguments, to the tool in general."""
+        name, host = spec.name, spec.traits.host
+        forms = [preview.arguments if preview.arguments is not None else arguments]
+        said = self.system.says(name, host, forms[0])
+        default = Verdict(ruling=preview.ruling, why=preview.why or "its host says so")
+        verdict = said or default
+        if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
+            verdict = default
+        forms.append(arguments)
+        for policy in self._both():
+            for form in forms:
+                # A rule that forbids holds for both forms of the arguments.
+                other = policy.says(name, host, form)
+                if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
+                    verdict = other
+        return verdict
+
+    def about_some_calls(self, spec: ToolSpec) -> list[str]:
+        """The rules that speak of this tool with certain arguments only."""
+        rules = [(kind, text) for p in self._both() for kind, text in p.rules]
+        return [
+            f"{kind}={text}"
+            for kind, text in rules
+            if (rule := call_pattern(text)).where and rule.fits_tool(spec.name, spec.traits.host)
+        ]
+
+    def _both(self) -> tuple[ToolPolicy, ...]:
+        return (self.system,) if self.agent is None else (self.system, self.agent)
+
+
+def check_agent_policy(policy: ToolPolicy) -> None:
+    """Raise UsageError when an agent's policy would loosen something."""
+    if policy.allow:
+        raise UsageError(
+            f"an agent may only tighten the policy, not allow {', '.join(policy.allow)}; allow it "
+            "for yourself with nbagent.configure(allow=[…]), or answer with on_approval=…"
+        )
+
+
+class _Granted:
+    """What was allowed for the session in this process: hashes of calls and definitions."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[str, str]] = set()
+
+
+_granted = _Granted()
+
+
+def forget_approvals() -> None:
+    """Take back everything that was allowed for a session."""
+    _granted.keys.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class Ways:
+    """How questions reach somebody, for one run."""
+
+    callback: OnApproval | None = None
+    has_buttons: Callable[[], bool] = lambda: False
+    """Whether a view is open whose front end answers."""
+    may_have_buttons: Callable[[], bool] = lambda: False
+    """Whether there is a view that may yet get ready."""
+    by_input: Callable[[Question], Answer] | None = None
+    """Asks in the thread that waits; None where `input()` cannot be answered."""
+
+
+class SessionApprover:
+    """The Approver of one run. `answer` may be called in any thread."""
+
+    def __init__(self, host: HostSet, policies: Policies, ways: Ways, *, session: str) -> None:
+        self._host = host
+        self._policies = policies
+        self._ways = ways
+        self._session = session
+        self._open: dict[str, asyncio.Future[Answer]] = {}
+
+    async def review(
+        self,
+        call: ToolCall,
+        context: ToolContext,
+        cancel: CancelToken,
+        emit: Callable[[Event], None],
+    ) -> Decision:
+        """Allow, deny or change one call."""
+        spec = self._host.spec_of(call.name)
+        if spec is None:
+            return Decision()  # its host says what is wrong with it
+        began_ms, told, edited = monotonic_ms(), "", False
+        by = ""
+        while True:
+            preview = await self._host.preview(call, context)
+            verdict = self._policies.verdict(spec, preview, call.arguments)
+            key = (self._session, _key(spec, call, preview))
+            waited_ms = monotonic_ms() - began_ms if by else 0.0
+            if verdict.ruling == "deny":
+                reason = f"the policy denies this call: {verdict.why}"
+                return Decision("denied", "policy", reason, waited_ms=waited_ms)
+            if edited or (by and told == preview.binds):
+                given = dict(call.arguments or {}) if edited else None
+                done = Decision("edited" if edited else "allowed", by, arguments=given)
+                return replace(done, waited_ms=waited_ms, binds=preview.binds)
+            if verdict.ruling == "allow":
+                return Decision()
+            if key in _granted.keys:
+                return Decision("allowed", "session", binds=preview.binds)
+            changed = "what it would do changed while it was decided; " if by else ""
+            question = _question(spec, call, context, preview, changed + verdict.why)
+            by, answer = await self._ask(question, context, cancel, emit)
+            told = preview.binds
+            if answer.choice == "deny" or cancel.is_set:
+                waited_ms = monotonic_ms() - began_ms
+                return Decision("denied", by, redact(answer.reason), waited_ms=waited_ms)
+            if answer.arguments is not None and dict(answer.arguments) != call.arguments:
+                call = call.model_copy(update={"arguments": dict(answer.arguments)})
+                edited = True
+            elif answer.choice == "session":
+                _granted.keys.add(key)
+
+    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+        """Answer the question about a call; False when it is not asked (any more). Any thread."""
+        future = self._open.get(tool_call_id)
+        if future is None or future.done():
+            return False
+        future.get_loop().call_soon_threadsafe(_settle, future, answer)
+        return True
+
+    async def _ask(
+        self,
+        question: Question,
+        context: ToolContext,
+        cancel: CancelToken,
+        emit: Callable[[Event], None],
+    ) -> tuple[str, Answer]:
+        ways = self._ways
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._open[question.tool_call_id] = future
+        forget = cancel.on_set(lambda: loop.call_soon_threadsafe(_settle, future, _STOPPED))
+        try:
+            if ways.callback is None and not await self._somebody_is_there(cancel):
+                return "nobody", Answer(choice="deny", reason=_NOBODY)
+            emit(
+                ApprovalRequested(
+                    question.turn_id,
+                    question.tool_call_id,
+                    question.tool,
+                    question.arguments,
+                    question,
+                )
+            )
+            if ways.callback is not None:
+                return "callback", await _called(ways.callback, question, context, cancel)
+            if not ways.has_buttons() and ways.by_input is not None:
+                return "person", await _typed(ways.by_input, question, context, cancel)
+            return "person", await future
+        finally:
+            forget()
+            self._open.pop(question.tool_call_id, None)
+
+    async def _somebody_is_there(self, cancel: CancelToken) -> bool:
+        ways, until_ms = self._ways, monotonic_ms() + 1000 * READY_S
+        while ways.may_have_buttons() and not ways.has_buttons() and not cancel.is_set:
+            if monotonic_ms() > until_ms:
+                break
+            await asyncio.sleep(_POLL_S)
+        return ways.has_buttons() or ways.by_input is not None
+
+
+_STOPPED = Answer(choice="deny", reason="the run was stopped before somebody answered")
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+def _key(spec: ToolSpec, call: ToolCall, preview: CallPreview) -> str:
+    """What an approval is bound to: the definition and, but for whole tools, the very call."""
+    whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
+    if preview.for_tool:
+        return sha_of(whole)
+    return sha_of([*whole, call.arguments, preview.binds])
+
+
+def _question(
+    spec: ToolSpec, call: ToolCall, context: ToolContext, preview: CallPreview, why: str
+) -> Question:
+    return Question(
+        run_id=context.run_id,
+        turn_id=context.turn_id,
+        tool_call_id=call.id,
+        tool=spec.name,
+        host=spec.traits.host,
+        arguments=call.arguments or {},
+        why=why,
+        pieces=preview.pieces,
+        scope=f"every call of {spec.name}" if preview.for_tool else "this very call",
+    )
+
+
+async def _called(
+    callback: OnApproval, question: Question, context: ToolContext, cancel: CancelToken
+) -> Answer:
+    try:
+        if inspect.iscoroutinefunction(callback):
+            given = await callback(question)
+        else:
+            given, _ = await context.runner.run_sync(
+                lambda: callback(question),
+                where="waiting",
+                interruptible=True,
+                cancel=cancel,
+                label="on_approval",
+            )
+        return answer_of(given)
+    except Interrupted:
+        return _STOPPED
+    except Exception as error:
+        said = redact(f"{type(error).__name__}: {error}")
+        return Answer(choice="deny", reason=f"on_approval failed ({said}), so the call is denied")
+
+
+async def _typed(
+    ask: Callable[[Question], Answer],
+    question: Question,
+    context: ToolContext,
+    cancel: CancelToken,
+) -> Answer:
+    try:
+        answer, _ = await context.runner.run_sync(
+            lambda: ask(question),
+            where="waiting",
+            interruptible=True,
+            cancel=cancel,
+            label="a question",
+        )
+    except Interrupted:
+        return _STOPPED
+    except Exception as error:
+        # EOFError where nobody types, StdinNotImplementedError where nobody can.
+        said = f"{type(error).__name__}: {error}"
+        return Answer(choice="deny", reason=f"nobody answered ({said})")
+    return answer
+
+
+def answer_of(given: object) -> Answer:
+    """What `on_approval` returned, as an answer.
+
+    True, `"once"` or `"allow"` allow the call, `"session"` allows it for the session; False, None
+    or `"deny"` deny it, and any other text denies it with that reason; a dict allows it with these
+    arguments instead.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if isinstance(given, Answer):
+        return given
+    if given is True or given in ("once", "allow"):
+        return Answer(choice="once")
+    if given == "session":
+        return Answer(choice="session")
+    if given is None or given is False or given == "deny":
+        return Answer(choice="deny", reason="the person's program denied this call")
+    if isinstance(given, str):
+        return Answer(choice="deny", reason=given)
+    arguments = json_object(cast("Any", given))
+    if arguments is None:
+        raise UsageError(
+            f"on_approval returned a {type(given).__name__}; return True, 'session', False, a "
+            "reason, or a dict of other arguments"
+        )
+    return Answer(choice="once", arguments=arguments)

@@ -1,0 +1,173 @@
+"""Which tools a run has: from names, words and objects to one set of hosts, and their policy.
+
+Owns the meaning of `--tools`. What each host does is its own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any, cast
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import ToolHost
+from nbagent.files.mounts import Mounts, parse_mount
+from nbagent.session.approval import Policies, check_agent_policy
+from nbagent.session.front import Front
+from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
+from nbagent.tools.base import HostOrder, HostSet, HostSource
+from nbagent.tools.functions import FunctionHost, namespace_tools
+from nbagent.tools.hosts import OWN, host_of, open_hosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTools:
+    """What a run has of tools."""
+
+    host: HostSet
+    policies: Policies
+    mounts: Mapping[str, Any]
+    """A `files.mounts.Mounts`; empty where no host has asked for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What was named, sorted by who has it."""
+
+    own: tuple[str, ...] | None
+    """The notebook's functions; None for all marked ones."""
+    words: tuple[str, ...]
+    objects: tuple[object, ...] = ()
+    sources: tuple[HostSource, ...] = ()
+    hosts: tuple[ToolHost, ...] = ()
+
+
+def tools_of(
+    tools: Tools | None,
+    objects: tuple[object, ...] | None,
+    *,
+    options: RunOptions,
+    settings: Settings,
+    front: Front,
+) -> RunTools:
+    """The hosts of a run, opened, and the policy for them.
+
+    Args:
+        tools: names and words, `none` or `all`; None: the notebook's own functions, unless
+            `objects` are given.
+        objects: functions, MCP servers and hosts that were given themselves.
+        options: mounts, skills, policy and session of the run.
+        settings: what holds for every run.
+        front: has the notebook's names.
+
+    Raises:
+        UsageError: a name is unknown, or a host cannot be opened.
+    """
+    if options.policy is not None:
+        check_agent_policy(options.policy)
+    policies = Policies(system=settings.policy, agent=options.policy)
+    chosen = _chosen(tools, objects, options, front.namespace())
+    mounts: Mapping[str, Any] = {}
+    hosts: list[ToolHost] = []
+    own_only = not (chosen.words or chosen.sources or chosen.hosts)
+    if chosen.own != () or chosen.objects or own_only:
+        hosts.append(_functions(chosen, front))
+    if chosen.words or chosen.sources:
+        mounts = _mounts(options, settings)
+        order = HostOrder(
+            words=(),
+            project=project_folder(),
+            mounts=mounts,
+            skills=(*(options.skills or ()), *settings.skills),
+            namespace=front.namespace,
+            policy=policies.effective,
+        )
+        hosts += open_hosts(chosen.words, order)
+        hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
+    hosts += chosen.hosts
+    return RunTools(host=HostSet(hosts, hides=policies.hides), policies=policies, mounts=mounts)
+
+
+def _functions(chosen: _Chosen, front: Front) -> FunctionHost:
+    if chosen.own == ():
+        return FunctionHost(chosen.objects)
+    return FunctionHost(chosen.objects, namespace=front.namespace, names=chosen.own)
+
+
+def _chosen(
+    tools: Tools | None,
+    objects: tuple[object, ...] | None,
+    options: RunOptions,
+    namespace: Mapping[str, Any],
+) -> _Chosen:
+    own, words = _named(tools, objects is not None, namespace)
+    if tools != "none":
+        # Who gives a folder wants it used.
+        asked = {host_of(word) for word in words}
+        words += ("fs",) if options.mounts and "filesystem" not in asked else ()
+        words += ("skills",) if options.skills and "skills" not in asked else ()
+    sources = tuple(it for it in objects or () if _is_source(it))
+    hosts = tuple(it for it in objects or () if _is_host(it))
+    taken = {id(it) for it in (*sources, *hosts)}
+    functions = tuple(it for it in objects or () if id(it) not in taken)
+    return _Chosen(
+        own,
+        words,
+        functions,
+        cast("tuple[HostSource, ...]", sources),
+        cast("tuple[ToolHost, ...]", hosts),
+    )
+
+
+def _named(
+    tools: Tools | None, has_objects: bool, namespace: Mapping[str, Any]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The notebook's functions (None for all of them) and the words that are named."""
+    if tools is None:
+        return (() if has_objects else None), ()
+    if tools == "none":
+        return (), ()
+    names = (tools,) if isinstance(tools, str) else tools
+    marked = namespace_tools(namespace)
+    own: list[str] = []
+    words: list[str] = []
+    for name in names:
+        if name in (OWN, "all") and name not in marked:
+            own += marked
+        elif name in marked or type(namespace.get(name)) is FunctionType or not host_of(name):
+            own.append(name)
+        else:
+            words.append(name)
+    if set(names) == {"all"}:
+        return None, ()
+    return tuple(own), tuple(words)
+
+
+def _is_source(it: object) -> bool:
+    # By their types: a callable's own attributes may raise anything.
+    return callable(getattr(type(it), "open_hosts", None))
+
+
+def _is_host(it: object) -> bool:
+    kind = type(it)
+    return hasattr(kind, "visible_tools") and hasattr(kind, "execute")
+
+
+def _mounts(options: RunOptions, settings: Settings) -> Mounts:
+    given = [*settings.mounts, *(options.mounts or ())]
+    return Mounts.of(
+        project=project_folder(),
+        state=state_folder(options.session or settings.session),
+        extra=[parse_mount(text) for text in given],
+        closed=[store_home()],
+    )
+
+
+def state_folder(session: str) -> Path:
+    """Where a session's `@state` is kept. Made when something is written."""
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:80]
+    if safe in ("", "."):
+        raise UsageError(f"session={session!r} is no name; use letters and digits")
+    return store_home() / "state" / safe
