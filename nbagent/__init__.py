@@ -34,6 +34,8 @@ _HOMES = {
     "UsageError": "nbagent.contracts.errors",
     "StoreError": "nbagent.contracts.errors",
     "Message": "nbagent.contracts.chat",
+    "verify_audit": "nbagent.archive.audit",
+    "mcp": "nbagent.tools.mcp",
     "ToolContext": "nbagent.contracts.ports",
     "ToolPolicy": "nbagent.contracts.policy",
     "ToolLimits": "nbagent.contracts.policy",
@@ -60,6 +62,7 @@ __all__ = [
     "configure",
     "events",
     "forget",
+    "mcp",
     "messages",
     "offline",
     "open_run",
@@ -68,10 +71,12 @@ __all__ = [
     "tool",
     "tool_runs",
     "turns",
+    "verify_audit",
 ]
 
 if TYPE_CHECKING:
     from nbagent.agent import Agent
+    from nbagent.archive.audit import verify_audit
     from nbagent.contracts import events
     from nbagent.contracts.chat import Message
     from nbagent.contracts.errors import (
@@ -90,6 +95,7 @@ if TYPE_CHECKING:
     from nbagent.run import Run, forget, open_run
     from nbagent.settings import configure
     from nbagent.tools.functions import tool
+    from nbagent.tools.mcp import mcp
 
 
 def __getattr__(name: str) -> Any:

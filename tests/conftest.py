@@ -1,12 +1,14 @@
 """For every test: no key in the environment, no network but loopback, a store of its own.
 
-Also a filter for secrets of its own: what one test hides is plain text in the next one.
+Also a filter for secrets of its own: what one test hides is plain text in the next one. And what
+one test allowed for the session is asked about again.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,5 +39,8 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
+    approval = sys.modules.get("nbagent.session.approval")
+    if approval is not None:
+        approval.forget_approvals()
     fresh_filter: Any = type(vars(secrets)["_filter"])()
     monkeypatch.setattr(secrets, "_filter", fresh_filter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -144,10 +144,10 @@ class ToolPolicy:
     `allow`; a call of which no rule speaks keeps what its host says by default.
     """
 
-    allow: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    hide: tuple[str, ...] = ()
+    allow: Sequence[str] = ()
+    ask: Sequence[str] = ()
+    deny: Sequence[str] = ()
+    hide: Sequence[str] = ()
     """Tools that the model is not shown; calling one is denied."""
     limits: ToolLimits = ToolLimits()
     isolation: Isolation = "auto"
@@ -166,6 +166,20 @@ class ToolPolicy:
         """Every rule as its kind and its pattern, the strictest first."""
         kinds = ("hide", "deny", "ask", "allow")
         return [(kind, text) for kind in kinds for text in getattr(self, kind)]
+
+    def as_json(self) -> dict[str, Any]:
+        """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
+        usual = ToolPolicy()
+        plain: dict[str, Any] = {
+            kind: list(getattr(self, kind)) for kind in _RULINGS if getattr(self, kind)
+        }
+        limits = {
+            f.name: value
+            for f in fields(ToolLimits)
+            if (value := getattr(self.limits, f.name)) != getattr(usual.limits, f.name)
+        }
+        plain |= {"limits": limits} if limits else {}
+        return plain | ({"isolation": self.isolation} if self.isolation != "auto" else {})
 
     def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> Verdict | None:
         """What its rules say to a call; None when none speaks of it."""

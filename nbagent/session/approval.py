@@ -147,6 +147,8 @@ class SessionApprover:
         self._ways = ways
         self._session = session
         self._open: dict[str, asyncio.Future[Answer]] = {}
+        self.binds: dict[str, str] = {}
+        """What each approval is bound to, by the id of the call; for the audit log."""
 
     async def review(
         self,
@@ -165,6 +167,7 @@ class SessionApprover:
             preview = await self._host.preview(call, context)
             verdict = self._policies.verdict(spec, preview, call.arguments)
             key = (self._session, _key(spec, call, preview))
+            self.binds[call.id] = key[1]
             waited_ms = monotonic_ms() - began_ms if by else 0.0
             if verdict.ruling == "deny":
                 reason = f"the policy denies this call: {verdict.why}"

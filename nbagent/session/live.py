@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, utc_now
@@ -114,7 +115,7 @@ class LiveRun:
 
     def start(self, sinks: list[Sink], here: Front, guard: Guard) -> None:
         """Begin; returns at once."""
-        self._sinks = sinks
+        self._sinks = [*self._audit(), *sinks]
         here.adopt(self.courier)
         self.courier.on_stranded = self._wait_for_thread
         self.courier.on_slow = self._hold_up
@@ -141,6 +142,20 @@ class LiveRun:
 
     def _answering(self) -> list[AnsweringSink]:
         return [sink for sink in self._sinks if isinstance(sink, AnsweringSink)]
+
+    def _audit(self) -> list[Sink]:
+        """The audit log, for a run with tools that touch the world; none for a store in memory."""
+        if self.store.path is None or not is_audited(self.host.host_names):
+            return []
+        approver = self._approver
+        return [
+            AuditSink(
+                self.store.path.parent,
+                hosts_of=lambda tool: spec.traits.host if (spec := self.host.spec_of(tool)) else "",
+                binds_of=lambda call_id: approver.binds.get(call_id, ""),
+                on_warning=self.warn,
+            )
+        ]
 
     def answer(self, tool_call_id: str, answer: Answer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""

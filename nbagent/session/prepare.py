@@ -6,7 +6,7 @@ Everything that can be refused is refused here, before anything is written or se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
@@ -327,7 +327,7 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     left_out = ("name", "tags", "quiet", "raw", "echo", "tool_choice")
     kept = {k: v for k, v in plain.items() if v is not None and k not in left_out}
     if options.policy is not None:
-        kept["policy"] = asdict(options.policy)
+        kept["policy"] = options.policy.as_json()
     kept["model"] = chosen.model_id
     if chosen.base_url:
         kept["base_url"] = chosen.base_url

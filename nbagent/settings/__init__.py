@@ -42,6 +42,9 @@ __all__ = [
 ]
 
 
+_LIMITS = ToolLimits()
+
+
 class _Shown:
     """Shows itself without the keys that are known."""
 
@@ -127,12 +130,12 @@ class Settings(_Shown):
     """Calls that are refused."""
     hide: tuple[str, ...] = ()
     """Tools that a model is not shown."""
-    max_read_bytes: int = ToolLimits.max_read_bytes
-    max_write_bytes: int = ToolLimits.max_write_bytes
-    search_timeout_s: float = ToolLimits.search_timeout_s
-    script_timeout_s: float = ToolLimits.script_timeout_s
-    script_memory_bytes: int = ToolLimits.script_memory_bytes
-    script_output_bytes: int = ToolLimits.script_output_bytes
+    max_read_bytes: int = _LIMITS.max_read_bytes
+    max_write_bytes: int = _LIMITS.max_write_bytes
+    search_timeout_s: float = _LIMITS.search_timeout_s
+    script_timeout_s: float = _LIMITS.script_timeout_s
+    script_memory_bytes: int = _LIMITS.script_memory_bytes
+    script_output_bytes: int = _LIMITS.script_output_bytes
     isolation: Isolation = "auto"
     """How scripts are kept apart: `auto` is the strongest that works here."""
     session: str = "default"

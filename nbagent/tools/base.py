@@ -155,7 +155,7 @@ class HostSet:
     @property
     def name(self) -> str:
         """The hosts' names, joined."""
-        return "+".join(host.name for host in self._hosts)
+        return "+".join(self.host_names)
 
     def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """The tools of all hosts, in the order of the hosts.
@@ -190,6 +190,11 @@ class HostSet:
     def spec_of(self, name: str) -> ToolSpec | None:
         """The tool as it was last listed."""
         return self._specs.get(name)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The hosts' names."""
+        return tuple(host.name for host in self._hosts)
 
     @property
     def prepares(self) -> bool:

@@ -49,6 +49,7 @@ class ToolOptions:
     timeout_s: float | None = None
     on_cancel: Callable[[], object] | None = None
     max_result_chars: int | None = None
+    ask: bool = False
 
 
 @dataclass(slots=True)

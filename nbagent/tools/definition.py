@@ -58,6 +58,7 @@ def tool(
     timeout: float | None = None,
     on_cancel: Callable[[], object] | None = None,
     max_result_chars: int | None = None,
+    ask: bool = False,
 ) -> Callable[[F], F]: ...
 def tool(
     function: F | None = None,
@@ -72,6 +73,7 @@ def tool(
     timeout: float | None = None,
     on_cancel: Callable[[], object] | None = None,
     max_result_chars: int | None = None,
+    ask: bool = False,
 ) -> F | Callable[[F], F]:
     """Make a function a tool; it stays the function that it is.
 
@@ -86,6 +88,7 @@ def tool(
         timeout: seconds.
         on_cancel: called once when a stop or the timeout hits it, such as `connection.interrupt`.
         max_result_chars: of the result's JSON; more is cut in the middle (50,000 by default).
+        ask: True lets somebody approve each call first, unless `configure(allow=…)` names it.
 
     Raises:
         UsageError: the options do not fit the function.
@@ -100,6 +103,7 @@ def tool(
         timeout_s=timeout,
         on_cancel=on_cancel,
         max_result_chars=max_result_chars,
+        ask=ask,
     )
     _check(options)
 
@@ -330,6 +334,7 @@ def _define(target: Callable[..., Any], namespace: Mapping[str, Any]) -> Functio
             host=HOST_NAME,
             interruptible=options.interruptible,
             idempotent=options.idempotent,
+            ruling="ask" if options.ask else "allow",
             sha=_sha(target, signature, options),
         ),
     )

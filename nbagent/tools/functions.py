@@ -14,6 +14,7 @@ from typing import Any
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.shown.texts import BROKEN
@@ -159,6 +160,20 @@ class FunctionHost:
             return outcome
         note = f"{call.name} was redefined since this run began"
         return replace(outcome, notes=(note, *outcome.notes))
+
+    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
+        """Whether it asks first, and its arguments as the function will get them."""
+        entry = self._entries.get(call.name)
+        if entry is None:
+            return CallPreview()
+        tool = entry.last
+        try:
+            arguments = tool.validate(call.arguments).values
+        except NbagentError as error:
+            # The call gives the same error; there is nothing to approve in it.
+            return CallPreview(why=error.message)
+        why = "it is marked with ask=True" if tool.options.ask else ""
+        return CallPreview(ruling=tool.spec.traits.ruling, why=why, arguments=arguments)
 
     def _add(self, definition: FunctionTool, source: object, path: str | None = None) -> None:
         taken = self._entries.get(definition.name)

@@ -57,6 +57,7 @@ def method_tool(
         idempotent=idempotent,
         timeout=timeout_s,
         max_result_chars=max_result_chars,
+        ask=ruling == "ask",
     )(function)
     made = as_tool(marked)
     traits = made.spec.traits.model_copy(update={"host": host, "ruling": ruling})

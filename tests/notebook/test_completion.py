@@ -66,8 +66,8 @@ def test_tab_offers_every_option_and_every_command(typist: MagicShell) -> None:
 
 
 OFFERED = {
-    "%%agent --mo|": ["%%agent --model"],
-    "%%agent mo|": ["%%agent --model"],
+    "%%agent --mo|": ["%%agent --model", "%%agent --mount"],
+    "%%agent mo|": ["%%agent --model", "%%agent --mount"],
     "%%agent --turns|": ["%%agent --max-turns"],
     "%%agent --raw --q|\nHello?": ["%%agent --raw --quiet\nHello?"],
     "%%agent --tag a --ta|": ["%%agent --tag a --tag"],
@@ -123,7 +123,10 @@ def test_no_name_of_python_is_mixed_in_where_nothing_is_known(
 
 def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
     typist.cell(TOOLS)
-    assert words(typist, "%%agent --tools |") == ["population", "area", "all", "none"]
+    hosts = ["fs", "mcp", "skills", "notebook"]
+    offered = words(typist, "%%agent --tools |")
+    assert offered[:4] == ["population", "area", "all", "none"]
+    assert sorted(offered[4:]) == sorted(hosts)
     assert tab(typist, "%%agent -t population,|") == ["%%agent -t population,area"]
     assert tab(typist, "%%agent -t 'population, a|") == ["%%agent -t 'population, area"]
     assert "population" in words(typist, "%%agent --tool-choice |")

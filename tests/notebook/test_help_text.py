@@ -16,6 +16,7 @@ from nbagent.notebook.options import (
     split_words,
 )
 from nbagent.settings import checked_value
+from nbagent.tools.hosts import host_of
 
 
 def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:
@@ -55,6 +56,8 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         run_and_options(name, rest)
     elif name in ("forget", "doctor"):
         assert len(split_words(rest)) == 1
+    elif name == "tools":
+        assert all(host_of(word) for word in rest.split(","))
     else:
         assert not rest or rest.isdigit() or rest == "openai"
 

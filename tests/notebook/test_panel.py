@@ -16,6 +16,7 @@ from nbagent import offline
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import Event
 from nbagent.notebook import kernel
+from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
 from nbagent.session.front import use_front
 from nbagent.session.stores import close_stores
@@ -52,7 +53,12 @@ def classes(widget: Any) -> tuple[str, ...]:
 
 
 def ticks(stage: Stage) -> dict[str, Any]:
-    """The check boxes of the tools."""
+    """The check boxes of the notebook's own tools."""
+    return {name: box for name, box in boxes(stage).items() if name not in HOSTS}
+
+
+def boxes(stage: Stage) -> dict[str, Any]:
+    """All check boxes of the list of tools."""
     form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
     tools = next(box for box in form.children if "nba-panel-tools" in classes(box))
     return {box.description: box for box in tools.children if hasattr(box, "indent")}
@@ -199,6 +205,15 @@ def test_a_run_that_breaks_before_it_begins_loses_no_words(
     assert stage.told()[-1]["prompt"] == "Hello?"
     assert not stage.state["goes_on"]
     assert stage.panel.form.talk.children[1].state["status"]["word"] == "Failed"
+
+
+def test_hosts_are_offered_unticked_and_go_along_once_ticked(stage: Stage) -> None:
+    found = {name: box.value for name, box in boxes(stage).items() if name in HOSTS}
+    assert found == dict.fromkeys(HOSTS, False)
+    boxes(stage)["fs"].value = True
+    run = stage.run("What is the population of Oslo?")
+    assert run.options["tools"] == ["population", "nap", "fs"]
+    assert "fs.read" in {spec.name for tools in run.toolsets.values() for spec in tools}
 
 
 def test_the_list_of_tools_follows_the_notebook(stage: Stage) -> None:

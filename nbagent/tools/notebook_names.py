@@ -1,0 +1,278 @@
+"""Which names of a notebook a model may look at, and the way to what they hold.
+
+Owns the rule for names that look like secrets and the simple paths of `nb.inspect`. Runs no code
+of a value's class; the values themselves are `notebook_values`'.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import types
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from nbagent.contracts.errors import ToolError
+from nbagent.contracts.secrets import register
+from nbagent.shown.pictures import of_class
+from nbagent.shown.texts import BROKEN, kind_name
+from nbagent.tools.base import nearest
+
+HIDDEN = "[not shown: the name looks like a secret]"
+_PATH_CHARS = 500
+_KEY_CHARS = 16
+"""A shorter text under a name like `sort_key` is a word of everyday use."""
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ANYWHERE = (
+    *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
+    *("privatekey", "signingkey", "keyring", "keystore", "keychain", "keypair", "keyfile"),
+    *("authorization", "bearer"),
+)
+_WHOLE = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
+_ENDINGS = ("key", "keys", "token", "tokens")
+_NO_KEYS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
+_COUNTED = frozenset(
+    (
+        *("max", "min", "num", "n", "total", "prompt", "completion", "cached", "reasoning"),
+        *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
+    )
+)
+"""With one of these words, tokens are those of a language model."""
+_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython"})
+_HISTORY = re.compile(r"In|Out|_{1,3}|_i{1,3}|_i?\d+|_[ido]h|__\w+__")
+_QUOTED = re.compile(
+    r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
+    r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
+)
+
+
+def looks_secret(name: object) -> bool:
+    """Whether a variable, key or column of this name is likely to hold a secret."""
+    if isinstance(name, tuple):
+        return any(map(looks_secret, cast("tuple[object, ...]", name)))
+    if not issubclass(type(name), str):
+        return False
+    text = str.__str__(cast("str", name))[:200]
+    words = [word.lower() for word in _WORDS.findall(text)]
+    joined = "".join(words)
+    if any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words):
+        return True
+    ending = [w for w in words if w.endswith(_ENDINGS) and not _NO_KEYS.fullmatch(w)]
+    if ending and all(word in ("token", "tokens") for word in ending):
+        return _COUNTED.isdisjoint(words)
+    return bool(ending)
+
+
+def refuse_secret(name: object) -> None:
+    """Raise E_DENIED for a name that looks like a secret."""
+    if looks_secret(name):
+        raise ToolError(
+            f"{name!r} looks like the name of a secret; what it holds is never shown. If it is "
+            "none, ask the person to give it another name",
+            code="E_DENIED",
+        )
+
+
+def is_own(name: str, value: object) -> bool:
+    """Whether IPython put the name there, or its underscore says that it is not to be listed."""
+    if name in _OWN or name.startswith("_"):
+        return True
+    # IPython has an `open` of its own, which refuses the kernel's file descriptors.
+    return (
+        name == "open"
+        and type(value) is types.FunctionType
+        and str(value.__globals__.get("__name__", "")).startswith("IPython.")
+    )
+
+
+def is_history(name: str) -> bool:
+    """Whether it is IPython's record of inputs and outputs, or one of Python's own names."""
+    return _HISTORY.fullmatch(name) is not None
+
+
+def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The person's own names and what they hold, in alphabetical order."""
+    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n, v)}
+    return dict(sorted(kept.items(), key=lambda item: (item[0].lower(), item[0])))
+
+
+def hide_keys_of(names: Mapping[str, Any]) -> None:
+    """Let every sink hide texts that are keys by their name and by their look."""
+    for name, value in list(names.items()):
+        if type(value) is str and _KEY_CHARS <= len(value) <= 10_000 and looks_secret(name):
+            mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
+            if mixed and not any(c.isspace() for c in value):
+                register(value)
+
+
+def masked(data: Any) -> Any:
+    """JSON data without what stands under keys that look like secrets."""
+    if isinstance(data, str):
+        return masked_text(data)
+    if isinstance(data, dict):
+        items = cast("dict[Any, Any]", data).items()
+        return {k: HIDDEN if _is_hidden(k, v) else masked(v) for k, v in items}
+    if isinstance(data, list):
+        return [masked(item) for item in cast("list[Any]", data)]
+    return data
+
+
+def _is_hidden(key: object, value: object) -> bool:
+    return value is not None and type(value) is not bool and looks_secret(key)
+
+
+def masked_text(text: str) -> str:
+    """Source code or a `repr` without the quoted texts that are given to names of secrets."""
+
+    def without(match: re.Match[str]) -> str:
+        if not looks_secret(match["name"]):
+            return match[0]
+        return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
+
+    return _QUOTED.sub(without, text)
+
+
+_Step = tuple[str, Any]
+"""`attribute` or `item`, and its name or key."""
+
+
+def found(names: Mapping[str, Any], path: str) -> Any:
+    """What a path such as `df`, `config['model']`, `rows[0].name` leads to.
+
+    Raises:
+        ToolError: it is no such path, leads nowhere, or to something that is not shown.
+    """
+    name, steps = _parsed(path)
+    refuse_secret(name)
+    if is_history(name):
+        raise ToolError(
+            f"{name} is the notebook's own record of inputs and outputs, which is not shown; "
+            "nb.variables lists what there is",
+            code="E_DENIED",
+        )
+    if name not in names:
+        raise _missing(f"the notebook has no name {name!r}", name, visible_names(names))
+    value = names[name]
+    for kind, key in steps:
+        refuse_secret(key)
+        try:
+            value = _attribute(value, key) if kind == "attribute" else _item(value, key)
+        except ToolError:
+            raise
+        except BROKEN as error:
+            raise ToolError(
+                f"{key!r} of {path!r} cannot be reached: {type(error).__name__}; use nb.run",
+            ) from error
+    return value
+
+
+def _parsed(path: str) -> tuple[str, list[_Step]]:
+    steps: list[_Step] = []
+    try:
+        if len(path) > _PATH_CHARS:
+            raise SyntaxError
+        node = ast.parse(path.strip(), mode="eval").body
+        while not isinstance(node, ast.Name):
+            if isinstance(node, ast.Attribute):
+                steps.append(("attribute", node.attr))
+                node = node.value
+            elif isinstance(node, ast.Subscript):
+                steps.append(("item", _key(node.slice)))
+                node = node.value
+            else:
+                raise SyntaxError
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ToolError(
+            f"{path[:200]!r} is no simple path; give a name, or a name with keys, numbers and "
+            "attributes: df, config['model'], rows[0]. nb.run computes anything else",
+            code="E_INVALID_ARGUMENTS",
+        ) from None
+    return node.id, steps[::-1]
+
+
+def _key(node: ast.expr) -> str | int:
+    key = ast.literal_eval(node)
+    if type(key) not in (str, int):
+        raise SyntaxError
+    return key
+
+
+def _missing(what: str, name: object, known: Iterable[object]) -> ToolError:
+    texts = [key for key in known if type(key) is str][:2_000]
+    close = nearest(name, texts) if isinstance(name, str) else None
+    told = f"; did you mean {close!r}?" if close else "; nb.variables lists what there is"
+    return ToolError(f"{what}{told}", code="ENOENT")
+
+
+def _item(value: Any, key: str | int) -> Any:
+    """An item by the plain class's own method: a subclass's might run anything."""
+    kind = cast("type[Any]", type(value))
+    if issubclass(kind, dict):
+        plain_dict: Any = dict
+        if not plain_dict.__contains__(value, key):
+            raise _missing(f"there is no key {key!r}", key, plain_dict.keys(value))
+        return plain_dict.__getitem__(value, key)
+    if of_class(value, "pandas", "DataFrame"):
+        if key not in value.columns:
+            raise _missing(f"there is no column {key!r}", key, list(value.columns))
+        return value[key]
+    for plain in (list, tuple, deque):
+        if issubclass(kind, plain) and isinstance(key, int):
+            return _numbered(plain, value, key)
+    if of_class(value, "numpy", "ndarray") and isinstance(key, int):
+        return _numbered(kind, value, key)
+    raise ToolError(
+        f"items of a {kind_name(value)} are not looked up by nb.inspect; use nb.run",
+        code="E_INVALID_ARGUMENTS",
+    )
+
+
+def _numbered(kind: Any, value: Any, number: int) -> Any:
+    try:
+        return kind.__getitem__(value, number)
+    except IndexError:
+        size = kind.__len__(value)
+        raise ToolError(
+            f"there is no item {number}; it has {size:,}, from 0 to {size - 1}", code="ENOENT"
+        ) from None
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute that is data, without running what computes one."""
+    if name.startswith("__"):
+        raise ToolError(f"{name!r} is Python's own; it is not shown", code="E_INVALID_ARGUMENTS")
+    if of_class(value, "pandas", "DataFrame") and name in value.columns:
+        return value[name]
+    nothing = object()
+    there: Any = inspect.getattr_static(value, name, nothing)
+    if there is nothing:
+        raise _missing(f"a {kind_name(value)} has no attribute {name!r}", name, _stored(value))
+    # By their types: what is asked with `isinstance` may lie about its class, or raise.
+    kind, held_in = cast("Any", type(there)), cast("Any", type(value))
+    if kind in (staticmethod, classmethod):
+        return there.__func__
+    if issubclass(held_in, type | types.ModuleType):
+        return there
+    if kind is types.MemberDescriptorType or kind.__name__ == "_tuplegetter":
+        # A slot or a field of a named tuple: both are read by C.
+        return there.__get__(value, held_in)
+    if hasattr(kind, "__get__") and kind is not types.FunctionType:
+        raise ToolError(
+            f"{name!r} is computed when it is asked for; use nb.run", code="E_INVALID_ARGUMENTS"
+        )
+    return there
+
+
+def stored_attributes(value: object) -> dict[str, Any]:
+    """What the instance's own dict holds; empty where there is none."""
+    try:
+        there = object.__getattribute__(value, "__dict__")
+    except BROKEN:
+        return {}
+    return cast("dict[str, Any]", there) if type(there) is dict else {}
+
+
+def _stored(value: object) -> list[str]:
+    return list(stored_attributes(value))

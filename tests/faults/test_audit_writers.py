@@ -1,0 +1,289 @@
+"""Many processes, kills, full disks: every line of the audit log is whole, and none is lost.
+
+Children are bare processes; they print what `append` has returned for, the parent compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbagent.archive.audit import AuditLog, verify_audit
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs signals and limits of POSIX")
+
+_WRITER = r"""
+import sys
+from pathlib import Path
+from nbagent.archive.audit import AuditLog
+log = AuditLog(Path(sys.argv[1]) / "audit.jsonl", full_bytes=int(sys.argv[4]))
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(1, int(sys.argv[3]) + 1):
+    log.append({"kind": "call", "writer": sys.argv[2], "n": n, "args_sha": "a" * 64, "ok": True})
+    if sys.argv[5] == "told":
+        print(n, flush=True)
+log.sync()
+"""
+
+_VICTIM = r"""
+import os, signal, sys
+from pathlib import Path
+from nbagent.archive.audit import AuditLog
+
+home, point = Path(sys.argv[1]), sys.argv[2]
+log = AuditLog.open(home)
+for n in range(5):
+    log.append({"kind": "call", "n": n})
+if "rename" in point or "new file" in point:
+    log.full_bytes = log.path.stat().st_size
+write, rename, open_ = os.write, os.rename, os.open
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+
+def torn(fd, data):
+    is_line = b'"kind"' in data
+    if point == "in a line" and is_line:
+        write(fd, data[: len(data) // 2])
+        die()
+    if point == "before the head" and not is_line:
+        die()
+    done = write(fd, data)
+    if point == "after the head" and not is_line:
+        die()
+    return done
+
+def renamed(*paths):
+    rename(*paths)
+    if point == "after the rename":
+        die()
+
+def opened(path, flags, *rest):
+    fd = open_(path, flags, *rest)
+    if point == "after the new file" and str(path).endswith("audit.jsonl"):
+        die()
+    return fd
+
+os.write, os.rename, os.open = torn, renamed, opened
+log.append({"kind": "call", "n": 5})
+"""
+
+
+def child(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+@contextlib.contextmanager
+def writers(
+    home: Path, n_writers: int, n_lines: int, *, full_bytes: int = 10**9, told: bool = False
+) -> Generator[list[subprocess.Popen[bytes]]]:
+    """Processes that write at the same time, once each of them is ready."""
+    how = "told" if told else "quiet"
+    children = [child(_WRITER, home, n, n_lines, full_bytes, how) for n in range(n_writers)]
+    try:
+        for it in children:
+            assert it.stdout is not None
+            assert it.stdout.readline() == b"ready\n"
+        for it in children:
+            assert it.stdin is not None
+            it.stdin.write(b"go\n")
+            it.stdin.flush()
+        yield children
+    finally:
+        for it in children:
+            it.kill()
+            it.communicate()
+
+
+def lines_of(home: Path) -> list[dict[str, Any]]:
+    files = [*sorted(home.glob("audit.0*.jsonl")), home / "audit.jsonl"]
+    return [json.loads(line) for file in files for line in file.read_bytes().split(b"\n")[:-1]]
+
+
+def written_by(home: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for line in lines_of(home):
+        if "writer" in line:
+            found[line["writer"]].append(line["n"])
+    return found
+
+
+def test_eight_processes_write_a_thousand_lines_each_and_none_is_torn(tmp_path: Path) -> None:
+    n_lines = 1_000
+    with writers(tmp_path, 8, n_lines, full_bytes=1_000_000) as children:
+        for it in children:
+            assert it.wait(60) == 0
+    report = verify_audit(tmp_path)
+    assert report, repr(report)
+    assert (report.lines, report.recovered) == (8 * n_lines, 0)
+    assert report.files > 2
+    assert [line["seq"] for line in lines_of(tmp_path)] == list(range(1, 8 * n_lines + 1))
+    assert written_by(tmp_path) == {str(n): list(range(1, n_lines + 1)) for n in range(8)}
+    assert len({line["pid"] for line in lines_of(tmp_path)}) == 8
+
+
+def test_a_log_is_in_order_also_while_others_write_it(tmp_path: Path) -> None:
+    AuditLog.open(tmp_path).close()
+    with writers(tmp_path, 2, 1_500, full_bytes=200_000) as children:
+        n_checks = 0
+        while any(it.poll() is None for it in children):
+            report = verify_audit(tmp_path)
+            assert report, repr(report)
+            n_checks += 1
+    assert n_checks > 1
+    assert verify_audit(tmp_path).lines == 3_000
+
+
+def kill_at_random(home: Path, chance: random.Random) -> int:
+    """Kill three writers some time after their first line; how many lines they had told of."""
+    with writers(home, 3, 100_000, full_bytes=20_000, told=True) as children:
+        assert children[0].stdout is not None
+        assert select.select([children[0].stdout], [], [], 30)[0]
+        time.sleep(chance.random() * 0.05)
+        for it in children:
+            it.send_signal(signal.SIGKILL)
+        told = [it.communicate()[0].split(b"\n")[:-1] for it in children]
+    AuditLog.open(home).close()
+    report = verify_audit(home)
+    assert report, repr(report)
+    found = written_by(home)
+    for n, numbers in enumerate(told):
+        ours = found[str(n)]
+        last = int(numbers[-1]) if numbers else 0
+        # At most the line whose `append` had not returned is there too.
+        assert ours[: last + 1] == list(range(1, min(len(ours), last + 1) + 1))
+        assert len(ours) in (last, last + 1)
+    return sum(map(len, told))
+
+
+@posix
+def test_writers_that_are_killed_lose_no_line_that_was_written(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    assert sum(kill_at_random(tmp_path / str(n), chance) for n in range(2)) > 2
+
+
+@posix
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+def test_a_hundred_times_three_kills_lose_no_line_that_was_written(tmp_path: Path) -> None:
+    chance = random.Random(2)
+    assert sum(kill_at_random(tmp_path / str(n), chance) for n in range(100)) > 1_000
+
+
+# Where the writer of the sixth line is killed: the lines that are there afterwards, mended or not.
+_POINTS = {
+    "in a line": (5, 1),
+    "before the head": (6, 0),
+    "after the head": (6, 0),
+    "after the rename": (5, 0),
+    "after the new file": (5, 0),
+}
+
+
+@posix
+@pytest.mark.parametrize("point", _POINTS)
+def test_a_writer_killed_at_a_named_point_is_mended_by_the_next_one(
+    tmp_path: Path, point: str
+) -> None:
+    n_lines, n_mended = _POINTS[point]
+    victim = child(_VICTIM, tmp_path, point)
+    victim.communicate(timeout=60)
+    assert victim.returncode == -signal.SIGKILL
+    before = verify_audit(tmp_path)
+    assert before, repr(before)
+    assert (before.lines, before.torn_bytes > 0) == (n_lines, bool(n_mended))
+    log = AuditLog.open(tmp_path)
+    log.append({"kind": "call", "n": 6})
+    assert log.warning is None
+    log.close()
+    after = verify_audit(tmp_path)
+    assert after, repr(after)
+    assert (after.lines, after.recovered) == (n_lines + n_mended + 1, n_mended)
+    if n_mended:
+        mended = lines_of(tmp_path)[5]
+        assert (mended["kind"], mended["what"]) == ("recovery", "torn")
+        assert mended["torn"].startswith('{"seq":6,"prev":"')
+        assert mended["torn_bytes"] == len(mended["torn"]) == before.torn_bytes
+
+
+_FULL = r"""
+import resource, sys
+from pathlib import Path
+from nbagent.archive.audit import AuditLog
+from nbagent.contracts.errors import StoreError
+
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+log = AuditLog.open(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+n, said = 0, []
+while len(said) < 3:
+    try:
+        log.append({"kind": "call", "n": n + 1})
+        n += 1
+    except StoreError as error:
+        said.append(error.message)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+for _ in range(2):
+    n += 1
+    log.append({"kind": "call", "n": n})
+print(n, said[0], sep="\n")
+"""
+
+
+@posix
+def test_a_full_disk_is_a_clear_error_and_leaves_no_half_line(tmp_path: Path) -> None:
+    it = child(_FULL, tmp_path)
+    told = it.communicate(timeout=60)[0].decode().splitlines()
+    assert it.returncode == 0
+    assert "cannot be written" in told[1]
+    assert "Make room" in told[1]
+    report = verify_audit(tmp_path)
+    assert (report.ok, report.recovered) == (True, 0), repr(report)
+    assert [line["n"] for line in lines_of(tmp_path)] == list(range(1, int(told[0]) + 1))
+
+
+_FORK = r"""
+import os, sys
+from pathlib import Path
+from nbagent.archive.audit import AuditLog
+log = AuditLog.open(Path(sys.argv[1]))
+log.append({"kind": "call", "writer": "before", "n": 0})
+pids = []
+for name in "abc":
+    pid = os.fork()
+    if not pid:
+        break
+    pids.append(pid)
+else:
+    name = "parent"
+for n in range(300):
+    log.append({"kind": "call", "writer": name, "n": n})
+codes = [os.waitpid(pid, 0)[1] for pid in pids] if name == "parent" else []
+os._exit(any(codes))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_processes_write_on_with_the_log_of_their_parent(tmp_path: Path) -> None:
+    it = child(_FORK, tmp_path)
+    it.communicate(timeout=60)
+    assert it.returncode == 0
+    report = verify_audit(tmp_path)
+    assert (report.ok, report.lines) == (True, 1_201), repr(report)
+    assert all(written_by(tmp_path)[name] == list(range(300)) for name in ("a", "b", "c", "parent"))

@@ -1,0 +1,403 @@
+"""Policies and questions: what is allowed, asked and denied, who answers, what is kept of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engine.laws import check_run
+
+import nbagent
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
+from nbagent.contracts.events import ApprovalRequested, Event
+from nbagent.contracts.policy import Answer, CallPreview, Question, ToolPolicy
+from nbagent.contracts.ports import RunControls, Sink, ToolContext, ToolOutcome
+from nbagent.contracts.records import RunRecord, ToolResult
+from nbagent.notebook.listings import tools_text
+from nbagent.providers.offline import call, calls, script
+from nbagent.session.approval import Policies
+from nbagent.session.front import Front, use_front
+
+done: list[str] = []
+
+
+@nbagent.tool(ask=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    done.append(path)
+    return f"deleted {path}"
+
+
+@nbagent.tool
+def look(path: str) -> str:
+    """Look at a file."""
+    return f"seen {path}"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    done.clear()
+    use_front(None)
+    yield
+    use_front(None)
+    nbagent.configure(allow=None, ask=None, deny=None, hide=None)
+
+
+def ran(
+    *steps: Any, tools: Any = (delete, look), answer: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    model = script([*steps, "Done."])
+    run = nbagent.Agent(model=model, tools=list(tools), on_approval=answer, **options).run("Go.")
+    return check_run(run, model), model
+
+
+def agreeing(question: Question) -> bool:
+    return True
+
+
+def elsewhere(question: Question) -> dict[str, str]:
+    return {"path": "/etc/passwd"}
+
+
+def only(run: Any) -> Any:
+    (tool_run,) = [it for turn in run.turns for it in turn.tool_runs]
+    return tool_run
+
+
+ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
+    "true": (True, "allowed", ("a",)),
+    "once": ("once", "allowed", ("a",)),
+    "session": ("session", "allowed", ("a",)),
+    "an answer": (Answer(choice="once"), "allowed", ("a",)),
+    "other arguments": ({"path": "b"}, "edited", ("b",)),
+    "the same arguments": ({"path": "a"}, "allowed", ("a",)),
+    "false": (False, "denied", ()),
+    "nothing": (None, "denied", ()),
+    "a reason": ("never on a Friday", "denied", ()),
+    "something else": (7, "denied", ()),
+}
+
+
+@pytest.mark.parametrize("given", ANSWERS)
+def test_on_approval_decides_with_what_it_returns(given: str) -> None:
+    value, approval, ran_with = ANSWERS[given]
+    asked: list[Question] = []
+
+    def answer(question: Question) -> Any:
+        asked.append(question)
+        return value
+
+    run, model = ran(call("delete", path="a"), answer=answer)
+    it = only(run)
+    assert (it.approval, it.approved_by, tuple(done)) == (approval, "callback", ran_with)
+    assert (asked[0].tool, asked[0].arguments, asked[0].scope) == (
+        "delete",
+        {"path": "a"},
+        "this very call",
+    )
+    assert "ask=True" in asked[0].why
+    if approval == "denied":
+        assert it.result.error.code == "E_DENIED"
+        said = model.requests[1].messages[-1].text
+        assert "E_DENIED" in said
+        assert given != "a reason" or "never on a Friday" in said
+        assert given != "something else" or "on_approval returned a int" in said
+    else:
+        assert it.args == {"path": ran_with[0]}
+
+
+def test_a_callback_may_be_async_and_may_fail() -> None:
+    async def agree(question: Question) -> bool:
+        return True
+
+    def fail(question: Question) -> bool:
+        raise LookupError("no answer today")
+
+    run, _ = ran(call("delete", path="a"), answer=agree)
+    assert only(run).approval == "allowed"
+    run, model = ran(call("delete", path="a"), answer=fail)
+    assert only(run).approval == "denied"
+    assert "no answer today" in model.requests[1].messages[-1].text
+
+
+def test_time_waited_is_kept_apart_from_the_tools_own() -> None:
+    def slow(question: Question) -> bool:
+        time.sleep(0.3)
+        return True
+
+    run, _ = ran(call("delete", path="a"), answer=slow)
+    it = only(run)
+    assert it.waited_ms >= 290
+    assert it.duration_ms < 250
+    row = nbagent.tool_runs().iloc[-1]
+    assert (row["approval"], row["approved_by"]) == ("allowed", "callback")
+    assert row["waited_ms"] >= 290
+
+
+def test_where_nobody_can_answer_a_question_is_a_denial_that_says_what_to_do() -> None:
+    run, model = ran(call("delete", path="a"))
+    assert (only(run).approval, only(run).approved_by) == ("denied", "nobody")
+    assert "on_approval" in model.requests[1].messages[-1].text
+    assert not done
+
+
+def test_allowed_for_the_session_binds_to_the_very_call() -> None:
+    asked: list[str] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question.arguments["path"])
+        return "session"
+
+    run, _ = ran(*(call("delete", path=path) for path in "aab"), answer=answer)
+    assert asked == ["a", "b"]
+    by = [it.approved_by for turn in run.turns for it in turn.tool_runs]
+    assert by == ["callback", "session", "callback"]
+    ran(call("delete", path="a"), answer=answer)
+    assert asked == ["a", "b"]
+    ran(call("delete", path="a"), answer=answer, session="another")
+    assert asked == ["a", "b", "a"]
+
+
+def test_another_definition_of_the_same_name_is_asked_about_again() -> None:
+    def twin(path: str) -> str:
+        """Delete a file, and more."""
+        return path
+
+    asked: list[str] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question.tool)
+        return "session"
+
+    ran(call("delete", path="a"), answer=answer)
+    ran(
+        call("delete", path="a"), tools=[nbagent.tool(name="delete", ask=True)(twin)], answer=answer
+    )
+    assert asked == ["delete", "delete"]
+
+
+def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
+    nbagent.configure(allow="delete(path=tmp/*)", ask=["look"], deny="delete(path=tmp/keep*)")
+    run, _ = ran(
+        calls(
+            [
+                call("delete", path="tmp/a"),
+                call("delete", path="tmp/keep"),
+                call("delete", path="b"),
+                call("look", path="b"),
+            ]
+        )
+    )
+    runs = run.turns[0].tool_runs
+    assert [it.approval for it in runs] == [None, "denied", "denied", "denied"]
+    assert [it.approved_by for it in runs] == [None, "policy", "nobody", "nobody"]
+    assert done == ["tmp/a"]
+    assert "tmp/keep" in runs[1].result.error.message
+    nbagent.configure(allow=None, ask=None, deny=None, hide="delete")
+    run, model = ran(call("delete", path="a"))
+    assert [tool.name for tool in model.requests[0].tools] == ["look"]
+    assert only(run).result.error.code == "E_UNKNOWN_TOOL"
+
+
+def test_an_agent_may_tighten_and_never_loosen() -> None:
+    policy = ToolPolicy(deny=["look(path=secret*)"], ask=["look"])
+    run, _ = ran(
+        calls([call("look", path="secrets"), call("look", path="a")]),
+        policy=policy,
+        answer=agreeing,
+    )
+    assert [it.approval for it in run.turns[0].tool_runs] == ["denied", "allowed"]
+    child = run.resume("Again.", model=script([call("look", path="secrets"), "Done."]))
+    assert only(child).approved_by == "policy"
+    with pytest.raises(nbagent.UsageError, match="only tighten"):
+        ran(call("look", path="a"), policy=ToolPolicy(allow=["delete"]))
+    nbagent.configure(deny="delete")
+    agent_allows = ToolPolicy(ask=["delete"])
+    _, model = ran("Hello.", policy=agent_allows)
+    assert [tool.name for tool in model.requests[0].tools] == ["look"]
+
+
+def test_an_edited_call_is_judged_anew() -> None:
+    nbagent.configure(deny="delete(path=/etc/*)")
+    run, _ = ran(call("delete", path="a"), answer=elsewhere)
+    assert (only(run).approval, only(run).approved_by) == ("denied", "policy")
+    assert not done
+
+
+def test_a_rule_sees_the_arguments_as_the_function_will_get_them() -> None:
+    nbagent.configure(deny="look(path=secret)")
+    run, _ = ran(call("look", Path="secret"))
+    assert only(run).approved_by == "policy"
+
+
+@pytest.mark.parametrize("text", ["", "a b", "fs.write(path)", "(path=a)", "f(=x)"])
+def test_what_is_no_pattern_is_one_clear_error(text: str) -> None:
+    with pytest.raises(nbagent.UsageError, match="pattern"):
+        ToolPolicy(deny=[text])
+    with pytest.raises(nbagent.UsageError, match="pattern"):
+        nbagent.configure(deny=[text])
+
+
+class Shifting:
+    """A host whose call would do something else each time it is looked at, for a while."""
+
+    name = "shifting"
+
+    def __init__(self, looks: list[str], preview: CallPreview) -> None:
+        self.looks, self.base = looks, preview
+        self.approved: list[str] = []
+
+    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
+        traits = ToolTraits(host=self.name, sha="1", ruling=self.base.ruling)
+        return [ToolSpec(name="shift", description="Shift.", traits=traits)]
+
+    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
+        state = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return replace(self.base, binds=state)
+
+    async def execute(
+        self, call: ToolCall, context: ToolContext, cancel: CancelToken
+    ) -> ToolOutcome:
+        self.approved.append(context.approved)
+        return ToolOutcome(result=ToolResult(ok=True, data="ok"))
+
+
+def test_what_changed_while_it_was_decided_is_asked_about_again() -> None:
+    host = Shifting(["one", "two", "two"], CallPreview(ruling="ask", why="it shifts"))
+    asked: list[str] = []
+
+    def answer(question: Question) -> bool:
+        asked.append(question.why)
+        return True
+
+    run, _ = ran(call("shift"), tools=[host], answer=answer)
+    assert len(asked) == 2
+    assert "changed while it was decided" in asked[1]
+    assert host.approved == ["two"]
+    assert only(run).approval == "allowed"
+
+
+def test_a_firm_question_is_asked_whatever_the_settings_allow() -> None:
+    nbagent.configure(allow="shift")
+    firm = Shifting(["one"], CallPreview(ruling="ask", firm=True, why="always asks"))
+    run, _ = ran(call("shift"), tools=[firm])
+    assert only(run).approved_by == "nobody"
+    loose = Shifting(["one"], CallPreview(ruling="ask", why="asks"))
+    run, _ = ran(call("shift"), tools=[loose])
+    assert only(run).approved_by is None
+    assert only(run).result.ok
+
+
+def test_approval_of_a_whole_tool_covers_every_call_of_its_definition() -> None:
+    asked: list[str] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question.scope)
+        return "session"
+
+    host = Shifting(["one"], CallPreview(ruling="ask", for_tool=True))
+    ran(call("shift"), call("shift", a=1), tools=[host], answer=answer)
+    assert asked == ["every call of shift"]
+
+
+class View:
+    """A view whose buttons a test presses."""
+
+    name = "test view"
+
+    def __init__(self, press: Callable[[RunControls, ApprovalRequested], object]) -> None:
+        self.press = press
+        self.can_answer = True
+        self.asked: list[ApprovalRequested] = []
+
+    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
+        self.controls = controls
+        return self
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, ApprovalRequested):
+            self.asked.append(event)
+            threading.Thread(target=self.press, args=(self.controls, event)).start()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> None:
+    told: list[bool] = []
+
+    def press(controls: RunControls, event: ApprovalRequested) -> None:
+        choice = "deny" if event.args["path"] == "b" else "once"
+        told.append(controls.answer(event.tool_call_id, Answer(choice=choice, reason="not b")))
+        time.sleep(0.05)
+        told.append(controls.answer(event.tool_call_id, Answer(choice="once")))
+        told.append(controls.answer("nobody's", Answer(choice="once")))
+
+    use_front(Front(surface=View(press)))
+    run, _ = ran(calls([call("delete", path="a"), call("delete", path="b")]))
+    assert [it.approval for it in run.turns[0].tool_runs] == ["allowed", "denied"]
+    assert {it.approved_by for it in run.turns[0].tool_runs} == {"person"}
+    time.sleep(0.1)
+    assert sorted(told) == [False] * 4 + [True] * 2
+
+
+def test_a_stop_while_a_question_is_open_ends_the_run_at_once() -> None:
+    use_front(Front(surface=View(lambda controls, event: controls.stop())))
+    began = time.monotonic()
+    run, _ = ran(call("delete", path="a"))
+    assert (run.stop_reason, done) == ("stopped", [])
+    assert only(run).result.error.code == "E_INTERRUPTED"
+    assert time.monotonic() - began < 3
+
+
+def test_input_asks_in_the_waiting_thread_where_no_view_answers() -> None:
+    threads: list[object] = []
+
+    def ask(question: Question) -> Answer:
+        threads.append(threading.current_thread())
+        return Answer(choice="once")
+
+    use_front(Front(ask=lambda: ask))
+    run, _ = ran(call("delete", path="a"))
+    assert (only(run).approved_by, done) == ("person", ["a"])
+    assert threads == [threading.main_thread()]
+
+    def closed(question: Question) -> Answer:
+        raise EOFError
+
+    use_front(Front(ask=lambda: closed))
+    run, _ = ran(call("delete", path="a"))
+    assert only(run).approval == "denied"
+
+
+def test_a_view_that_never_gets_ready_gives_way_to_input() -> None:
+    view = View(lambda controls, event: None)
+    view.can_answer = False
+    use_front(Front(surface=view, ask=lambda: lambda question: Answer(choice="once")))
+    began = time.monotonic()
+    run, _ = ran(call("delete", path="a"))
+    assert 1.9 < time.monotonic() - began < 5
+    assert only(run).approval == "allowed"
+
+
+def test_settings_and_agent_limits_are_joined_to_the_smaller() -> None:
+    system = ToolPolicy(limits=replace(ToolPolicy().limits, max_read_bytes=100))
+    agent = ToolPolicy(limits=replace(ToolPolicy().limits, max_read_bytes=10, max_write_bytes=7))
+    held = Policies(system=system, agent=agent).effective.limits
+    assert (held.max_read_bytes, held.max_write_bytes) == (10, 7)
+    loose = ToolPolicy(limits=replace(ToolPolicy().limits, max_read_bytes=1000))
+    assert Policies(system=system, agent=loose).effective.limits.max_read_bytes == 100
+
+
+def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
+    use_front(Front(namespace=lambda: {"delete": delete, "look": look}))
+    nbagent.configure(ask="look", deny="delete(path=/etc/*)")
+    said = tools_text(None)
+    assert "look(path: string)  [asks first: ask='look']" in said
+    assert "delete(path: string)  [asks first, some calls: deny=delete(path=/etc/*)]" in said
+    assert "Rules of this notebook" in said
