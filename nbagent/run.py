@@ -22,6 +22,7 @@ from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.session.front import Front, front
+from nbagent.session.last import forget_last, last_of, note_last
 from nbagent.session.live import LiveRun, at_work, start_run
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
@@ -31,14 +32,6 @@ OnEvent = Callable[[Event], object]
 _OPTIONS = frozenset(f.name for f in fields(RunOptions))
 
 
-class _Last:
-    """The run that was started last in this process, by the person."""
-
-    run_id = ""
-    store: Store | None = None
-
-
-_last = _Last()
 _handles: WeakSet[Run] = WeakSet()
 
 
@@ -80,7 +73,7 @@ class Run:
             run = cls(live.record, live.store, live=live, ask=live.ask)
             if not runtime.inside_a_tool():
                 # What a tool starts by itself is not what the person goes on with.
-                _last.run_id, _last.store = run.id, live.store
+                note_last(run.id, live.store)
                 here.set_last(run)
             return run
 
@@ -269,8 +262,7 @@ class Run:
             if handle.id in forgotten:
                 handle._final = _emptied(handle.record)
                 handle._live = handle._ask = None
-        if _last.run_id in forgotten:
-            _last.run_id, _last.store = "", current_store()
+        forget_last(forgotten, current_store())
         front().forget(forgotten)
         if self._store.keeps_forgotten:
             warnings.warn(
@@ -311,10 +303,7 @@ def open_run(ref: str) -> Run:
     register_environment()
     ref = redact(ref)  # it is quoted when there is no such run
     store = current_store()
-    mine = ref == "last" and _last.store is store
-    if mine and not _last.run_id:
-        raise UsageError("the last run was forgotten; name the run that you mean (nbagent.runs())")
-    run_id = _last.run_id if mine else store.find(ref)
+    run_id = (last_of(store) if ref == "last" else None) or store.find(ref)
     for live in at_work():
         if live.record.id == run_id:
             return Run(live.record, live.store, live=live, ask=live.ask)

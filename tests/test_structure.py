@@ -51,7 +51,7 @@ INSIDE = {
     ],
     "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
-        {"front", "composer", "clients", "stores", "approval"},
+        {"front", "composer", "clients", "stores", "approval", "last"},
         {"hosts"},
         {"prepare"},
         {"live"},
@@ -60,7 +60,8 @@ INSIDE = {
 }
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
-    "httpx2": ("providers.http",),
+    # The mcp package takes a client of it, for headers and proxies.
+    "httpx2": ("providers.http", "tools.mcp"),
     "httpcore2": ("providers.http",),
     "pandas": ("archive.frames",),
     "numpy": ("archive.frames",),
@@ -74,6 +75,12 @@ HOMES = {
     "griffe": ("tools",),
     "genai_prices": ("providers.prices",),
     "markdown_it": ("notebook",),
+    "ruamel": ("files.frontmatter",),
+    "pathspec": ("files.walking",),
+    "re2": ("files.searching",),
+    "mcp": ("tools.mcp",),
+    "mcp_types": ("tools.mcp",),
+    "anyio": ("tools.mcp",),
 }
 FORBIDDEN = {"httpx", "nest_asyncio", "requests"}
 

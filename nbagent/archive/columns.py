@@ -192,6 +192,7 @@ TOOL_RUNS = Table(
         Column("started_at", "x.started_at", _WHEN),
         *_same("duration_ms waited_ms", "x", "Float64"),
         *_same("ran_in approval approved_by", "x", "category"),
+        Column("edited", "coalesce(x.approval = 'edited', 0)", "boolean"),
         Column("truncated", "x.truncated", "boolean"),
         Column("repeat_n", "x.repeat_n"),
         Column("tool_sha", "x.tool_sha", "category"),

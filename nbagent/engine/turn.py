@@ -104,8 +104,6 @@ class Turn:
         if self._overflows():
             async for event in self._ask_with_more_room(request):
                 yield event
-        if self.answer.response is not None:
-            self.room.observe(request, self.answer.response)
         async for event in self._run_calls():
             yield event
         self._decide()
@@ -135,6 +133,9 @@ class Turn:
         ):
             yield event
         self.answer.model_ms += asked_ms
+        if self.answer.response is not None:
+            # The request that was answered, which may be a shortened one.
+            self.room.observe(request, self.answer.response)
 
     async def _ask_with_more_room(self, request: ChatRequest) -> AsyncGenerator[Event]:
         """After a refusal for its size: once more with shorter results, else say what is large."""

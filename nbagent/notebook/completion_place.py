@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nbagent.notebook.line_words import QUOTES, Word, words_of
+from nbagent.notebook.line_words import QUOTES, Word, goes_on, words_of
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, Command, Option
 
 What = Literal["options", "value", "value or options", "commands", "argument", "python", "free"]
@@ -78,20 +78,16 @@ def _head_of_cell(lines: list[str]) -> tuple[int, int] | None:
             return None
         if _begins(line.lstrip(), _CELL) or line.strip() == _CELL:
             last = place
-            while _goes_on(lines[last]) and last + 1 < len(lines):
+            while goes_on(lines[last]) and last + 1 < len(lines):
                 last += 1
             return place, last
     return None
 
 
 def _first_line(lines: list[str], line: int) -> int:
-    while line and _goes_on(lines[line - 1]):
+    while line and goes_on(lines[line - 1]):
         line -= 1
     return line
-
-
-def _goes_on(line: str) -> bool:
-    return line.endswith("\\") and not line.endswith("\\\\")
 
 
 def _joined(above: list[str], line: str) -> str:

@@ -34,6 +34,11 @@ class Word:
     """It ends in a backslash that hides nothing."""
 
 
+def goes_on(line: str) -> bool:
+    """Whether a backslash at its end lets the line go on in the next one."""
+    return line.endswith("\\") and not line.endswith("\\\\")
+
+
 def words_of(line: str) -> list[Word]:
     """The words of a line. Never raises: an unfinished word is the last one, and says so."""
     found: list[Word] = []

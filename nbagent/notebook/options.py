@@ -14,7 +14,7 @@ from keyword import iskeyword
 from typing import Any, Literal
 
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.line_words import CURLY, Word, words_of
+from nbagent.notebook.line_words import CURLY, Word, goes_on, words_of
 from nbagent.notebook.option_table import (
     BY_FLAG,
     COMMANDS,
@@ -54,7 +54,7 @@ def parse(line: str) -> MagicOptions:
 
 def continued(line: str, cell: str) -> tuple[str, str]:
     """The line of `%%agent` and the prompt, where a backslash lets the options go on below."""
-    while line.endswith("\\") and not line.endswith("\\\\") and cell.strip():
+    while goes_on(line) and cell.strip():
         following, _, cell = cell.partition("\n")
         line = f"{line[:-1]} {following.rstrip()}"
     return line, cell

@@ -8,6 +8,7 @@ from __future__ import annotations
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel, surface
+from nbagent.session.last import last_of
 from nbagent.session.stores import current_store
 
 
@@ -19,13 +20,8 @@ def found_run(ref: str, session: str | None = None) -> str:
     """
     if ref != "last":
         return current_store().find(ref)
-    if session is None and (last := surface.last_run_id()) is not None:
+    if session is None and (last := last_of(current_store())) is not None:
         return _still_there(last)
-    if session is None and surface.forgot_last():
-        raise UsageError(
-            "the last run was forgotten; name the run that you mean (%agent runs lists them), or "
-            "begin anew with %%agent"
-        )
     notebook = kernel.notebook() if session is None else None
     found = current_store().last_run(session, notebook)
     if found is None:

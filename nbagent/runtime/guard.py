@@ -27,9 +27,10 @@ class Guard:
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         watch = self._watch
-        if watch is None or self._waited_for:
-            if watch is not None:
-                watch.leave()
+        if watch is None:
+            return
+        if self._waited_for:
+            watch.leave()
             return
         try:
             watch.leave()

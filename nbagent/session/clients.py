@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey, register_environment
+from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.base import find_provider, split_model_id
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
@@ -57,7 +57,6 @@ def choose(
     Raises:
         UsageError: an unknown provider, or no key where one is needed.
     """
-    register_environment()
     why = None
     if model is None:
         choice = choose_model(os.environ, base_url)

@@ -426,32 +426,27 @@ class ChannelSink:
 def start_run(
     ask: Ask,
     *,
+    guard: Guard,
     on_event: Callable[[Event], object] | None = None,
     channel: EventChannel | None = None,
     store: Store | None = None,
     here: Front | None = None,
-    guard: Guard | None = None,
 ) -> LiveRun:
     """Prepare a run, open its views, and start it. The one call behind all three doors.
 
     Args:
         ask: what is to be done.
+        guard: keeps interrupts off between the start and the wait.
         on_event: called with each event.
         channel: fed with each event.
         store: where the run is kept; the current one by default.
         here: where it is shown and served; the front of this process by default.
-        guard: the caller's, who goes on to wait; else an interrupt meanwhile is raised.
 
     Raises:
         UsageError: it cannot be done as asked; nothing was started.
         KeyboardInterrupt: nothing was started, or what was is stopped.
         StoreError: the store belongs to a newer nbagent.
     """
-    if guard is None:
-        with Guard() as own:
-            return start_run(
-                ask, on_event=on_event, channel=channel, store=store, here=here, guard=own
-            )
     here = here or front()
     kept = store or current_store()
     callback = [] if on_event is None else [CallbackSink(on_event)]

@@ -27,6 +27,7 @@ from nbagent.session.live import LiveRun
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
 
+_AGAIN = "tools that were cut off and may run again do so before this is sent"
 _LOOKS = "nbagent.notebook.dry_run"
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
@@ -100,8 +101,8 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
     finally:
         future.cancel()
     made, record = live.prepared, live.record
-    parts = 0 if ask.parent_id is None or kept.open_turn(ask.parent_id) is None else 1
-    again = ("tools that were cut off and may run again do so before this is sent",) * parts
+    cut_off = ask.parent_id is not None and kept.open_turn(ask.parent_id) is not None
+    again = (_AGAIN,) if cut_off else ()
     body = json_object(load_json(wire.body)) or {}
     return DryRun(
         model=record.model,

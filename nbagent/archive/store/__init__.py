@@ -250,8 +250,7 @@ class Store:
 
     def compact(self) -> None:
         """Write the file anew without what deleting left empty; StoreError when it is in use."""
-        self._db.compact()
-        self.keeps_forgotten = not self._db.fold()
+        self.keeps_forgotten = not self._db.compact()
 
     # Runs whose kernel is gone
 

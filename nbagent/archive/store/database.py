@@ -232,8 +232,11 @@ class Database:
                     return not busy
                 time.sleep(0.05)
 
-    def compact(self) -> None:
-        """Write the file anew without its empty pages; StoreError when another kernel is busy."""
+    def compact(self) -> bool:
+        """Write the file anew without its empty pages; StoreError when another kernel is busy.
+
+        Returns what `fold` does.
+        """
         with self._lock:
             try:
                 self._require_file()
@@ -244,7 +247,7 @@ class Database:
                     f"the store could not be compacted ({_cause(error)}); nothing was changed. Try "
                     "again when no other kernel uses it and the disk has room for a copy"
                 ) from None
-            self.fold()
+            return self.fold()
 
     def free_bytes(self) -> int:
         """What compacting would give back, about."""
