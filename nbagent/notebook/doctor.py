@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import nbagent
+from nbagent.archive.audit import verify_audit
+from nbagent.archive.audit.lines import FILE_NAME as AUDIT_FILE
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.notebook import kernel
 from nbagent.providers.base import find_provider, provider_names
 from nbagent.providers.choice import choose_model, qualified
+from nbagent.sandbox.isolation import isolation_level
 from nbagent.session.front import front
 from nbagent.session.live import at_work
 from nbagent.session.stores import current_store
@@ -39,7 +43,8 @@ _PACKAGES = [
 def report() -> str:
     """The report, one fact a line. What cannot be found out is said in its line."""
     front()  # in a kernel this opens the ways for clicks, as the first run would
-    rows = [*_versions(), *kernel.kernel_facts().items(), *_model(), *_keys(), *_store()]
+    facts = [*_versions(), *kernel.kernel_facts().items(), *_model(), *_keys()]
+    rows = [*facts, *_hands(), *_store()]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {' '.join(value.splitlines())}" for name, value in rows)
 
@@ -84,6 +89,28 @@ def _keys() -> list[tuple[str, str]]:
     return [("keys", f"none; {', '.join(known)} are read from the environment")]
 
 
+def _hands() -> list[tuple[str, str]]:
+    """What tools may touch here, and how scripts are kept apart."""
+    try:
+        settings = effective()
+        found = isolation_level(settings.isolation)
+        scripts = f"isolation {found.name}: {found.why}"
+    except NbagentError as error:
+        return [("scripts", str(error))]
+    mounts = ["@project (the folder where the kernel began)", *settings.mounts]
+    rules = ", ".join(f"{kind}={text}" for kind, text in settings.policy.rules)
+    rows = [("files", ", ".join(mounts)), ("scripts", scripts)]
+    return rows + ([("rules", rules)] if rules else [])
+
+
+def _audit(folder: Path) -> list[tuple[str, str]]:
+    if not (folder / AUDIT_FILE).exists():
+        return []
+    found = verify_audit(folder)
+    state = f"{_counted(found.lines, 'lines')}, whole" if found else f"NOT WHOLE: {found.why}"
+    return [("audit", state)]
+
+
 def _store() -> list[tuple[str, str]]:
     try:
         store = current_store()
@@ -100,7 +127,7 @@ def _store() -> list[tuple[str, str]]:
         rows.append(("compact", "nothing to give back; nbagent.forget(run) deletes runs"))
     if store.warning:
         rows.append(("warning", store.warning))
-    return rows
+    return rows + (_audit(store.path.parent) if store.path is not None else [])
 
 
 def compact() -> str:

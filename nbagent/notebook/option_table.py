@@ -48,8 +48,7 @@ OPTIONS: tuple[Option, ...] = (
         "tools",
         "tools",
         "A,B | none | all",
-        "the tools the model may use: functions, fs, skills, notebook, mcp:NAME, single tools "
-        "(default: the notebook's own functions)",
+        "functions, fs, skills, notebook, mcp:NAME (default: your functions)",
     ),
     Option(
         ("--tool-choice",),
@@ -191,7 +190,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "tools",
         "[NAMES]",
-        "the tools that a model would be given here, and what happens when it calls them",
+        "the tools that a model is given, and what happens at a call",
         "NAMES as after --tools; without them, what a cell without --tools gives. Rules come from "
         "%agent config (allow=, ask=, deny=, hide=) and from --ask and --deny.",
         ("%agent tools fs,skills", "%agent config allow='fs.write(path=@project/out/*)'"),

@@ -222,6 +222,25 @@ def test_a_second_refusal_pauses_with_the_shortened_sizes() -> None:
     assert child.request_of("C04") == model.requests[-1]
 
 
+def test_the_size_of_a_token_is_learned_from_the_request_that_was_answered() -> None:
+    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
+    usage = Usage(prompt_tokens=1_000, completion_tokens=5, total_tokens=1_005)
+    again = step(calls=[call("fetch", page="d")], usage=usage)
+    fetched = [call("fetch", page="a"), call("fetch", page="b")]
+    model = script([*fetched, refusal, again, refusal, refusal])
+    agent = nbagent.Agent(model=model, tools=[fetch], trim="tool-results")
+    run = check_run(agent.run("Read."))
+    assert trimmed_of(run)[2]
+    answered = request_chars(model.requests[3])
+    assert answered < request_chars(model.requests[2]) / 2
+    assert run.error is not None
+    details = run.error.details
+    assert details["request_tokens_from"] == "usage"
+    assert details["request_tokens"] / details["request_chars"] == pytest.approx(
+        1_000 / answered, rel=0.01
+    )
+
+
 def test_resume_with_trim_goes_on_at_once_and_the_next_run_inherits_it() -> None:
     with ModelServer(fetching("abd", 15_000)) as server:
         agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch])

@@ -1,0 +1,188 @@
+"""What holds for every tool host in a run: schemas, JSON results, typed errors, stops, policy.
+
+Parametrised over every host that `tools.hosts` can find, and the notebook's functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from contracts.tool_host_cases import CASES, HostCase
+from engine.laws import check_run
+from legal_schema import check_legal
+
+import nbagent
+from nbagent.contracts.chat import ToolSpec
+from nbagent.contracts.errors import CODES
+from nbagent.contracts.records import ToolRun
+from nbagent.providers.offline import call, script
+from nbagent.session.front import Front, use_front
+from nbagent.tools import hosts
+from nbagent.tools.mcp import McpServer
+
+HOSTS = cast("Any", hosts)._built_in()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return folder
+
+
+@pytest.fixture(params=sorted(CASES))
+def case(request: pytest.FixtureRequest, project: Path) -> Iterator[HostCase]:
+    made = CASES[request.param](project)
+    use_front(Front(namespace=lambda: made.namespace))
+    yield made
+    use_front(None)
+    nbagent.configure(allow=None, ask=None, deny=None, hide=None)
+    for tool in made.tools:
+        if isinstance(tool, McpServer):
+            tool.close()
+
+
+def ran(
+    case: HostCase, name: str, arguments: dict[str, Any], *, allowed: bool = True, **options: Any
+) -> tuple[nbagent.Run, ToolRun]:
+    """A run in which the model makes one call, and that call's run."""
+    model = script([call(name, **arguments), "Done."])
+    agent = nbagent.Agent(
+        model=model, tools=case.tools, on_approval=_agree if allowed else None, **case.options
+    )
+    run = check_run(agent.run("Go.", **options), model)
+    (tool_run,) = run.turns[0].tool_runs
+    assert run.text == "Done."
+    return run, tool_run
+
+
+def _agree(question: nbagent.Question) -> bool:
+    return True
+
+
+def specs_of(run: nbagent.Run) -> list[ToolSpec]:
+    return [spec for tools in run.record.toolsets.values() for spec in tools]
+
+
+def test_every_host_that_can_be_found_has_a_case() -> None:
+    assert set(CASES) - {"functions"} == HOSTS
+
+
+def test_schemas_are_legal_on_every_wire_and_definitions_have_a_hash(case: HostCase) -> None:
+    model = script(["Hello."])
+    run = check_run(nbagent.Agent(model=model, tools=case.tools).run("Go."), model)
+    specs = specs_of(run)
+    assert case.names <= {spec.name for spec in specs}
+    for spec in specs:
+        check_legal(spec)
+        assert spec.description
+        assert spec.traits.host == case.host
+        assert spec.traits.sha
+
+
+def test_a_call_gives_json_and_is_kept(case: HostCase) -> None:
+    run, it = ran(case, *case.good)
+    assert it.result is not None
+    assert it.result.ok, it.result
+    assert case.gives(json.loads(it.result.to_json())["data"])
+    assert it.tool_sha == next(s.traits.sha for s in specs_of(run) if s.name == it.tool_name)
+    assert it.ran_in is not None
+    assert nbagent.open_run(run.id).record == run.record
+    assert nbagent.tool_runs().iloc[-1]["tool_name"] == it.tool_name
+
+
+def test_what_goes_wrong_is_a_typed_error_that_says_something(case: HostCase) -> None:
+    for what, (name, arguments, code) in case.wrong.items():
+        _, it = ran(case, name, arguments)
+        assert it.result is not None
+        assert it.result.error is not None, what
+        assert (it.result.error.code, code in CODES) == (code, True), (what, it.result.error)
+        assert len(it.result.error.message) > 10, what
+
+
+def test_no_result_and_no_error_names_a_place_of_this_machine(
+    case: HostCase, tmp_path: Path
+) -> None:
+    for name, arguments, _ in [(*case.good, ""), *case.wrong.values()]:
+        _, it = ran(case, name, arguments)
+        assert it.result is not None
+        assert str(tmp_path) not in it.result.to_json().decode(), name
+
+
+def test_a_stop_ends_a_call_at_once(case: HostCase) -> None:
+    if case.slow is None:
+        return
+    name, arguments = case.slow
+    model = script([call(name, **arguments), "Done."])
+    agent = nbagent.Agent(model=model, tools=case.tools, on_approval=_agree, **case.options)
+    began: list[float] = []
+
+    def stop_soon(event: nbagent.events.Event) -> None:
+        if isinstance(event, nbagent.events.ToolCallStarted):
+            began.append(time.monotonic())
+            threading.Timer(0.4, run.stop).start()
+
+    run = agent.start("Go.", on_event=stop_soon)
+    run.wait()
+    took = time.monotonic() - began[0]
+    (it,) = run.turns[0].tool_runs
+    assert run.stop_reason == "stopped"
+    assert it.result is not None
+    assert it.result.error is not None
+    assert it.result.error.code == "E_INTERRUPTED"
+    assert took < 3
+
+
+@pytest.mark.parametrize("kind", ["deny", "hide"])
+def test_a_host_that_is_denied_or_hidden_is_not_shown(case: HostCase, kind: str) -> None:
+    nbagent.configure(**{kind: case.host})
+    run, it = ran(case, *case.good)
+    assert not specs_of(run)
+    assert it.result is not None
+    assert it.result.error is not None
+    assert it.result.error.code == "E_UNKNOWN_TOOL"
+
+
+def test_a_rule_over_arguments_denies_the_call_and_says_which_rule(case: HostCase) -> None:
+    name, arguments = case.good
+    key = next(iter(arguments))
+    nbagent.configure(deny=[f"{name}({key}=*)"])
+    _, it = ran(case, *case.good)
+    assert (it.approval, it.approved_by) == ("denied", "policy")
+    assert it.result is not None
+    assert it.result.error is not None
+    assert it.result.error.code == "E_DENIED"
+    assert f"{name}({key}=*)" in it.result.error.message
+
+
+def test_what_has_to_be_asked_is_denied_where_nobody_answers(case: HostCase) -> None:
+    nbagent.configure(ask=[case.host])
+    _, it = ran(case, *case.good, allowed=False)
+    assert (it.approval, it.approved_by) == ("denied", "nobody")
+
+
+def test_a_run_that_touches_the_world_is_audited(case: HostCase) -> None:
+    ran(case, *case.good)
+    if not case.audited:
+        assert not (Path(nbagent_home()) / "audit.jsonl").exists()
+        return
+    report = nbagent.verify_audit()
+    assert report, report
+    text = (Path(nbagent_home()) / "audit.jsonl").read_text("utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    calls = [line for line in lines if line["kind"] == "call"]
+    assert [line["tool"] for line in calls] == [case.good[0]]
+    assert calls[0]["host"] == case.host
+
+
+def nbagent_home() -> str:
+    return os.environ["NBAGENT_HOME"]
