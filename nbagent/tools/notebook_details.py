@@ -12,14 +12,14 @@ import sys
 import types
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.chat import FilePart, ImagePart
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_cut, redact_json
-from nbagent.shown import BROKEN, clean, cut_middle, fitted, plain_repr, without_folders
+from nbagent.shown import BROKEN, clean, cut_middle, fitted, plain_repr
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import kind_name
 from nbagent.tools.notebook_names import looks_secret, masked_text, stored_attributes
@@ -151,7 +151,7 @@ def _array(array: Any) -> dict[str, Any]:
 
 def _text(text: object, budget: int) -> str:
     plain = text if type(text) is str else ""
-    return without_folders(redact_cut(clean(cut_middle(plain.strip(), budget))))
+    return masked_text(redact_cut(clean(cut_middle(plain.strip(), budget))))
 
 
 def _code(thing: Any) -> dict[str, Any]:
@@ -160,13 +160,13 @@ def _code(thing: Any) -> dict[str, Any]:
     signature = _quietly(lambda: str(inspect.signature(thing)))
     if isinstance(signature, str):
         name = getattr(thing, "__name__", "")
-        told["signature"] = masked_text(_text(f"{name}{signature}", 1_000))
+        told["signature"] = _text(f"{name}{signature}", 1_000)
     doc = _quietly(lambda: inspect.getdoc(thing))
     if isinstance(doc, str) and doc:
         told["docstring"] = _text(doc, _DOC_CHARS)
     source = _quietly(lambda: inspect.getsource(thing))
     if isinstance(source, str):
-        told["source"] = masked_text(_text(source, _SOURCE_CHARS))
+        told["source"] = _text(source, _SOURCE_CHARS)
     module: Any = _quietly(lambda: thing.__module__)
     if isinstance(module, str) and module != "__main__":
         told["module"] = module[:200]
@@ -175,7 +175,7 @@ def _code(thing: Any) -> dict[str, Any]:
 
 def _class(kind: Any) -> dict[str, Any]:
     bases = [base.__name__ for base in kind.__bases__ if base is not object]
-    held: dict[str, Any] = dict(vars(kind))
+    held = _held_by(kind)
     members = [n for n in held if not n.startswith("_")][:_MOST_NAMES]
     return {**({"bases": bases} if bases else {}), **_code(kind), "members": members}
 
@@ -217,9 +217,13 @@ def _types(items: Iterable[Any]) -> list[str]:
     return [name for name, _ in found.most_common(10)]
 
 
+def _held_by(kind: Any) -> dict[str, Any]:
+    return dict(cast("Mapping[str, Any]", vars(kind)))
+
+
 def _about(value: Any, kind: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    doc: object = dict(vars(kind)).get("__doc__")
+    doc = _held_by(kind).get("__doc__")
     if type(doc) is str and doc.strip():
         told["docstring"] = _text(inspect.cleandoc(doc), 1_000)
     attributes = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import types
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any, cast
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.secrets import register
 from nbagent.shown.pictures import of_class
-from nbagent.shown.texts import BROKEN, kind_name
+from nbagent.shown.texts import BROKEN, kind_name, without_folders
 from nbagent.tools.base import nearest
 
 HIDDEN = "[not shown: the name looks like a secret]"
@@ -46,6 +47,7 @@ _QUOTED = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
 )
+_IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
 
 
 def looks_secret(name: object) -> bool:
@@ -55,6 +57,8 @@ def looks_secret(name: object) -> bool:
     if not issubclass(type(name), str):
         return False
     text = str.__str__(cast("str", name))[:200]
+    if text.endswith("Error"):
+        return False
     words = [word.lower() for word in _WORDS.findall(text)]
     joined = "".join(words)
     if any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words):
@@ -124,14 +128,32 @@ def _is_hidden(key: object, value: object) -> bool:
 
 
 def masked_text(text: str) -> str:
-    """Source code or a `repr` without the quoted texts that are given to names of secrets."""
+    """Text, code or a `repr` as the model may see it: without host folders, passwords in
+    addresses, and the quoted texts that are given to names of secrets."""
 
     def without(match: re.Match[str]) -> str:
         if not looks_secret(match["name"]):
             return match[0]
         return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
 
+    text = _IN_ADDRESS.sub(lambda match: f"{match[1]}{HIDDEN}@", without_folders(text))
     return _QUOTED.sub(without, text)
+
+
+def is_environment(value: object) -> bool:
+    """Whether it is the process's environment, or the dict inside, where the keys of all are."""
+    data = getattr(os.environ, "_data", None)
+    return any(value is one for one in (os.environ, getattr(os, "environb", None), data) if one)
+
+
+def refuse_environment(value: object) -> None:
+    """Raise E_DENIED for the process's environment."""
+    if is_environment(value):
+        raise ToolError(
+            "the environment of the process is not shown: keys are in it. Ask the person for the "
+            "variable that you need",
+            code="E_DENIED",
+        )
 
 
 _Step = tuple[str, Any]
@@ -165,6 +187,7 @@ def found(names: Mapping[str, Any], path: str) -> Any:
             raise ToolError(
                 f"{key!r} of {path!r} cannot be reached: {type(error).__name__}; use nb.run",
             ) from error
+    refuse_environment(value)
     return value
 
 

@@ -33,6 +33,7 @@ from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import kind_name
 from nbagent.tools.notebook_names import (
     HIDDEN,
+    is_environment,
     looks_secret,
     masked,
     masked_text,
@@ -53,6 +54,7 @@ SIZED: tuple[Any, ...] = (
     *(OrderedDict, Counter, defaultdict),
 )
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_ENVIRONMENT = "[the environment of the process, which is not shown]"
 _CHEAP_SHAPES = frozenset(
     (
         *("numpy", "pandas", "polars", "pyarrow", "torch", "tensorflow", "jax", "jaxlib"),
@@ -120,9 +122,10 @@ def _measures(value: Any) -> dict[str, Any]:
 
 def _short(value: Any) -> str | None:
     """A plain value in one line; None when it takes more."""
-    if type(value) is int and value.bit_length() > 200:
-        return None
-    if type(value) in (str, bytes) and len(value) > _LINE_CHARS:
+    kind = cast("type[Any]", type(value))
+    if (kind is int and value.bit_length() > 200) or (
+        kind in (str, bytes) and len(value) > _LINE_CHARS
+    ):
         return None
     return masked_text(redact_cut(clean(repr(value))))
 
@@ -247,6 +250,8 @@ def _guarded(value: Any, depth: int) -> Any:
     """The value, with what must not be read or shown as it is replaced by words."""
     if is_iterator(value):
         return plain_repr(value, 200)
+    if is_environment(value):
+        return _ENVIRONMENT
     if of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series"):
         hidden = _secret_labels(value) or looks_secret(getattr(value, "name", None))
         return _table_words(value) if hidden else value

@@ -21,6 +21,7 @@ import pytest
 from kernels import LiveKernel, clean_environment
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, MarkdownExporter
+from servers.mcp_door import hand
 from servers.model_server import ModelServer, Reply, Request, Step
 
 KEY = "sk-canary/Q7+zz&01=23456789abcdefXYZ"
@@ -44,6 +45,9 @@ IN_THE_KERNEL = {
     "refused base URLs": "LLM_API_KEY",
     "unreachable servers": "LLM_HTTP_ERROR",
     "unknown runs": "no run",
+    "questions": "Question(",
+    "what hands brought": "PYTHON",
+    "audit log": '"kind"',
     "store files": "leaky",
     "store warnings": "None",
     "providers": "OpenAI",
@@ -89,6 +93,22 @@ def script() -> list[Step]:
     """A conversation in which the server says the key wherever it can."""
     asks = Reply(calls=[("leaky", {"what": f"is it {KEY}?"}), ("failing", {"what": KEY})])
     return [asks, in_pieces()]
+
+
+def by_hand() -> Reply:
+    """Calls that bring the key from a file, a script, a variable and a server, and write it."""
+    return Reply(
+        calls=[
+            ("fs__read", {"path": "@desk/leak.txt"}),
+            ("fs__search", {"query": "It is", "path": "@desk"}),
+            ("fs__write", {"path": f"@desk/{KEY[:5]}.txt", "content": KEY}),
+            ("run_python_script", {"skill_name": "teller", "script": "tell.py", "args": [KEY]}),
+            ("nb__inspect", {"name": "note"}),
+            ("nb__run", {"code": "print(note); note"}),
+            ("hand__environment", {}),
+            ("hand__echo", {"text": KEY}),
+        ]
+    )
 
 
 def refused() -> Reply:
@@ -147,6 +167,8 @@ def in_a_kernel(
     cell(f"%%agent {options}\nGo.", fails=True)
     commands = ("doctor", "config", "tools", "show last", "help")
     found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
+    server.then(by_hand(), in_pieces())
+    cell(f"note = world.secret(); world.use_hands({server.url!r}, {str(folder)!r}, {hand()!r})")
     server.then(*script(), refused())
     cell(f"run = world.agent({server.url!r}).run(world.secret(), on_event=world.EVENTS.append)")
     cell(f"failed = world.agent({server.url!r}).run('Go.')")

@@ -1,0 +1,234 @@
+"""The notebook's tools in a real kernel: what the cell shows, what stays, how a stop gets in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kernels import Cell, LiveKernel
+
+SETUP = """
+import sys
+import nbagent
+from nbagent import offline
+
+def ask(*calls, **options):
+    "Let a model make these calls, each in a turn of its own; their results."
+    script = offline.script([*(offline.call(name, **args) for name, args in calls), "done"])
+    options.setdefault("on_approval", lambda question: True)
+    run = nbagent.Agent(model=script, tools=["notebook"], **options).run("go", quiet=True)
+    return [tool_run for turn in run.turns for tool_run in turn.tool_runs]
+
+def code(text, **options):
+    (tool_run,) = ask(("nb.run", {"code": text}), **options)
+    return tool_run
+
+def kinds(tool_run):
+    return [part.media_type for part in tool_run.result.attachments]
+
+SEEN = sys.stdout, sys.stderr
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
+    started = LiveKernel(tmp_path_factory.mktemp("kernel"))
+    started.run(SETUP)
+    yield started
+    started.close()
+
+
+def images_in(cell: Cell) -> list[str]:
+    return [d["data"]["image/png"] for d in cell.of("display_data") if "image/png" in d["data"]]
+
+
+def told(kernel: LiveKernel, name: str = "t") -> dict[str, Any]:
+    result = kernel.value(f"({name}.result.ok, {name}.result.data, {name}.result.to_json())")
+    assert result[0], result[2]
+    return result[1]
+
+
+def test_what_code_assigns_and_sets_is_seen_by_the_next_cell(kernel: LiveKernel) -> None:
+    kernel.run(
+        "price = 3\n"
+        "a, b = ask(('nb.run', {'code': 'total = price * 4\\ntotal'}),"
+        " ('nb.set', {'name': 'color', 'value': ['red']}))"
+    )
+    assert kernel.value("(total, color)") == (12, ["red"])
+    assert told(kernel, "a")["value"] == 12
+    assert told(kernel, "b")["now"]["type"] == "list"
+    assert kernel.value("(a.ran_in, b.ran_in)") == ("main thread", "main thread")
+    assert kernel.value("len(Out)") == 0
+
+
+def test_variables_of_the_notebook_are_listed_without_ipythons_own(kernel: LiveKernel) -> None:
+    kernel.run("import json as js\nlisted_here = [1, 2]\n(t,) = ask(('nb.variables', {}))")
+    data = told(kernel)
+    names = {line["name"] for line in data["variables"]}
+    assert "listed_here" in names
+    assert not names & {"In", "Out", "exit", "quit", "get_ipython", "open", "_", "__name__"}
+    assert "ask" in data["functions"]
+    assert "open" not in data["functions"]
+    assert "js (json)" in data["modules"]
+
+
+def test_what_code_prints_is_shown_in_the_cell_and_told_to_the_model(kernel: LiveKernel) -> None:
+    cell = kernel.run('t = code(\'import sys\\nprint("out")\\nprint("err", file=sys.stderr)\')')
+    assert {c["name"]: c["text"] for c in cell.of("stream")} == {
+        "stdout": "out\n",
+        "stderr": "err\n",
+    }
+    assert (told(kernel)["stdout"], told(kernel)["stderr"]) == ("out\n", "err\n")
+    assert kernel.value("SEEN == (sys.stdout, sys.stderr)")
+
+
+@pytest.mark.parametrize("ending", ["", "plt.show()", "fig", "ax", "display(fig); plt.close(fig)"])
+def test_a_figure_is_shown_once_in_the_cell_and_attached_once(
+    kernel: LiveKernel, ending: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    text = (
+        "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(figsize=(2, 1))\n"
+        f"ax.plot([1, 3, 2])\n{ending}"
+    )
+    cell = kernel.run(f"t = code({text!r})")
+    assert len(images_in(cell)) == 1
+    assert told(kernel)["images"]
+    assert kernel.value("kinds(t)") == ["image/png"]
+    assert kernel.value("plt.get_fignums()") == []
+    assert kernel.run("1").kinds == ["execute_result"]
+
+
+def test_a_figure_of_the_persons_own_cell_is_left_to_them(kernel: LiveKernel) -> None:
+    pytest.importorskip("matplotlib")
+    cell = kernel.run(
+        "import matplotlib.pyplot as plt\nmine, ax = plt.subplots(figsize=(2, 1))\n"
+        "t = code('1 + 1')\nstill = plt.get_fignums()"
+    )
+    assert kernel.value("(kinds(t), still)") == ([], [1])
+    assert len(images_in(cell)) == 1
+
+
+def test_displays_are_shown_in_the_cell_and_told_as_text(kernel: LiveKernel) -> None:
+    text = (
+        "from IPython.display import HTML, Markdown\nimport pandas as pd\n"
+        "display(Markdown('**bold**')); display(HTML('<p>a <b>tag</b></p>'))\n"
+        "display(pd.DataFrame({'a': [1, 2]}))"
+    )
+    cell = kernel.run(f"t = code({text!r})")
+    assert len(cell.of("display_data")) == 3
+    bold, tag, frame = told(kernel)["displayed"]
+    assert (bold, tag) == ("**bold**", "a tag")
+    assert "0  1" in frame
+
+
+def test_a_picture_as_value_is_shown_in_the_cell(kernel: LiveKernel) -> None:
+    pytest.importorskip("PIL")
+    cell = kernel.run('t = code(\'from PIL import Image\\nImage.new("RGB", (20, 10), "red")\')')
+    assert len(images_in(cell)) == 1
+    assert kernel.value("kinds(t)") == ["image/png"]
+
+
+def test_top_level_await_runs_on_the_kernels_loop(kernel: LiveKernel) -> None:
+    text = (
+        "import asyncio, threading\nawait asyncio.sleep(0.01)\nprint('waited')\n"
+        "threading.current_thread() is threading.main_thread()"
+    )
+    cell = kernel.run(f"t = code({text!r})")
+    assert cell.printed == "waited\n"
+    assert told(kernel)["value"] is True
+    assert kernel.value("t.ran_in") == "notebook loop"
+
+
+def test_under_arun_code_runs_in_the_main_thread_and_shows_in_the_cell(kernel: LiveKernel) -> None:
+    cell = kernel.run(
+        "script = offline.script([offline.call('nb.run',"
+        " code='print(77)\\nawaited = 1'), 'done'])\n"
+        "agent = nbagent.Agent(model=script, tools=['nb.run'], on_approval=lambda q: True)\n"
+        "run = await agent.arun('go', quiet=True)\nt = run.turns[0].tool_runs[0]"
+    )
+    assert cell.printed == "77\n"
+    assert kernel.value("(awaited, t.ran_in)") == (1, "main thread")
+    assert told(kernel)["stdout"] == "77\n"
+
+
+def test_an_error_is_told_with_its_lines_and_the_cell_goes_on(kernel: LiveKernel) -> None:
+    cell = kernel.run("t = code('def f():\\n    return 1 / 0\\nf()')\nafter = 'reached'")
+    assert cell.error is None
+    assert kernel.value("after") == "reached"
+    code, message, lines = kernel.value(
+        "(t.result.error.code, t.result.error.message, t.result.error.details['traceback'])"
+    )
+    assert (code, message) == ("E_TOOL_FAILED", "ZeroDivisionError: division by zero")
+    assert "    return 1 / 0" in lines
+    # A later cell's own traceback shows the line too.
+    cell = kernel.run("f()", fails=True)
+    assert cell.error is not None
+    assert any("return" in line and "/" in line for line in cell.error["traceback"])
+
+
+def test_a_function_of_the_notebook_is_inspected_with_its_source(kernel: LiveKernel) -> None:
+    kernel.run('def area(r: float) -> float:\n    "Of a circle."\n    return 3.14 * r * r')
+    kernel.run("(t,) = ask(('nb.inspect', {'name': 'area'}))")
+    data = told(kernel)
+    assert data["signature"] == "area(r: float) -> float"
+    assert "3.14 * r * r" in data["source"]
+
+
+def test_a_key_in_the_notebook_is_in_no_result_and_no_output(kernel: LiveKernel) -> None:
+    key = "sk-nb-canary-0123456789abcdef"
+    kernel.run(f"service_key = {key!r}\nholder = {{'x': service_key}}")
+    cell = kernel.run(
+        "(a, b) = ask(('nb.variables', {}), ('nb.inspect', {'name': 'holder'}))\n"
+        "t = code('print(service_key)\\ndisplay(service_key)\\nholder')"
+    )
+    results = kernel.run("for r in (a, b, t): print(r.result.to_json())").printed
+    assert "service_key" in results
+    assert key not in str(cell.messages) + results
+
+
+def test_code_is_denied_where_nobody_can_be_asked(kernel: LiveKernel) -> None:
+    kernel.run("nbagent.configure(allow=['nb.*'])\nt = code('ran = 1', on_approval=None)")
+    kernel.run("u = ask(('nb.set', {'name': 'allowed', 'value': 1}), on_approval=None)")
+    kernel.run("nbagent.configure(allow=())")
+    assert kernel.value("t.result.error.code") == "E_DENIED"
+    assert kernel.value("allowed") == 1
+    assert kernel.value("'ran' in globals()") is False
+
+
+def test_the_person_is_asked_with_the_code(kernel: LiveKernel) -> None:
+    kernel.run("asked = []\nt = code('1 + 2', on_approval=lambda q: asked.append(q) or 'not now')")
+    assert kernel.value("[(p.kind, p.text) for p in asked[0].pieces]") == [("code", "1 + 2")]
+    assert kernel.value("asked[0].tool") == "nb.run"
+    assert "not now" in kernel.value("t.result.error.message")
+
+
+@pytest.mark.parametrize("text", ["while True: pass", "import time\ntime.sleep(60)"])
+def test_an_interrupt_stops_the_code_and_the_notebook_goes_on(
+    kernel: LiveKernel, text: str
+) -> None:
+    sent = kernel.send(f"t = code({'print(123, flush=True)' + chr(10) + text!r})\nleft = 1")
+    message = kernel.client.get_iopub_msg(timeout=30)
+    while message["msg_type"] != "stream":
+        message = kernel.client.get_iopub_msg(timeout=30)
+    start = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    kernel.finish(sent)
+    assert time.monotonic() - start < 5
+    assert kernel.value("t.result.error.code") == "E_INTERRUPTED"
+    assert kernel.value("SEEN == (sys.stdout, sys.stderr)")
+    assert kernel.run("print('fine')").printed == "fine\n"
+
+
+def test_the_magic_takes_the_words_of_the_notebooks_tools(kernel: LiveKernel) -> None:
+    kernel.run(
+        "%load_ext nbagent\nscript = offline.script([offline.call('nb.variables', "
+        "pattern='price'), 'There is one price.'], name='words')"
+    )
+    cell = kernel.run("%%agent --model offline:words --tools notebook\nWhich prices are there?")
+    assert "There is one price." in str(cell.of("display_data")[-1]["data"])
+    error = kernel.run("%%agent --model offline:words --tools nb.inspekt\nx", fails=True).error
+    assert error is not None
+    assert "nb.inspect" in error["evalue"]

@@ -1,0 +1,324 @@
+"""Which of the notebook's tools there are, their list of variables, and setting one."""
+
+from __future__ import annotations
+
+import json
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from legal_schema import check_legal
+from notebook_stage import Notebook, order, the_host
+
+from nbagent.contracts.errors import UsageError
+from nbagent.tools.notebook import NotebookHost, open_hosts
+
+
+@pytest.fixture
+def notebook(bench: Any) -> Notebook:
+    return Notebook(bench)
+
+
+def names_of(host: NotebookHost, bench: Any) -> list[str]:
+    return [spec.name for spec in host.visible_tools(bench.context)]
+
+
+ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("notebook",), ALL),
+        (("nb",), ALL),
+        (("nb.*",), ALL),
+        (("nb.inspect",), ["nb.inspect"]),
+        (("nb.set", "nb.variables"), ["nb.set", "nb.variables"]),
+        (("nb.run", "nb"), ["nb.run", "nb.variables", "nb.inspect", "nb.set"]),
+    ],
+    ids=["notebook", "nb", "star", "one", "two", "both"],
+)
+def test_words_choose_the_tools(words: tuple[str, ...], expected: list[str], bench: Any) -> None:
+    assert names_of(the_host(*words), bench) == expected
+
+
+def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'nb\.inspect'"):
+        open_hosts(order("nb.inspekt"))
+
+
+def test_schemas_are_legal_and_traits_say_what_happens(bench: Any) -> None:
+    specs = {spec.name: spec for spec in the_host("nb").visible_tools(bench.context)}
+    for spec in specs.values():
+        check_legal(spec)
+        assert spec.traits.host == "notebook"
+    assert [specs[name].traits.ruling for name in ALL] == ["allow", "allow", "ask", "ask"]
+    assert not specs["nb.set"].traits.interruptible
+    assert specs["nb.run"].traits.interruptible
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("nb.variables", {}),
+        ("nb.inspect", {"name": "x"}),
+        ("nb.run", {"code": "1"}),
+        ("nb.set", {"name": "x", "value": 1}),
+    ],
+    ids=ALL,
+)
+def test_without_a_notebook_each_tool_says_so(
+    notebook: Notebook, tool: str, arguments: dict[str, Any]
+) -> None:
+    notebook.names.clear()
+    error = notebook.error(tool, **arguments)
+    assert error["code"] == "E_PRECONDITION_FAILED"
+    assert "no notebook here" in error["message"]
+    assert notebook.names == {}
+
+
+# nb.variables
+
+
+def a_function() -> int:
+    """Give one."""
+    return 1
+
+
+def test_variables_are_listed_with_type_shape_length_and_size(notebook: Notebook) -> None:
+    notebook.names.update(
+        df=pd.DataFrame({"a": range(6), "b": [0.5] * 6}),
+        items=[1, 2, 3],
+        n=7,
+        text="hello",
+        f=a_function,
+        C=Path,
+        js=json,
+        In=[""],
+        Out={},
+        _=3,
+        _i1="x",
+        exit=object(),
+        get_ipython=object(),
+    )
+    data = notebook.data("nb.variables")
+    lines = {line["name"]: line for line in data["variables"]}
+    assert list(lines) == ["df", "items", "n", "text"]
+    assert lines["df"]["type"] == "pandas.DataFrame"
+    assert lines["df"]["shape"] == [6, 2]
+    assert lines["df"]["bytes"] > 6 * 16
+    assert lines["items"]["length"] == 3
+    assert lines["n"]["value"] == "7"
+    assert (data["functions"], data["classes"], data["modules"]) == (["f"], ["C"], ["js (json)"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [("df*", ["df", "DF2"]), ("f2", ["DF2", "f2x"]), ("?", ["n"]), ("zzz", [])],
+    ids=["wildcard", "part", "one letter", "none"],
+)
+def test_a_pattern_narrows_the_list(notebook: Notebook, pattern: str, expected: list[str]) -> None:
+    notebook.names.update(df=1, DF2=2, f2x=3, n=4)
+    assert sorted(notebook.listed(pattern=pattern)) == sorted(expected)
+
+
+def test_a_long_list_is_cut_and_says_so(notebook: Notebook) -> None:
+    notebook.names.update({f"name_{i}": i for i in range(3_000)})
+    outcome = notebook.outcome("nb.variables", limit=5)
+    assert outcome.truncated
+    assert len(outcome.result.data["variables"]) == 5
+    assert outcome.result.data["left_out"].startswith("2,995 of 3,000")
+    assert len(notebook.outcome("nb.variables", limit=1_000).result.to_json()) < 40_000
+
+
+class Raises:
+    """Everything it is asked for raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __len__(self) -> int:
+        raise RuntimeError("no len")
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise RuntimeError("no class")
+
+
+class NoText:
+    def __repr__(self) -> Any:
+        return 5
+
+
+class Quits:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
+class LyingList(list[int]):
+    def __len__(self) -> int:
+        return 10**12
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("never ends")
+
+
+class AnythingGoes:
+    """A proxy that has every attribute, and loads when it is touched."""
+
+    touched = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        type(self).touched += 1
+        return AnythingGoes()
+
+
+class SlowShape:
+    __module__ = "numpy.slow"
+
+    @property
+    def shape(self) -> Any:
+        raise TimeoutError("too slow")
+
+
+def a_circle() -> Any:
+    circle: list[Any] = [1]
+    circle.append(circle)
+    return circle
+
+
+HOSTILE: dict[str, Callable[[], Any]] = {
+    "raises": Raises,
+    "no text": NoText,
+    "quits": Quits,
+    "lying list": lambda: LyingList([1, 2]),
+    "proxy": AnythingGoes,
+    "circle": a_circle,
+    "huge text": lambda: "x" * 5_000_000,
+    "huge list": lambda: list(range(500_000)),
+    "huge int": lambda: 10**20_000,
+    "deep": lambda: json.loads("[" * 500 + "]" * 500),
+    "slow shape": SlowShape,
+    "raises inside": lambda: {"a": Raises(), 3: [Quits()]},
+    "surrogate": lambda: "a\ud800b",
+    "empty frame": pd.DataFrame,
+    "odd frame": lambda: pd.DataFrame({"a": [Quits(), [], {}], "b": [1, None, "x"]}),
+    "doubled columns": lambda: pd.DataFrame([[1, 2]], columns=["a", "a"]),
+    "infinite": lambda: pd.Series([float("inf"), float("-inf"), float("nan")]),
+    "generator": lambda: (i for i in range(3)),
+    "module": lambda: types.ModuleType("empty"),
+    "class": lambda: type("Odd", (Raises,), {"__doc__": 5}),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_value_breaks_a_tool_or_its_budget(notebook: Notebook, kind: str) -> None:
+    notebook.names["odd"] = HOSTILE[kind]()
+    notebook.data("nb.variables")
+    assert len(json.dumps(notebook.inspect("odd"))) < 60_000
+    assert len(json.dumps(notebook.run("odd"))) < 60_000
+    assert len(notebook.preview("nb.set", name="odd", value=1).pieces[0].text) < 1_000
+
+
+def test_listing_runs_no_code_of_a_value(notebook: Notebook) -> None:
+    AnythingGoes.touched = 0
+    ran: list[str] = []
+
+    class Told:
+        def __len__(self) -> int:
+            ran.append("len")
+            return 1
+
+        def __sizeof__(self) -> int:
+            ran.append("size")
+            return 1
+
+        def __repr__(self) -> str:
+            ran.append("repr")
+            return ""
+
+    notebook.names.update(a=Told(), b=AnythingGoes(), c=[Told()], d={"x": Told()})
+    assert list(notebook.listed()) == ["a", "b", "c", "d"]
+    notebook.preview("nb.set", name="c", value=1)
+    notebook.preview("nb.set", name="d", value=1)
+    assert ran == []
+    assert AnythingGoes.touched == 0
+
+
+def test_a_repr_that_sleeps_ends_when_the_run_is_stopped(notebook: Notebook) -> None:
+    class Sleeps:
+        def __repr__(self) -> str:
+            for _ in range(1_000):
+                time.sleep(0.01)
+            return ""
+
+    notebook.names["odd"] = Sleeps()
+    notebook.bench.stop_after(0.2)
+    start = time.monotonic()
+    assert notebook.error("nb.inspect", name="odd")["code"] == "E_INTERRUPTED"
+    assert time.monotonic() - start < 3
+
+
+def test_inspecting_does_not_use_an_iterator_up(notebook: Notebook) -> None:
+    notebook.names["rows"] = iter([1, 2, 3])
+    notebook.names["held"] = {"rows": notebook.names["rows"]}
+    notebook.inspect("rows")
+    notebook.inspect("held")
+    notebook.run("rows")
+    assert list(notebook.names["rows"]) == [1, 2, 3]
+
+
+# nb.set
+
+
+def test_setting_changes_the_notebook_and_tells_both_types(notebook: Notebook) -> None:
+    notebook.names["n"] = 5
+    data = notebook.data("nb.set", name="n", value={"a": [1]})
+    assert data["before"] == {"type": "int"}
+    assert data["now"]["type"] == "dict"
+    assert notebook.names["n"] == {"a": [1]}
+    assert notebook.data("nb.set", name="fresh", value=None)["before"] is None
+    assert notebook.names["fresh"] is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["1x", "a b", "", "class", "None", "print", "__name__", "_", "_i1", "In", "exit", "_x", "js"],
+)
+def test_names_that_are_not_the_persons_are_refused(notebook: Notebook, name: str) -> None:
+    notebook.names["js"] = json
+    before = dict(notebook.names)
+    error = notebook.error("nb.set", name=name, value=1)
+    assert error["code"] == "E_INVALID_ARGUMENTS"
+    assert notebook.names == before
+
+
+def test_setting_asks_with_the_old_and_the_new_value(notebook: Notebook) -> None:
+    notebook.names["df"] = pd.DataFrame({"a": [1, 2]})
+    preview = notebook.preview("nb.set", name="df", value=["x"] * 3_000)
+    assert preview.ruling == "ask"
+    now, then = preview.pieces
+    assert now.text == "<pandas.DataFrame shape [2, 1]>"
+    assert json.loads(then.text) == ["x"] * 3_000
+    assert "no such variable" in notebook.preview("nb.set", name="new", value=1).pieces[0].text
+
+
+def test_a_value_that_changed_since_it_was_approved_is_kept(notebook: Notebook) -> None:
+    notebook.names["n"] = 5
+    notebook.approved = notebook.preview("nb.set", name="n", value=1).binds
+    notebook.names["n"] = 6
+    assert notebook.error("nb.set", name="n", value=1)["code"] == "E_PRECONDITION_FAILED"
+    assert notebook.names["n"] == 6
+    notebook.names["n"] = 5
+    assert notebook.data("nb.set", name="n", value=1)["now"]["value"] == "1"
+
+
+def test_looking_is_allowed_without_asking(notebook: Notebook) -> None:
+    assert notebook.preview("nb.variables").ruling == "allow"
+    assert notebook.preview("nb.inspect", name="x").ruling == "allow"
