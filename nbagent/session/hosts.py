@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
-from nbagent.files.mounts import Mounts, parse_mount
+from nbagent.files.mounts import Mount, Mounts, parse_mount
 from nbagent.session.approval import Policies, check_agent_policy
 from nbagent.session.front import Front
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
 from nbagent.tools.base import HostOrder, HostSet, HostSource
 from nbagent.tools.functions import FunctionHost, namespace_tools
 from nbagent.tools.hosts import OWN, host_of, open_hosts
+
+_SKILL_FOLDERS = "nbagent.tools.skill_folders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class RunTools:
     policies: Policies
     mounts: Mapping[str, Any]
     """A `files.mounts.Mounts`; empty where no host has asked for one."""
+    warnings: tuple[str, ...] = ()
+    """What the hosts want the person to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +80,26 @@ def tools_of(
     if chosen.own != () or chosen.objects or own_only:
         hosts.append(_functions(chosen, front))
     if chosen.words or chosen.sources:
-        mounts = _mounts(options, settings)
+        skills = (*(options.skills or ()), *settings.skills)
+        both = {"skills", "filesystem"} <= {host_of(word) for word in chosen.words}
+        mounts = _mounts(options, settings, skills if both else None)
         order = HostOrder(
             words=(),
             project=project_folder(),
             mounts=mounts,
-            skills=(*(options.skills or ()), *settings.skills),
+            skills=skills,
             namespace=front.namespace,
             policy=policies.effective,
         )
         hosts += open_hosts(chosen.words, order)
         hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
     hosts += chosen.hosts
-    return RunTools(host=HostSet(hosts, hides=policies.hides), policies=policies, mounts=mounts)
+    return RunTools(
+        host=HostSet(hosts, hides=policies.hides),
+        policies=policies,
+        mounts=mounts,
+        warnings=tuple(text for host in hosts for text in getattr(host, "warnings", ())),
+    )
 
 
 def _functions(chosen: _Chosen, front: Front) -> FunctionHost:
@@ -155,12 +167,17 @@ def _is_host(it: object) -> bool:
     return hasattr(kind, "visible_tools") and hasattr(kind, "execute")
 
 
-def _mounts(options: RunOptions, settings: Settings) -> Mounts:
+def _mounts(options: RunOptions, settings: Settings, skills: tuple[str, ...] | None) -> Mounts:
+    """The mounts; where there are file tools and skills, the skills' folders among them."""
     given = [*settings.mounts, *(options.mounts or ())]
+    shown: tuple[Mount, ...] = ()
+    if skills is not None:
+        folders = import_module(_SKILL_FOLDERS)  # most runs have none
+        shown = folders.skill_mounts(folders.find_skills(project_folder(), skills).skills)
     return Mounts.of(
         project=project_folder(),
         state=state_folder(options.session or settings.session),
-        extra=[parse_mount(text) for text in given],
+        extra=[*(parse_mount(text) for text in given), *shown],
         closed=[store_home()],
     )
 

@@ -125,7 +125,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     stream = settings.stream if options.stream is None else options.stream
     system = options.system if options.system is not None else settings.system
     told = _told(ask.options, options, parent)
-    notices = (*_notices(chosen, store), *told, *map(redact, ask.notices))
+    notices = (*_notices(chosen, store), *told, *map(redact, (*tools.warnings, *ask.notices)))
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
