@@ -51,7 +51,7 @@ INSIDE = {
     ],
     "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
-        {"front", "composer", "clients", "stores", "approval", "last"},
+        {"front", "composer", "clients", "stores", "approval", "last", "sinks"},
         {"hosts"},
         {"prepare"},
         {"live"},

@@ -94,12 +94,8 @@ def tools_of(
         hosts += open_hosts(chosen.words, order)
         hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
     hosts += chosen.hosts
-    return RunTools(
-        host=HostSet(hosts, hides=policies.hides),
-        policies=policies,
-        mounts=mounts,
-        warnings=tuple(text for host in hosts for text in getattr(host, "warnings", ())),
-    )
+    host = HostSet(hosts, hides=policies.hides)
+    return RunTools(host=host, policies=policies, mounts=mounts, warnings=host.warnings)
 
 
 def _functions(chosen: _Chosen, front: Front) -> FunctionHost:

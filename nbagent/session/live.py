@@ -7,10 +7,9 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import sys
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 
@@ -45,8 +44,10 @@ from nbagent.runtime import (
 from nbagent.session.approval import SessionApprover, Ways
 from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
+from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
 from nbagent.session.stores import alive, current_store
 
+_INTERRUPTIBLE_S = 0.2
 _LOCKED_S = 30.0
 """After so long the store goes on in memory, and says so."""
 _LOCKED_POLL_S = 0.05
@@ -89,6 +90,7 @@ class LiveRun:
         )
         self.host = self.prepared.tools.host
         self._approver = self._make_approver(here)
+        self._hosts_ready = False
         self._get_hosts_ready()
         self.task: RunTask[RunRecord] | None = None
 
@@ -163,14 +165,26 @@ class LiveRun:
 
     def _get_hosts_ready(self) -> None:
         """Wait for hosts that must get ready first: a server that cannot start starts no run."""
-        if self.host.prepares and not on_engine_thread():
+        if self.host.prepares and on_engine_thread():
+            return  # `_drive` waits for them
+        if self.host.prepares:
             ready = asyncio.run_coroutine_threadsafe(self.host.prepare(self.context), engine_loop())
             try:
+                # In short pieces: not every system lets an interrupt end a wait.
+                while not ready.done():
+                    wait([ready], timeout=_INTERRUPTIBLE_S)
                 ready.result()
             finally:
                 ready.cancel()
-        if not (self.host.prepares and on_engine_thread()):
-            self._check_choice()
+            self._tell_warnings()
+        self._hosts_ready = True
+        self._check_choice()
+
+    def _tell_warnings(self) -> None:
+        """What hosts found out while they got ready."""
+        for text in self.host.warnings:
+            if text not in self.prepared.tools.warnings:
+                self.warn(redact(text))
 
     def _check_choice(self) -> None:
         choice = self.prepared.params.get("tool_choice")
@@ -185,8 +199,9 @@ class LiveRun:
     async def _drive(self) -> RunRecord:
         with alive(self.store):
             try:
-                if self.host.prepares:
-                    await self.host.prepare(self.context)  # at once when it is ready
+                if self.host.prepares and not self._hosts_ready:
+                    await self.host.prepare(self.context)
+                    self._tell_warnings()
                 await self._close_parent()
                 async for event in run_engine(self.plan()):
                     await self._hand_out(event)
@@ -364,63 +379,6 @@ def _tell_all(store: Store, text: str) -> None:
     for run in at_work():
         if run.store is store:
             run.warn(text)
-
-
-class CallbackSink:
-    """Hands events to a function of the person's (`on_event=`), on the engine thread."""
-
-    def __init__(self, callback: Callable[[Event], object]) -> None:
-        if inspect.iscoroutinefunction(callback):
-            raise UsageError(
-                "on_event takes a plain function, it is called on the engine thread and not "
-                "awaited; for `await` use `async for event in agent.stream(…)`"
-            )
-        self._callback = callback
-
-    @property
-    def name(self) -> str:
-        """For the notice when it is detached."""
-        return "on_event"
-
-    def handle(self, event: Event) -> None:
-        """Call it."""
-        self._callback(event)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class StderrSink:
-    """Where nothing shows a run (a script), what the person should know goes to stderr."""
-
-    name = "stderr"
-
-    def handle(self, event: Event) -> None:
-        """Print notices, the ones that the run begins with too."""
-        if isinstance(event, RunStarted):
-            for text in event.run.notices:
-                print(f"nbagent: {text}", file=sys.stderr)
-        elif isinstance(event, Notice) and event.level != "info":
-            print(f"nbagent: {event.text}", file=sys.stderr)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class ChannelSink:
-    """Feeds `agent.stream()`."""
-
-    name = "stream"
-
-    def __init__(self, channel: EventChannel) -> None:
-        self._channel = channel
-
-    def handle(self, event: Event) -> None:
-        """Put it into the channel."""
-        self._channel.put(event)
-
-    def close(self) -> None:
-        """The channel is closed by the run itself."""
 
 
 def start_run(

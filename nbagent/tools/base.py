@@ -197,6 +197,11 @@ class HostSet:
         return tuple(host.name for host in self._hosts)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the hosts want the person to know by now."""
+        return tuple(text for host in self._hosts for text in getattr(host, "warnings", ()))
+
+    @property
     def prepares(self) -> bool:
         """Whether a host has to get ready before the first listing."""
         return any(isinstance(host, PreparingHost) for host in self._hosts)

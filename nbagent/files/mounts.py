@@ -1,0 +1,301 @@
+"""Mounts: the folders that a model can name, under names that say nothing of the host.
+
+Owns `Mount`, `Mounts` and the way from `@data/a.csv` to a folder and the pieces below it. Opening
+is `opening`'s; what may be done there without asking is not decided here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.files.names import Parts, path_parts, visible
+from nbagent.files.opening import AnyFolder, open_root
+from nbagent.files.refusals import link_error, told
+
+Mode = Literal["ro", "rw"]
+PROJECT, PACKAGE, STATE = "@project", "@pkg", "@state"
+_OWN = (PROJECT, PACKAGE, STATE)
+_NAME = re.compile(r"@[A-Za-z][A-Za-z0-9_-]{0,31}")
+_USAGE = "write --mount NAME=FOLDER:ro or NAME=FOLDER:rw"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One folder of the host under a name."""
+
+    name: str
+    """With its `@`."""
+    root: Path
+    """Absolute, links resolved when the mount was made."""
+    mode: Mode = "ro"
+    hidden: bool = False
+    """Not listed to the person as files."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"{self.name!r} is no name for a mount; use @ and letters, digits, _ or -"
+            )
+        object.__setattr__(self, "root", Path(os.path.realpath(self.root)))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path of the model, understood: a mount and the pieces below it."""
+
+    mount: Mount
+    parts: Parts
+
+    @property
+    def text(self) -> str:
+        """The one way to write it: `@project/a/b.txt`."""
+        return "/".join((self.mount.name, *self.parts))
+
+    def below(self, *parts: str) -> Place:
+        """A place further down."""
+        return Place(self.mount, (*self.parts, *parts))
+
+
+def parse_mount(text: str, *, base: Path | None = None) -> Mount:
+    r"""Read `data=path:ro`; without a mode it is `ro`. `data=C:\x:rw` keeps its drive.
+
+    Args:
+        text: what the person wrote.
+        base: what a relative folder is relative to; the working directory by default.
+
+    Raises:
+        UsageError: it is no mount, its name is taken, or the folder is not there.
+    """
+    name, equals, rest = text.partition("=")
+    name = name.strip().removeprefix("@")
+    if not equals or not rest.strip() or not name:
+        raise UsageError(f"{text!r} is no mount; {_USAGE}")
+    if f"@{name}" in _OWN:
+        raise UsageError(f"the name {name!r} belongs to nbagent; choose another and {_USAGE}")
+    where, colon, mode = rest.strip().rpartition(":")
+    if not colon or mode not in ("ro", "rw"):
+        where, word, mode = rest.strip(), mode if colon else "", "ro"
+        if re.fullmatch(r"[A-Za-z]{0,5}", word) and colon and not _folder(where, base).is_dir():
+            raise UsageError(f"the mount {text!r} ends in neither :ro nor :rw; {_USAGE}")
+    folder = _folder(where, base)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {where!r} for the mount {name!r}; {_USAGE}")
+    return Mount(f"@{name}", folder, mode)
+
+
+def _folder(text: str, base: Path | None) -> Path:
+    return (base or Path.cwd()) / Path(text).expanduser()
+
+
+@dataclass(slots=True)
+class _Held:
+    """The open root of a mount, and which folder it is."""
+
+    folder: AnyFolder
+    device: int
+    number: int
+
+
+class Mounts(Mapping[str, Mount]):
+    """The mounts of a run by name, with their roots held open.
+
+    A root that was replaced by another folder of the same path is opened anew, again without
+    following links; work under way keeps the folder that it began with.
+
+    Args:
+        mounts: their names must differ.
+        closed: folders of the host that are not reached through a mount above them, such as the
+            store's.
+    """
+
+    def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
+        self._mounts: dict[str, Mount] = {}
+        for mount in mounts:
+            if mount.name in self._mounts:
+                raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
+            self._mounts[mount.name] = mount
+        self._closed = tuple(Path(os.path.realpath(path)) for path in closed)
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+        roots = {str(mount.root): mount.name for mount in self._mounts.values()}
+        ordered = sorted((root for root in roots if len(root) > 1), key=len, reverse=True)
+        self._roots = roots
+        self._host_paths = re.compile(
+            "|".join(f"{re.escape(root)}(?![\\w.-])" for root in ordered) or r"(?!)"
+        )
+
+    @classmethod
+    def of(
+        cls,
+        project: Path,
+        *,
+        state: Path | None = None,
+        package: Path | None = None,
+        extra: Sequence[Mount] = (),
+        closed: Sequence[Path] = (),
+    ) -> Mounts:
+        """The mounts of a run: the project, the package and the state where there is one, more.
+
+        Args:
+            project: read and write.
+            state: read and write, hidden; made when it is first used.
+            package: read only.
+            extra: what the person added.
+            closed: folders that are not reached through a mount above them.
+        """
+        own = [Mount(PROJECT, project, "rw")]
+        if package is not None:
+            own.append(Mount(PACKAGE, package, "ro"))
+        if state is not None:
+            own.append(Mount(STATE, state, "rw", hidden=True))
+        return cls([*own, *extra], closed=closed)
+
+    def __getitem__(self, name: str) -> Mount:
+        return self._mounts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mounts)
+
+    def __len__(self) -> int:
+        return len(self._mounts)
+
+    def place(self, path: object) -> Place:
+        """What a path means; one without a mount is below `@project`, which models forget to say.
+
+        Raises:
+            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused.
+        """
+        parts = path_parts(path)
+        if not parts or not parts[0].startswith("@"):
+            name, below = PROJECT, parts
+        else:
+            name, *rest = parts
+            below = tuple(rest)
+        mount = self._mounts.get(name)
+        if mount is None:
+            raise ToolError(
+                f"there is no mount {visible(name)}; there are: {', '.join(self._mounts)}",
+                code="E_SANDBOX_VIOLATION",
+            )
+        place = Place(mount, below)
+        if self._is_closed(place):
+            raise ToolError(
+                f"{visible(place.text)} is kept by nbagent itself; use another folder",
+                code="E_DENIED",
+            )
+        return place
+
+    def check_writable(self, place: Place) -> None:
+        """Refuse to write where a mount is read only, also when it lies within one that is not.
+
+        Raises:
+            ToolError: `E_DENIED`.
+        """
+        host, own = self._host_path(place), place.mount
+        for mount in self._mounts.values():
+            # Of two mounts the one further down decides.
+            above = own.mode == "rw" and _is_within(own.root, mount.root)
+            if mount.mode == "ro" and not above and _is_within(host, mount.root):
+                raise ToolError(
+                    f"{mount.name} is read only, so {visible(place.text)} is not written; write "
+                    "elsewhere, or ask the person to mount it with :rw",
+                    code="E_DENIED",
+                )
+
+    def skipped_below(self, place: Place) -> frozenset[Parts]:
+        """What a walk from a place leaves out, as pieces below its mount."""
+        root = place.mount.root
+        hidden = (path for path in self._closed if _is_within(path, root) and path != root)
+        return frozenset(path.relative_to(root).parts for path in hidden)
+
+    def root(self, mount: Mount) -> AnyFolder:
+        """The open root of a mount; not to be closed.
+
+        Raises:
+            ToolError: `ENOENT` or `E_SANDBOX_VIOLATION`, the folder is gone or became a link.
+        """
+        try:
+            found = os.stat(mount.root)
+        except FileNotFoundError:
+            if mount.name != STATE:
+                raise _gone(mount) from None
+            mount.root.mkdir(parents=True, exist_ok=True)
+            found = os.stat(mount.root)
+        except OSError as error:
+            raise told(error, mount.name) from None
+        with self._lock:
+            held = self._held.get(mount.name)
+            if held is None or (held.device, held.number) != (found.st_dev, found.st_ino):
+                # The old one is closed when the last who uses it lets go.
+                held = _Held(_opened(mount), found.st_dev, found.st_ino)
+                self._held[mount.name] = held
+            return held.folder
+
+    def hide_roots(self, text: str) -> str:
+        """The text with host paths of mounts replaced by their names."""
+        return self._host_paths.sub(lambda match: self._roots[match[0]], text)
+
+    def _host_path(self, place: Place) -> Path:
+        return place.mount.root.joinpath(*place.parts)
+
+    def _is_closed(self, place: Place) -> bool:
+        if not self._closed:
+            return False
+        host = self._host_path(place)
+        return any(
+            _is_within(host, closed) and not _is_within(place.mount.root, closed)
+            for closed in self._closed
+        )
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    """By name, as a file system reads it that takes `A` and `a` for one."""
+    pieces, above = path.parts, folder.parts
+    return len(pieces) >= len(above) and all(
+        a == b or a.casefold() == b.casefold() for a, b in zip(pieces, above, strict=False)
+    )
+
+
+def _opened(mount: Mount) -> AnyFolder:
+    try:
+        return open_root(mount.root)
+    except FileNotFoundError:
+        raise _gone(mount) from None
+    except NotADirectoryError:
+        raise ToolError(
+            f"the folder behind {mount.name} is no folder any more; ask the person",
+            code="ENOENT",
+        ) from None
+    except OSError as error:
+        raise told(error, mount.name) from None
+
+
+def _gone(mount: Mount) -> ToolError:
+    return ToolError(
+        f"the folder behind {mount.name} is not there (any more); ask the person", code="ENOENT"
+    )
+
+
+def failure(error: OSError, place: Place, root: AnyFolder) -> ToolError:
+    """What the system said about a place, with the link on its way where there is one."""
+    here: AnyFolder | None = None
+    try:
+        for number, name in enumerate(place.parts):
+            here = root.folder(place.parts[:number])
+            if stat.S_ISLNK(here.look(name).st_mode):
+                return link_error(Place(place.mount, place.parts[: number + 1]).text)
+            here.close()
+    except (OSError, ToolError):
+        pass
+    finally:
+        if here is not None:
+            here.close()
+    return told(error, place.text)

@@ -1,0 +1,172 @@
+"""The kernel's means to shut a process in: Landlock, seccomp, capabilities, through ctypes.
+
+Called in the child between fork and exec, and by the probe. Says nothing about what a script may
+read; that is `grants`. Runs in the supervisor: imports nothing heavy.
+"""
+
+import ctypes
+import os
+import stat
+import struct
+
+from nbagent.sandbox.syscalls import program
+
+_EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
+_REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
+_FILE_RIGHTS = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
+_ALL = (1 << 16) - 1
+# In its own folders a script makes files and folders: no devices, sockets, pipes or symlinks, and
+# nothing there can be executed.
+_MAKE_SPECIAL = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
+RIGHTS = {
+    "tree": _EXECUTE | _READ | _LIST,
+    "names": _LIST,
+    "device": _READ | _WRITE | _IOCTL,
+    "write": _ALL & ~(_MAKE_SPECIAL | _EXECUTE | _IOCTL),
+}
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+"""The same numbers on every machine."""
+_NO_NEW_PRIVILEGES, _SECCOMP, _PARENT_DEATH, _SUBREAPER, _KEEP_CAPS = 38, 22, 1, 36, 8
+_BOUNDING_DROP, _AMBIENT = 24, 47
+_DAC = 1 << 1 | 1 << 2
+_KILL_CAP, _SETGID_CAP, _SETUID_CAP, _SETPCAP = 1 << 5, 1 << 6, 1 << 7, 1 << 8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, one: int = 0, two: int = 0, three: int = 0) -> None:
+    """Call prctl; raises OSError."""
+    numbers = (ctypes.c_ulong(n) for n in (one, two, three, 0))
+    _checked(_libc.prctl(ctypes.c_int(option), *numbers), f"prctl {option}")
+
+
+def become_subreaper() -> None:
+    """Let orphans of descendants become children of this process."""
+    prctl(_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent ends."""
+    prctl(_PARENT_DEATH, 9)
+
+
+def no_new_privileges() -> None:
+    """No setuid program gives this process or its children more than they have."""
+    prctl(_NO_NEW_PRIVILEGES, 1)
+
+
+def landlock_abi() -> int:
+    """The version of Landlock here; 0 where there is none."""
+    try:
+        return _checked(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1)), "")
+    except OSError:
+        return 0
+
+
+def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
+    """Close the file system but for these paths, and TCP and signals where the kernel can.
+
+    Args:
+        grants: (path, key of RIGHTS); a path that is not there is left out.
+        abi: the version to use, at most the kernel's.
+    """
+    handled = (1 << 13) - 1
+    for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
+        handled |= right if abi >= version else 0
+    attributes = struct.pack("<QQQ", handled, 3, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
+    size = ctypes.c_size_t(len(attributes))
+    rules = _checked(_libc.syscall(_CREATE, attributes, size, ctypes.c_uint32(0)), "landlock")
+    try:
+        for path, kind in grants:
+            _grant(rules, path, RIGHTS[kind] & handled)
+        no_new_privileges()
+        _checked(_libc.syscall(_RESTRICT, rules, ctypes.c_uint32(0)), "landlock")
+    finally:
+        os.close(rules)
+
+
+def _grant(rules: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _FILE_RIGHTS
+        if rights:
+            rule = struct.pack("<Qi", rights, fd)
+            _checked(_libc.syscall(_ADD, rules, ctypes.c_int(1), rule, ctypes.c_uint32(0)), path)
+    finally:
+        os.close(fd)
+
+
+def filter_calls(machine: str, *, abi: int) -> None:
+    """Install the seccomp filter in this process and its children to come."""
+    code = program(machine, landlock_abi=abi, pid=os.getpid())
+    if code is None:
+        raise OSError(38, f"no seccomp filter for {machine}")
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("@HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    place = ctypes.create_string_buffer(header, len(header))
+    no_new_privileges()
+    prctl(_SECCOMP, 2, ctypes.addressof(place))
+
+
+def capabilities() -> int:
+    """The permitted capabilities of this process, as bits."""
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"CapPrm:"):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def leave_root(uid: int) -> bool:
+    """As root, become a user that owns nothing, able still to pass file permissions.
+
+    Root is bound by no limit of processes and may signal and trace everybody. False when this
+    process is not root or lacks what it takes; then nothing has changed.
+    """
+    if os.getuid() != 0:
+        return False
+    permitted = capabilities()
+    needed = 1 << 1 | _KILL_CAP | _SETGID_CAP | _SETUID_CAP | _SETPCAP
+    if permitted & needed != needed:
+        return False
+    prctl(_KEEP_CAPS, 1)
+    try:
+        os.setresuid(uid, uid, uid)
+    except OSError:
+        # A user namespace that does not know the number.
+        return False
+    _set_capabilities(permitted, permitted)
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    keep = permitted & _DAC
+    for number in range(64):
+        if not keep >> number & 1:
+            try:
+                prctl(_BOUNDING_DROP, number)
+            except OSError:
+                break
+    _set_capabilities(keep, keep)
+    for number in (1, 2):
+        if keep >> number & 1:
+            prctl(_AMBIENT, 2, number)
+    return True
+
+
+def _set_capabilities(effective: int, inheritable: int) -> None:
+    header = struct.pack("=Ii", 0x20080522, 0)
+    low, high = effective & 0xFFFFFFFF, effective >> 32
+    low_kept, high_kept = inheritable & 0xFFFFFFFF, inheritable >> 32
+    data = struct.pack("=6I", low, low, low_kept, high, high, high_kept)
+    _checked(_libc.capset(header, data), "capset")

@@ -1,0 +1,112 @@
+"""The door through which the tests use an MCP host: on the engine's loop, as a run does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.ports import CallRunner, ToolContext, ToolOutcome
+from nbagent.runtime import engine_loop
+from nbagent.tools.base import HostOrder
+from nbagent.tools.mcp import McpHost, McpServer, connection_to, open_hosts
+
+T = TypeVar("T")
+HAND = Path(__file__).with_name("mcp_hand.py")
+NO_RUNNER: CallRunner = None  # pyright: ignore[reportAssignmentType]  # MCP calls need none.
+
+
+def hand(*flags: str) -> list[str]:
+    """The command of the server by hand."""
+    return [sys.executable, "-I", str(HAND), *flags]
+
+
+def on_engine(work: Coroutine[Any, Any, T]) -> T:
+    """Run it where hosts run."""
+    return asyncio.run_coroutine_threadsafe(work, engine_loop()).result(60)
+
+
+def order(*words: str, project: Path | None = None) -> HostOrder:
+    """What a run wants."""
+    return HostOrder(words=words, project=project or Path.cwd())
+
+
+class Door:
+    """One host of one run."""
+
+    def __init__(self, server: McpServer, only: Iterable[str] | None = None) -> None:
+        self.server = server
+        words = [f"mcp:{server.name}"] if only is None else list(only)
+        host = next(host for host in open_hosts(order(*words)) if isinstance(host, McpHost))
+        self.host = host
+        self.progress: list[tuple[str, float | None]] = []
+        self.context = ToolContext(
+            run_id="0123456789abcdef",
+            session="test",
+            tool_call_id="call_1",
+            runner=NO_RUNNER,
+            progress=lambda text, fraction: self.progress.append((text, fraction)),
+        )
+
+    def prepare(self) -> Door:
+        """As before the first listing of a run."""
+        on_engine(self.host.prepare(self.context))
+        return self
+
+    @property
+    def specs(self) -> dict[str, ToolSpec]:
+        """What the model is shown, by name."""
+        return {spec.name: spec for spec in self.host.visible_tools(self.context)}
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        pid = connection_to(self.server).pid
+        assert pid is not None
+        return pid
+
+    def call(self, tool: str, /, **arguments: Any) -> ToolOutcome:
+        """Call one of the server's tools."""
+        return self.call_with(tool, arguments)
+
+    def call_with(
+        self, tool: str, arguments: dict[str, Any] | None, stop_after_s: float | None = None
+    ) -> ToolOutcome:
+        """Call one, with arguments of any names; stopped after a while."""
+        cancel = CancelToken()
+        if stop_after_s is not None:
+            timer = threading.Timer(stop_after_s, cancel.set)
+            timer.daemon = True
+            timer.start()
+        return on_engine(self.host.execute(self._call(tool, arguments), self.context, cancel))
+
+    def preview(self, tool: str, /, **arguments: Any) -> CallPreview:
+        """What a person is shown of a call."""
+        return on_engine(self.host.preview(self._call(tool, arguments), self.context))
+
+    def text(self, tool: str, /, **arguments: Any) -> Any:
+        """The data of a call that succeeds."""
+        outcome = self.call(tool, **arguments)
+        assert outcome.result.ok, outcome.result.error
+        return outcome.result.data
+
+    def _call(self, tool: str, arguments: dict[str, Any] | None) -> ToolCall:
+        name = self.server.name.replace(".", "_") + "__" + tool
+        return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw="")
+
+
+def until(condition: Any, *, within_s: float = 5.0) -> bool:
+    """Whether something becomes true in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,180 @@
+"""Names and schemas of strangers, made legal on every wire."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from legal_schema import check_legal
+
+from nbagent.tools.mcp.definitions import MOST_TOOLS, ListedTool, listing_of
+from nbagent.tools.mcp.description import Description, described
+
+SERVER = described("city", command=["serve"])
+
+
+def only(raw: dict[str, Any], server: Description = SERVER) -> ListedTool:
+    (tool,) = listing_of(server, [raw]).tools.values()
+    check_legal(tool.spec)
+    return tool
+
+
+def with_schema(schema: Any) -> dict[str, Any]:
+    return only({"name": "t", "inputSchema": schema}).spec.parameters
+
+
+def property_of(node: Any) -> Any:
+    return with_schema({"type": "object", "properties": {"x": node}})["properties"]["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("get-time", "city__get-time"),
+        ("a.b/c d", "city__a_b_c_d"),
+        ("ünïcode", "city___n_code"),
+        ("", "city__tool"),
+    ],
+    ids=["plain", "other signs", "letters of no wire", "none"],
+)
+def test_name_is_made_of_server_and_tool(name: str, made: str) -> None:
+    assert only({"name": name}).spec.name == made
+
+
+def test_long_names_stay_apart() -> None:
+    raw = [{"name": "x" * 200 + end} for end in ("a", "b")]
+    names = list(listing_of(SERVER, raw).tools)
+    assert len(set(names)) == 2
+    assert max(map(len, names)) == 64
+
+
+def test_second_tool_of_one_name_is_refused_with_a_warning() -> None:
+    raw = [{"name": "a b", "description": "first"}, {"name": "a/b", "description": "second"}]
+    listing = listing_of(SERVER, raw)
+    assert [tool.spec.description for tool in listing.tools.values()] == ["first"]
+    (warning,) = listing.warnings
+    assert "'a b', 'a/b'" in warning
+    assert "left out" in warning
+
+
+def test_too_many_tools_are_cut_with_a_warning() -> None:
+    listing = listing_of(SERVER, [{"name": f"t{i}"} for i in range(MOST_TOOLS + 1)])
+    assert len(listing.tools) == MOST_TOOLS
+    assert "only the first" in listing.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"description": "other"},
+        {"inputSchema": {"type": "object", "properties": {"y": {}}}},
+        {"annotations": {"readOnlyHint": True}},
+        {"outputSchema": {"type": "object"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_any_change_of_a_definition_changes_its_hash(change: dict[str, Any]) -> None:
+    before = {"name": "t", "description": "d", "inputSchema": {"type": "object"}}
+    assert only(before).spec.traits.sha == only(dict(before)).spec.traits.sha
+    assert only(before).spec.traits.sha != only({**before, **change}).spec.traits.sha
+
+
+def test_other_server_of_the_same_name_has_other_hashes() -> None:
+    other = described("city", command=["serve", "--elsewhere"])
+    assert only({"name": "t"}).spec.traits.sha != only({"name": "t"}, other).spec.traits.sha
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        ({"const": 3}, {"enum": [3]}),
+        ({"oneOf": [{"type": "string"}]}, {"type": "string"}),
+        ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {"type": "string", "maxLength": 3}),
+        ({"type": "array"}, {"type": "array", "items": {}}),
+        ({"type": "string", "format": "evil"}, {"type": "string"}),
+        ({"type": "string", "pattern": "(?i)x"}, {"type": "string"}),
+        ({"type": "string", "pattern": "("}, {"type": "string"}),
+        ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": 1}),
+        ({"$ref": "#/$defs/missing"}, {}),
+        ({"$ref": "https://host/schema"}, {}),
+        (True, {}),
+        (7, {}),
+    ],
+    ids=[
+        *("several types", "const", "one option", "all of", "array of anything", "format"),
+        *("look-around", "broken pattern", "bounds", "reference to nothing", "reference outside"),
+        *("true", "no schema"),
+    ],
+)
+def test_node_is_made_legal(given: Any, made: Any) -> None:
+    assert property_of(given) == made
+
+
+def test_references_are_opened_and_recursion_is_left_open() -> None:
+    schema = {
+        "type": "object",
+        "definitions": {
+            "city": {"type": "object", "properties": {"twin": {"$ref": "#/definitions/city"}}}
+        },
+        "properties": {"city": {"$ref": "#/definitions/city", "description": "Where."}},
+    }
+    city = with_schema(schema)["properties"]["city"]
+    assert city["description"] == "Where."
+    assert city["properties"] == {"twin": {}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        [],
+        {"type": "string"},
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"properties": {"x": {"allOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}}},
+        {"properties": 7, "required": "x"},
+        {"properties": {"x": {"anyOf": [{"$ref": "#"}] * 500}}},
+        {"anyOf": "x", "oneOf": [7, None]},
+    ],
+    ids=[
+        *("null", "list", "no object", "itself", "itself in all", "cycles", "wrong kinds"),
+        *("wide cycle", "broken unions"),
+    ],
+)
+def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
+    began = time.perf_counter()
+    assert with_schema(schema)["type"] == "object"
+    assert time.perf_counter() - began < 0.5
+
+
+def test_large_schema_keeps_its_names_before_its_details() -> None:
+    inner = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(20)}}
+    schema = {"type": "object", "properties": {f"p{i}": inner for i in range(60)}}
+    made = with_schema(schema)
+    assert len(json.dumps(made)) <= 20_000
+    assert list(made["properties"]) == [f"p{i}" for i in range(60)]
+
+
+def test_random_schemas_are_legal() -> None:
+    dice = random.Random(4)
+    keys = ["type", "properties", "items", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"]
+    keys += ["required", "prefixItems", "description", "format", "pattern", "default", "minItems"]
+    keys += ["additionalProperties", "patternProperties", "$defs", "maximum", "x-header", "not"]
+    atoms: list[Any] = ["object", "array", "string", "", "#", "#/$defs/a", "a", "(", "date", None]
+    atoms += [True, False, 0, -1, 1.5, float("inf"), 2**70, "\u202e", "\ud800"]
+
+    def grown(depth: int) -> Any:
+        if depth == 0 or dice.random() < 0.3:
+            return dice.choice(atoms)
+        if dice.random() < 0.25:
+            return [grown(depth - 1) for _ in range(dice.randint(0, 4))]
+        names = keys if dice.random() < 0.7 else ["a", "b.c", "", "x" * 80, "\u200b"]
+        return {dice.choice(names): grown(depth - 1) for _ in range(dice.randint(0, 5))}
+
+    for _ in range(400):
+        schema = {dice.choice(keys): grown(6) for _ in range(5)} | {"properties": grown(6)}
+        with_schema(schema)

@@ -1,0 +1,259 @@
+"""A server over streamable HTTP: the package's own, and what answers otherwise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.mcp_door import Door, until
+
+from nbagent.contracts.errors import UsageError
+from nbagent.tools.mcp import McpServer, mcp
+
+WEB = Path(__file__).parents[1] / "servers" / "mcp_web.py"
+VERSIONS = ["2025-11-25", "2026-07-28"]
+
+
+@dataclass
+class Web:
+    """The server's process, and what it printed."""
+
+    process: subprocess.Popen[str]
+    url: str
+    lines: list[str] = field(default_factory=list[str])
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(line.strip() for line in self.process.stdout)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def start_web(*words: str) -> Web:
+    command = [sys.executable, *(words or [str(WEB)])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return Web(process, process.stdout.readline().strip())
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    made = start_web()
+    reader = threading.Thread(target=made.read, daemon=True)
+    reader.start()
+    yield made
+    made.process.kill()
+    reader.join(5)
+    assert made.process.stdout is not None
+    made.process.stdout.close()
+    made.process.wait()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def door(request: pytest.FixtureRequest, web: Web) -> Iterator[Door]:
+    name = f"web{request.param[:4]}"
+    server = mcp(name, url=web.url, protocol=request.param, timeout=20)
+    yield Door(server).prepare()
+    server.close()
+
+
+@pytest.fixture
+def made() -> Iterator[list[McpServer]]:
+    servers: list[McpServer] = []
+    yield servers
+    for server in servers:
+        server.close()
+
+
+def test_tools_are_listed_and_called(door: Door) -> None:
+    name = door.server.name
+    assert door.specs[f"{name}__add"].parameters["properties"]["a"] == {
+        "description": "The first.",
+        "type": "integer",
+    }
+    assert door.text("add", a=2) == {"result": 3}
+
+
+def test_wrong_arguments_are_an_error(door: Door) -> None:
+    error = door.call("add", a="many").result.error
+    assert error is not None
+    assert "a" in error.message
+
+
+def test_progress_comes_over_http(door: Door) -> None:
+    door.progress.clear()
+    assert door.text("steps") == {"result": "done"}
+    assert ("step 3", 1.0) in door.progress
+
+
+def test_stop_reaches_the_server(door: Door, web: Web) -> None:
+    before = web.lines.count("cancelled sleep")
+    began = time.monotonic()
+    error = door.call_with("sleep", {}, stop_after_s=0.2).result.error
+    assert error is not None
+    assert error.code == "E_INTERRUPTED"
+    assert time.monotonic() - began < 2
+    assert until(lambda: web.lines.count("cancelled sleep") > before)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_headers_go_with_each_request_and_are_hidden(
+    made: list[McpServer], web: Web, version: Any
+) -> None:
+    headers = {"Authorization": "Bearer tok-4711-of-the-web"}
+    made.append(mcp("keyed", url=web.url, headers=headers, protocol=version))
+    assert "tok-4711" not in repr(made[0])
+    door = Door(made[0]).prepare()
+    seen = door.text("headers")
+    assert seen["authorization"] == "[redacted]"
+    assert "tok-4711" not in str(door.preview("headers"))
+
+
+def test_environment_proxy_is_not_asked_for_loopback(
+    made: list[McpServer], web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    made.append(mcp("direct", url=web.url))
+    assert Door(made[0]).prepare().text("add", a=1) == {"result": 2}
+
+
+def again(first: Web) -> Web:
+    """The server once more, at the same address."""
+    port = first.url.rpartition(":")[2].partition("/")[0]
+    code = f"""
+import socket, runpy
+create = socket.create_server
+socket.create_server = lambda address: create(("127.0.0.1", {port}))
+runpy.run_path({str(WEB)!r}, run_name="__main__")
+"""
+    second = start_web("-c", code)
+    assert second.url == first.url
+    return second
+
+
+def test_server_that_went_away_comes_back(made: list[McpServer]) -> None:
+    first = start_web()
+    made.append(mcp("back", url=first.url))
+    door = Door(made[0]).prepare()
+    first.stop()
+    error = door.call("add", a=1).result.error
+    assert error is not None
+    assert error.code == "E_TOOL_FAILED"
+    assert "on the MCP server 'back'" in error.message
+    second = again(first)
+    try:
+        assert door.text("add", a=1) == {"result": 2}
+    finally:
+        second.stop()
+
+
+def test_session_that_the_server_forgot_is_begun_anew(made: list[McpServer]) -> None:
+    first = start_web()
+    made.append(mcp("forgetful", url=first.url, protocol="2025-11-25"))
+    door = Door(made[0]).prepare()
+    first.stop()
+    second = again(first)
+    try:
+        assert door.text("add", a=1) == {"result": 2}
+    finally:
+        second.stop()
+
+
+class Odd:
+    """A web server that answers each POST in one way, and notes what it was sent."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+        self.seen: list[dict[str, str]] = []
+        odd = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                odd.seen.append(dict(self.headers))
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/mcp"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "words"),
+    [
+        (401, {}, b"", ["HTTP 401", "check the headers"]),
+        (500, {"content-type": "text/html"}, b"<h1>", ["HTTP 500"]),
+        (200, {"content-type": "text/html"}, b"<h1>Welcome", ["content type"]),
+        (200, {"content-type": "application/json"}, b"[1, 2", ["parse"]),
+    ],
+    ids=["no key", "broken", "a web page", "garbage"],
+)
+def test_what_is_no_server_says_why(
+    made: list[McpServer], status: int, headers: dict[str, str], body: bytes, words: list[str]
+) -> None:
+    odd = Odd(status, headers, body)
+    made.append(mcp("odd", url=odd.url, start_timeout=5))
+    try:
+        with pytest.raises(UsageError) as caught:
+            Door(made[0]).prepare()
+    finally:
+        odd.close()
+    for word in [*words, "'odd' did not start", "check its URL and headers"]:
+        assert word in caught.value.message
+
+
+def test_nobody_at_the_address_is_said_so(made: list[McpServer]) -> None:
+    made.append(mcp("nobody", url="http://127.0.0.1:1/mcp"))
+    with pytest.raises(UsageError, match=r"did not start: .*[Cc]onnect"):
+        Door(made[0]).prepare()
+
+
+def test_redirect_elsewhere_is_not_followed(made: list[McpServer]) -> None:
+    thief = Odd(200, {"content-type": "application/json"}, json.dumps({}).encode())
+    odd = Odd(307, {"location": thief.url})
+    made.append(mcp("odd", url=odd.url, headers={"X-Key": "tok-4711-of-the-web"}))
+    try:
+        with pytest.raises(UsageError, match=r"Redirect|redirect"):
+            Door(made[0]).prepare()
+    finally:
+        odd.close()
+        thief.close()
+    assert odd.seen
+    assert not thief.seen
+
+
+@pytest.mark.parametrize("version", ["auto", "2026-07-28"])
+def test_new_tool_is_listed_once_the_server_says_so(
+    made: list[McpServer], web: Web, version: Any
+) -> None:
+    made.append(mcp("learner", url=web.url, protocol=version))
+    door = Door(made[0]).prepare()
+    name = f"learnt-{version}"
+    assert f"learner__{name}" not in door.specs
+    door.text("learn", name=name)
+    assert until(lambda: f"learner__{name}" in door.specs)

@@ -1,0 +1,56 @@
+"""Whole runs with an MCP server: who is asked, and when again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from servers.mcp_door import hand
+
+import nbagent
+from nbagent import offline
+from nbagent.contracts.policy import Answer, Question
+from nbagent.tools.mcp import McpServer, mcp
+
+
+@pytest.fixture
+def server() -> Iterator[McpServer]:
+    made = mcp("runs", command=hand())
+    yield made
+    made.close()
+
+
+def test_changed_definition_is_asked_about_again(server: McpServer) -> None:
+    echo = offline.call("runs__echo", text="a")
+    other = offline.call("runs__echo", text="b")
+    model = offline.script([echo, other, offline.call("runs__change"), echo, "Done."])
+    asked: list[str] = []
+
+    def answer(question: Question) -> Answer:
+        asked.append(question.tool)
+        return Answer(choice="session")
+
+    run = nbagent.Agent(model=model, tools=[server]).run("Go.", on_approval=answer)
+    run.raise_for_error()
+    assert asked == ["runs__echo", "runs__change", "runs__echo"]
+    by = [run.turns[i].tool_runs[0].approved_by for i in range(4)]
+    assert by == ["callback", "session", "callback", "callback"]
+    shas = [run.turns[i].tool_runs[0].tool_sha for i in (0, 1, 3)]
+    assert shas[0] == shas[1] != shas[2]
+
+
+def test_hints_of_the_server_allow_nothing(server: McpServer) -> None:
+    model = offline.script([offline.call("runs__echo", text="a"), "Done."])
+    run = nbagent.Agent(model=model, tools=[server]).run("Go.")
+    result = run.turns[0].tool_runs[0].result
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_DENIED"
+
+
+def test_server_that_cannot_start_starts_no_run() -> None:
+    broken = mcp("broken", command=hand("--broken"))
+    with pytest.raises(nbagent.UsageError, match="no database at"):
+        nbagent.Agent(model="offline:demo", tools=[broken]).run("Go.")
+    broken.close()
+    assert nbagent.runs().empty

@@ -1,0 +1,305 @@
+"""Servers as values: what describes one, files of them, words that mean them, and their keys."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.mcp_door import HAND, Door, hand, order, until
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.secrets import redact
+from nbagent.tools.hosts import host_of
+from nbagent.tools.mcp import McpServer, connection_to, known_servers, mcp, open_hosts, server
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No server of another test, no file of the developer's."""
+    fresh: Any = type(vars(server)["_known"])()
+    monkeypatch.setattr(server, "_known", fresh)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    for one in known_servers().values():
+        one.close()
+
+
+def write(path: Path, servers: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "a b", "command": ["x"]}, "no name for an MCP server"),
+        ({"name": "a__b", "command": ["x"]}, "no name for an MCP server"),
+        ({"command": ["x"], "url": "https://h/"}, "either command"),
+        ({"command": []}, "list of texts"),
+        ({"command": ["x", 7]}, "list of texts"),
+        ({"command": "x 'y"}, "give it as a list"),
+        ({"command": ["x"], "env": {"A": 7}}, "must be texts; correct 'A'"),
+        ({"command": ["x"], "timeout": 0}, "more than 0 seconds"),
+        ({"command": ["x"], "protocol": "2024-01-01"}, "use one of"),
+        ({"url": "ftp://host/"}, "no address"),
+        ({"url": "http://host.example/mcp"}, "use https"),
+        ({"url": "https://ada:secret@host/"}, "headers="),
+        ({"url": "https://host/mcp?api_key=123"}, "headers="),
+        ({"url": "https://host/", "headers": {"A": "x\r\nB: y"}}, "control character"),
+        ({"name": None}, "give the server a name"),
+        ({"file": "x.json", "command": ["x"]}, "not two"),
+    ],
+    ids=[
+        *("blank in name", "double underscore", "both", "empty", "number", "quotes", "env"),
+        *("timeout", "protocol", "scheme", "plain http", "login", "key in query", "header"),
+        *("nameless", "file and command"),
+    ],
+)
+def test_what_describes_no_server_says_what_to_write(options: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"name": "city", **options}
+    with pytest.raises(UsageError, match=words) as caught:
+        mcp(given.pop("name"), **given)
+    assert "ada:secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8/mcp", "http://localhost/", "http://[::1]:8/"])
+def test_http_is_fine_on_this_machine(url: str) -> None:
+    assert mcp("city", url=url).url == url
+
+
+def test_keys_are_hidden_wherever_the_server_is_shown() -> None:
+    made = mcp(
+        "city",
+        command=["serve", "--api-key", "arg-4711-abcdef", "--token=arg-4712-abcdef"],
+        env={"CITY_TOKEN": "tok-4711-abcdef", "SOME": "x9f8e7d6c5b4", "ZONE": "Europe/Paris"},
+    )
+    for text in (repr(made), str(made), made.where, repr(made.env), f"{made!r}"):
+        assert not [key for key in ("4711", "4712", "x9f8e7d6c5b4") if key in text]
+    assert "'ZONE': ***" in repr(made)
+    assert redact("tok-4711-abcdef in Europe/Paris") == "[redacted] in Europe/Paris"
+
+
+def test_same_description_is_the_same_server() -> None:
+    first = mcp("city", command=["serve"], env={"CITY_TOKEN": "tok-4711-abcdef"})
+    assert mcp("city", command=["serve"], env={"CITY_TOKEN": "tok-4711-abcdef"}) is first
+    assert mcp("city", command=["serve"], env={"CITY_TOKEN": "tok-4712-abcdef"}) is not first
+    assert list(known_servers()) == ["city"]
+
+
+def test_redefined_server_replaces_the_one_that_runs() -> None:
+    door = Door(mcp("city", command=hand())).prepare()
+    before = connection_to(door.server)
+    other = Door(mcp("city", command=hand("--modern"))).prepare()
+    assert connection_to(other.server).version == "2026-07-28"
+    assert until(lambda: not before.is_open)
+
+
+def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CITY_KEY", "tok-4711-abcdef")
+    path = write(
+        tmp_path / "mine.json",
+        {
+            "city": {
+                "command": "serve",
+                "args": ["--port", 80, "${NOT_SET_4711:-fallback}"],
+                "env": {"KEY": "${CITY_KEY}", "OTHER": "${env:CITY_KEY}!"},
+                "cwd": "sub",
+            },
+            "web": {"type": "http", "url": "https://host/mcp", "headers": {"X": "${CITY_KEY}"}},
+            "off": {"command": "x", "disabled": True},
+        },
+    )
+    city, web = mcp(file=path)
+    assert city.command == ("serve", "--port", "80", "fallback")
+    assert city.cwd == str(tmp_path / "sub")
+    assert (web.url, list(web.headers)) == ("https://host/mcp", ["X"])
+    assert redact("tok-4711-abcdef") == "[redacted]"
+    assert mcp("web", file=path) is web
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", ["line 1, column 2", "correct it"]),
+        ("[]", ["names no MCP servers"]),
+        ('{"mcpServers": []}', ["names no MCP servers"]),
+        ('{"mcpServers": {"a": 7}}', ["mcpServers.a", "command or url"]),
+        ('{"mcpServers": {"a": {}}}', ["mcpServers.a", "either command"]),
+        ('{"mcpServers": {"a": {"command": 7.5, "args": "x"}}}', ["mcpServers.a.args"]),
+        ('{"mcpServers": {"a": {"command": "x", "args": [[]]}}}', ["mcpServers.a.args[0]"]),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"K": null}}}}', ["a.env.K", "a text"]),
+        ('{"mcpServers": {"a": {"command": "${NOT_SET_4711}"}}}', ["a.command", "NOT_SET_4711"]),
+        ('{"mcpServers": {"a": {"type": "sse", "url": "https://h"}}}', ["sse", "use type http"]),
+        ('{"mcpServers": {"a b": {"command": "x"}}}', ["mcpServers.a b", "no name"]),
+    ],
+    ids=[
+        *("no JSON", "list", "no servers", "number", "empty", "args", "item", "env", "variable"),
+        *("old transport", "name"),
+    ],
+)
+def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        mcp(file=path)
+    for word in [str(path), *words]:
+        assert word in caught.value.message
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.json cannot be read"):
+        mcp(file=tmp_path / "gone.json")
+
+
+def test_server_is_looked_up_in_the_project_then_at_home(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    home = tmp_path / "home" / ".config" / "nbagent" / "mcp.json"
+    write(home, {"city": {"command": "home"}, "far": {"command": "far"}})
+    write(project / ".mcp.json", {"city": {"command": "project"}, "bad": {"command": 7.5}})
+    found = [host.name for host in open_hosts(order("mcp:city", "mcp:far", project=project))]
+    assert found == ["mcp:city", "mcp:far"]
+    assert known_servers()["city"].command == ("project",)
+    assert known_servers()["far"].command == ("far",)
+    write(project / ".mcp.json", {"city": {"command": "edited"}})
+    open_hosts(order("mcp:city", project=project))
+    assert known_servers()["city"].command == ("edited",)
+
+
+def test_servers_of_a_file_are_not_started_unnamed(tmp_path: Path) -> None:
+    write(tmp_path / ".mcp.json", {"city": {"command": "serve"}})
+    with pytest.raises(UsageError, match="no MCP server is known"):
+        open_hosts(order("mcp", project=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        (["mcp"], {"mcp:city": None, "mcp:city-b": None}),
+        (["mcp:city"], {"mcp:city": None}),
+        (["city__look"], {"mcp:city": ("city__look",)}),
+        (["city-b__look", "city__look", "city__go"], {"mcp:city-b": 1, "mcp:city": 2}),
+        (["city__look", "mcp:city"], {"mcp:city": None}),
+        (["mcp:city", "city__look"], {"mcp:city": None}),
+    ],
+    ids=["all", "one", "one tool", "tools", "tool and all", "all and tool"],
+)
+def test_words_mean_servers_and_tools(words: list[str], hosts: dict[str, Any]) -> None:
+    mcp("city", command=["a"])
+    mcp("city-b", command=["b"])
+    opened = {host.name: vars(host)["_only"] for host in open_hosts(order(*words))}
+    assert list(opened) == list(hosts)
+    for name, only in opened.items():
+        expected = hosts[name]
+        assert (len(only) if isinstance(expected, int) else only) == expected
+
+
+def test_word_of_no_server_names_the_nearest() -> None:
+    mcp("city", command=["a"])
+    with pytest.raises(UsageError, match=r"no MCP server 'cty'; did you mean 'city'"):
+        open_hosts(order("mcp:cty"))
+
+
+def test_words_are_found_by_the_list_of_hosts() -> None:
+    assert [host_of(word) for word in ("mcp", "mcp:git", "git__log")] == ["mcp"] * 3
+
+
+def test_server_given_as_a_tool_opens_its_host() -> None:
+    made = mcp("city", command=["a"])
+    assert [host.name for host in made.open_hosts(order())] == ["mcp:city"]
+
+
+def test_package_is_imported_only_when_a_server_is_used() -> None:
+    code = (
+        "import sys; from nbagent.tools.mcp import mcp; mcp('a', command=['x']); "
+        "assert not {'mcp', 'mcp_types', 'anyio', 'httpx2'} & set(sys.modules), sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> Any:
+        return None if name == "mcp" else found(name, package)
+
+    monkeypatch.setattr("nbagent.tools.mcp.connection.find_spec", without)
+    made = mcp("city", command=["a"])
+    with pytest.raises(UsageError, match=r"%pip install 'nbagent\[mcp\]'"):
+        open_hosts(order("mcp:city"))
+    assert isinstance(made, McpServer)
+
+
+END = """
+import os, sys, time
+sys.path[:0] = {path!r}
+from nbagent.tools.mcp import mcp
+from servers.mcp_door import Door, hand
+door = Door(mcp("city", command=hand({flags}))).prepare()
+print(door.pid, door.text("spawn"), flush=True)
+{end}
+"""
+
+
+FORK = """
+import gc, os, sys
+sys.path[:0] = {path!r}
+from nbagent.tools.mcp import mcp
+from servers.mcp_door import Door, hand
+door = Door(mcp("city", command=hand())).prepare()
+pid = door.pid
+child = os.fork()
+if not child:
+    assert door.text("echo", text="child") == '{{"text": "child"}}'
+    assert door.pid != pid
+    gc.collect()
+    door.server.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert door.text("echo", text="parent") == '{{"text": "parent"}}'
+assert door.pid == pid
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_process_has_a_server_of_its_own() -> None:
+    code = FORK.format(path=[str(HAND.parents[1])])
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
+@pytest.mark.parametrize(
+    ("flags", "end", "children"),
+    [
+        ("", "", True),
+        ("'--stubborn'", "", True),
+        ("", "os.kill(os.getpid(), 9)", False),
+    ],
+    ids=["its end", "its end, a stubborn server", "its being killed"],
+)
+def test_no_server_outlives_the_process(flags: str, end: str, children: bool) -> None:
+    from test_mcp_stdio import is_there
+
+    path = [str(HAND.parents[1])]
+    code = textwrap.dedent(END).format(path=path, flags=flags, end=end)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert not done.stderr, done.stderr
+    pid, child = map(int, done.stdout.split())
+    assert until(lambda: not is_there(pid))
+    if children:
+        assert until(lambda: not is_there(child))
+    elif is_there(child):
+        # Nobody is left who could end what the server itself had started.
+        os.kill(child, 9)

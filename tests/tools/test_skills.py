@@ -1,0 +1,342 @@
+"""The skills host: listing, reading, running scripts, and what a person is shown before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
+from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.files.mounts import Mounts
+from nbagent.runtime import Courier
+from nbagent.sandbox import isolation, isolation_level
+from nbagent.tools.base import HostOrder
+from nbagent.tools.hosts import open_hosts
+from nbagent.tools.skills import SkillHost
+
+SKILL = "---\nname: {name}\ndescription: What {name} does.\n---\n"
+WALLS = isolation_level().is_isolated
+NEEDS = '# /// script\n# requires-python = ">=3.9"\n# dependencies = [{}]\n# ///\nprint("ran")\n'
+
+
+class Stage:
+    """A project with a skill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = folder / "project"
+        self.state = folder / "state"
+        self.skill = self.project / ".agents/skills/report"
+        (self.skill / "scripts").mkdir(parents=True)
+        self.write("SKILL.md", SKILL.format(name="report") + "# Report\nRun scripts/make.py.\n")
+        self.write("scripts/make.py", "import sys\nprint('made', sys.argv[1:])\n")
+        self.policy = ToolPolicy()
+
+    def write(self, name: str, text: str) -> None:
+        """A file of the skill."""
+        (self.skill / name).write_text(text, "utf-8")
+
+    def host(self, *words: str, state: bool = True) -> SkillHost:
+        """The host as a run opens it."""
+        mounts = Mounts.of(self.project, state=self.state if state else None)
+        order = HostOrder(words=(), project=self.project, mounts=mounts, policy=self.policy)
+        (host,) = open_hosts(words or ("skills",), order)
+        assert isinstance(host, SkillHost)
+        return host
+
+    def call(self, name: str, *, approved: str = "", **arguments: Any) -> ToolOutcome:
+        """One call."""
+        return asyncio.run(
+            self.host().execute(call(name, arguments), context(approved), CancelToken())
+        )
+
+    def data(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """What a call that went well gave."""
+        result = json.loads(self.call(name, **arguments).result.to_json())
+        assert result["ok"], result
+        return result["data"]
+
+    def error(self, name: str, **arguments: Any) -> Any:
+        """The error of a call that did not."""
+        error = self.call(name, **arguments).result.error
+        assert error is not None
+        return error
+
+    def look(self, name: str = "run_python_script", **arguments: Any) -> CallPreview:
+        """What a person would see."""
+        return asyncio.run(self.host().preview(call(name, arguments), context()))
+
+
+def call(name: str, arguments: dict[str, Any]) -> ToolCall:
+    return ToolCall(id="c1", name=name, arguments=arguments, arguments_raw=json.dumps(arguments))
+
+
+def context(approved: str = "") -> ToolContext:
+    return ToolContext(
+        run_id="0" * 16,
+        session="default",
+        turn_id="C01",
+        tool_call_id="call/1",
+        runner=Courier(),
+        approved=approved,
+    )
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    return Stage(tmp_path)
+
+
+def test_the_catalogue_has_names_and_descriptions(stage: Stage) -> None:
+    listing = [{"name": "report", "description": "What report does."}]
+    assert stage.data("list_skills") == {"skills": listing}
+
+
+def test_a_skill_comes_with_its_files_unread(stage: Stage) -> None:
+    assert stage.data("get_skill", skill_name="report") == {
+        "skill_name": "report",
+        "documentation": "# Report\nRun scripts/make.py.\n",
+        "files": ["scripts/make.py"],
+    }
+
+
+def test_further_files_are_read_on_demand(stage: Stage) -> None:
+    stage.write("notes.md", "notes é")
+    found = stage.data("get_skill", skill_name="report", file="notes.md")
+    assert found == {"skill_name": "report", "file": "notes.md", "text": "notes é"}
+    (stage.skill / "picture").write_bytes(b"\x89PNG\0")
+    assert (
+        stage.error("get_skill", skill_name="report", file="picture").code == "E_INVALID_ARGUMENTS"
+    )
+    error = stage.error("get_skill", skill_name="report", file="../../x")
+    assert error.code == "E_SANDBOX_VIOLATION"
+
+
+def test_a_long_text_comes_in_pages_that_join(stage: Stage) -> None:
+    body = "".join(f"line {n} é\n" for n in range(9_000))
+    stage.write("SKILL.md", SKILL.format(name="report") + body)
+    pieces: list[str] = []
+    page = stage.data("get_skill", skill_name="report")
+    while page.get("truncated"):
+        pieces.append(page["documentation"])
+        assert page["documentation"].endswith("\n")
+        assert f"offset={page['next_offset']}" in page["hint"]
+        page = stage.data("get_skill", skill_name="report", offset=page["next_offset"])
+    assert "".join([*pieces, page["documentation"]]) == body
+    assert len(pieces) > 2
+    error = stage.error("get_skill", skill_name="report", offset=10**9)
+    assert error.code == "E_INVALID_ARGUMENTS"
+
+
+@pytest.mark.parametrize("tool", ["get_skill", "run_python_script"])
+def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
+    more = {"script": "pass"} if tool == "run_python_script" else {}
+    error = stage.error(tool, skill_name="raport", **more)
+    assert error.code == "ENOENT"
+    assert "did you mean 'report'?" in error.message
+    assert error.message.endswith("There are: report")
+
+
+def test_without_skills_no_tool_is_offered(stage: Stage, tmp_path: Path) -> None:
+    order = HostOrder(words=(), project=tmp_path / "home", mounts={})
+    (host,) = open_hosts(["skills"], order)
+    assert list(host.visible_tools(context())) == []
+    assert len(stage.host().visible_tools(context())) == 3
+
+
+def test_single_tools_can_be_named(stage: Stage) -> None:
+    offered = stage.host("get_skill", "list_skills").visible_tools(context())
+    assert [spec.name for spec in offered] == ["list_skills", "get_skill"]
+    with pytest.raises(UsageError, match="did you mean 'get_skill'"):
+        stage.host("skills.get_skil")
+
+
+def test_the_person_is_told_what_is_wrong_with_skills(stage: Stage) -> None:
+    stage.write("SKILL.md", "---\nname: other\ndescription: d\n---\n")
+    assert any("is not its folder's" in warning for warning in stage.host().warnings)
+
+
+def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
+    stage.write("data.txt", "data")
+    stage.write("scripts/make.py", "import sys\nprint(open('data.txt').read(), sys.argv[1:])\n")
+    found = stage.data(
+        "run_python_script", skill_name="report", script="scripts/make.py", args=["a b"]
+    )
+    duration_ms = found.pop("duration_ms")
+    assert found == {
+        "skill_name": "report",
+        "stdout": "data ['a b']\n",
+        "stderr": "",
+        "returncode": 0,
+        "timed_out": False,
+        "isolation": isolation_level().name,
+        "files": [],
+    }
+    assert 0 < duration_ms < 60_000
+
+
+def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
+    found = stage.data("run_python_script", skill_name="report", script="print(6 * 7)")
+    assert found["stdout"] == "42\n"
+    # A file of this name wins over a text that would be Python too.
+    stage.write("print(6 * 7)", "#!/usr/bin/env python3\nprint('file')")
+    found = stage.data("run_python_script", skill_name="report", script="print(6 * 7)")
+    assert found["stdout"] == "file\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("scripts/other.py", "ENOENT", "its scripts are: scripts/make.py"),
+        ("scripts/run.sh", "E_INVALID_ARGUMENTS", "no Python script"),
+        ("scripts/none.sh", "ENOENT", "has no file"),
+        ("  ", "E_INVALID_ARGUMENTS", "empty"),
+    ],
+)
+def test_what_is_no_script_is_said(stage: Stage, script: str, code: str, words: str) -> None:
+    stage.write("scripts/run.sh", "echo")
+    error = stage.error("run_python_script", skill_name="report", script=script)
+    assert error.code == code
+    assert words in error.message
+
+
+def test_what_a_script_writes_is_kept_in_the_state(stage: Stage) -> None:
+    script = "import os; open(os.environ['OUTPUT_DIR'] + '/a.csv', 'w').write('1,2')"
+    first, second = (
+        stage.data("run_python_script", skill_name="report", script=script)["files"][0]
+        for _ in range(2)
+    )
+    assert first == {"path": "@state/scripts/00000000-call_1/a.csv", "bytes": 3}
+    assert second["path"] == "@state/scripts/00000000-call_1-2/a.csv"
+    assert (stage.state / "scripts/00000000-call_1/a.csv").read_text() == "1,2"
+    asked = call("run_python_script", {"skill_name": "report", "script": script})
+    host = stage.host(state=False)
+    outcome = asyncio.run(host.execute(asked, context(), CancelToken()))
+    assert b"were not kept" in outcome.result.to_json()
+
+
+def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Path) -> None:
+    script = (
+        "import os, sys, json\nprint(os.getcwd(), os.environ['OUTPUT_DIR'], json.__file__)\n"
+        "print(os.path.expanduser('~')); json.loads('[')"
+    )
+    found = stage.data("run_python_script", skill_name="report", script=script)
+    assert found["stdout"].splitlines()[0].startswith(". $OUTPUT_DIR <python>")
+    assert "JSONDecodeError" in found["stderr"]
+    for text in (found["stdout"], found["stderr"]):
+        assert str(tmp_path) not in text
+        assert "nbagent-script-" not in text
+
+
+def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
+    stage.policy = ToolPolicy(limits=ToolLimits(script_timeout_s=0.5))
+    script = "import time; time.sleep(60)"
+    found = stage.data("run_python_script", skill_name="report", script=script, timeout=99)
+    assert (found["timed_out"], found["ended_by"]) == (True, "deadline")
+    assert found["notes"] == [
+        "the timeout was cut to the longest allowed: 0.5 s",
+        "it was ended after 0.5 s",
+    ]
+
+
+def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
+    async def stopped() -> tuple[ToolOutcome, float]:
+        cancel = CancelToken()
+        arguments = {"skill_name": "report", "script": "import time; time.sleep(60)"}
+        asked = call("run_python_script", arguments)
+        task = asyncio.ensure_future(stage.host().execute(asked, context(), cancel))
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        cancel.set()
+        return await task, time.monotonic() - began
+
+    outcome, took_s = asyncio.run(stopped())
+    assert outcome.result.error is not None
+    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert took_s < 1
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "missing"),
+    [
+        ('"orjson", "pydantic>=2"', ""),
+        ('"no-such-package-of-ours"', "no-such-package-of-ours;"),
+        ('"orjson>=999"', "orjson>=999 ("),
+        ('"orjson", "nothing-here[x]>=1; python_version > \'3\'"', "nothing-here[x]"),
+        ("\"nothing-here; python_version < '3'\"", ""),
+        ('"!!"', "no requirement"),
+    ],
+    ids=["there", "missing", "too old", "with a marker", "not for this Python", "nonsense"],
+)
+def test_inline_dependencies_are_looked_at_before_it_runs(
+    stage: Stage, dependencies: str, missing: str
+) -> None:
+    stage.write("scripts/make.py", NEEDS.format(dependencies))
+    arguments = {"skill_name": "report", "script": "scripts/make.py"}
+    if not missing:
+        assert stage.data("run_python_script", **arguments)["stdout"] == "ran\n"
+        return
+    error = stage.error("run_python_script", **arguments)
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert missing in error.message
+    assert "%pip install" in error.message
+    assert error.details["missing"]
+    assert any(piece.label == "it will not run" for piece in stage.look(**arguments).pieces)
+
+
+def test_another_python_and_broken_metadata_are_said(stage: Stage) -> None:
+    for text, words in (
+        ('# /// script\n# requires-python = ">=9"\n# ///\n', "it wants Python >=9"),
+        ("# /// script\n# dependencies = [\n# ///\n", "it is not TOML"),
+        ('# /// script\n# dependencies = "x"\n# ///\n', "dependencies is no list"),
+    ):
+        error = stage.error("run_python_script", skill_name="report", script=text)
+        assert words in error.message
+
+
+def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
+    shown = stage.look(skill_name="report", script="scripts/make.py", args=["a", "b c"])
+    assert shown.ruling == ("allow" if WALLS else "ask")
+    assert [(piece.label, piece.kind) for piece in shown.pieces] == [
+        ("report/scripts/make.py", "code"),
+        ("arguments", "text"),
+        ("isolation", "text"),
+    ]
+    assert shown.pieces[0].text == "import sys\nprint('made', sys.argv[1:])\n"
+    assert shown.pieces[1].text == "a\nb c"
+    assert isolation_level().name in shown.why
+    assert stage.look("get_skill", skill_name="report").ruling == "allow"
+    assert stage.look(skill_name="nothing", script="pass").why.startswith("there is no skill")
+
+
+def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolated = stage.look(skill_name="report", script="pass")
+    monkeypatch.setattr(isolation, "_found", {"landlock": "not here", "bubblewrap": "nor here"})
+    shown = stage.look(skill_name="report", script="pass")
+    assert shown.ruling == "ask"
+    assert "NOT kept apart" in shown.why
+    assert "can read and write your files" in shown.pieces[-1].text
+    assert shown.binds != isolated.binds or not WALLS
+
+
+def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
+    arguments = {"skill_name": "report", "script": "scripts/make.py"}
+    approved = stage.look(**arguments).binds
+    result = stage.call("run_python_script", approved=approved, **arguments).result
+    assert result.error is None
+    stage.write("scripts/make.py", "print('another')")
+    error = stage.call("run_python_script", approved=approved, **arguments).result.error
+    assert error is not None
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert "changed after it was approved" in error.message
