@@ -49,6 +49,14 @@ INSIDE = {
         {"turn"},
         {"loop"},
     ],
+    "sandbox": [
+        {"order", "plan", "capture", "syscalls", "tree"},
+        {"walls", "grants", "outputs"},
+        {"command", "plain", "supervisor"},
+        {"running"},
+        {"isolation"},
+        {"scripts"},
+    ],
     "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"front", "composer", "clients", "stores", "approval", "last", "sinks"},

@@ -92,6 +92,9 @@ def _happens(spec: ToolSpec, policies: Policies) -> list[str]:
 def _type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
+    if "anyOf" in schema:
+        kinds = dict.fromkeys(_type(one) for one in schema["anyOf"])
+        return " or ".join(kind for kind in kinds if kind != "null") or "null"
     return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
 
 

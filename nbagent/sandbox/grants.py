@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,12 +64,12 @@ class Interpreter:
     """Folders that tracebacks may name, and what to call them."""
 
 
-_known: dict[tuple[str, str], Interpreter] = {}
+_known: dict[tuple[str, str, float], Interpreter] = {}
 _lock = threading.Lock()
 
 
 def interpreter(python: str | None) -> Interpreter:
-    """The interpreter that scripts run with; looked at once in a process.
+    """The interpreter that scripts run with; looked at anew after packages were installed.
 
     Raises:
         ToolError: it cannot be started.
@@ -79,11 +80,21 @@ def interpreter(python: str | None) -> Interpreter:
             "scripts cannot be run: this Python does not know its own program; set python=…",
             code="E_PRECONDITION_FAILED",
         )
-    key = (executable, os.environ.get("PYTHONPATH", ""))
+    key = (executable, os.environ.get("PYTHONPATH", ""), _packages_changed())
     with _lock:
         if key not in _known:
             _known[key] = _look(executable, own=python is None or python == sys.executable)
         return _known[key]
+
+
+def _packages_changed() -> float:
+    """When something was last installed or removed where this process looks for packages."""
+    latest = 0.0
+    for path in sys.path:
+        if path.endswith(_PACKAGES):
+            with suppress(OSError):
+                latest = max(latest, os.stat(path).st_mtime)
+    return latest
 
 
 def _look(executable: str, *, own: bool) -> Interpreter:

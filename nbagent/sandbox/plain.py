@@ -10,6 +10,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
@@ -87,9 +88,9 @@ def _read(
     capture: Capture,
     run: PlainRun,
     order: ScriptOrder,
-    end: threading.Event | object,
+    end: Callable[[EndedBy], None],
 ) -> None:
-    if pipe is None or not callable(end):
+    if pipe is None:
         return
     with suppress(OSError, ValueError), pipe:
         while data := os.read(pipe.fileno(), 65536):

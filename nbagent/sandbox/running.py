@@ -36,6 +36,8 @@ _DRAIN_S = 0.1
 """How long pipes are read after the end, where something unseen holds them open."""
 _MARK = "NBAGENT_SCRIPT"
 _SWEEPS = 20
+_EXIT_S = 0.4
+_LINE_BYTES = 4_096
 
 _LAUNCH = """
 import sys
@@ -243,7 +245,10 @@ class _Run:
             self._said += data
             while b"\n" in self._said:
                 line, _, self._said = self._said.partition(b"\n")
-                self._hear(line.decode("utf-8", "replace"))
+                with suppress(ValueError, IndexError):
+                    # At the plain level a script may write here too.
+                    self._hear(line.decode("utf-8", "replace"))
+            self._said = self._said[:_LINE_BYTES]
         else:
             # It is gone, with or without a last word.
             self._latest = min(self._latest, time.monotonic() + _DRAIN_S)
@@ -275,8 +280,14 @@ class _Run:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
+        try:
+            process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            # Its last word was not its own, or it hangs.
+            with suppress(OSError):
+                process.kill()
+            process.wait()
+            self._ended = False
         if self._ended:
             return
         if not self._started:

@@ -18,8 +18,10 @@ from collections.abc import Iterator
 
 import frames
 import loops
+import scripts
 import starts
 import streams
+import trees
 from measure import Row
 from server import serving
 
@@ -43,6 +45,8 @@ def main() -> int:
                 loops.rows(server, quick=options.quick),
                 streams.rows(server, quick=options.quick),
                 frames.rows(quick=options.quick),
+                trees.rows(quick=options.quick),
+                scripts.rows(quick=options.quick),
             ):
                 try:
                     _print(group, as_json=options.json)

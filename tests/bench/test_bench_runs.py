@@ -26,6 +26,18 @@ _ROWS = (
     "iopub bytes",
     "iopub messages",
     "turns in a frame",
+    "open below a mount",
+    "by walking",
+    "one patch",
+    *(
+        f"files, {name}, against {other}"
+        for name in ("words", "expression", "hard expression")
+        for other in ("a loop over re", "ripgrep")
+    ),
+    "a script at the level process",
+    "a script at the level landlock",
+    "a script at the level bubblewrap",
+    "a script that sleeps",
 )
 
 

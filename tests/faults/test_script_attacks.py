@@ -1,0 +1,338 @@
+"""Scripts that attack: each at the isolated levels, at the plain one, and without any walls.
+
+Stopped means: it did not get it, the world around is as before, nothing of it is alive, it came
+back in time and ended in a normal result. The attacks are in `script_attacks`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from script_attacks import ATTACKS, Attack, script_of
+
+from nbagent.contracts.errors import ToolError
+from nbagent.sandbox import LevelName, ScriptLimits, ScriptOrder, ScriptResult, isolation_level
+from nbagent.sandbox.running import run_at
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
+
+SECRET, KEY = "s3cret-of-the-person", "sk-0123456789abcdef"
+LATE_S = 1.0
+"""The bench holds it to half of this; here another test may run beside."""
+LIMITS = ScriptLimits(
+    timeout_s=5.0,
+    memory_bytes=250_000_000,
+    processes=24,
+    file_bytes=8_000_000,
+    disk_bytes=16_000_000,
+    disk_entries=400,
+    flood_bytes=2_000_000,
+    output_bytes=20_000,
+)
+
+
+OF_ITS_OWN_NAMESPACE = ("kill the supervisor", "stop the supervisor", "shared memory as a file")
+"""Behind bubblewrap it gets these, and they are its own: the first process of its namespace, which
+cannot be ended from inside, and a folder that is thrown away."""
+
+
+def level_works(level: LevelName) -> bool:
+    try:
+        return isolation_level(level).name == level
+    except ToolError:
+        return False
+
+
+@dataclass
+class World:
+    """What there is to attack."""
+
+    folder: Path
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    older: set[str] = field(default_factory=set[str])
+    """Processes that were there before."""
+    taken: list[str] = field(default_factory=list[str])
+    """What listeners got."""
+
+    def make_files(self) -> None:
+        """The files, anew."""
+        home, skill = self.folder / "home", self.folder / "skill"
+        for folder in (home, skill):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        (home / ".ssh").mkdir()
+        for name in ("secret", ".ssh/id_ed25519"):
+            (home / name).write_text(SECRET)
+        (home / "canary").write_text("as before")
+        (skill / "SKILL.md").write_text("as before")
+        for name in ("tarfile", "sitecustomize", "usercustomize", "pytest"):
+            (skill / f"{name}.py").write_text("")
+
+    def picture(self) -> dict[str, Any]:
+        """All that must stay as it is."""
+        seen: dict[str, Any] = {}
+        for path in sorted(self.folder.rglob("*")):
+            state = path.lstat()
+            text = path.read_text() if stat.S_ISREG(state.st_mode) and path.suffix != "" else ""
+            names = os.listxattr(path, follow_symlinks=False)
+            plain = (state.st_mode, state.st_uid, state.st_mtime_ns, state.st_size, state.st_nlink)
+            seen[str(path)] = (plain, text, names)
+        victim = self.facts["victim"]
+        seen["affinity"] = os.sched_getaffinity(victim)
+        # It is stopped; whoever signals it wakes it.
+        seen["state"] = Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[0]
+        seen["priority"] = os.getpriority(os.PRIO_PROCESS, victim)
+        seen["taken"] = list(self.taken)
+        seen["queues"] = os.path.exists("/dev/mqueue/nbagent-test")
+        return seen
+
+    def alive(self) -> list[str]:
+        """New processes that a script left: by the time they sleep, or by their mark."""
+        found: list[str] = []
+        for pid in set(filter(str.isdigit, os.listdir("/proc"))) - self.older:
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                mark = Path(f"/proc/{pid}/environ").read_bytes()
+            except OSError:
+                continue
+            ours = self.facts["naptime"].encode() in line or self.mark in mark
+            if ours and state not in "ZX":
+                found.append(f"{pid} {line!r}")
+        return found
+
+    @property
+    def mark(self) -> bytes:
+        """Stands in the environment of every script of this test process."""
+        return f"NBAGENT_ATTACK={os.getpid()}.".encode()
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("w"))
+    home, skill = world.folder / "home", world.folder / "skill"
+    victim = subprocess.Popen(["sleep", "600"], env={"OPENAI_API_KEY": KEY})
+    leader, terminal = pty.openpty()
+    setuid = world.folder / "id"
+    if os.getuid() == 0:
+        shutil.copy("/usr/bin/id", setuid)
+        setuid.chmod(0o4755)
+    world.facts = {
+        "home": str(home),
+        "skill": str(skill),
+        "secret": str(home / "secret"),
+        "key": str(home / ".ssh" / "id_ed25519"),
+        "canary": str(home / "canary"),
+        "victim": victim.pid,
+        "naptime": f"3{os.getpid()}.25",
+        "terminal": os.ttyname(terminal),
+        "setuid": str(setuid) if setuid.exists() else "",
+    }
+    sockets = list(listeners(world))
+    yield world
+    for made in sockets:
+        made.close()
+    for fd in (leader, terminal):
+        os.close(fd)
+    victim.kill()
+    victim.wait()
+
+
+def listeners(world: World) -> Iterator[socket.socket]:
+    abstract = f"nbagent-attack-{os.getpid()}"
+    path = str(world.folder / "s")
+    world.facts |= {"abstract": abstract, "unix": path}
+    for name, family, kind, address in (
+        ("port", socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+        ("udp", socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+        ("file", socket.AF_UNIX, socket.SOCK_STREAM, path),
+        ("name", socket.AF_UNIX, socket.SOCK_STREAM, "\0" + abstract),
+        ("datagrams", socket.AF_UNIX, socket.SOCK_DGRAM, f"\0{abstract}d"),
+    ):
+        made = socket.socket(family, kind)
+        made.bind(address)
+        if family == socket.AF_INET:
+            world.facts[name] = made.getsockname()[1]
+        if kind == socket.SOCK_STREAM:
+            made.listen()
+        threading.Thread(target=listen, args=(world, name, made), daemon=True).start()
+        yield made
+
+
+def listen(world: World, name: str, made: socket.socket) -> None:
+    while True:
+        try:
+            if made.type == socket.SOCK_STREAM:
+                made.accept()[0].close()
+            else:
+                made.recv(99)
+        except OSError:
+            return
+        world.taken.append(name)
+
+
+@pytest.fixture
+def world(stage: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    stage.make_files()
+    stage.taken.clear()
+    stage.older = set(os.listdir("/proc"))
+    os.kill(stage.facts["victim"], signal.SIGSTOP)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setenv("BASH_ENV", stage.facts["canary"])
+    return stage
+
+
+def limits_of(attack: Attack) -> ScriptLimits:
+    """What meets its deadline meets it soon; what meets another limit has time to."""
+    if attack.ended == ("deadline",):
+        return replace(LIMITS, timeout_s=0.3)
+    waits = "deadline" in attack.ended or "sleep(30)" in attack.code
+    return replace(LIMITS, timeout_s=0.8) if waits else LIMITS
+
+
+def tried(
+    attack: Attack, world: World, level: LevelName, *, abi: int | None = None
+) -> tuple[ScriptResult, float]:
+    order = ScriptOrder(
+        limits=limits_of(attack),
+        text=script_of(attack),
+        args=(json.dumps(world.facts),),
+        cwd=Path(world.facts["skill"]),
+        env={"NBAGENT_ATTACK": f"{os.getpid()}."},
+    )
+    began = time.monotonic()
+    result = run_at(order, level, abi=abi)
+    return result, time.monotonic() - began
+
+
+def check_stopped(attack: Attack, world: World, level: LevelName, abi: int | None = None) -> None:
+    before = world.picture()
+    result, took_s = tried(attack, world, level, abi=abi)
+    alive = world.alive()
+    if level != "bubblewrap" or attack.name not in OF_ITS_OWN_NAMESPACE:
+        assert "GOT" not in result.stdout
+    assert not alive
+    assert world.picture() == before
+    assert SECRET not in result.stdout + result.stderr
+    assert KEY not in result.stdout + result.stderr
+    assert not [file for file in result.files if file.name in ("s", "d", "p", "l")]
+    assert result.isolation == level
+    assert took_s < limits_of(attack).timeout_s + LATE_S
+    assert result.returncode is not None
+    if attack.ended:
+        assert result.ended_by in attack.ended
+        assert result.notes or not result.ended_by
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("level", ["landlock", pytest.param("bubblewrap", marks=pytest.mark.proof)])
+def test_an_isolated_script_is_stopped(level: LevelName, attack: Attack, world: World) -> None:
+    if not level_works(level):
+        pytest.skip(f"{level} does not work here")
+    check_stopped(attack, world, level)
+
+
+PLAIN_STOPPED = [attack for attack in ATTACKS if attack.plain == "stopped"]
+PLAIN_OPEN = [attack for attack in ATTACKS if attack.plain == "open"]
+
+
+@pytest.mark.parametrize("attack", PLAIN_STOPPED, ids=lambda attack: attack.name)
+def test_a_plain_script_is_stopped_where_the_level_says_so(attack: Attack, world: World) -> None:
+    links = attack.name.startswith(("symlink", "pipe"))
+    before = world.picture()
+    result, took_s = tried(attack, world, "process")
+    assert "GOT" not in result.stdout
+    assert not world.alive()
+    assert world.picture() == before
+    assert took_s < limits_of(attack).timeout_s + LATE_S
+    assert not result.files or not links
+    if attack.ended:
+        assert result.ended_by in attack.ended
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("attack", PLAIN_OPEN, ids=lambda attack: attack.name)
+def test_a_plain_script_gets_what_the_level_leaves_open(attack: Attack, world: World) -> None:
+    """Told as it is: these are why a person is asked at this level."""
+    result, _ = tried(attack, world, "process")
+    assert "GOT" in result.stdout, result.stderr
+    assert not world.alive()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "attack", [attack for attack in ATTACKS if attack.plain == "varies"], ids=lambda a: a.name
+)
+def test_no_attack_on_a_plain_script_outlives_it_or_delays_it(attack: Attack, world: World) -> None:
+    result, took_s = tried(attack, world, "process")
+    assert not world.alive()
+    assert took_s < limits_of(attack).timeout_s + LATE_S
+    assert KEY not in result.stderr
+
+
+REAL = [attack for attack in ATTACKS if attack.real]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("attack", REAL, ids=lambda attack: attack.name)
+def test_the_attack_works_without_walls(attack: Attack, world: World) -> None:
+    """Otherwise nothing would be proved by its failing behind them."""
+    out = world.folder / "out"
+    out.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", script_of(attack), json.dumps(world.facts)]
+    env = {**os.environ, "OUTPUT_DIR": str(out)}
+    try:
+        found = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=10, check=False
+        )
+    finally:
+        shutil.rmtree(out)
+    assert "GOT" in found.stdout, found.stderr
+
+
+OLDER = (
+    *("truncate a file outside", "open to truncate only", "signal a process", "signal by pidfd"),
+    *("signal every process", "signal by ownership of a file", "kill the supervisor"),
+    *(
+        "connect",
+        "connect to an abstract socket",
+        "a datagram out of a pair",
+        "rename a file outside",
+    ),
+    "move a file to the outputs",
+)
+"""What only newer versions of Landlock know."""
+
+
+@pytest.mark.parametrize("name", OLDER)
+@pytest.mark.parametrize(
+    "abi", [1, *(pytest.param(abi, marks=pytest.mark.proof) for abi in (2, 3, 4, 5))]
+)
+def test_seccomp_closes_what_an_older_landlock_leaves_open(
+    abi: int, name: str, world: World
+) -> None:
+    if not level_works("landlock"):
+        pytest.skip("landlock does not work here")
+    (attack,) = (attack for attack in ATTACKS if attack.name == name)
+    check_stopped(attack, world, "landlock", abi)
+
+
+def test_the_list_is_as_long_as_it_was_promised() -> None:
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 45
+    assert len(PLAIN_STOPPED) >= 24
