@@ -1,0 +1,345 @@
+"""No path, no link, no swap and no second writer gets past the fs tools."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_writers import count_up, exchanged, swapped, swaps, write_on
+from path_attacks import CREATES, PATHS, SECRET, lay, picture
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.errors import CODES, ToolError
+from nbagent.contracts.ports import PreviewingHost, ToolContext, ToolHost, ToolOutcome
+from nbagent.files import opening
+from nbagent.files.mounts import Mount, Mounts
+from nbagent.files.opening import open_root
+from nbagent.files.paths import PathFolder
+from nbagent.files.writing import change_file, read_bytes, write_file
+from nbagent.runtime import Courier
+from nbagent.tools.base import HostOrder
+from nbagent.tools.filesystem import open_hosts
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs of POSIX")
+
+CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "fs.read": lambda path: {"path": path},
+    "fs.list": lambda path: {"path": path, "depth": 3},
+    "fs.search": lambda path: {"query": "[a-z]", "regex": True, "path": path},
+    "fs.write": lambda path: {"path": path, "content": "written by the attack"},
+    "fs.apply_patch": lambda path: {"path": path, "oldText": "e", "newText": "E"},
+}
+
+
+@pytest.fixture(params=["openat2", "walked", "by path"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way in which a system lets files be opened."""
+    if request.param == "walked":
+        monkeypatch.setattr(opening, "_has_openat2", lambda: False)
+    elif request.param == "by path":
+        monkeypatch.setattr(opening, "HAS_DIR_FD", False)
+    return request.param
+
+
+def world(tmp_path: Path) -> tuple[Path, ToolHost]:
+    project = lay(tmp_path)
+    mounts = Mounts.of(
+        project,
+        extra=[Mount("@data", project / "data", "ro")],
+        closed=[project / "store"],
+    )
+    (host,) = open_hosts(HostOrder(words=("fs",), project=project, mounts=mounts))
+    return project, host
+
+
+async def call(host: ToolHost, name: str, arguments: dict[str, Any]) -> ToolOutcome:
+    context = ToolContext(run_id="0" * 16, session="s", runner=Courier())
+    made = ToolCall(id="c1", name=name, arguments=arguments, arguments_raw="{}")
+    assert isinstance(host, PreviewingHost)
+    # As in a run: first what it would do, then the call.
+    preview = await asyncio.wait_for(host.preview(made, context), 5)
+    assert SECRET not in repr(preview)
+    return await asyncio.wait_for(host.execute(made, context, CancelToken()), 5)
+
+
+@pytest.mark.parametrize("tool", CALLS)
+def test_no_path_leads_out(tmp_path: Path, tool: str, way: str) -> None:
+    project, host = world(tmp_path)
+    outside = picture(tmp_path / "outside")
+
+    async def attack() -> None:
+        for name, path in PATHS.items():
+            before = picture(project)
+            outcome = await call(host, tool, CALLS[tool](path))
+            told = outcome.result.to_json().decode()
+            assert SECRET not in told, name
+            assert str(tmp_path) not in told, name
+            assert picture(tmp_path / "outside") == outside, name
+            if not outcome.result.ok:
+                error = outcome.result.error
+                assert error is not None
+                assert error.code in CODES, name
+                assert error.code not in ("E_INTERNAL", "E_TOOL_FAILED", "UNKNOWN"), (name, error)
+            changed = set(picture(project).items()) - set(before.items())
+            if tool in ("fs.read", "fs.list", "fs.search"):
+                assert not changed, name
+            elif outcome.result.ok:
+                assert name in CREATES, (name, changed)
+            else:
+                assert not changed, (name, changed)
+
+    asyncio.run(attack())
+    assert len(PATHS) >= 80
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("walked", [False, True], ids=["openat2", "walked"])
+def test_folders_on_the_way_need_not_be_readable(*, walked: bool) -> None:
+    """As on machines where nobody may list /home. Opened in a child, by a user without rights."""
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(os.path.realpath(made))
+        file = home / "project" / "closed" / "open" / "f.txt"
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+        for folder in (home, home / "project" / "closed"):
+            folder.chmod(0o711)
+        code = (
+            "import os, pathlib; from nbagent.files.opening import open_root; os.setuid(65534); "
+            f"root = open_root(pathlib.Path({str(home / 'project')!r}), walked={walked}); "
+            "print(os.read(root.open_file(('closed', 'open', 'f.txt')), 9))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        assert done.stdout.strip() == b"b'x'"
+
+
+def test_a_hard_link_is_replaced_and_not_written_through(tmp_path: Path) -> None:
+    project, host = world(tmp_path)
+    (tmp_path / "outside" / "shared.txt").write_text("shared")
+    os.link(tmp_path / "outside" / "shared.txt", project / "hard.txt")
+    outcome = asyncio.run(call(host, "fs.write", {"path": "hard.txt", "content": "new"}))
+    assert outcome.result.ok
+    assert (project / "hard.txt").read_text() == "new"
+    assert (tmp_path / "outside" / "shared.txt").read_text() == "shared"
+
+
+def test_a_magic_link_of_proc_is_no_way_out_of_a_mount(tmp_path: Path) -> None:
+    mounts = Mounts.of(tmp_path, extra=[Mount("@proc", Path("/proc/self"), "ro")])
+    order = HostOrder(words=("fs",), project=tmp_path, mounts=mounts)
+    (host,) = open_hosts(order)
+    for path in ("@proc/root/etc/passwd", "@proc/cwd/x", "@proc/fd/0", "@proc/exe"):
+        outcome = asyncio.run(call(host, "fs.read", {"path": path}))
+        assert outcome.result.error is not None
+        assert outcome.result.error.code == "E_SANDBOX_VIOLATION"
+
+
+def raced(tmp_path: Path, opens: int, seconds: float, *, walked: bool) -> int:
+    """How many of so many opens got the file outside."""
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    for place, text in ((project / "a" / "b", "inside"), (outside / "b", "outside")):
+        place.mkdir(parents=True)
+        (place / "file.txt").write_text(text)
+    root = open_root(Path(os.path.realpath(project)), walked=walked)
+    spawn = multiprocessing.get_context("spawn")
+    arguments = (str(project / "a"), str(outside), seconds)
+    swapper = spawn.Process(target=swaps, args=arguments, daemon=True)
+    swapper.start()
+    while not (project / "link").exists() and not (project / "aside").exists():
+        time.sleep(0.005)
+    inside = escaped = refused = tried = 0
+    until = time.monotonic() + seconds / 2
+    try:
+        # A swapper that the machine lets wait is no race: then it goes on until there was one.
+        while tried < opens or (not (inside and refused) and time.monotonic() < until):
+            tried += 1
+            try:
+                descriptor = root.open_file(("a", "b", "file.txt"))
+            except (OSError, ToolError):
+                refused += 1
+                continue
+            data = read_bytes(descriptor, most=100)
+            os.close(descriptor)
+            inside += data == b"inside"
+            escaped += data == b"outside"
+        assert swapper.is_alive(), "the swaps ended before the opens"
+    finally:
+        swapper.kill()
+        swapper.join()
+    assert inside, "there was no race"
+    assert refused, "there was no race"
+    return escaped
+
+
+@pytest.mark.parametrize("walked", [False, True], ids=["openat2", "walked"])
+def test_a_folder_swapped_for_a_link_is_never_followed(tmp_path: Path, *, walked: bool) -> None:
+    assert raced(tmp_path, 4_000, 60, walked=walked) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="exchanges two names at once")
+def test_nothing_is_written_behind_a_folder_swapped_for_a_link(tmp_path: Path) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    for place in (project / "a" / "b", outside / "b"):
+        place.mkdir(parents=True)
+        (place / "file.txt").write_text("old")
+    mounts = Mounts.of(project)
+    stop = threading.Event()
+    swapper = threading.Thread(target=exchanged, args=(project / "a", outside, stop))
+    swapper.start()
+    written = refused = 0
+    until = time.monotonic() + 20
+    try:
+        while written + refused < 150 or (not (written and refused) and time.monotonic() < until):
+            try:
+                write_file(mounts, mounts.place("a/b/file.txt"), b"new")
+                written += 1
+            except ToolError as error:
+                refused += error.code == "E_SANDBOX_VIOLATION"
+    finally:
+        stop.set()
+        swapper.join()
+    assert written
+    assert refused
+    assert picture(outside) == {"b": b"folder or special", "b/file.txt": b"old"}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("walked", [False, True], ids=["openat2", "walked"])
+def test_no_escape_in_four_hundred_thousand_opens(tmp_path: Path, *, walked: bool) -> None:
+    assert raced(tmp_path, 400_000, 600, walked=walked) == 0
+
+
+def test_the_race_is_one_that_plain_opening_loses(tmp_path: Path) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    for place, text in ((project / "a" / "b", "inside"), (outside / "b", "outside")):
+        place.mkdir(parents=True)
+        (place / "file.txt").write_text(text)
+    stop = threading.Event()
+    swapper = threading.Thread(target=swapped, args=(project / "a", outside, stop))
+    swapper.start()
+    escaped = 0
+    until = time.monotonic() + 10
+    try:
+        while not escaped and time.monotonic() < until:
+            try:
+                escaped += (project / "a" / "b" / "file.txt").read_text() == "outside"
+            except OSError:
+                continue
+    finally:
+        stop.set()
+        swapper.join()
+    assert escaped
+
+
+def counted(folder: Path, processes: int, times: int) -> int:
+    (folder / "counter.txt").write_text("n 0\n")
+    spawn = multiprocessing.get_context("spawn")
+    writers = [
+        spawn.Process(target=count_up, args=(str(folder), times), daemon=True)
+        for _ in range(processes)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * processes
+    assert sorted(path.name for path in folder.iterdir()) == ["counter.txt"]
+    return int((folder / "counter.txt").read_text().split()[1])
+
+
+def test_no_update_of_several_processes_is_lost(tmp_path: Path) -> None:
+    assert counted(tmp_path, 4, 60) == 240
+
+
+@pytest.mark.proof
+def test_no_update_of_eight_processes_is_lost(tmp_path: Path) -> None:
+    assert counted(tmp_path, 8, 1_200) == 9_600
+
+
+def test_no_update_of_several_threads_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "counter.txt").write_text("n 0\n")
+    threads = [threading.Thread(target=count_up, args=(str(tmp_path), 40)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "counter.txt").read_text() == "n 240\n"
+
+
+def accepted(host: ToolHost, writers: int) -> list[bool]:
+    """Each writer patches the same file with the hash that all of them have read."""
+
+    async def at_once() -> list[bool]:
+        read = await call(host, "fs.read", {"path": "shared.txt"})
+        sha = read.result.data["sha256"]
+        arguments = [
+            {"path": "shared.txt", "oldText": "one", "newText": f"by {n}", "ifMatchSha256": sha}
+            for n in range(writers)
+        ]
+        done = await asyncio.gather(*(call(host, "fs.apply_patch", a) for a in arguments))
+        return [outcome.result.ok for outcome in done]
+
+    return asyncio.run(at_once())
+
+
+def test_of_several_patches_with_one_hash_only_the_first_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "shared.txt").write_text("one\n")
+    (host,) = open_hosts(HostOrder(words=("fs",), project=tmp_path))
+    assert sum(accepted(host, 8)) == 1
+
+
+def test_a_killed_writer_leaves_a_whole_file_and_the_next_one_tidies_up(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    for _ in range(3):
+        writer = spawn.Process(target=write_on, args=(str(tmp_path),), daemon=True)
+        writer.start()
+        while not (tmp_path / "big.txt").exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        writer.kill()
+        writer.join()
+        lines = (tmp_path / "big.txt").read_bytes().split()
+        assert len(lines) == 50_000
+        assert len(set(lines)) == 1
+    mounts = Mounts.of(tmp_path)
+    change_file(mounts, mounts.place("big.txt"), lambda _: b"last\n", max_read_bytes=10_000_000)
+    assert [path.name for path in tmp_path.iterdir() if "nbagent-tmp" in path.name] == []
+
+
+@pytest.fixture
+def by_path(tmp_path: Path) -> Iterator[PathFolder]:
+    lay(tmp_path)
+    folder = PathFolder(tmp_path / "project")
+    yield folder
+    folder.close()
+
+
+def test_the_fallback_by_path_opens_files_and_no_links(by_path: PathFolder) -> None:
+    descriptor = by_path.open_file(("sub", "inner.txt"))
+    assert read_bytes(descriptor, most=100) == b"inner notes\n"
+    os.close(descriptor)
+    for parts in (("link-file",), ("link-folder", "secret.txt"), ("link-sub", "inner.txt")):
+        with pytest.raises(OSError, match="symbolic links"):
+            by_path.open_file(parts)
+    with pytest.raises(OSError, match="symbolic links"):
+        by_path.folder(("link-folder",))
+
+
+def test_what_is_read_is_hashed_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\r\nb\x1b[1m\tc")
+    (host,) = open_hosts(HostOrder(words=("fs",), project=tmp_path))
+    data = asyncio.run(call(host, "fs.read", {"path": "a.txt"})).result.data
+    assert data["content"] == "a\r\nb\x1b[1m\tc"
+    assert data["sha256"] == hashlib.sha256(b"a\r\nb\x1b[1m\tc").hexdigest()
+    assert json.loads(json.dumps(data)) == data

@@ -1,0 +1,179 @@
+"""Front matter: read as others write it, changed by the line."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.errors import ToolError
+from nbagent.files.frontmatter import read_frontmatter, update_frontmatter
+
+TEXT = """\
+---
+# about the whole
+name:   spaced   # a comment
+list:
+- a
+-   b   # odd
+nested: {a: 1,   b: 2}
+# about the status
+status: "open"  # now
+
+quoted: 'it''s'
+folded: >
+  some long
+  text
+when: 2026-01-02
+---
+
+# Title: not front matter
+"""
+
+
+def changed(old: str, new: str) -> list[str]:
+    rows = difflib.ndiff(old.splitlines(), new.splitlines())
+    return [row for row in rows if row[0] in "+-"]
+
+
+def test_front_matter_is_read() -> None:
+    found = read_frontmatter(TEXT)
+    assert found.mapping["list"] == ["a", "b"]
+    assert found.mapping["when"] == "2026-01-02"
+    assert found.mapping["quoted"] == "it's"
+    assert found.body == "\n# Title: not front matter\n"
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no front matter", "", "---\n\ntext after a rule\n", "text\n---\na: 1\n---\n", "----\na: 1\n"],
+)
+def test_a_text_without_front_matter_is_all_body(text: str) -> None:
+    assert read_frontmatter(text) == ({}, text, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["---\na: 1\n---", "---\r\na: 1\r\n---\r\n", "\ufeff---\na: 1\n...\n", "\n--- \na: 1\n---  \n"],
+    ids=["at the end", "crlf", "mark and dots", "blanks"],
+)
+def test_forms_of_the_fence_are_read(text: str) -> None:
+    assert read_frontmatter(text) == ({"a": 1}, "", ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({"status": "done"}, ['- status: "open"  # now', "+ status: done  # now"]),
+        ({"status": None}, ['- status: "open"  # now']),
+        ({"name": "x"}, ["- name:   spaced   # a comment", "+ name: x  # a comment"]),
+        ({"folded": "x"}, ["- folded: >", "-   some long", "-   text", "+ folded: x"]),
+        ({"new": [1, {"a": None}]}, ["+ new:", "+ - 1", "+ - a:"]),
+        ({"list": ["x"]}, ["- - a", "- -   b   # odd", "+ - x"]),
+        ({"new": "yes"}, ['+ new: "yes"']),
+        ({"none": None}, []),
+        ({"status": "open"}, ['- status: "open"  # now', "+ status: open  # now"]),
+    ],
+    ids=["set", "delete", "spacing", "block", "add", "list", "no boolean", "absent", "same"],
+)
+def test_only_the_lines_of_a_changed_key_change(changes: dict[str, Any], rows: list[str]) -> None:
+    new = update_frontmatter(TEXT, changes)
+    assert sorted(changed(TEXT, new)) == sorted(rows)
+    wanted = {**read_frontmatter(TEXT).mapping, **changes}
+    wanted = {k: v for k, v in wanted.items() if v is not None}
+    assert read_frontmatter(new).mapping == wanted
+
+
+def test_line_ends_are_kept() -> None:
+    text = TEXT.replace("\n", "\r\n")
+    new = update_frontmatter(text, {"status": "done", "new": {"a": [1, 2]}})
+    assert new.count("\n") == new.count("\r\n")
+    assert read_frontmatter(new).mapping["new"] == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["---\n{a: 1, b: 2}\n---\nx", "---\na: &x [1]\nb: *x\n---\nx", "---\n? a\n: 1\nb: 2\n---\nx"],
+    ids=["flow", "anchor", "long form"],
+)
+def test_odd_forms_are_changed_as_a_whole(text: str) -> None:
+    before = read_frontmatter(text).mapping
+    new = update_frontmatter(text, {"a": None, "c": "d"})
+    assert read_frontmatter(new) == ({"b": before["b"], "c": "d"}, "x", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("body\n", "---\na: 1\n---\nbody\n"),
+        ("body\r\n", "---\r\na: 1\r\n---\r\nbody\r\n"),
+        ("---\n---\nbody", "---\na: 1\n---\nbody"),
+        ("\ufeffbody", "\ufeff---\na: 1\n---\nbody"),
+        ("", "---\na: 1\n---\n"),
+    ],
+    ids=["none", "none with crlf", "empty", "mark", "empty file"],
+)
+def test_a_text_without_front_matter_gets_one(text: str, new: str) -> None:
+    assert update_frontmatter(text, {"a": 1, "b": None}) == new
+
+
+BROKEN = {
+    "colon": "---\ndescription: Use it: now\n---\n",
+    "no end": "---\na: 1\nbody",
+    "list": "---\n- a\n---\n",
+    "twice": "---\na: 1\na: 2\n---\n",
+    "bracket": "---\na: [1\n---\n",
+    "deep": "---\n" + "- " * 5_000 + "\n---\n",
+    "nested deep": "---\na: " + "[" * 60 + "]" * 60 + "\n---\n",
+    "python tag": "---\na: !!python/object/apply:os.getcwd []\n---\n",
+    "bomb": "---\na: &a [x,x,x,x,x,x,x,x,x]\n"
+    + "".join(
+        f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n"
+        for a, b in zip("abcdefg", "bcdefgh", strict=True)
+    )
+    + "---\n",
+    "long": "---\na: " + "x" * 300_000 + "\n---\n",
+    "recursive": "---\na: &a\n  b: *a\n---\n",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_cannot_be_read_is_a_typed_error(name: str) -> None:
+    with pytest.raises(ToolError) as reading:
+        read_frontmatter(BROKEN[name])
+    with pytest.raises(ToolError) as updating:
+        update_frontmatter(BROKEN[name], {"z": 1})
+    assert reading.value.code == updating.value.code == "E_INVALID_FRONTMATTER"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("description: Use it: when needed", "Use it: when needed"),
+        ("description: ends with a colon:", "ends with a colon:"),
+        ('description: Say: it\'s "so" # all', 'Say: it\'s "so" # all'),
+        ("description: @name is one", "@name is one"),
+        ("description: `code` first", "`code` first"),
+        ("description: 100% true: yes", "100% true: yes"),
+        ("description: *bold* text", "*bold* text"),
+        ("description: [a] and more", "[a] and more"),
+    ],
+)
+def test_lenient_reading_takes_unquoted_texts_as_they_are_meant(line: str, value: str) -> None:
+    found = read_frontmatter(f"---\nname: x\n{line}\n---\nbody", lenient=True)
+    assert found.mapping == {"name": "x", "description": value}
+    assert any("line 3" in warning for warning in found.warnings)
+
+
+def test_lenient_reading_leaves_blocks_alone() -> None:
+    text = "---\nname: a: b\ndescription: |\n  Usage: x: y\n  more\n---\n"
+    found = read_frontmatter(text, lenient=True)
+    assert found.mapping == {"name": "a: b", "description": "Usage: x: y\nmore\n"}
+
+
+def test_lenient_reading_takes_the_first_of_two_and_says_so() -> None:
+    found = read_frontmatter("---\na: 1\na: 2\n---\n", lenient=True)
+    assert found.mapping == {"a": 1}
+    assert "duplicate" in found.warnings[0]

@@ -1,0 +1,278 @@
+"""Searching and walking: what is found where, what is left out, and that nothing takes for ever."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.errors import ToolError
+from nbagent.files.mounts import Mounts
+from nbagent.files.opening import open_root
+from nbagent.files.searching import Answer, Order, search
+from nbagent.files.walking import Globs, walk
+
+
+def lay(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def found(folder: Path, query: str, path: str = "@project", **more: Any) -> Answer:
+    mounts = Mounts.of(folder)
+    return search(mounts, mounts.place(path), Order(query=query, **more))
+
+
+def places(answer: Answer) -> list[tuple[str, int, int]]:
+    return [(m.path.removeprefix("@project/"), m.line, m.column) for m in answer.matches]
+
+
+TEXT = "first line\nsecond ä line\r\n\nfourth line line\nlast"
+
+
+def test_a_match_says_line_column_and_what_is_around(tmp_path: Path) -> None:
+    lay(tmp_path, {"a.txt": TEXT})
+    answer = found(tmp_path, "line", context=1)
+    assert places(answer) == [("a.txt", 1, 7), ("a.txt", 2, 10), ("a.txt", 4, 8)]
+    second, last = answer.matches[1:]
+    assert (second.text, second.before, second.after) == ("second ä line", ("first line",), ("",))
+    assert (last.before, last.after) == (("",), ("last",))
+    assert (answer.files_scanned, answer.matches_found, answer.why_cut) == (1, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        ("^second", [(2, 1)]),
+        ("line$", [(1, 7), (4, 13)]),
+        (r"(?i)FOURTH\s+LINE", [(4, 1)]),
+        (r"[^x]+", [(1, 1), (2, 1), (4, 1), (5, 1)]),
+        (r"\s", [(1, 6), (2, 7), (4, 7)]),
+        (r"line\s*second", []),
+        (r"line\nsecond", []),
+        (r"^$", [(3, 1)]),
+        (r"x*", [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]),
+        (r"last\z|first", [(1, 1), (5, 1)]),
+        (r"ä.line", [(2, 8)]),
+        (r"\bst", []),
+    ],
+)
+def test_a_regular_expression_is_of_one_line(
+    tmp_path: Path, query: str, where: list[tuple[int, int]]
+) -> None:
+    lay(tmp_path, {"a.txt": TEXT})
+    assert [place[1:] for place in places(found(tmp_path, query, regex=True))] == where
+
+
+@pytest.mark.parametrize("query", ["a.b", "(", "\\", "a|b", "$"])
+def test_without_regex_the_words_are_taken_as_they_are(tmp_path: Path, query: str) -> None:
+    lay(tmp_path, {"a.txt": f"axb\nx{query}\n"})
+    assert places(found(tmp_path, query)) == [("a.txt", 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("query", "regex"),
+    [("", 0), ("a\nb", 0), ("(", 1), (r"(a)\1", 1), ("(?=a)", 1), ("x" * 2000, 0)],
+    ids=["empty", "two lines", "bracket", "back-reference", "look-around", "long"],
+)
+def test_a_query_that_is_none_is_a_typed_error(tmp_path: Path, query: str, regex: int) -> None:
+    with pytest.raises(ToolError) as caught:
+        found(tmp_path, query, regex=bool(regex))
+    assert caught.value.code == "E_INVALID_ARGUMENTS"
+
+
+IGNORING: dict[str, str | bytes] = {
+    ".gitignore": "*.log\n!keep.log\n/build/\nout/\ndoc/*.html\n\\#odd\n[\n",
+    "a.log": "x",
+    "keep.log": "x",
+    "build/b.txt": "x",
+    "sub/build/b.txt": "x",
+    "sub/out/b.txt": "x",
+    "doc/a.html": "x",
+    "doc/deep/a.html": "x",
+    "#odd": "x",
+    "sub/.gitignore": "*.txt\n!b.txt\nmine/\n",
+    "sub/a.txt": "x",
+    "sub/b.txt": "x",
+    "sub/c.log": "x",
+    "sub/mine/d.md": "x",
+    "other/.gitignore": "!*.log\n",
+    "other/a.log": "x",
+    ".git/config": "x",
+    ".git/info/exclude": "excluded.md\n",
+    "excluded.md": "x",
+    ".github/w.yml": "x",
+    "env/pyvenv.cfg": "x",
+    "env/lib/a.py": "x",
+    "node_modules/a/b.js": "x",
+    "binary.bin": b"x\0x",
+    ".env": "x",
+}
+VISIBLE = {
+    *("keep.log", "sub/build/b.txt", "doc/deep/a.html", "sub/b.txt", "other/a.log"),
+    *(".github/w.yml",),
+}
+
+
+def test_what_git_ignores_is_left_out(tmp_path: Path) -> None:
+    lay(tmp_path, IGNORING)
+    names = {path for path, _, _ in places(found(tmp_path, "x", max_matches=1000))}
+    assert names - {name for name in IGNORING if name.endswith(".gitignore")} == VISIBLE
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git to compare with")
+def test_git_itself_ignores_the_same(tmp_path: Path) -> None:
+    files = {k: v for k, v in IGNORING.items() if not k.startswith((".git/", "node_", "env/"))}
+    lay(tmp_path, files)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    command = ["git", "ls-files", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
+    theirs = {os.fsdecode(name) for name in listed.split(b"\0") if name}
+    root = open_root(Path(os.path.realpath(tmp_path)))
+    ours = {
+        "/".join((*level.parts, entry.name))
+        for level in walk(root, ())
+        for entry in level.entries
+        if entry.kind == "file" and not entry.ignored
+    }
+    assert ours == theirs
+
+
+def test_who_names_an_ignored_folder_sees_into_it(tmp_path: Path) -> None:
+    lay(tmp_path, IGNORING)
+    assert places(found(tmp_path, "x", "@project/build")) == [("build/b.txt", 1, 1)]
+    assert places(found(tmp_path, "x", "node_modules")) == [("node_modules/a/b.js", 1, 1)]
+    assert places(found(tmp_path, "x", "build/b.txt")) == [("build/b.txt", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("*.py", {"a.py", "src/b.py", "src/deep/c.py"}),
+        ("src/*.py", {"src/b.py"}),
+        ("src/**/*.py", {"src/b.py", "src/deep/c.py"}),
+        ("**/c.py", {"src/deep/c.py"}),
+        ("*.{py,md}", {"a.py", "src/b.py", "src/deep/c.py", "src/d.md"}),
+        ("!*.py", {"src/d.md", "e.txt"}),
+        ("src/", {"src/b.py", "src/deep/c.py", "src/d.md"}),
+        ("/a.py", {"a.py"}),
+        ("[ae].*", {"a.py", "e.txt"}),
+    ],
+)
+def test_a_glob_chooses_files(tmp_path: Path, glob: str, names: set[str]) -> None:
+    files = ("a.py", "src/b.py", "src/deep/c.py", "src/d.md", "e.txt")
+    lay(tmp_path, dict.fromkeys(files, "x"))
+    assert {path for path, _, _ in places(found(tmp_path, "x", glob=glob))} == names
+
+
+@pytest.mark.parametrize("glob", ["", "#", "  ", "{a,b}" * 7], ids=repr)
+def test_a_glob_that_is_none_is_a_typed_error(glob: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        Globs(glob)
+    assert caught.value.code == "E_INVALID_ARGUMENTS"
+
+
+def test_a_search_ends_with_its_matches(tmp_path: Path) -> None:
+    lay(tmp_path, {f"{n:02}.txt": "x\n" * 10 for n in range(10)})
+    answer = found(tmp_path, "x", max_matches=15)
+    assert len(answer.matches) == 15
+    assert "first 15" in answer.why_cut
+    assert answer.files_scanned == 2
+    assert found(tmp_path, "x", max_matches=100).why_cut == ""
+
+
+def test_long_lines_are_shown_around_the_match(tmp_path: Path) -> None:
+    lay(tmp_path, {"a.js": "y" * 300_000 + "needle" + "z" * 300_000})
+    (match,) = found(tmp_path, "needle").matches
+    assert match.column == 300_001
+    assert "needle" in match.text
+    assert len(match.text) < 500
+
+
+def test_matches_are_found_on_both_sides_of_a_window(tmp_path: Path) -> None:
+    lines = [f"{'needle' if n % 997 == 0 else 'hay'} {n:06}" for n in range(60_000)]
+    lay(tmp_path, {"a.txt": "\n".join(lines)})
+    for regex in (False, True):
+        answer = found(tmp_path, "needle", regex=regex, max_matches=1000)
+        assert [m.line for m in answer.matches] == list(range(1, 60_001, 997))
+        assert all(m.text == lines[m.line - 1] for m in answer.matches)
+
+
+EVIL = [r"(a+)+$", r"(a|aa)+$", r"(.*a){20}$", r"(?:.{1,500}q.{1,500}){2}#", r"((a?){30}){30}b"]
+
+
+@pytest.mark.parametrize("query", EVIL)
+def test_no_regular_expression_hangs(tmp_path: Path, query: str) -> None:
+    lay(tmp_path, {f"{n}.txt": ("a" * 60 + "q!\n") * 40_000 for n in range(4)})
+    began = time.monotonic()
+    with suppress(ToolError):  # One that RE2 finds too large is no query.
+        found(tmp_path, query, regex=True, timeout_s=0.5)
+    assert time.monotonic() - began < 3
+
+
+def test_a_search_is_stopped_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    hard = "".join(chance.choices("abcdefghijklmnopqrstuvwxyz \n", k=1_000_000))
+    lay(tmp_path, {"a.txt": hard * 8})
+    stop = threading.Event()
+    threading.Timer(0.15, stop.set).start()
+    began = time.monotonic()
+    query = r"(?:.{1,500}q.{1,500}){2}#"
+    answer = found(tmp_path, query, regex=True, timeout_s=60, stopped=stop.is_set)
+    assert "stopped" in answer.why_cut
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_search_in_vain_is_told_its_time_was_up(tmp_path: Path) -> None:
+    lay(tmp_path, {f"{n}.txt": "x" for n in range(50)})
+    answer = found(tmp_path, "y", timeout_s=0.0)
+    assert "0 s were up" in answer.why_cut
+
+
+def test_a_tree_that_is_changed_meanwhile_is_searched_to_the_end(tmp_path: Path) -> None:
+    lay(tmp_path, {f"d{n % 20}/f{n}.txt": "x\n" for n in range(400)})
+    stop = threading.Event()
+
+    def change() -> None:
+        n = 0
+        while not stop.is_set():
+            shutil.rmtree(tmp_path / f"d{n % 20}", ignore_errors=True)
+            lay(tmp_path, {f"d{n % 20}/f{n}.txt": "x\n"})
+            n += 1
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        for _ in range(20):
+            found(tmp_path, "x", max_matches=1000)
+    finally:
+        stop.set()
+        changer.join()
+
+
+def test_the_same_lines_are_found_as_with_re(tmp_path: Path) -> None:
+    source = Path(re.__file__).parent
+    files = {p.name: p.read_bytes() for p in sorted(source.glob("*.py"))}
+    lay(tmp_path, dict(files))
+    for query in (r"def \w+\(", r"^import|^from", r"[A-Z]{4,}", r"return$", r"(?i)ERROR"):
+        wanted = [
+            (name, number)
+            for name, data in sorted(files.items())
+            for number, line in enumerate(data.decode().split("\n"), 1)
+            if re.search(query, line)
+        ]
+        answer = found(tmp_path, query, regex=True, max_matches=100_000)
+        assert [place[:2] for place in places(answer)][:300] == wanted[: len(answer.matches)][:300]
+        assert wanted

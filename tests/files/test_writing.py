@@ -1,0 +1,206 @@
+"""Writing whole files: all or nothing, under a lock, with the file's own mode."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.errors import ToolError
+from nbagent.files import locks, writing
+from nbagent.files.locks import locked
+from nbagent.files.mounts import Mounts
+from nbagent.files.opening import Folder, open_root, patiently
+from nbagent.files.refusals import NotRegular
+from nbagent.files.writing import change_file, sha_at, write_file
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Mounts:
+    (tmp_path / "old.txt").write_text("old")
+    return Mounts.of(tmp_path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def test_a_new_file_gets_its_folders_and_the_usual_mode(mounts: Mounts, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        written = write_file(mounts, mounts.place("a/b/c.txt"), b"new")
+    finally:
+        os.umask(before)
+    made = tmp_path / "a" / "b" / "c.txt"
+    assert made.read_bytes() == b"new"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o640
+    assert written.sha_after == sha_at(mounts, mounts.place("a/b/c.txt"))
+    assert names(tmp_path) == ["a", "b", "c.txt", "old.txt"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o600, 0o664], ids=oct)
+def test_an_old_file_keeps_its_mode(mounts: Mounts, tmp_path: Path, mode: int) -> None:
+    (tmp_path / "old.txt").chmod(mode)
+    write_file(mounts, mounts.place("old.txt"), b"new")
+    assert stat.S_IMODE((tmp_path / "old.txt").stat().st_mode) == mode
+
+
+def test_a_file_marked_read_only_is_left_alone(mounts: Mounts, tmp_path: Path) -> None:
+    (tmp_path / "old.txt").chmod(0o444)
+    with pytest.raises(ToolError, match="marked read only"):
+        write_file(mounts, mounts.place("old.txt"), b"new")
+    assert (tmp_path / "old.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()], ids=repr)
+def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_else(
+    mounts: Mounts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    error: BaseException,
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(os, step, broken)
+    kind = ToolError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(kind):
+        write_file(mounts, mounts.place("old.txt"), b"new")
+    assert names(tmp_path) == ["old.txt"]
+    assert (tmp_path / "old.txt").read_text() == "old"
+
+
+def test_a_busy_system_is_asked_again(
+    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = os.replace, [errno.EBUSY, errno.EAGAIN, errno.EINTR]
+
+    def busy(*arguments: Any, **more: Any) -> None:
+        if left:
+            raise OSError(left.pop(), "busy")
+        real(*arguments, **more)
+
+    monkeypatch.setattr(os, "replace", busy)
+    write_file(mounts, mounts.place("old.txt"), b"new")
+    assert (tmp_path / "old.txt").read_text() == "new"
+
+
+def test_a_system_that_stays_busy_is_told_in_the_end() -> None:
+    began = time.monotonic()
+
+    def busy() -> None:
+        raise OSError(errno.EBUSY, "busy")
+
+    with pytest.raises(OSError, match="busy"):
+        patiently(busy)
+    assert time.monotonic() - began < 2
+
+
+def test_a_refused_change_makes_no_folders(mounts: Mounts, tmp_path: Path) -> None:
+    def refuse(_: object) -> bytes:
+        raise ToolError("no", code="E_PRECONDITION_FAILED")
+
+    with pytest.raises(ToolError, match="no"):
+        change_file(mounts, mounts.place("a/b.txt"), refuse, max_read_bytes=100)
+    assert names(tmp_path) == ["old.txt"]
+
+
+def test_a_file_that_is_larger_than_may_be_read_is_not_patched(mounts: Mounts) -> None:
+    with pytest.raises(ToolError) as caught:
+        change_file(mounts, mounts.place("old.txt"), lambda old: old or b"", max_read_bytes=2)
+    assert caught.value.code == "E_READ_LIMIT"
+
+
+def test_a_lock_that_is_held_for_ever_ends_in_an_error(tmp_path: Path) -> None:
+    first, second = open_root(tmp_path), open_root(tmp_path)
+    with locked(first), pytest.raises(ToolError) as caught, locked(second, wait_s=0.05):
+        pass
+    assert caught.value.code == "E_TIMEOUT"
+    with locked(second, wait_s=0.05):
+        pass
+
+
+@pytest.mark.parametrize("way", ["on the folder", "in a file"])
+def test_a_lock_lets_one_in_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "in a file":
+        real = locks._flock  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+        def only_files(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EBADF, "no lock on a folder")
+            real(descriptor)
+
+        monkeypatch.setattr(locks, "_flock", only_files)
+    inside = highest = 0
+
+    def work() -> None:
+        nonlocal inside, highest
+        for _ in range(20):
+            folder = open_root(tmp_path)
+            with locked(folder):
+                inside += 1
+                highest = max(highest, inside)
+                time.sleep(0.0005)
+                inside -= 1
+            folder.close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert highest == 1
+
+
+def test_what_a_killed_writer_left_is_taken_away(mounts: Mounts, tmp_path: Path) -> None:
+    folder = open_root(tmp_path)
+    left = writing._temporary_name(folder, "old.txt")  # pyright: ignore[reportPrivateUsage]
+    (tmp_path / left).write_text("half")
+    write_file(mounts, mounts.place("old.txt"), b"new")
+    assert names(tmp_path) == ["old.txt"]
+
+
+def test_open_folders_are_given_back(tmp_path: Path) -> None:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no list of open files here")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    mounts = Mounts.of(tmp_path)
+    write_file(mounts, mounts.place("a/b/f.txt"), b"x")
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        write_file(mounts, mounts.place("a/b/f.txt"), b"x")
+        with pytest.raises(ToolError):
+            write_file(mounts, mounts.place("a/b"), b"x")
+        with pytest.raises(ToolError):
+            write_file(mounts, mounts.place("a/b/f.txt/c"), b"x")
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("walked", [False, True], ids=["openat2", "walked"])
+def test_both_ways_of_opening_say_the_same(tmp_path: Path, *, walked: bool) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f.txt").write_text("x")
+    (tmp_path / "link").symlink_to("a")
+    root = open_root(tmp_path, walked=walked)
+    assert isinstance(root, Folder)
+    os.close(root.open_file(("a", "f.txt")))
+    for parts in (("a", "none"), ("none", "f.txt"), ("link", "f.txt"), ("a", "f.txt", "x")):
+        with pytest.raises(OSError, match=r".") as caught:
+            root.open_file(parts)
+        assert caught.value.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    with pytest.raises(NotRegular):
+        root.open_file(("a",))
+    root.close()
