@@ -202,6 +202,12 @@ class FunctionTool:
             return ToolOutcome(result=ToolResult.failure(error.info), tool_sha=self.sha)
         return await self.call(bound, context, cancel)
 
+    def judged(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as a policy looks at them: those given, and the defaults of the others."""
+        taken = (p for p in self.signature.parameters.values() if p.default is not p.empty)
+        usual = {p.name: p.default for p in taken if type(p.default) in (str, int, float, bool)}
+        return {**usual, **values}
+
     def renamed(self, name: str) -> FunctionTool:
         """The same tool under another name."""
         if name == self.name:

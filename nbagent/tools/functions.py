@@ -168,7 +168,7 @@ class FunctionHost:
             return CallPreview()
         tool = entry.last
         try:
-            arguments = tool.validate(call.arguments).values
+            arguments = tool.judged(tool.validate(call.arguments).values)
         except NbagentError as error:
             # The call gives the same error; there is nothing to approve in it.
             return CallPreview(why=error.message)

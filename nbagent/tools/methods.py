@@ -102,7 +102,8 @@ class MethodHost:
         ruling: Literal["allow", "ask", "deny"] = tool.spec.traits.ruling
         try:
             arguments = tool.validate(call.arguments).values
-            return await self.look(call.name, arguments, context)
+            seen = await self.look(call.name, arguments, context)
+            return replace(seen, arguments=tool.judged(seen.arguments or arguments))
         except ToolError as error:
             # The call itself gives the same error; there is nothing to approve in it.
             return CallPreview(why=error.message)

@@ -235,6 +235,17 @@ def test_a_rule_sees_the_arguments_as_the_function_will_get_them() -> None:
     assert only(run).approved_by == "policy"
 
 
+def test_a_rule_sees_what_an_argument_is_when_the_model_leaves_it_out() -> None:
+    @nbagent.tool
+    def clear(path: str = "secret") -> None:
+        """Clear a file."""
+        done.append(path)
+
+    nbagent.configure(deny="clear(path=secret)")
+    run, _ = ran(call("clear"), tools=[clear])
+    assert (only(run).approved_by, done) == ("policy", [])
+
+
 @pytest.mark.parametrize("text", ["", "a b", "fs.write(path)", "(path=a)", "f(=x)"])
 def test_what_is_no_pattern_is_one_clear_error(text: str) -> None:
     with pytest.raises(nbagent.UsageError, match="pattern"):
