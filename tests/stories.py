@@ -8,6 +8,7 @@ from typing import Any
 from nbagent.contracts import events
 from nbagent.contracts.chat import ChatResponse, Message, ResponseMeta, ToolCall, ToolSpec, Usage
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import Question
 from nbagent.contracts.records import (
     EngineTurn,
     RunRecord,
@@ -157,6 +158,15 @@ def _answer_to(run: ToolRun) -> Message:
     return Message.of("tool", text).model_copy(
         update={"tool_call_id": run.tool_call_id, "name": run.tool_name}
     )
+
+
+def asked(key: str, name: str, args: dict[str, Any], **fields: Any) -> events.ApprovalRequested:
+    """The event of a question about a call of the first turn."""
+    given: dict[str, Any] = {"host": "fs", "why": "it writes", "scope": "this very call", **fields}
+    question = Question(
+        run_id=ID, turn_id="C01", tool_call_id=key, tool=name, arguments=args, **given
+    )
+    return events.ApprovalRequested("C01", key, name, args, question)
 
 
 def drawn(model: str = "deepseek:deepseek-flash") -> Story:

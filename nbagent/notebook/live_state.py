@@ -15,6 +15,7 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
+from nbagent.notebook.asking import Asked, question_view
 from nbagent.notebook.markdown_tree import MAX_CHARS
 from nbagent.notebook.view_state import bar_words, facts_of, view_of
 from nbagent.notebook.view_turn import (
@@ -28,6 +29,7 @@ from nbagent.notebook.view_turn import (
     summary_of,
     tool_view,
     turn_view,
+    written_by_model,
 )
 from nbagent.notebook.view_types import (
     Block,
@@ -35,6 +37,7 @@ from nbagent.notebook.view_types import (
     Head,
     HeadOp,
     Op,
+    QuestionView,
     Segment,
     Status,
     TextOp,
@@ -114,7 +117,9 @@ class LiveState:
         self._state: ViewState = view_of(run)
         self._turns: dict[str, _Turn] = {}
         self._segments: dict[str, list[Segment]] = {}
-        self._asking: set[str] = set()
+        self._asking: dict[str, Asked] = {}
+        self._asked_since_ms = 0.0
+        self._n_asked = 0
         self._wait_until_ms = 0.0
 
     def snapshot(self) -> ViewState:
@@ -125,6 +130,11 @@ class LiveState:
                 for turn in self._turns.values():
                     turn.look()
             return copy.deepcopy(self._state)
+
+    def asked(self, call: str) -> Asked | None:
+        """The question that is open about a call."""
+        with self._lock:
+            return self._asking.get(call)
 
     def fold(self, event: events.Event) -> list[Op]:
         """Take one event; gives what a front end has to be told."""
@@ -242,9 +252,8 @@ class LiveState:
         ops = self._awake()
         if shown:
             op: TextOp = {
-                "op": "text",
+                "op": "text" if is_text else "reasoning",
                 "turn": event.turn_id,
-                "kind": "text" if is_text else "reasoning",
                 "text": shown,
             }
             ops.append(op)
@@ -277,8 +286,8 @@ class LiveState:
         if not finished:
             view["phase"] = "running"
             view["numbers"] = ""
+        self._close_questions(record.id, *self._asking)
         self._segments[record.id] = segments_of(record)
-        self._asking.clear()
         self._now("model" if finished else "tool")
         return [self._replace(turn, view), self._head_op()]
 
@@ -288,7 +297,8 @@ class LiveState:
 
     def _tool_op(self, turn: _Turn, run: ToolRun, phase: ToolPhase | None = None) -> ToolOp:
         """Put a run's card in its place, and take its turn's line anew."""
-        card = tool_view(run, self._path(turn, run.tool_call_id))
+        path = self._path(turn, run.tool_call_id)
+        card = tool_view(run, path, written=written_by_model(turn.record, run))
         if phase is not None:
             card["phase"] = phase
             card["word"] = "waiting for you" if phase == "asking" else phase
@@ -320,14 +330,35 @@ class LiveState:
         run = turn.runs.get(key) or ToolRun(tool_call_id=key, tool_name=event.tool_name)
         run = run.model_copy(update={"args": event.args})
         op = self._tool_op(turn, run, "asking" if asks else "running")
-        (self._asking.add if asks else self._asking.discard)(key)
+        if isinstance(event, events.ApprovalRequested):
+            op["tool"]["question"] = self._open_question(event)
+        else:
+            self._close_questions(event.turn_id, key)
         self._now("wait" if self._asking else "tool")
         return [op, self._head_op()]
+
+    def _open_question(self, event: events.ApprovalRequested) -> QuestionView:
+        if not self._asking:
+            self._asked_since_ms = self._clock()
+        self._n_asked += 1
+        self._asking[event.tool_call_id] = Asked(event.question, self._n_asked)
+        return question_view(event.question, self._n_asked)
+
+    def _close_questions(self, turn_id: str, *calls: str) -> None:
+        """These are answered; with the last of them the waiting becomes a piece of the bar."""
+        if not self._asking:
+            return
+        for call in calls:
+            self._asking.pop(call, None)
+        ms = round(self._clock() - self._asked_since_ms, 1)
+        if not self._asking and ms > 0:
+            waited: Segment = {"kind": "wait", "ms": ms, "turn": turn_id}
+            self._segments.setdefault(turn_id, []).append(waited)
 
     def _tool_finished(self, event: events.ToolCallFinished) -> list[Op]:
         turn = self._turn(event.turn_id)
         op = self._tool_op(turn, event.tool_run)
-        self._asking.discard(event.tool_run.tool_call_id)
+        self._close_questions(event.turn_id, event.tool_run.tool_call_id)
         self._now("wait" if self._asking else "tool" if event.pending else "model")
         return [op, self._head_op()]
 

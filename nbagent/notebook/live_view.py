@@ -18,7 +18,9 @@ import anywidget
 import traitlets
 
 from nbagent.contracts.events import Event, RunFinished
+from nbagent.contracts.ports import RunControls
 from nbagent.notebook import live_source
+from nbagent.notebook.asking import Unclear, call_of, read_answer
 from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.static_html import style
 from nbagent.notebook.view_types import Op, ViewState
@@ -26,14 +28,14 @@ from nbagent.notebook.view_types import Op, ViewState
 INTERVAL_S = 0.05
 """20 batches a second."""
 Action = dict[str, Any]
-"""A message of the front end: `{"kind": "ready"}`, `{"kind": "stop"}`."""
+"""A message of the front end: `{"kind": "ready"}`, `{"kind": "stop"}`, `{"kind": "answer", …}`."""
 
 
 class RunView(anywidget.AnyWidget):
     """The widget. While a run goes on only ops are sent; `state` is synced at its end."""
 
     _esm = live_source.joined()
-    _css = style()
+    _css = style() + live_source.question_style()
     state = traitlets.Dict().tag(sync=True)
 
     def __init__(self, state: ViewState, *, live: Callable[[], ViewState] | None = None) -> None:
@@ -135,8 +137,8 @@ def merge(pending: list[Op], op: Op) -> None:
     """Add an op to those that wait: text joins text, a newer head or card replaces the older."""
     last = pending[-1] if pending else None
     match op:
-        case {"op": "text"} if last and last["op"] == "text":
-            if (last["turn"], last["kind"]) == (op["turn"], op["kind"]):
+        case {"op": "text" | "reasoning"} if last and last["op"] == op["op"]:
+            if last["turn"] == op["turn"]:
                 last["text"] += op["text"]
                 return
         case {"op": "draft"} if last and last["op"] == "draft":
@@ -170,6 +172,7 @@ class LiveViewSink:
         view: RunView,
         live: LiveState,
         *,
+        controls: RunControls | None = None,
         interval_s: float = INTERVAL_S,
         stays: bool = True,
     ) -> None:
@@ -178,12 +181,17 @@ class LiveViewSink:
         Args:
             view: the widget.
             live: the picture of the run.
+            controls: where the answers to questions go.
             interval_s: seconds between two batches.
             stays: False when a saved picture takes the view's place as soon as the run is over.
         """
         self.view = view
         self._live = live
+        self._controls = controls
+        self.can_answer = False
+        """Whether a front end has said that it is there: its answers come the same way."""
         self._stays = stays
+        self._n_pages = 0
         self._batcher = Batcher(view.show_batch, interval_s=interval_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done = False
@@ -196,7 +204,8 @@ class LiveViewSink:
         if isinstance(event, RunFinished):
             self._done = True
             self._batcher.drop()
-            self.view.finish(self._live.snapshot(), shown=self._stays)
+            # A page that was loaded anew gets no update of the cell's output.
+            self.view.finish(self._live.snapshot(), shown=self._stays or self._n_pages > 1)
         elif ops:
             self._batcher.add(ops)
 
@@ -206,15 +215,35 @@ class LiveViewSink:
         self._batcher.drop()
 
     def _on_action(self, action: Action) -> None:
-        """A front end is ready: give it the picture, which may have moved on. Any thread."""
-        if action.get("kind") != "ready":
-            return
+        """A front end is ready, or a person answers. Any thread."""
+        match action.get("kind"):
+            case "ready":
+                self._on_ready(action)
+            case "answer" if not self._done:
+                self._on_answer(action)
+            case _:
+                pass
+
+    def _on_ready(self, action: Action) -> None:
+        """Give it the picture, which may have moved on."""
+        self.can_answer = self._controls is not None
+        self._n_pages += 1
         if self._done:
             # It began with the picture of a run that goes on, and missed the end.
             if action.get("running"):
                 self.view.show_batch([{"op": "state", "state": self._state()}])
         elif self._loop is not None:
             self._loop.call_soon_threadsafe(self._send_all)
+
+    def _on_answer(self, action: Action) -> None:
+        call = call_of(action)
+        answer = read_answer(action, self._live.asked(call))
+        if isinstance(answer, Unclear):
+            self.view.show_batch(
+                [{"op": "unclear", "call": call, "nth": answer.nth, "text": answer.words}]
+            )
+        elif answer is not None and self._controls is not None:
+            self._controls.answer(call, answer)
 
     def _state(self) -> ViewState:
         return state_for_front_end(self._live.snapshot())
@@ -226,7 +255,9 @@ class LiveViewSink:
                 self._batcher.add([{"op": "state", "state": self._state()}])
 
 
-def live_view(live: LiveState, *, stays: bool = True) -> tuple[RunView, LiveViewSink]:
+def live_view(
+    live: LiveState, *, controls: RunControls | None = None, stays: bool = True
+) -> tuple[RunView, LiveViewSink]:
     """A widget for a run that begins, and the sink that feeds it."""
     view = RunView(live.snapshot(), live=live.snapshot)
-    return view, LiveViewSink(view, live, stays=stays)
+    return view, LiveViewSink(view, live, controls=controls, stays=stays)

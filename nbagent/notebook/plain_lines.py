@@ -10,9 +10,10 @@ from collections.abc import Callable
 from nbagent.contracts import events
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
+from nbagent.notebook.asking import question_text
 from nbagent.notebook.static_text import call_line, facts_line, foot_line
 from nbagent.notebook.view_state import offline_words, view_of
-from nbagent.notebook.view_turn import error_words, left_out, summary_of
+from nbagent.notebook.view_turn import decision_words, error_words, left_out, summary_of
 from nbagent.notebook.visible import arguments_in_short, clean, seconds, visible
 
 
@@ -21,15 +22,24 @@ class PlainPrinter:
 
     name = "plain lines"
 
-    def __init__(self, write: Callable[[str], object], *, stream: bool = True) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        *,
+        stream: bool = True,
+        asked_by_input: bool = False,
+    ) -> None:
         """Print by `write`, which gets whole lines or pieces of them, `\\n` included.
 
         Args:
             write: for example `sys.stdout.write`.
             stream: False prints each turn's text when it is whole.
+            asked_by_input: a question is printed where it is asked, in another thread: its words
+                here could come between it and what the person types.
         """
         self._write = write
         self._stream = stream
+        self._asked_by_input = asked_by_input
         self._open = ""
         """What the unfinished line at the end belongs to: `text`, `reasoning` or nothing."""
         self._filter = StreamFilter()
@@ -52,9 +62,8 @@ class PlainPrinter:
                 self._result(turn_id, run)
             case events.ToolProgress() if event.text:
                 self._line(f"     {visible(event.text)}")
-            case events.ApprovalRequested():
-                call = f"{visible(event.tool_name)}({arguments_in_short(event.args)})"
-                self._line(f"{event.turn_id}  ? waiting for you: {call}")
+            case events.ApprovalRequested(question=question) if not self._asked_by_input:
+                self._line(f"{event.turn_id}  {question_text(question)}")
             case events.Retrying():
                 why = error_words(event.error) or visible(event.text)
                 self._line(f"     again in {event.wait_s:.1f} s: {why}")
@@ -104,6 +113,8 @@ class PlainPrinter:
         words = summary_of([run], [])["calls"][0]
         where = f"  ({run.ran_in})" if run.ran_in else ""
         self._line(f"{turn_id}  {call_line(words)}{where}")
+        if decision := decision_words(run):
+            self._line(f"     {decision}")
         if run.error_detail:
             for line in visible(run.error_detail).splitlines():
                 self._line(f"     {line}")

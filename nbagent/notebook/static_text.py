@@ -17,8 +17,10 @@ from itertools import groupby
 from typing import Any
 
 from nbagent.notebook.markdown_tree import Node, words_of
-from nbagent.notebook.view_types import CallWords, Summary, TurnView, ViewState
+from nbagent.notebook.view_types import CallWords, Summary, ToolView, TurnView, ViewState
+from nbagent.notebook.visible import one_line
 
+_REASON_CHARS = 300
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 _BLOCKS = frozenset(("p", "ul", "ol", "blockquote", "pre", "table", "hr")) | {
     f"h{level}" for level in range(1, 7)
@@ -34,6 +36,7 @@ def plain(state: ViewState) -> str:
     for turn in state["turns"]:
         numbers = f"  ({turn['numbers']})" if turn["numbers"] else ""
         lines.append(f"{turn['id']}  {summary_line(turn)}{numbers}")
+        lines += [f"     {words}" for words in decisions(turn)]
         lines += [f"     note: {notice}" for notice in turn["notices"]]
     lines += [f"note: {notice}" for notice in state["notices"]]
     answer = answer_of(state)
@@ -79,6 +82,21 @@ def summary_line(turn: TurnView) -> str:
     return "   ".join(words) or ("…" if turn["phase"] == "running" else "no text")
 
 
+def decisions(turn: TurnView) -> list[str]:
+    """What was said to the calls that somebody was asked about, a line for each."""
+    return [_decision(tool) for tool in turn["tools"] if tool["decision"]]
+
+
+def _decision(tool: ToolView) -> str:
+    words = f"{tool['name']}: {tool['decision']}"
+    why = tool["error"].removeprefix("the policy denies this call: ")
+    if tool["word"] == "E_DENIED" and why != "the person denied this call":
+        words += f": {one_line(why, _REASON_CHARS)}"
+    if tool["given"]["text"]:
+        words += f"; the model had written {one_line(tool['given']['text'], _REASON_CHARS)}"
+    return words
+
+
 def call_line(call: CallWords) -> str:
     """`population(city="Oslo") → 717,710`."""
     ends = {
@@ -100,7 +118,7 @@ def markdown(state: ViewState) -> str:
     for turn in state["turns"]:
         line = f"- {_escaped(turn['id'])} {_escaped(summary_line(turn))}"
         lines.append(f"{line} ({_escaped(turn['numbers'])})" if turn["numbers"] else line)
-        lines += [f"  - {_escaped(notice)}" for notice in turn["notices"]]
+        lines += [f"  - {_escaped(words)}" for words in (*decisions(turn), *turn["notices"])]
     lines += [f"\n{_escaped(notice)}" for notice in state["notices"]]
     answer = answer_of(state)
     if answer:

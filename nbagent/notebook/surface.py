@@ -19,9 +19,11 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nbagent.contracts.events import Event, Notice, RunFinished, RunStarted
+from nbagent.contracts.policy import Answer, Question
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord, packed
 from nbagent.notebook import kernel
+from nbagent.notebook.asking import ask_by_input
 from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import Action, RunView, live_view
 from nbagent.notebook.plain_lines import PlainPrinter
@@ -29,6 +31,7 @@ from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import status_of, view_of
 from nbagent.runtime import Pump
 from nbagent.session.front import Front
+from nbagent.session.last import begin_anew
 from nbagent.settings import effective
 
 _KEPT_OPEN = 3
@@ -41,9 +44,6 @@ class _Shown:
 
     execution: str | None = None
     runs: set[str] = field(default_factory=set[str])
-    last_run: str | None = None
-    forgot_last: bool = False
-    """The last run was deleted: `last` is no other run until there is a new one."""
     replaced: deque[tuple[str, RunView]] = field(default_factory=deque[tuple[str, RunView]])
     """Replaced by a saved picture; a page that is loaded anew may still show the last ones."""
     staying: dict[str, RunView] = field(default_factory=dict[str, RunView])
@@ -69,14 +69,12 @@ class _Shown:
         if (view := self.staying.pop(run_id, None)) is not None:
             view.close()
         self.runs.discard(run_id)
-        if self.last_run == run_id:
-            self.last_run, self.forgot_last = None, True
 
     def has(self, run_id: str) -> bool:
         return kernel.execution_id() == self.execution and run_id in self.runs
 
     def forget(self) -> None:
-        self.execution, self.last_run, self.forgot_last = None, None, False
+        self.execution = None
         self.runs.clear()
 
 
@@ -87,6 +85,7 @@ _told_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
 def make_front() -> Front:
     """The front of an IPython: a kernel's, or a terminal's."""
     _shown.forget()
+    begin_anew()
     if kernel.in_kernel():
         kernel.prepare()
     return Front(
@@ -95,12 +94,22 @@ def make_front() -> Front:
         cell_id=kernel.cell_id,
         notebook=kernel.notebook,
         execution_id=kernel.execution_id,
+        ask=_asker,
         pump=make_pump,
         adopt=kernel.adopt,
         set_last=_set_last,
         forget=_forget,
         show=_show,
     )
+
+
+def _asker() -> Callable[[Question], Answer] | None:
+    """What asks by `input()`, where a person types: from a cell with stdin, or in a terminal."""
+    if kernel.in_kernel():
+        return ask_by_input if kernel.allow_stdin() else None
+    stdin: Any = sys.stdin
+    there = stdin is not None and not stdin.closed and stdin.isatty()
+    return ask_by_input if there else None
 
 
 def make_pump() -> Pump | None:
@@ -111,16 +120,6 @@ def make_pump() -> Pump | None:
 def here_cell() -> str | None:
     """The id of the cell that is running, where the front end tells."""
     return kernel.cell_id()
-
-
-def forgot_last() -> bool:
-    """Whether this kernel's last run was deleted, and none was made since."""
-    return _shown.forgot_last
-
-
-def last_run_id() -> str | None:
-    """The last run of this kernel."""
-    return _shown.last_run
 
 
 def was_shown_here(run_id: str) -> bool:
@@ -139,7 +138,7 @@ class NotebookSurface:
         if raw:
             return RawSink()
         if not kernel.in_kernel():
-            return PlainPrinter(sys.stdout.write)
+            return PlainPrinter(sys.stdout.write, asked_by_input=_asker() is not None)
         if kernel.is_headless():
             return HeadlessSink()
         try:
@@ -200,10 +199,15 @@ class WidgetSink:
         self._unfolded: set[str] = set()
         self._failure: Exception | None = None
         """What broke the live view; told when the saved picture is there."""
-        self._view, self._sink = live_view(LiveState(run), stays=self._stays)
+        self._view, self._sink = live_view(LiveState(run), controls=controls, stays=self._stays)
         self._view.on_action(self._on_action)
         kernel.register(comm_id(self._view), self._view.act)
         show_widget(self._view, display_id=self._display_id)
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a front end with buttons is there."""
+        return self._failure is None and self._sink.can_answer
 
     def handle(self, event: Event) -> None:
         """Feed the view; at the end let the saved picture take its place, come what may."""
@@ -306,7 +310,6 @@ def _forget(run_ids: tuple[str, ...]) -> None:
 
 
 def _set_last(run: Any) -> None:
-    _shown.last_run, _shown.forgot_last = run.id, False
     shell = get_ipython()
     if shell is not None:
         shell.user_ns["_run"] = run

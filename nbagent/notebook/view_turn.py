@@ -6,6 +6,7 @@ Pure. What a run adds around its turns is in `view_state`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from nbagent.contracts.chat import Message, ResponseMeta, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
@@ -46,6 +47,12 @@ _WIDE = ("table", "pre")
 _ERROR_CHARS = 600
 _NAME_CHARS = 160
 _NOTE_CHARS = 1_000
+_DECIDERS = {
+    "person": "the person",
+    "callback": "on_approval",
+    "session": "an earlier answer for the session",
+    "policy": "the policy",
+}
 _HELP: dict[str, str] = {
     "LLM_AUTH_FAILED": "%agent doctor says which key was found for this model, and where",
     "LLM_TIMEOUT": "%agent resume tries again; --timeout gives it more seconds",
@@ -118,7 +125,8 @@ def turn_view(turn: EngineTurn, place: int, request: RequestView) -> TurnView:
     names = (one_line(visible(name), _NAME_CHARS) for name in (turn.agent, turn.node) if name)
     view["who"] = " · ".join(names)
     view["tools"] = [
-        tool_view(run, f"{path}.tool_runs[{i}]") for i, run in enumerate(turn.tool_runs)
+        tool_view(run, f"{path}.tool_runs[{i}]", written=written_by_model(turn, run))
+        for i, run in enumerate(turn.tool_runs)
     ]
     view["request"] = request
     view["notices"] = [*_told_by(turn), *map(note_of, turn.notices)]
@@ -227,8 +235,22 @@ def _code(result: ToolResult) -> str:
     return result.error.code if result.error else "E_INTERNAL"
 
 
-def tool_view(run: ToolRun, path: str) -> ToolView:
-    """A tool run's card. `path` says how Python gets at the run."""
+def written_by_model(turn: EngineTurn | None, run: ToolRun) -> dict[str, Any] | None:
+    """The arguments of a call before a person changed them; None when nobody did."""
+    if run.approval != "edited" or turn is None or turn.response is None:
+        return None
+    calls = turn.response.message.tool_calls
+    return next((call.arguments for call in calls if call.id == run.tool_call_id), None)
+
+
+def tool_view(run: ToolRun, path: str, *, written: dict[str, Any] | None = None) -> ToolView:
+    """A tool run's card.
+
+    Args:
+        run: the tool run.
+        path: how Python gets at it.
+        written: the model's own arguments, when a person changed them.
+    """
     result = run.result
     phase = _phase(run)
     word = _code(result) if result and not result.ok else "" if phase == "ok" else phase
@@ -237,6 +259,7 @@ def tool_view(run: ToolRun, path: str) -> ToolView:
     error = visible(result.error.message)[:RESULT_CHARS] if result and result.error else ""
     detail = visible(run.error_detail or "")
     images, unseen = pictures_of(result.attachments if result else ())
+    given = "" if written is None else as_text(written, enough=8_000)
     return {
         "key": run.tool_call_id,
         "name": one_line(visible(run.tool_name), _NAME_CHARS),
@@ -244,12 +267,15 @@ def tool_view(run: ToolRun, path: str) -> ToolView:
         "word": word,
         "where": _where(run) if result else "",
         "arguments": block(arguments, ARGUMENTS_CHARS, has_all=f"{path}.args"),
+        "given": block(given, ARGUMENTS_CHARS, has_all="the call in its turn's response"),
+        "decision": decision_words(run),
         "result": block(data, RESULT_CHARS, has_all=_holder(run, path)),
         "error": "" if error in detail else error,
         "detail": block(detail, RESULT_CHARS, has_all=f"{path}.error_detail"),
         "notes": [*_tool_notes(run), *unseen],
         "images": images,
         "progress": "",
+        "question": None,
     }
 
 
@@ -271,12 +297,22 @@ def _where(run: ToolRun) -> str:
     return f"{run.ran_in} · {time}" if run.ran_in else time
 
 
+def decision_words(run: ToolRun) -> str:
+    """What was said to a call, and by whom; empty when nobody had to be asked."""
+    if not run.approval:
+        return ""
+    by = run.approved_by or ""
+    words = one_line(visible(run.approval), _NAME_CHARS)
+    if by == "nobody":
+        words += ": nobody was there who could be asked"
+    elif by:
+        words = "arguments edited" if words == "edited" else words
+        words += f" by {_DECIDERS.get(by) or one_line(visible(by), _NAME_CHARS)}"
+    return f"{words} after {seconds(run.waited_ms)}" if run.waited_ms else words
+
+
 def _tool_notes(run: ToolRun) -> list[str]:
     notes: list[str] = []
-    if run.approval:
-        by = f" by {visible(run.approved_by)}" if run.approved_by else ""
-        waited = f" after {seconds(run.waited_ms)}" if run.waited_ms else ""
-        notes.append(f"{visible(run.approval)}{by}{waited}")
     if run.repeat_n > 1:
         notes.append(f"call number {run.repeat_n} with these arguments")
     if run.truncated:
@@ -350,7 +386,8 @@ def segments_of(turn: EngineTurn) -> list[Segment]:
     if not runs:
         return _rounded(pieces)
     rest = max(0.0, turn.duration_ms - model)
-    waited = min(sum(run.waited_ms for run in runs), rest)
+    # All calls of a turn begin together, so their waits lie upon one another.
+    waited = min(max(run.waited_ms for run in runs), rest)
     if waited:
         pieces.append({"kind": "wait", "ms": waited, "turn": turn.id})
     failed = [run for run in runs if run.result and not run.result.ok]

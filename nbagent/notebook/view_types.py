@@ -78,6 +78,30 @@ class ImageView(TypedDict):
     """In words: `640 × 480 px, 12 kB`."""
 
 
+class PieceView(TypedDict):
+    """A thing to look at before a question is answered."""
+
+    label: str
+    text: str
+    kind: Literal["text", "diff", "code"]
+    long: bool
+    """It has to be scrolled."""
+
+
+class QuestionView(TypedDict):
+    """What the person is asked about a call. Nothing in it is cut."""
+
+    nth: int
+    """Tells it from an earlier question about the same call: an answer names it."""
+    host: str
+    why: str
+    editable: str
+    """The arguments as JSON to edit; empty when that is how they are shown."""
+    pieces: list[PieceView]
+    """The arguments are the first."""
+    scope: str
+
+
 class ToolView(TypedDict):
     """A tool run as a card."""
 
@@ -90,6 +114,10 @@ class ToolView(TypedDict):
     where: str
     """Place and time: `main thread · 12 ms`."""
     arguments: Block
+    given: Block
+    """What the model had written, where a person changed it."""
+    decision: str
+    """What was said to it, by whom: `allowed by the person after 4.2 s`."""
     result: Block
     error: str
     detail: Block
@@ -97,6 +125,8 @@ class ToolView(TypedDict):
     notes: list[str]
     images: list[ImageView]
     progress: str
+    question: QuestionView | None
+    """Only while it is open."""
 
 
 class Draft(TypedDict):
@@ -196,9 +226,8 @@ class ViewState(Head):
 class TextOp(TypedDict):
     """More text at the end of a turn's text or reasoning."""
 
-    op: Literal["text"]
+    op: Literal["text", "reasoning"]
     turn: str
-    kind: Literal["text", "reasoning"]
     text: str
 
 
@@ -235,6 +264,15 @@ class HeadOp(TypedDict):
     head: Head
 
 
+class UnclearOp(TypedDict):
+    """An answer could not be taken: the question is open again."""
+
+    op: Literal["unclear"]
+    call: str
+    nth: int
+    text: str
+
+
 class StateOp(TypedDict):
     """The whole picture: for a front end that comes late."""
 
@@ -242,4 +280,4 @@ class StateOp(TypedDict):
     state: ViewState
 
 
-Op = TextOp | DraftOp | TurnOp | ToolOp | HeadOp | StateOp
+Op = TextOp | DraftOp | TurnOp | ToolOp | HeadOp | UnclearOp | StateOp

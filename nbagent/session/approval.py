@@ -181,7 +181,7 @@ class SessionApprover:
             if key in _granted.keys:
                 return Decision("allowed", "session", binds=preview.binds)
             changed = "what it would do changed while it was decided; " if by else ""
-            question = _question(spec, call, context, preview, changed + verdict.why)
+            question = _question(spec, call, context, preview, changed + _why(verdict, preview))
             by, answer = await self._ask(question, context, cancel, emit)
             told = preview.binds
             if answer.choice == "deny" or cancel.is_set:
@@ -257,6 +257,13 @@ def _key(spec: ToolSpec, call: ToolCall, preview: CallPreview) -> str:
     if preview.for_tool:
         return sha_of(whole)
     return sha_of([*whole, call.arguments, preview.binds])
+
+
+def _why(verdict: Verdict, preview: CallPreview) -> str:
+    """What the call would do, and the rule that asks, when one does."""
+    if not verdict.rule or not preview.why:
+        return verdict.why
+    return f"{preview.why} (the rule {verdict.why} asks)"
 
 
 def _question(

@@ -85,7 +85,8 @@ def front() -> Front:
 
 def plain_printer() -> Sink:
     """A sink that prints events as plain lines, for `echo=True` in a script."""
-    return import_module(_PLAIN_LINES).PlainPrinter(sys.stdout.write)
+    asked = _script_asker() is not None
+    return import_module(_PLAIN_LINES).PlainPrinter(sys.stdout.write, asked_by_input=asked)
 
 
 def _script_asker() -> Callable[[Question], Answer] | None:

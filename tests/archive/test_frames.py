@@ -129,6 +129,10 @@ def test_tool_runs_say_what_the_records_say(store: Store) -> None:
     assert same(df["result_tokens_est"], [-(-len(text or "") // 4) for text in texts])
     assert same(df["truncated"], [run.truncated for run in runs])
     assert same(df["duration_ms"], [run.duration_ms for run in runs])
+    assert same(df["waited_ms"], [run.waited_ms for run in runs])
+    assert same(df["approval"], [run.approval for run in runs])
+    assert same(df["approved_by"], [run.approved_by for run in runs])
+    assert same(df["edited"], [run.approval == "edited" for run in runs])
     failed = [run.result.error for run in runs if run.result and run.result.error]
     assert same(df.loc[~df["ok"], "error_code"], [error.code for error in failed])
 

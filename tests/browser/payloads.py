@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stories import Story, tool_run
+from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.chat import (
@@ -21,6 +21,7 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.records import ToolResult, toolset_sha
 
 _GO = "window.__pwned=1"
@@ -139,9 +140,11 @@ PAYLOADS: dict[str, str] = {
 AUDIT = r"""
 (around) => {
   const tags = new Set(("div span code pre b i strong em s p a ul ol li blockquote h1 h2 h3 " +
-    "h4 h5 h6 hr br table thead tbody tr th td details summary button img progress").split(" "));
+    "h4 h5 h6 hr br table thead tbody tr th td details summary button img progress label " +
+    "textarea input").split(" "));
   const names = new Set(("class title style open href rel target start align scope alt src " +
-    "role type aria-hidden aria-label aria-live max value hidden disabled").split(" "));
+    "role type aria-hidden aria-label aria-live max value hidden disabled tabindex rows " +
+    "spellcheck autocomplete aria-expanded aria-invalid data-lm-suppress-shortcuts").split(" "));
   const fine = {
     href: /^(https?|mailto):/i, src: /^data:image\/(png|jpeg|gif|webp);base64,/,
     style: /^(flex-grow: ?\d+|text-align: ?(left|right|center));?$/,
@@ -189,6 +192,9 @@ PLACES = (
     "tool progress",
     "tool notes",
     "approval",
+    "question",
+    "question's arguments",
+    "question's pieces",
     "turn notices",
     "dropped parameters",
     "retry",
@@ -267,7 +273,19 @@ def _told(story: Story, text: str) -> Story:
     ]
     begun = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
     story.events[begun:begun] = [
-        events.ApprovalRequested("C01", "c1", text, args),
+        asked(
+            "c1",
+            text,
+            args,
+            host=text,
+            why=text,
+            scope=text,
+            pieces=(
+                PreviewPiece(text, text, "diff"),
+                PreviewPiece(text, text, "code"),
+                PreviewPiece(text, text),
+            ),
+        ),
         events.ToolProgress("C01", "c1", text, 0.5),
     ]
     return story

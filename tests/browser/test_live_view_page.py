@@ -233,7 +233,7 @@ def test_ten_thousand_deltas_only_grow_one_text(page: Page) -> None:
           watch.observe(document.getElementById("here"), { childList: true, subtree: true });
           const before = performance.now();
           for (let i = 0; i < 400; i++) {
-            stub.ops([{ op: "text", turn: "C01", kind: "text", text: "word ".repeat(25) }]);
+            stub.ops([{ op: "text", turn: "C01", text: "word ".repeat(25) }]);
           }
           for (const one of watch.takeRecords()) made += one.addedNodes.length;
           return { made, ms: performance.now() - before };

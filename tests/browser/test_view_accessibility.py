@@ -12,11 +12,12 @@ import pytest
 from jupyterlab.commands import get_app_dir
 from playwright.sync_api import Browser, Page
 from stage import Stage, until
-from stories import ANSWER, ID, REASONING, Story, drawn, tool_run
+from stories import ANSWER, ID, REASONING, Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.records import ToolResult
 from nbagent.notebook.live_state import state_for_front_end
 from nbagent.notebook.static_html import html
@@ -30,6 +31,10 @@ _PNG = (
 )
 _TEXT = f"# Title\n\n{ANSWER} [a link](https://example.com)\n\n> said\n\n" + (
     "```python\nx = 1\n```\n\n|a|b|\n|-|-|\n|1|`2`|\n"
+)
+PIECES = (
+    PreviewPiece("diff of a.md", "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n same", "diff"),
+    PreviewPiece("script", "print(1)", "code"),
 )
 _UNFOLD = "document.querySelectorAll('details').forEach((node) => { node.open = true })"
 _SHOW = "html => { document.getElementById('here').innerHTML = html }"
@@ -99,8 +104,9 @@ def rich() -> Story:
                 ok=True,
                 attachments=(ImagePart(data=base64.b64encode(_PNG).decode(), alt="a plot"),),
             ),
-            "approval": "approved",
-            "approved_by": "you",
+            "approval": "edited",
+            "approved_by": "person",
+            "waited_ms": 4200.0,
             "truncated": True,
         }
     )
@@ -121,7 +127,7 @@ def waits(story: Story) -> list[events.Event]:
     error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
     return [
         *story.events[:begun],
-        events.ApprovalRequested("C01", "c1", "population", {"city": "Oslo"}),
+        asked("c1", "population", {"city": "Oslo"}, pieces=PIECES),
         events.Notice("warning", "a full disk"),
         events.Retrying("C01", 1, 30.0, error, "again"),
     ]
@@ -160,6 +166,8 @@ def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: 
     for form in ("waits", "live", "static"):
         if form == "waits":
             stage.play(waits(story))
+            page.locator(".nba-ask button:enabled").first.wait_for()
+            page.get_by_role("button", name="Edit…").click()
         elif form == "live":
             stage.finish()
         else:
@@ -231,7 +239,7 @@ def test_no_meaning_is_in_a_colour_alone(page: Page) -> None:
             "✕ E_TOOL_FAILED",
             "✕ LLM_RATE_LIMITED: too many requests",
             "wait a little, then %agent resume",
-            "note: approved by you",
+            "arguments edited by the person after 4.2 s",
             "the result was cut to fit",
             "note: the disk is full",
             "time: model",

@@ -80,7 +80,7 @@ def begin(story: Story) -> tuple[LiveState, RunView, LiveViewSink]:
 
 def text_op(text: str, turn: str = "C01") -> TextOp:
     """A piece of text."""
-    return {"op": "text", "turn": turn, "kind": "text", "text": text}
+    return {"op": "text", "turn": turn, "text": text}
 
 
 def test_first_ops_leave_at_once_and_later_ones_together() -> None:
@@ -169,6 +169,25 @@ def test_a_page_loaded_in_mid_run_gets_the_present_picture(wire: Wire) -> None:
         assert not last["state"]["running"]
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_page_that_was_loaded_anew_is_told_the_end(wire: Wire, pages: int) -> None:
+    """The cell's output is swapped in the first page only: the other one keeps the widget."""
+    story = drawn()
+
+    async def go() -> None:
+        live = LiveState(story.run.model_copy(update={"turns": (), "phase": "Running"}))
+        view, sink = live_view(live, stays=False)
+        for event in story.events[:-3]:
+            sink.handle(event)
+        for _ in range(pages):
+            view.act({"kind": "ready", "running": True})
+        for event in story.events[-3:]:
+            sink.handle(event)
+
+    asyncio.run(go())
+    assert len(wire.states) == pages - 1
 
 
 def test_actions_reach_every_callback(wire: Wire) -> None:

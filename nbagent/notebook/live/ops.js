@@ -1,5 +1,7 @@
 // Ops, the kernel's small messages: each changes the picture, and every view of it.
 
+import { takeBack } from "./asking.js";
+
 /** @typedef {import("./shapes.js").Shared} Shared */
 /** @typedef {import("./shapes.js").State} State */
 /** @typedef {import("./shapes.js").Turn} Turn */
@@ -45,9 +47,11 @@ export function apply(shared, op) {
     else turn.tools[at] = op.tool;
     turn.summary = op.summary;
     for (const view of views) view.patchTurn(turn);
-  } else if (op.op === "text") {
+  } else if (op.op === "unclear") {
+    takeBack(shared, op);
+  } else if (op.op === "text" || op.op === "reasoning") {
     const turn = turnOf(state, op.turn);
-    const name = op.kind === "reasoning" ? "reasoning" : "text";
+    const name = /** @type {"text" | "reasoning"} */ (op.op);
     const block = { text: turn[name].text + op.text, note: turn[name].note };
     turn[name] = block;
     for (const view of views) if (!view.append(op.turn, name, op.text, block)) view.patchTurn(turn);

@@ -57,7 +57,9 @@ function card(tool) {
   const word = tool.word && h("span", failed ? "nba-err" : "nba-res", failed ? `✕ ${tool.word}` : tool.word);
   return h("div", `nba-card${failed ? " nba-bad" : ""}${busy ? " nba-busy" : ""}`,
     h("div", "nba-top", h("span", "nba-call", tool.name), word || null, h("span", "nba-num", tool.where)),
+    tool.decision ? h("div", "nba-notice", tool.decision) : null,
     ...labelled("arguments", tool.arguments, tool.name),
+    ...labelled("arguments that the model had written", tool.given, tool.name),
     ...labelled("result", tool.result, tool.name),
     ...labelled("error", { text: tool.error, note: "" }, tool.name),
     ...labelled(tool.error ? "where it failed" : "error", tool.detail, tool.name),
@@ -83,8 +85,9 @@ export function requestTable(request) {
 }
 
 /** What stands in an unfolded turn, in order. @param {Turn} turn @param {State} state
- * @param {() => HTMLElement} request its fold @returns {Section[]} */
-export function sections(turn, state, request) {
+ * @param {() => HTMLElement} request its fold
+ * @param {(tool: Tool) => HTMLElement} ask the question about a call @returns {Section[]} */
+export function sections(turn, state, request, ask) {
   /** @type {Section[]} */
   const list = [];
   const add = (/** @type {string} */ key, /** @type {any} */ data, /** @type {() => HTMLElement} */ build) =>
@@ -107,7 +110,9 @@ export function sections(turn, state, request) {
   turn.drafts.forEach((draft, i) => add(`draft ${i}`, draft, () => h("div", "nba-card nba-busy",
     h("div", "nba-top", h("span", "nba-call", draft.name || "…"), h("span", "nba-res", "being written")),
     h("div", "nba-lab", "arguments"), h("pre", "", draft.arguments || " "))));
-  for (const tool of turn.tools) add(`tool ${tool.key}`, tool, () => card(tool));
+  for (const tool of turn.tools) {
+    add(`tool ${tool.key}`, tool, () => (tool.question && state.running ? ask(tool) : card(tool)));
+  }
   if (turn.notices.length) {
     add("notices", turn.notices, () => h("div", "", ...turn.notices.map((n) => h("div", "nba-notice", `note: ${n}`))));
   }

@@ -1,7 +1,8 @@
 // One view of a run on the page: its head, its turns, how it ended, the answer, the foot.
 
+import { isAsked } from "./asking.js";
 import { copyable, copyButton } from "./copying.js";
-import { h, markdown, setAll } from "./dom.js";
+import { h, markdown, setAll, setText } from "./dom.js";
 import { createHead } from "./head.js";
 import { createTurn } from "./turn.js";
 
@@ -19,13 +20,39 @@ export function createView(shared, el) {
   const ends = setAll(h("div", "nba-ends"), { "aria-live": "polite" });
   const answer = setAll(h("div", "nba-answer"), { role: "group", "aria-label": "answer" });
   const foot = h("div", "nba-foot");
-  const root = setAll(h("div", "nba-run", ...head.nodes, turns, ends, answer, foot), {
+  const told = setAll(h("div", "nba-told"), { "aria-live": "polite" });
+  const root = setAll(h("div", "nba-run", ...head.nodes, turns, told, ends, answer, foot), {
     role: "group", "aria-label": `agent run, ${shared.state.model}`,
   });
   el.append(root);
   /** @type {Map<string, ReturnType<typeof createTurn>>} */
   const known = new Map();
   let endSig = "";
+  let behind = false;
+
+  const isHeld = () => [...known.values()].some((view) => view.isHeld());
+
+  /** Whether something may change now: not while the mouse is at a question, which it could move. */
+  function isFree() {
+    if (isHeld()) {
+      behind = true;
+      return false;
+    }
+    if (behind) all();
+    return true;
+  }
+
+  /** Catch up with what had to wait. */
+  function settle() {
+    if (behind) isFree();
+  }
+
+  for (const moved of ["pointermove", "pointerleave"]) root.addEventListener(moved, settle);
+
+  function tellQuestions() {
+    const open = shared.state.turns.at(-1)?.tools.filter((tool) => isAsked(shared, tool)) ?? [];
+    setText(told, open.map((tool) => `${tool.name} is waiting for you`).join(", "));
+  }
 
   /** @param {Turn} turn */
   function patchTurn(turn) {
@@ -36,6 +63,7 @@ export function createView(shared, el) {
       turns.append(view.details);
     }
     view.patch(turn, shared.state);
+    tellQuestions();
   }
 
   /** Notices, error, answer and foot. */
@@ -67,6 +95,8 @@ export function createView(shared, el) {
   }
 
   function all() {
+    behind = isHeld();
+    if (behind) return;
     const { state } = shared;
     head.patch();
     const ids = new Set(state.turns.map((turn) => turn.id));
@@ -89,8 +119,10 @@ export function createView(shared, el) {
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const timer = setInterval(() => shared.state.running && head.tick(), calm ? CALM_TICK_MS : TICK_MS);
   return {
-    all, patchTurn, patchEnds,
-    patchHead: head.patch,
+    all, settle,
+    patchTurn: (/** @type {Turn} */ turn) => isFree() && patchTurn(turn),
+    patchEnds: () => isFree() && patchEnds(),
+    patchHead: (/** @type {boolean} */ anyway) => (anyway || isFree()) && head.patch(),
     append: (/** @type {string} */ id, /** @type {string} */ key, /** @type {string} */ more, /** @type {any} */ data) =>
       known.get(id)?.append(key, more, data) ?? false,
     close() {

@@ -5,9 +5,12 @@
 /** @typedef {{name: string, arguments: string, phase: string, outcome: string}} CallWords */
 /** @typedef {{calls: CallWords[], more: number, text: string, error: string}} Summary */
 /** @typedef {{media_type: string, data: string, alt: string, size: string}} Picture */
+/** @typedef {{label: string, text: string, kind: string, long: boolean}} Piece */
+/** @typedef {{nth: number, host: string, why: string, editable: string, pieces: Piece[],
+ *   scope: string}} Question */
 /** @typedef {{key: string, name: string, phase: string, word: string, where: string,
- *   arguments: Block, result: Block, error: string, detail: Block, notes: string[],
- *   images: Picture[], progress: string}} Tool */
+ *   arguments: Block, given: Block, decision: string, result: Block, error: string, detail: Block,
+ *   notes: string[], images: Picture[], progress: string, question: Question | null}} Tool */
 /** @typedef {{words: string, earlier: string, tools: string, params: string, system: Block,
  *   messages: {role: string, body: Block, images: Picture[]}[]}} Request */
 /** @typedef {{id: string, phase: string, who: string, summary: Summary, numbers: string,
@@ -21,9 +24,12 @@
  *   error_mark: string, error_help: string, next: {words: string, type: string}[]}} State */
 /** @typedef {{key: string, data: any, build: () => HTMLElement}} Section */
 /** @typedef {{node: HTMLElement, data: any, stream: Text | null}} Placed */
+/** What a person has done to a question: the form that is open, what is typed, what was said.
+ * @typedef {{form: "" | "edit" | "deny", text: string, reason: string, said: string, trouble: string,
+ *   armed: boolean, boxes: Set<{node: HTMLElement, patch: () => void}>}} Kept */
 /** What the views of one widget share: see widget.js.
- * @typedef {{state: State, views: Set<any>, touched: Map<string, boolean>, since: number,
- *   stopping: boolean, send: (content: any) => void, take: (state: State) => void,
+ * @typedef {{state: State, views: Set<any>, touched: Map<string, boolean>, asked: Map<string, Kept>,
+ *   since: number, stopping: boolean, send: (content: any) => void, take: (state: State) => void,
  *   stop: () => void, gone: () => void}} Shared */
 
 export {};

@@ -1,5 +1,6 @@
 // One turn on the page: a fold that is filled while it is open, and patched by key.
 
+import { isAsked, isShown, questionBox } from "./asking.js";
 import { h, setText } from "./dom.js";
 import { firstWords, LINE_CHARS, requestTable, sections, summaryLine } from "./parts.js";
 
@@ -7,6 +8,7 @@ import { firstWords, LINE_CHARS, requestTable, sections, summaryLine } from "./p
 /** @typedef {import("./shapes.js").Section} Section */
 /** @typedef {import("./shapes.js").Shared} Shared */
 /** @typedef {import("./shapes.js").State} State */
+/** @typedef {import("./shapes.js").Tool} Tool */
 /** @typedef {import("./shapes.js").Turn} Turn */
 
 /** A `<details>` that remembers what the person did to it, and is empty while it is folded.
@@ -84,10 +86,15 @@ export function createTurn(shared, id) {
   const placed = new Map();
   /** @type {Turn | null} */
   let shown = null;
+  /** @type {Set<number | undefined>} */
+  const asked = new Set();
   const fill = () => {
     const turn = shown;
-    if (turn) reconcile(body, placed, sections(turn, shared.state, () => requestFold(shared, turn)));
+    if (!turn) return;
+    const ask = (/** @type {Tool} */ tool) => questionBox(shared, tool, leave);
+    reconcile(body, placed, sections(turn, shared.state, () => requestFold(shared, turn), ask));
   };
+  const leave = () => details.querySelector("summary")?.focus({ preventScroll: true });
   const clear = () => {
     body.replaceChildren();
     placed.clear();
@@ -107,6 +114,9 @@ export function createTurn(shared, id) {
 
   return {
     details,
+    /** Whether the mouse is at a question that waits: nothing may move under it. */
+    isHeld: () => details.matches(":hover") &&
+      (shown?.tools ?? []).some((tool) => isAsked(shared, tool) && isShown(shared, tool, body)),
     /** @param {Turn} turn @param {State} state */
     patch(turn, state) {
       shown = turn;
@@ -118,6 +128,10 @@ export function createTurn(shared, id) {
         if (busy) sum.append(caret);
       }
       setText(num, turn.numbers);
+      // A question that is new is in sight, whatever was folded before.
+      const fresh = turn.tools.filter((tool) => isAsked(shared, tool) && !asked.has(tool.question?.nth));
+      for (const tool of fresh) asked.add(tool.question?.nth);
+      if (fresh.length) shared.touched.delete(id);
       const open = shared.touched.get(id) ?? busy;
       if (details.open && !open && inUse()) shared.touched.set(id, true);
       else if (details.open !== open) details.open = open;

@@ -29,7 +29,7 @@ function cutOff(turn) {
   const calls = turn.summary.calls.map((call) =>
     over(call.phase) ? call : { ...call, phase: "failed", outcome: "interrupted" });
   const tools = turn.tools.map((tool) =>
-    over(tool.phase) ? tool : { ...tool, phase: "failed", word: "interrupted", progress: "" });
+    over(tool.phase) ? tool : { ...tool, phase: "failed", word: "interrupted", progress: "", question: null });
   return { ...turn, summary: { ...turn.summary, calls }, tools };
 }
 
@@ -57,6 +57,8 @@ function createShared() {
     views: new Set(),
     /** What the person folded or unfolded, by key. */
     touched: new Map(),
+    /** What the person does to questions, by call and number. */
+    asked: new Map(),
     since: 0,
     stopping: false,
     send: () => {},
@@ -70,7 +72,7 @@ function createShared() {
     stop() {
       shared.stopping = true;
       shared.send({ kind: "stop" });
-      for (const view of shared.views) view.patchHead();
+      for (const view of shared.views) view.patchHead(true);
     },
     gone() {
       if (!shared.state?.running) return;

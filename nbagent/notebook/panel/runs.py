@@ -42,6 +42,7 @@ from nbagent.session.prepare import Ask
 from nbagent.settings import effective
 
 WAITS_FOR = "the kernel, which a cell keeps busy"
+ASKS = "Waiting for you: a tool call is to be allowed or denied"
 FORGOTTEN = "All of this conversation was forgotten; the next prompt begins a new one"
 _SAVED = "nbagent-panel-saved"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -251,12 +252,13 @@ class Panel:
             surface=self,
             cell_id=lambda: None,
             execution_id=lambda: None,
+            ask=lambda: None,
             waits_for=WAITS_FOR,
         )
 
     def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
         """The view of a run that begins: the panel is its surface."""
-        view, sink = self._talk.begin(run)
+        view, sink = self._talk.begin(run, controls)
         with self._lock:
             self._working, self._controls, self._waits = run.id, controls, ""
         self.form.hold(True)
@@ -377,8 +379,15 @@ class PanelSink:
         self._view, self._sink = view, sink
         self._failure: Exception | None = None
         self._over = False
+        self._asked: set[str] = set()
+        """The calls that the person is asked about now."""
         view.on_action(self._on_action)
         kernel.register(surface.comm_id(view), view.act)
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a front end with buttons is there."""
+        return self._failure is None and self._sink.can_answer
 
     def handle(self, event: events.Event) -> None:
         """Feed the view; whatever becomes of it, the panel hears of the end."""
@@ -389,13 +398,24 @@ class PanelSink:
             self._failure = error
         if isinstance(event, events.Waiting):
             self._panel.waits(event.text)
-        elif isinstance(event, events.ToolCallFinished | events.TurnFinished):
+        elif isinstance(event, events.ApprovalRequested):
+            self._asked.add(event.tool_call_id)
+            self._panel.waits(ASKS)
+        elif isinstance(event, events.ToolCallStarted):
+            self._answered(event.tool_call_id)
+        elif isinstance(event, events.ToolCallFinished):
+            self._answered(event.tool_run.tool_call_id)
+        elif isinstance(event, events.TurnFinished):
             self._panel.waits("")
         elif isinstance(event, events.RunFinished):
             self._over = True
             self._panel.ended(event.run)
             if self._failure is not None:
                 raise self._failure
+
+    def _answered(self, call: str) -> None:
+        self._asked.discard(call)
+        self._panel.waits(ASKS if self._asked else "")
 
     def close(self) -> None:
         """Stop feeding the view, which stays."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import LiveViewSink, RunView, live_view
@@ -65,9 +66,9 @@ class Talk:
         """All runs of the conversation, also those that are no longer on the page."""
         return tuple(self._sums)
 
-    def begin(self, run: RunRecord) -> tuple[RunView, LiveViewSink]:
+    def begin(self, run: RunRecord, controls: RunControls) -> tuple[RunView, LiveViewSink]:
         """A live view for a run that begins."""
-        view, sink = live_view(LiveState(run))
+        view, sink = live_view(LiveState(run), controls=controls)
         self._add(run, view)
         return view, sink
 

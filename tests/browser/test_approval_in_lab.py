@@ -1,0 +1,146 @@
+"""A person answers in JupyterLab: while a cell runs, and in the panel while the kernel is idle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from jupyter_apps import Notebook, Server, opened
+from playwright.sync_api import Browser, Locator, expect
+
+SETUP = """
+%load_ext nbagent
+import nbagent, time
+from nbagent import offline
+
+@nbagent.tool
+def keep(text: str) -> str:
+    "Keep a text."
+    return f"kept {text}"
+
+@nbagent.tool
+def nap() -> str:
+    "Sleep in the main thread."
+    time.sleep(2)
+    return "slept"
+
+keeps = [offline.call("keep", text="one"), offline.call("keep", text="two")]
+offline.script([offline.step(text="I keep them.", calls=keeps), "Done."], name="keeper")
+both = [offline.call("nap"), offline.call("keep", text="three")]
+offline.script([offline.step(text="I keep it.", calls=both), "Done."], name="napper")
+for name in ("third", "fourth"):
+    call = offline.call("keep", text=name)
+    offline.script([offline.step(text="I keep it.", calls=[call]), "Done."], name=name)
+nbagent.configure(ask="keep", model="offline:third")
+"""
+CELLS = [
+    SETUP,
+    "%%agent --model offline:keeper --tools keep\nKeep them.",
+    "%%agent --model offline:napper --tools keep,nap\nKeep it.",
+    "nbagent.panel()",
+    "print([r.result.data or r.result.error.message for r in _run.turns[0].tool_runs])",
+    "%%agent --model offline:fourth --tools keep\nKeep it.",
+    "print(_run.turns[0].tool_runs[1].waited_ms < 1900)",
+]
+
+
+@pytest.fixture(scope="module")
+def notebook(chromium: Browser, server: Server) -> Iterator[Notebook]:
+    """A notebook with a tool that asks, in JupyterLab."""
+    with opened(chromium, server, server.write("asking.ipynb", CELLS)) as notebook:
+        notebook.run(0)
+        yield notebook
+
+
+def question(output: Locator, place: int = 0) -> Locator:
+    """A question below a cell."""
+    return output.locator(".nba-ask").nth(place)
+
+
+def button(question: Locator, name: str) -> Locator:
+    """A button of a question."""
+    return question.get_by_role("button", name=name, exact=True)
+
+
+def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> None:
+    notebook.start(1)
+    output = notebook.output(1)
+    expect(output.locator(".nba-ask")).to_have_count(2)
+    assert output.locator(".nba-phase").inner_text() == "Waiting for you"
+    first, second = question(output, 0), question(output, 1)
+    button(first, "Edit…").click()
+    field = first.get_by_label("arguments, as JSON")
+    assert json.loads(field.input_value()) == {"text": "one"}
+    field.press("ControlOrMeta+a")
+    # Typed, key by key: the notebook's own shortcuts must not take them.
+    notebook.page.keyboard.type('{"text": "edited, dd"}')
+    button(first, "Allow with these arguments").focus()
+    notebook.page.keyboard.press("Enter")
+    notebook.page.mouse.move(2, 2)
+    expect(output.locator(".nba-ask")).to_have_count(1)
+    second = question(output)
+    button(second, "Deny…").focus()
+    notebook.page.keyboard.press("Enter")
+    notebook.page.keyboard.type("not this one")
+    notebook.page.keyboard.press("Enter")
+    notebook.wait(1)
+    output.locator(".nba-phase:has-text('Answered')").wait_for()
+    notebook.run(4)
+    assert notebook.text(4).strip() == "['kept edited, dd', 'not this one']"
+    saved = output.inner_text()
+    output.locator(".nba-turn summary").first.click()
+    saved = output.inner_text()
+    for words in (
+        "arguments edited by the person after",
+        "arguments that the model had written",
+        "denied by the person after",
+        "not this one",
+    ):
+        assert words in saved, words
+    assert "waiting for you" in saved
+    assert notebook.console == []
+
+
+def test_a_click_arrives_while_a_tool_holds_the_main_thread(notebook: Notebook) -> None:
+    notebook.start(2)
+    output = notebook.output(2)
+    button(question(output), "Allow once").click()
+    notebook.wait(2)
+    notebook.run(4)
+    assert notebook.text(4).strip() == "['slept', 'kept three']"
+    notebook.run(6)
+    assert notebook.text(6).strip() == "True"
+
+
+def test_the_panel_asks_in_both_of_its_views_while_the_kernel_is_idle(notebook: Notebook) -> None:
+    notebook.run(3)
+    page = notebook.page
+    root = notebook.output(3).locator(".nba-panel")
+    page.evaluate("() => { nbt.current().content.activeCellIndex = 3; }")
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:create-output-view')")
+    docked = page.locator(".jp-LinkedOutputView .nba-panel")
+    box = docked.get_by_role("textbox", name="Prompt", exact=True)
+    box.click()
+    page.keyboard.type("Keep it.")
+    page.keyboard.press("Control+Enter")
+    expect(docked.locator(".nba-ask")).to_have_count(1)
+    expect(root.locator(".nba-ask")).to_have_count(1)
+    expect(docked.locator(".nba-box-status")).to_contain_text("Waiting for you")
+    button(question(docked), "Allow for this session").click()
+    expect(button(question(root), "Allow once")).to_have_count(0)
+    expect(docked.locator(".nba-phase").last).to_have_text("Answered")
+    expect(root.locator(".nba-phase").last).to_have_text("Answered")
+    assert notebook.console == []
+
+
+def test_a_page_that_is_loaded_anew_in_mid_question_can_answer_it(notebook: Notebook) -> None:
+    notebook.start(5)
+    expect(question(notebook.output(5))).to_be_visible()
+    notebook.save()
+    notebook.load(kernel=False)
+    asked = question(notebook.output(5))
+    button(asked, "Allow once").click()
+    expect(asked).to_have_count(0)
+    notebook.wait_idle()
+    notebook.output(5).locator(".nba-phase:has-text('Answered')").wait_for()

@@ -1,0 +1,337 @@
+"""A question to the person in a plain page: seen whole, answered by mouse and keyboard, unmoved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from payloads import AUDIT, PAYLOADS
+from playwright.sync_api import Browser, Dialog, Locator, Page, expect
+from stage import Stage, until
+from stories import Story, asked, tool_run
+
+from nbagent.contracts import events
+from nbagent.contracts.policy import PreviewPiece
+from nbagent.notebook.live_state import state_for_front_end
+
+PIECES = (
+    PreviewPiece(
+        "diff of a.md", "--- a.md\n+++ a.md\n@@ -1,2 +1,2 @@\n same\n-old\n+n\u202eew", "diff"
+    ),
+    PreviewPiece("script", "import os\nprint(os.getcwd())", "code"),
+)
+ARGS = {"path": "@project/a.md", "content": "new " * 30}
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A fresh page."""
+    page = chromium.new_page(viewport={"width": 908, "height": 900})
+    page.set_default_timeout(8_000)
+    yield page
+    page.close()
+
+
+def story(calls: int = 1) -> Story:
+    """A run whose first turn wants to write files."""
+    runs = [tool_run(f"c{i + 1}", "fs.write", ARGS, {"bytesWritten": 120}) for i in range(calls)]
+    return Story().turn("I write it.", *runs).turn("Done.").end()
+
+
+def begin(page: Page, calls: int = 1) -> Stage:
+    """A run that waits for answers to all calls of its first turn."""
+    stage = Stage(page, story(calls))
+    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    for i in range(calls):
+        stage.play([asked(f"c{i + 1}", "fs.write", ARGS, pieces=PIECES)])
+    return stage
+
+
+def question(page: Page, place: int = 0) -> Locator:
+    """The question at a place, from 0."""
+    return page.locator(".nba-ask").nth(place)
+
+
+def button(page: Page, name: str, place: int = 0) -> Locator:
+    """A button of a question."""
+    return question(page, place).get_by_role("button", name=name, exact=True)
+
+
+def answers(stage: Stage) -> list[dict[str, Any]]:
+    """The answers that were sent, without what is the same in all."""
+    sent = [one for one in stage.sent if one["kind"] == "answer"]
+    return [{k: v for k, v in one.items() if k not in ("kind", "nth")} for one in sent]
+
+
+def test_a_question_shows_all_of_the_call_where_it_stands(page: Page) -> None:
+    stage = begin(page)
+    assert page.locator(".nba-phase").inner_text() == "Waiting for you"
+    assert stage.is_open(0)
+    shown = question(page).inner_text()
+    for words in ("fs.write", "waiting for you", "fs\n", "it writes", "-old", "+n⟦U+202E⟧ew"):
+        assert words in shown, words
+    assert json.loads(question(page).locator("pre").first.inner_text()) == ARGS
+    # The signs of a diff are text, their colours come on top.
+    assert question(page).locator(".nba-minus").inner_text().strip() == "-old"
+    assert question(page).locator(".nba-hunk").first.inner_text().split("\n")[0] == "--- a.md"
+    group = page.get_by_role("group", name="fs.write is waiting for you: it writes")
+    assert group.count() == 1
+    assert page.locator(".nba-told").inner_text() == "fs.write is waiting for you"
+    session = button(page, "Allow for this session")
+    assert session.get_attribute("title") == "for this session: this very call"
+    # It stands in the place of the call's card, and is gone with its answer.
+    key = asked("c1", "fs.write", ARGS)
+    stage.play([events.ToolCallStarted("C01", "c1", "fs.write", key.args)])
+    assert page.locator(".nba-ask").count() == 0
+    assert "running" in stage.turn(0).locator(".nba-card").inner_text()
+    assert stage.failures == []
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "said"),
+    [
+        ("Allow once", "once", "Allowed once: sent"),
+        ("Allow for this session", "session", "Allowed for this session: sent"),
+    ],
+    ids=["once", "session"],
+)
+def test_one_click_is_one_answer(page: Page, name: str, choice: str, said: str) -> None:
+    stage = begin(page)
+    button(page, name).click()
+    assert answers(stage) == [{"call": "c1", "choice": choice}]
+    assert question(page).locator(".nba-said").inner_text() == said
+    for one in question(page).get_by_role("button").all():
+        assert one.is_disabled()
+    # Neither the page nor the view being drawn again asks it anew.
+    page.evaluate("stub.again()")
+    stage.turn(0).locator("summary").first.click()
+    stage.turn(0).locator("summary").first.click()
+    assert button(page, name).is_disabled()
+    button(page, name).evaluate("node => node.click()")
+    assert len(answers(stage)) == 1
+
+
+def test_a_denial_takes_a_reason_and_enter_sends_it(page: Page) -> None:
+    stage = begin(page)
+    button(page, "Deny…").click()
+    assert button(page, "Deny…").get_attribute("aria-expanded") == "true"
+    field = page.get_by_label("reason, which the model is told")
+    expect(field).to_be_focused()
+    field.fill("not in this folder")
+    # What is typed is still there when the view is drawn again.
+    page.evaluate("stub.again()")
+    assert field.input_value() == "not in this folder"
+    field.press("Enter")
+    assert field.is_disabled()
+    assert stage.is_open(0)
+    assert answers(stage) == [{"call": "c1", "choice": "deny", "reason": "not in this folder"}]
+
+
+def test_edited_arguments_are_checked_before_they_are_sent(page: Page) -> None:
+    stage = begin(page)
+    button(page, "Edit…").click()
+    field = page.get_by_label("arguments, as JSON")
+    assert json.loads(field.input_value()) == ARGS
+    send = button(page, "Allow with these arguments")
+    for text, words in (("{'path': 1}", "this is not JSON"), ("[1]", "one JSON object"), ("", "")):
+        field.fill(text)
+        send.click()
+        assert words in question(page).locator(".nba-said").inner_text()
+        assert field.get_attribute("aria-invalid") == "true"
+        assert field.input_value() == text
+    assert answers(stage) == []
+    field.fill('{"path": "@project/b.md"}')
+    send.click()
+    said = {"call": "c1", "choice": "once", "arguments": '{"path": "@project/b.md"}'}
+    assert answers(stage) == [said]
+    # The kernel is stricter: its words stand there, and the text can be mended.
+    nth = next(one["nth"] for one in stage.sent if one["kind"] == "answer")
+    page.evaluate("op => stub.ops([op])", {"op": "unclear", "call": "c1", "nth": nth, "text": "no"})
+    assert question(page).locator(".nba-said").inner_text() == "Not sent: no"
+    assert field.input_value() == '{"path": "@project/b.md"}'
+    send.click()
+    assert len(answers(stage)) == 2
+
+
+def test_the_keyboard_is_enough_to_answer(page: Page) -> None:
+    stage = begin(page)
+    expect(button(page, "Allow once")).to_be_enabled()
+    reached: list[str] = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.slice(0, 30)"))
+        if reached[-1] == "Deny…":
+            break
+    first = reached.index("Allow once")
+    assert reached[first:] == ["Allow once", "Allow for this session", "Edit…", "Deny…"]
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    page.keyboard.type("no")
+    page.keyboard.press("Enter")
+    assert answers(stage) == [{"call": "c1", "choice": "deny", "reason": "no"}]
+    # The focus stays in the run, on the turn's line.
+    assert page.evaluate("document.activeElement.localName") == "summary"
+
+
+def test_a_question_never_moves_under_the_mouse(page: Page) -> None:
+    stage = begin(page, 3)
+    expect(button(page, "Allow once", 2)).to_be_enabled()
+    button(page, "Allow once", 1).hover()
+    before = [question(page, i).bounding_box() for i in range(3)]
+    run = stage.story.run.turns[0].tool_runs[0]
+    # The first call is answered elsewhere and ends with a long result; a notice comes too.
+    long = run.model_copy(update={"error_detail": "line\n" * 12})
+    stage.play(
+        [
+            events.ToolCallFinished("r", "C01", long, 2),
+            events.Waiting(None, "another process is writing to the store " * 4),
+            events.Notice("warning", "x", "C01"),
+        ]
+    )
+    assert [question(page, i).bounding_box() for i in range(3)] == before
+    # A double click answers the one question that is under the mouse.
+    button(page, "Allow once", 1).dblclick()
+    assert answers(stage) == [{"call": "c2", "choice": "once"}]
+    stage.play([events.ToolCallStarted("C01", "c2", "fs.write", ARGS)])
+    assert question(page, 1).bounding_box() == before[1]
+    # With the mouse elsewhere the picture catches up, and the third question is still open.
+    page.mouse.move(5, 5)
+    expect(page.locator(".nba-ask")).to_have_count(1)
+    assert "note: x" in stage.turn(0).inner_text()
+    button(page, "Allow for this session").click()
+    assert [one["call"] for one in answers(stage)] == ["c2", "c3"]
+    assert stage.failures == []
+
+
+def test_the_second_click_of_a_double_click_answers_nothing_that_came_up_meanwhile(
+    page: Page,
+) -> None:
+    stage = begin(page)
+    # As soon as the first answer is sent, another question stands in the same place.
+    again = stage.live.fold(asked("c1", "fs.write", ARGS, pieces=PIECES, why="it changed"))
+    page.evaluate(
+        """ops => {
+          const { send } = stub.model;
+          stub.model.send = (content) => {
+            send(content);
+            if (content.kind === "answer") { stub.model.send = send; stub.ops(ops); }
+          };
+        }""",
+        again,
+    )
+    button(page, "Allow once").dblclick()
+    assert len(answers(stage)) == 1
+    assert "it changed" in question(page).inner_text()
+    button(page, "Allow once").click()
+    first, second = (one["nth"] for one in stage.sent if one["kind"] == "answer")
+    assert first != second
+
+
+def test_a_question_unfolds_its_turn_and_stands_in_every_view(page: Page) -> None:
+    stage = Stage(page, story())
+    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    stage.turn(0).locator("summary").first.click()
+    assert not stage.is_open(0)
+    # A second view of the output, and a page that is loaded anew in mid-question.
+    page.evaluate(
+        """() => stub.widget.render({ model: stub.model,
+             el: document.body.appendChild(document.createElement("div")) })"""
+    )
+    stage.play([asked("c1", "fs.write", ARGS)])
+    assert stage.is_open(0)
+    assert page.locator(".nba-ask").count() == 2
+    button(page, "Allow once", 1).click()
+    assert button(page, "Allow once", 0).is_disabled()
+    assert len(answers(stage)) == 1
+    stage.play([asked("c1", "fs.write", ARGS)])
+    again = Stage(page, stage.story)
+    page.evaluate(
+        "state => stub.ops([{op: 'state', state}])", state_for_front_end(stage.live.snapshot())
+    )
+    expect(page.locator(".nba-ask")).to_have_count(1)
+    button(page, "Allow once").click()
+    assert answers(again) == [{"call": "c1", "choice": "once"}]
+
+
+def test_after_the_end_there_is_nothing_to_answer(page: Page) -> None:
+    stage = begin(page)
+    stage.finish()
+    assert page.locator(".nba-ask, .nba-row").count() == 0
+    assert page.locator(".nba-told").inner_text() == ""
+    stage = begin(page)
+    open_state = stage.live.snapshot()
+    ended = state_for_front_end({**open_state, "running": False})
+    page.evaluate("state => stub.finish(state)", ended)
+    assert page.locator(".nba-ask, .nba-row").count() == 0
+    assert stage.failures == []
+
+
+@pytest.mark.parametrize("width", [320, 908])
+def test_a_question_wraps_and_hides_nothing(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    long = "x" * 3000
+    stage = Stage(page, story())
+    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    pieces = (
+        PreviewPiece(long[:200], f"-{long}\n+{long}", "diff"),
+        PreviewPiece("code", "line\n" * 300 + "the last", "code"),
+    )
+    stage.play(
+        [asked("c1", long[:300], {long[:90]: long}, why=long, host=long[:90], pieces=pieces)]
+    )
+    expect(button(page, "Edit…")).to_be_enabled()
+    button(page, "Edit…").click()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    over = page.evaluate(
+        """() => [...document.querySelectorAll(".nba-ask *")].filter((node) =>
+          node.checkVisibility() && !node.closest("pre") && node.getBoundingClientRect().right >
+            document.querySelector(".nba-run").getBoundingClientRect().right + 1)
+          .map((node) => node.className || node.tagName)"""
+    )
+    assert over == []
+    # What does not fit can be scrolled to, also by keyboard, and its label says how long it is.
+    region = page.get_by_role("region", name="code · 301 lines, 1,508 characters")
+    assert region.get_attribute("tabindex") == "0"
+    assert region.inner_text().endswith("the last")
+
+
+def test_hostile_text_in_a_question_stays_text(page: Page) -> None:
+    seen: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        seen.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
+    stage = Stage(page, Story())
+    stage.play(stage.story.events[:1])
+    stage.play([events.TextDelta("C01", "x")])
+    for i, text in enumerate(PAYLOADS.values()):
+        short = text[:1500]
+        pieces = [PreviewPiece(short, short, kind) for kind in ("diff", "code", "text")]
+        given = {"host": short, "why": short, "scope": short, "pieces": tuple(pieces)}
+        stage.play([asked(f"c{i}", short, {short: [short, {short: short}]}, **given)])
+    assert page.locator(".nba-ask").count() == len(PAYLOADS)
+    page.evaluate(
+        """() => {
+          for (const node of document.querySelectorAll(".nba-row button:nth-child(3)")) {
+            node.disabled = false;
+            node.click();
+          }
+        }"""
+    )
+    page.wait_for_timeout(100)
+    found = page.evaluate(AUDIT, "#here")
+    assert found == {"bad": [], "stray": [], "runs": 1, "typeset": 0, "pwned": "undefined"}
+    assert [url for url in stage.requests if not url.startswith("blob:")] == []
+    assert (seen, stage.failures) == ([], [])
+    # Nothing that turns the reading direction or cannot be seen is left.
+    text = page.locator("#here").evaluate("node => node.textContent")
+    assert not set(text) & {"\u202e", "\u200b", "\x1b", "\x07", "\u2066", "\x00"}
+    fields = page.evaluate("[...document.querySelectorAll('textarea')].map((n) => n.value)")
+    assert len(fields) == len(PAYLOADS)
+    for given, text in zip(fields, PAYLOADS.values(), strict=True):
+        assert json.loads(given) == {text[:1500]: [text[:1500], {text[:1500]: text[:1500]}]}

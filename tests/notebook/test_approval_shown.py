@@ -1,0 +1,422 @@
+"""A question to the person: what is shown of it, which answers count, and what is kept of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from stories import Story, asked, drawn, tool_run
+
+from nbagent.contracts import events
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import Answer, PreviewPiece, Question
+from nbagent.contracts.records import ToolRun
+from nbagent.notebook.asking import (
+    Asked,
+    Unclear,
+    ask_by_input,
+    editable_json,
+    question_text,
+    question_view,
+    read_answer,
+    whole,
+    whole_json,
+)
+from nbagent.notebook.live_state import LiveState
+from nbagent.notebook.live_view import live_view
+from nbagent.notebook.plain_lines import PlainPrinter
+from nbagent.notebook.static_html import bundle
+from nbagent.notebook.view_state import view_of
+
+ODD = {
+    "path": "a\u202eb",
+    "\u200b": ["\x1b[31mred", "\x1b]0;rm -rf\x07", "\ud800", "\U000e0041", "é"],
+}
+
+
+def question(**fields: Any) -> Question:
+    """A question about a write."""
+    return asked("c1", "fs.write", {"path": "a.md"}, **fields).question
+
+
+# What is shown.
+
+
+def test_nothing_that_would_be_written_is_missing_from_what_is_shown() -> None:
+    assert whole("pay\u202e\u200b\x07") == "pay⟦U+202E⟧⟦U+200B⟧⟦U+0007⟧"
+    assert whole("\x1b[1;31mred\x1b[0m") == "red"
+    # What `visible` drops with the escape is bytes of the file too.
+    assert whole("\x1b]0;rm -rf\x07 \x1bc \x9b31m") == (
+        "⟦U+001B⟧]0;rm -rf⟦U+0007⟧ ⟦U+001B⟧c ⟦U+009B⟧31m"
+    )
+
+
+def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> None:
+    long = {"text": "x" * 300_000, "n": 2**70}
+    assert json.loads(whole_json(long)) == json.loads(editable_json(long)) == long
+    shown = whole_json(ODD)
+    assert "a⟦U+202E⟧b" in shown
+    assert "\\u001b]0;rm -rf\\u0007" in shown
+    edited = editable_json(ODD)
+    assert json.loads(edited) == ODD
+    assert all(c >= " " or c == "\n" for c in edited)
+    assert whole(edited) == edited
+    assert json.loads(editable_json(ODD, one_line=True)) == ODD
+    assert "\n" not in editable_json(ODD, one_line=True)
+
+
+def test_a_question_says_how_long_a_text_is_that_has_to_be_scrolled() -> None:
+    pieces = (PreviewPiece("script", "x\n" * 200, "code"), PreviewPiece("diff", "-a\n+b", "diff"))
+    view = question_view(question(pieces=pieces), 3)
+    assert [(piece["label"], piece["long"]) for piece in view["pieces"]] == [
+        ("arguments", False),
+        ("script · 201 lines, 400 characters", True),
+        ("diff", False),
+    ]
+    assert view["pieces"][1]["text"] == "x\n" * 200
+    assert (view["editable"], view["nth"]) == ("", 3)
+    odd = question_view(asked("c1", "t", ODD).question, 1)
+    assert json.loads(odd["editable"]) == ODD
+
+
+def test_a_question_in_plain_words_has_all_of_it() -> None:
+    pieces = (PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"),)
+    assert question_text(question(pieces=pieces)).splitlines() == [
+        "? fs.write (fs) waits for you",
+        "  it writes",
+        "  arguments:",
+        '    {"path": "a.md"}',
+        "  diff of a.md:",
+        "    -old",
+        "    +⟦U+202E⟧new",
+        "  for the session: this very call",
+    ]
+
+
+# Which answers count.
+
+OPEN = Asked(question(), 7)
+ANSWER: dict[str, Any] = {"kind": "answer", "call": "c1", "nth": 7}
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ({"choice": "once"}, Answer(choice="once")),
+        ({"choice": "session"}, Answer(choice="session")),
+        ({"choice": "deny"}, Answer(choice="deny")),
+        ({"choice": "deny", "reason": "  not this "}, Answer(choice="deny", reason="not this")),
+        ({"choice": "once", "arguments": '{"a": 1}'}, Answer(choice="once", arguments={"a": 1})),
+        # Other arguments are another call, which an answer for the session does not cover.
+        ({"choice": "session", "arguments": '{"a": 1}'}, Answer(choice="once", arguments={"a": 1})),
+        (
+            {"choice": "once", "arguments": f'{{"n": {2**70}}}'},
+            Answer(choice="once", arguments={"n": 2**70}),
+        ),
+        ({"choice": "deny", "arguments": "not JSON"}, Answer(choice="deny")),
+    ],
+    ids=["once", "session", "deny", "reason", "edit", "edit for session", "huge", "deny an edit"],
+)
+def test_an_answer_of_the_front_end_is_read(said: dict[str, Any], answer: Answer) -> None:
+    assert read_answer({**ANSWER, **said}, OPEN) == answer
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"choice": "always"},
+        {"choice": ["once"]},
+        {"choice": None},
+        {"choice": "once", "nth": 6},
+        {"choice": "once", "nth": "7"},
+        {"choice": "once", "nth": 7.0},
+        {"choice": "once", "nth": True},
+        {"choice": "once", "nth": None},
+        {"choice": "deny", "reason": 5},
+        {"choice": "deny", "reason": None},
+        {"choice": "once", "arguments": {"a": 1}},
+        {"choice": "once", "arguments": 5},
+    ],
+    ids=str,
+)
+def test_an_odd_message_answers_nothing(odd: dict[str, Any]) -> None:
+    assert read_answer({**ANSWER, **odd}, OPEN) is None
+    assert read_answer({**ANSWER, "choice": "once"}, None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "this is not JSON"),
+        ("{'a': 1}", "this is not JSON"),
+        ('{"a": NaN}', "this is not JSON"),
+        ('{"a": 1e999}', "too large"),
+        ("[1]", "one JSON object"),
+        ('{"a": ' + "[" * 200 + "]" * 200 + "}", "100 levels"),
+        ("[" * 100_000, ""),
+    ],
+    ids=["empty", "python", "NaN", "infinite", "list", "deep", "very deep"],
+)
+def test_arguments_that_cannot_be_taken_are_said_to_be_so(text: str, words: str) -> None:
+    answer = read_answer({**ANSWER, "choice": "once", "arguments": text}, OPEN)
+    assert isinstance(answer, Unclear)
+    assert words in answer.words
+    assert (answer.call, answer.nth) == ("c1", 7)
+
+
+# By input().
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the person will type, line by line; nothing may be left over."""
+    lines: list[str] = []
+
+    def read(prompt: str = "") -> str:
+        print(prompt)
+        if not lines:
+            raise EOFError
+        return lines.pop(0)
+
+    monkeypatch.setattr("builtins.input", read)
+    yield lines
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        (["y"], Answer(choice="once")),
+        ([" YES "], Answer(choice="once")),
+        (["s"], Answer(choice="session")),
+        (["n", ""], Answer(choice="deny")),
+        (["no", "not this file"], Answer(choice="deny", reason="not this file")),
+        (["e", '{"path": "b.md"}'], Answer(choice="once", arguments={"path": "b.md"})),
+        (["e", "{path}", '{"path": 1}'], Answer(choice="once", arguments={"path": 1})),
+        (["e", "", "y"], Answer(choice="once")),
+        (["", "what?", "y"], Answer(choice="once")),
+    ],
+    ids=[
+        "yes",
+        "yes in full",
+        "session",
+        "no",
+        "no with a reason",
+        "edit",
+        "edit twice",
+        "no edit after all",
+        "unknown words",
+    ],
+)
+def test_a_question_by_input(
+    lines: list[str], answer: Answer, typed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed += lines
+    assert ask_by_input(question(why="it wri\u202etes")) == answer
+    said = capsys.readouterr().out
+    assert "it wri⟦U+202E⟧tes" in said
+    assert ("this is not JSON" in said) == ("{path}" in lines)
+    assert ("Type y, s, e or n." in said) == ("what?" in lines)
+
+
+@pytest.mark.parametrize("ends", [EOFError, KeyboardInterrupt])
+def test_nobody_at_the_keyboard_and_a_stop_are_no_answer(
+    ends: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_prompt: str = "") -> str:
+        raise ends
+
+    monkeypatch.setattr("builtins.input", read)
+    with pytest.raises(ends):
+        ask_by_input(question())
+
+
+# The live picture.
+
+
+def live_of(story: Story, clock: list[float]) -> LiveState:
+    """The live picture after the first turn's response."""
+    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: clock[0])
+    for event in story.events:
+        if isinstance(event, events.ToolCallStarted):
+            break
+        live.fold(event)
+    return live
+
+
+def test_the_picture_carries_a_question_while_it_is_open() -> None:
+    clock = [0.0]
+    live = live_of(drawn(), clock)
+    live.fold(asked("c1", "population", {"city": "Oslo"}))
+    live.fold(asked("c2", "population", {"city": "Bergen"}))
+    first, second = live.snapshot()["turns"][0]["tools"]
+    assert first["question"] is not None
+    assert second["question"] is not None
+    assert first["question"]["nth"] != second["question"]["nth"]
+    assert [tool["phase"] for tool in (first, second)] == ["asking", "asking"]
+    assert live.asked("c1") is not None
+    clock[0] = 4200.0
+    live.fold(events.ToolCallStarted("C01", "c1", "population", {"city": "Oslo"}))
+    assert live.asked("c1") is None
+    state = live.snapshot()
+    assert state["turns"][0]["tools"][0]["question"] is None
+    assert (state["status"]["word"], state["doing"]) == ("Waiting for you", "wait")
+    live.fold(events.ToolCallStarted("C01", "c2", "population", {"city": "Bergen"}))
+    state = live.snapshot()
+    assert (state["status"]["word"], state["doing"]) == ("Running", "tool")
+    # The time that was waited stays grey.
+    assert state["bar"][-1] == {"kind": "wait", "ms": 4200.0, "turn": "C01"}
+
+
+def test_a_question_that_is_asked_again_is_another_one() -> None:
+    live = live_of(drawn(), [0.0])
+    live.fold(asked("c1", "population", {"city": "Oslo"}))
+    before = live.asked("c1")
+    live.fold(asked("c1", "population", {"city": "Rome"}, why="it changed; it writes"))
+    now = live.asked("c1")
+    assert before is not None
+    assert now is not None
+    stale = {"kind": "answer", "call": "c1", "nth": before.nth, "choice": "once"}
+    assert read_answer(stale, now) is None
+    card = live.snapshot()["turns"][0]["tools"][0]
+    assert card["arguments"]["text"] == '{"city": "Rome"}'
+
+
+class Controls:
+    """Stands where the run would be."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, Answer]] = []
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Not here."""
+
+    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+        """Note it."""
+        self.answers.append((tool_call_id, answer))
+        return True
+
+
+def test_a_view_hands_answers_to_its_run_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    story, controls = drawn(), Controls()
+    live = live_of(story, [0.0])
+    view, sink = live_view(live, controls=controls)
+    sent: list[Any] = []
+    monkeypatch.setattr(view, "show_batch", sent.extend)
+    assert not sink.can_answer
+    view.act({"kind": "ready", "running": True})
+    assert sink.can_answer
+    live.fold(asked("c1", "population", {"city": "Oslo"}))
+    open_now = live.asked("c1")
+    assert open_now is not None
+    # A page that is loaded anew is given it as well.
+    state: Any = view.get_state("state")
+    tool = state["state"]["turns"][0]["tools"][0]
+    assert tool["question"]["nth"] == open_now.nth
+    said = {"kind": "answer", "call": "c1", "nth": open_now.nth}
+    for odd in ({}, {"choice": 1}, {"choice": "once", "call": ["c1"]}, {"call": "c9"}):
+        view.act({**said, **odd})
+    view.act({**said, "choice": "once", "arguments": "{"})
+    assert controls.answers == []
+    assert [(op["op"], op["call"], op["nth"]) for op in sent] == [("unclear", "c1", open_now.nth)]
+    view.act({**said, "choice": "once"})
+    assert controls.answers == [("c1", Answer(choice="once"))]
+    sink.close()
+    view.act({**said, "choice": "session"})
+    assert len(controls.answers) == 1
+    without = live_view(live)
+    without[0].act({"kind": "ready", "running": True})
+    assert not without[1].can_answer
+
+
+# What is kept.
+
+
+def decided(**fields: Any) -> ToolRun:
+    """A tool run that somebody was asked about."""
+    value = ErrorInfo("E_DENIED", fields.pop("denied")) if "denied" in fields else 1
+    run = tool_run("c1", "fs.write", {"path": "b.md"}, value)
+    return run.model_copy(update={"error_detail": None, **fields})
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "line"),
+    [
+        (
+            decided(approval="allowed", approved_by="person", waited_ms=4200.0),
+            "allowed by the person after 4.2 s",
+            "fs.write: allowed by the person after 4.2 s",
+        ),
+        (
+            decided(approval="allowed", approved_by="session"),
+            "allowed by an earlier answer for the session",
+            "fs.write: allowed by an earlier answer for the session",
+        ),
+        (
+            decided(
+                approval="denied",
+                approved_by="policy",
+                denied="the policy denies this call: deny='fs.*'",
+            ),
+            "denied by the policy",
+            "fs.write: denied by the policy: deny='fs.*'",
+        ),
+        (
+            decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
+            "denied by the person",
+            "fs.write: denied by the person: not <b>this</b> file",
+        ),
+        (
+            decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
+            "denied: nobody was there who could be asked",
+            "fs.write: denied: nobody was there who could be asked: give on_approval=…",
+        ),
+        (
+            decided(approval="edited", approved_by="person", waited_ms=900.0),
+            "arguments edited by the person after 0.9 s",
+            "fs.write: arguments edited by the person after 0.9 s; the model had written "
+            '{"path": "a.md"}',
+        ),
+    ],
+    ids=["allowed", "session", "policy", "denied", "nobody", "edited"],
+)
+def test_every_form_says_what_was_decided_and_by_whom(run: ToolRun, words: str, line: str) -> None:
+    story = Story().turn("", run).end()
+    turn = story.run.turns[0]
+    assert turn.response is not None
+    call = turn.response.message.tool_calls[0].model_copy(update={"arguments": {"path": "a.md"}})
+    message = turn.response.message.model_copy(update={"tool_calls": (call,)})
+    response = turn.response.model_copy(update={"message": message})
+    run_record = story.run.model_copy(
+        update={"turns": (turn.model_copy(update={"response": response}),)}
+    )
+    state = view_of(run_record)
+    card = state["turns"][0]["tools"][0]
+    assert card["decision"] == words
+    edited = run.approval == "edited"
+    assert card["given"]["text"] == ('{"path": "a.md"}' if edited else "")
+    forms = bundle(state)
+    assert line in forms["text/plain"]
+    assert words in forms["text/html"]
+    assert ("arguments that the model had written" in forms["text/html"]) == edited
+    assert "<b>" not in forms["text/markdown"]
+    shown = forms["text/markdown"].replace("\\", "").replace("&lt;", "<").replace("&gt;", ">")
+    assert line.replace("…", "") in shown.replace("…", "")
+
+
+def test_a_call_that_nobody_was_asked_about_has_no_such_line() -> None:
+    assert "allowed" not in "".join(bundle(view_of(drawn().run)).values())
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["input follows", "the program answers"])
+def test_plain_lines_print_a_question_unless_it_is_asked_there(asks: bool) -> None:
+    lines: list[str] = []
+    printer = PlainPrinter(lines.append, asked_by_input=asks)
+    printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
+    assert ("waits for you" in "".join(lines)) != asks
+    run = decided(approval="allowed", approved_by="person", waited_ms=4200.0)
+    printer.handle(events.ToolCallFinished("r", "C01", run, 0))
+    assert lines[-1] == "     allowed by the person after 4.2 s\n"
