@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import nbagent
-from nbagent.run import Run
 from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline.scripted import Script
+from nbagent.run import Run
 from nbagent.session.stores import current_store
 
 

@@ -8,10 +8,10 @@ import pytest
 from engine.laws import check_run, check_sent, codes, error_code, results
 
 import nbagent
-from nbagent.run import Run
 from nbagent.contracts.chat import ChatRequest, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import Script, Step, call, calls, script, step
+from nbagent.run import Run
 
 
 def look(place: int) -> int:

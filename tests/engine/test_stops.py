@@ -13,9 +13,9 @@ import pytest
 from engine.laws import check_run, codes, error_code, results
 
 import nbagent
-from nbagent.run import Run
 from nbagent.contracts.events import TextDelta, ToolCallDelta, ToolCallStarted, TurnStarted
 from nbagent.providers.offline import call, calls, script, step
+from nbagent.run import Run
 
 MOST_S = 8.0
 """Far below what the tools would take; a busy machine may need some of it."""

@@ -127,7 +127,8 @@ def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
     offered = words(typist, "%%agent --tools |")
     assert offered[:4] == ["population", "area", "all", "none"]
     assert sorted(offered[4:]) == sorted(hosts)
-    assert tab(typist, "%%agent -t population,|") == ["%%agent -t population,area"]
+    more = [f"%%agent -t population,{word}" for word in ("area", *hosts)]
+    assert sorted(tab(typist, "%%agent -t population,|")) == sorted(more)
     assert tab(typist, "%%agent -t 'population, a|") == ["%%agent -t 'population, area"]
     assert "population" in words(typist, "%%agent --tool-choice |")
     assert tab(typist, "%agent config tools=pop|") == ["%agent config tools=population"]

@@ -34,7 +34,9 @@ def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:
 def examples() -> list[str]:
     """Every line of every help that a person could copy into a cell."""
     texts = [help_text(), *(help_text(command.name) for command in COMMANDS)]
-    lines = [text.partition("Examples\n")[2].splitlines() for text in texts]
+    # `%agent help tools` also has the option of that name, below the command's examples.
+    below = [text.partition("Examples\n")[2].partition("\n%%agent -")[0] for text in texts]
+    lines = [text.splitlines() for text in below]
     found = [line.strip() for some in lines for line in some]
     return list(dict.fromkeys(line for line in found if line.startswith("%")))
 

@@ -11,6 +11,7 @@ from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.providers.offline.compare import Figure, figure, formatted, verdicts, wants_order
 from nbagent.providers.offline.compare import asks_to_compare as asks_to_compare
 from nbagent.providers.offline.results import Made
+from nbagent.providers.offline.schema import HERE, from_server
 from nbagent.providers.offline.words import related, stem, stems, words
 
 _MOST_ROWS = 20
@@ -51,11 +52,14 @@ def _mended(failed: Made, good: Sequence[Made]) -> bool:
 
 def _failure(one: Made) -> str:
     said = one.error.get("message") or one.error.get("code") or "it did not say why"
+    if one.error.get("code") == "E_DENIED":
+        called = f"`{one.name}`{_in_brackets(one.arguments)}"
+        return f"I was not allowed to call {called}: {said}. I leave it at that."
     return f"`{one.name}`{_in_brackets(one.arguments)} failed: {said}"
 
 
 def _in_brackets(arguments: Mapping[str, Any]) -> str:
-    listed = ", ".join(f"{name}: {_cell(value)}" for name, value in arguments.items())
+    listed = ", ".join(f"{name}: {cell(value)}" for name, value in arguments.items())
     return f" ({listed})" if listed else ""
 
 
@@ -72,7 +76,7 @@ def _varying(results: Sequence[Made]) -> list[str]:
 
 def _label(one: Made, results: Sequence[Made]) -> str:
     same = [other for other in results if other.name == one.name]
-    told = [_cell(one.arguments.get(name)) for name in _varying(same) if name in one.arguments]
+    told = [cell(one.arguments.get(name)) for name in _varying(same) if name in one.arguments]
     return ", ".join(told) or one.name
 
 
@@ -84,55 +88,70 @@ def _shown(name: str, results: Sequence[Made]) -> str:
     flat = [row for row in rows if row is not None and all(map(_is_scalar, row.values()))]
     if len(flat) == len(results):
         keys = list(dict.fromkeys(key for row in flat for key in row if key not in columns))
-        body = [[_cell(row.get(key), key) for key in keys] for row in flat]
+        body = [[cell(row.get(key), key) for key in keys] for row in flat]
     else:
         keys = [name]
-        body = [[_cell(one.data)] for one in results]
-    told = [[_cell(one.arguments.get(column)) for column in columns] for one in results]
-    return _table([*columns, *keys], [a + b for a, b in zip(told, body, strict=True)])
+        body = [[cell(one.data)] for one in results]
+    told = [[cell(one.arguments.get(column)) for column in columns] for one in results]
+    return table([*columns, *keys], [a + b for a, b in zip(told, body, strict=True)])
 
 
 def _shown_alone(one: Made) -> str:
     data = one.data
     values = list(one.arguments.values())
-    if len(values) == 1 and _is_scalar(values[0]):
-        head, source = f"**{_cell(values[0])}**", f" (`{one.name}`)"
+    if len(values) == 1 and _is_scalar(values[0]) and values[0] != HERE:
+        head, source = f"**{cell(values[0])}**", f" (`{one.name}`)"
     else:
         head, source = f"`{one.name}`{_in_brackets(one.arguments)}", ""
     if data is None:
         return f"{head}: done{source}."
     if _is_scalar(data) and "\n" not in str(data) and len(str(data)) <= 200:
-        shown = _cell(data)
+        shown = cell(data)
         return f"{head}: {f'**{shown}**' if isinstance(data, int | float) else shown}{source}"
-    return f"{head}{source}:\n\n{_shown_data(data)}"
+    # Servers answer in objects of objects; a list of lines is easier to read than JSON.
+    return f"{head}{source}:\n\n{_shown_data(data, nested=from_server(one.name))}"
 
 
-def _shown_data(data: Any) -> str:
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the objects inside beside the others, as `source.timezone`."""
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        inner = json_object(value)
+        flat |= {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
+    return flat
+
+
+def _shown_data(data: Any, *, nested: bool = False) -> str:
+    if isinstance(data, str) and nested and "\n" in data and "```" not in data:
+        return f"```\n{data if len(data) <= _LONGEST else f'{data[:_LONGEST]} … (cut)'}\n```"
     if isinstance(data, str):
         return data if len(data) <= _LONGEST else f"{data[:_LONGEST]} … (cut)"
     fields = json_object(data)
+    if fields is not None and nested:
+        fields = _flat(fields)
     if fields is not None and fields and all(map(_is_scalar, fields.values())):
-        return "\n".join(f"- {key}: {_cell(value, key)}" for key, value in fields.items())
+        return "\n".join(f"- {key}: {cell(value, key)}" for key, value in fields.items())
     if isinstance(data, list):
         items = cast("list[Any]", data)
         more = f"\n\n… and {len(items) - _MOST_ROWS} more" if len(items) > _MOST_ROWS else ""
         if not items:
             return "nothing"
         if all(map(_is_scalar, items)):
-            return "\n".join(f"- {_cell(item)}" for item in items[:_MOST_ROWS]) + more
+            return "\n".join(f"- {cell(item)}" for item in items[:_MOST_ROWS]) + more
         rows = [row for item in items[:_MOST_ROWS] if (row := json_object(item)) is not None]
         if rows and len(rows) == len(items[:_MOST_ROWS]):
             keys = list(dict.fromkeys(key for row in rows for key in row))[:8]
-            return _table(keys, [[_cell(row.get(key), key) for key in keys] for row in rows]) + more
+            return table(keys, [[cell(row.get(key), key) for key in keys] for row in rows]) + more
     text = dump_json(data).decode("utf-8", "replace")
     cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … (cut)"
     return f"```json\n{cut}\n```"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of the first rows."""
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     lines += [
-        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+        "| " + " | ".join(one.replace("|", "\\|").replace("\n", " ") for one in row) + " |"
         for row in rows[:_MOST_ROWS]
     ]
     return "\n".join(lines)
@@ -142,7 +161,8 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _cell(value: Any, key: str = "") -> str:
+def cell(value: Any, key: str = "") -> str:
+    """A value in few words."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -150,7 +170,7 @@ def _cell(value: Any, key: str = "") -> str:
     if isinstance(value, int | float):
         return str(value) if set(words(key)) & _PLAIN_KEYS else formatted(value)
     if isinstance(value, list) and all(map(_is_scalar, cast("list[Any]", value))):
-        return ", ".join(_cell(item) for item in cast("list[Any]", value))
+        return ", ".join(cell(item) for item in cast("list[Any]", value))
     text = value if isinstance(value, str) else dump_json(value).decode("utf-8", "replace")
     return text if len(text) <= 200 else f"{text[:200]}…"
 

@@ -14,12 +14,15 @@ from nbagent.contracts.canonical import canonical_json, load_json
 from nbagent.contracts.chat import ToolSpec
 from nbagent.providers.offline.schema import (
     FREE_TEXT,
+    HERE,
     KINDS,
     Parameter,
     chosen,
+    from_server,
     parameters_of,
     plain,
     preference,
+    prepositions,
     role_of,
     suited,
 )
@@ -33,11 +36,16 @@ from nbagent.providers.offline.words import (
     telling_stems,
     words,
 )
+from nbagent.providers.offline.zones import zones
 
 MOST_PARALLEL = 16
 Facts = Callable[["Parameter"], Sequence[Any]]
 """Values that earlier results offer for a parameter."""
 
+_USUAL = re.compile(r"\bUse '([^'\n]+)'[^.\n]*\bif no\b", re.IGNORECASE)
+"""A default that a description tells in words."""
+_LISTED = re.compile(r"\('([\w-]+)'\)")
+"""Values that a description lists: `local branches ('local')`."""
 _COUNTS = frozenset(words("count n number limit k top times amount quantity num max"))
 
 
@@ -84,6 +92,7 @@ class _Filling:
         self.facts = facts
         self.anchor = anchor
         self.found = _expanded(found, self.parameters)
+        self.from_server = from_server(tool.name)
         self.own = frozenset(stems(f"{tool.name} {tool.description}"))
         self.used: set[Candidate] = set()
         self.claimed: set[str] = set()
@@ -96,8 +105,11 @@ class _Filling:
         wanted = [p for p in self.parameters if p.required or self.only_optional]
         for parameter in self.parameters:
             self._stated(parameter)
+        self._zones()
         self._lists(wanted)
         self._assign(wanted, least=0.0)
+        if self.from_server:
+            self._usual_of_servers()
         for parameter in self._open(wanted):
             self._from_facts(parameter)
         for parameter in self._open(wanted):
@@ -141,6 +153,42 @@ class _Filling:
             self._boolean(parameter)
         elif parameter.type == "object":
             self._object(parameter)
+
+    def _usual_of_servers(self) -> None:
+        """What a server's tool most likely takes where the prompt says nothing."""
+        for parameter in self._open(self.parameters):
+            listed = _LISTED.findall(str(parameter.schema.get("description", "")))
+            if not parameter.required:
+                continue
+            if parameter.is_repository:
+                self.values[parameter.name] = HERE
+            elif parameter.type == "string" and len(listed) > 1:
+                low = self.prompt.lower()
+                self.values[parameter.name] = next((o for o in listed if o in low), listed[0])
+
+    def _zones(self) -> None:
+        """Time zones: `from` before the source's, `to` or nothing before the target's."""
+        wanted = [one for one in self.parameters if one.is_zone and one.required]
+        found = zones(self.prompt) if wanted else []
+        if not found:
+            # A place that is not in the table is not the same as none.
+            placed = any(one.kind == "name" for one in self.found)
+            for parameter in wanted if len(wanted) == 1 and not placed else ():
+                usual = _USUAL.search(str(parameter.schema.get("description", "")))
+                self.values |= {parameter.name: usual[1]} if usual else {}
+            return
+        if len(wanted) == 1:
+            self.values[wanted[0].name] = found[0].name
+            self.several[wanted[0].name] = [one.name for one in found]
+        for parameter in wanted[: len(found)] if len(wanted) > 1 else []:
+            leads = prepositions(parameter)
+            fits = [one for one in found if one.before in leads] or found
+            self.values[parameter.name] = fits[0].name
+            found.remove(fits[0])
+        inside = [(one.start, one.end) for one in zones(self.prompt)]
+        self.used |= {
+            one for one in self.found if any(a < one.end and one.start < b for a, b in inside)
+        }
 
     def _boolean(self, parameter: Parameter) -> None:
         own = {stem(word) for word in words(parameter.name) if word not in ("is", "has", "use")}
@@ -194,7 +242,7 @@ class _Filling:
         """Give each open parameter its best value; the best pairs first."""
         pairs: list[tuple[float, int, int, Parameter, Candidate, Any]] = []
         for i, parameter in enumerate(self._open(wanted)):
-            if parameter.type in ("array", "object", "boolean"):
+            if parameter.type in ("array", "object", "boolean") or parameter.is_zone:
                 continue
             for j, one in enumerate(self.found):
                 value = suited(parameter, one)
@@ -208,6 +256,8 @@ class _Filling:
                 self.used.add(one)
 
     def _from_facts(self, parameter: Parameter) -> None:
+        if parameter.is_zone:
+            return
         values = list(self.facts(parameter))
         if parameter.type == "array" and values:
             self.values[parameter.name] = values
@@ -218,7 +268,7 @@ class _Filling:
 
     def _from_words(self, parameter: Parameter) -> None:
         """The last resort for texts: the words of the prompt themselves."""
-        if parameter.type != "string" or parameter.choices or parameter.is_id:
+        if parameter.type != "string" or parameter.choices or parameter.is_id or parameter.is_zone:
             return
         if parameter.words & FREE_TEXT:
             rest = after_colon(self.prompt) or rest_of_clause(self.prompt, self.anchor, self.own)

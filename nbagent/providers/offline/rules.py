@@ -16,6 +16,17 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
 from nbagent.providers.offline.answers import answer, asks_to_compare
 from nbagent.providers.offline.arguments import Filled, fill, forced_arguments
+from nbagent.providers.offline.known_plan import Plan
+from nbagent.providers.offline.known_tools import Saving, known_for, saved_text, saving
+from nbagent.providers.offline.ranking import (
+    ENOUGH,
+    GENERIC,
+    Ranked,
+    distinct,
+    name_stems,
+    near,
+    rank,
+)
 from nbagent.providers.offline.results import (
     Exchange,
     Made,
@@ -23,29 +34,25 @@ from nbagent.providers.offline.results import (
     read_conversation,
     values_for,
 )
-from nbagent.providers.offline.schema import Parameter, parameters_of, preference
+from nbagent.providers.offline.schema import Parameter, from_server, parameters_of, preference
 from nbagent.providers.offline.talk import by_itself, introduction, long_text
 from nbagent.providers.offline.words import (
-    GENERIC_VERBS,
     LISTING_VERBS,
     WRITING_VERBS,
     Candidate,
-    abbreviates,
     candidates,
-    related,
     stem,
     stems,
     words,
 )
 
-_ENOUGH = 1.0
-"""The score from which a tool is taken as asked for: one word of its description."""
 _MOST_CALLS = 24
+_TIE = 0.7
 _MOST_TURNS = 8
 _FINAL_ERRORS = ("E_DENIED", "E_INTERRUPTED")
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W_]+)?")
+_CHANGING = WRITING_VERBS | set(words("commit reset checkout push merge rebase"))
+_CHANGING_STEMS = frozenset(stem(word) for word in _CHANGING)
 _GO_ON = re.compile(r"\b(go on|continue)\b.*\bwhere\b.*\b(stopped|ended|left)\b", re.IGNORECASE)
-_GENERIC = frozenset(stem(word) for word in GENERIC_VERBS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +75,46 @@ class Decision:
     reasoning: str
     calls: tuple[Wish, ...] = ()
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A tool and how much the prompt speaks of it."""
-
-    tool: ToolSpec
-    score: float
-    matched: tuple[str, ...] = ()
-    named: frozenset[str] = frozenset()
-    """Stems of the tool's name that stand in the prompt."""
-    anchor: int = 0
-    """Where the prompt names it first."""
-    anchor_end: int = 0
+    gist: str = ""
+    """The part of an answer that may be written to a file; empty when it is none."""
 
 
 def decide(request: ChatRequest) -> Decision:
     """Decide what to say to a request."""
     said = _cut_off(request.messages)
     if said is None:
-        return _Deciding(request).decision()
+        return _decided(request)
     before = request.model_copy(update={"messages": request.messages[:-2]})
-    decision = _Deciding(before).decision()
+    decision = _decided(before)
     if decision.text.startswith(said):
         rest = decision.text[len(said) :].lstrip()
         return replace(decision, text=rest, reasoning="The answer was cut off; here is its rest.")
     return decision
+
+
+def _decided(request: ChatRequest) -> Decision:
+    two = saving(request)
+    decision = None if two is None else _saved(request, two)
+    return decision or _Deciding(request).decision()
+
+
+def _saved(request: ChatRequest, two: Saving) -> Decision | None:
+    """First what the prompt asks for, then writing it; None when its words are to be written."""
+    first = Decision("The last answer is meant.", gist=two.last_answer)
+    if two.first is not None:
+        deciding = _Deciding(two.first)
+        if two.literal and not deciding.is_spoken_of:
+            return None
+        first = deciding.decision()
+    if first.calls or not first.gist:
+        return first
+    write = Wish(two.tool, {"path": two.path, "content": first.gist})
+    made = [one for one in read_conversation(request.messages)[-1].made if one.name == two.tool]
+    if not made:
+        return Decision("That is done; now it is written.", (write,))
+    said = saved_text(made[-1])
+    blocks = [first.text, said] if first.text else [said]
+    return Decision("It is written, or it cannot be.", text="\n\n".join(blocks), gist=first.gist)
 
 
 def _cut_off(messages: Sequence[Message]) -> str | None:
@@ -116,27 +136,80 @@ class _Deciding:
         self.tools = () if self.choice == "none" else request.tools
         if self.choice in {tool.name for tool in request.tools}:
             self.tools = tuple(tool for tool in request.tools if tool.name == self.choice)
+        self.known = known_for(request, self.tools if self.choice in ("auto", "required") else ())
+        self.all_tools = self.tools
+        own = self.known.ask.offered.values()
+        if self.known.plan is not None or self.choice != "required":
+            self.tools = tuple(tool for tool in self.tools if tool.name not in own)
+        if self.known.plan is not None:
+            others = [one for one in self.now.made if one.name not in own]
+            self.now = replace(self.now, made=tuple(others))
         self.forced = bool(self.tools) and self.choice not in ("auto", "none") and not self.now.made
         self.specs: Mapping[str, ToolSpec] = {tool.name: tool for tool in request.tools}
         named = frozenset(stem(w) for tool in self.tools for w in words(tool.name))
         self.found = candidates(self.prompt, named)
-        self.ranked = rank(self.tools, self.prompt)
+        self.ranked = [one for one in rank(self.tools, self.prompt) if not _only_hinted(one)]
         self.missing: list[tuple[ToolSpec, tuple[Parameter, ...]]] = []
+
+    @property
+    def is_spoken_of(self) -> bool:
+        """Whether the prompt's own words ask for something that can be done here."""
+        best = self.ranked[0].score if self.ranked else 0.0
+        return self.known.plan is not None or best >= ENOUGH or bool(long_text(self.prompt))
 
     def decision(self) -> Decision:
         """The calls that are still open, else the answer."""
+        decision = None if self.known.plan is None else self._with_known(self.known.plan)
+        return decision or self._with_others()
+
+    def _with_known(self, plan: Plan) -> Decision | None:
+        """What nbagent's own tools are asked for; None when the prompt means another tool."""
+        spoken = [] if plan.sure else self._spoken_of(plan)
+        if spoken and plan.text and not self.known.ask.made:
+            return None
+        own = self._planned(spoken)
+        self.missing.clear()
+        said = {str(value) for one in own for value in one.arguments.values()}
+        if said & set(plan.claims):
+            return None
+        made = {one.key for one in self.now.made}
+        calls = [Wish(self.known.ask.offered[one.tool], one.arguments) for one in plan.calls]
+        calls += [one for one in own if one.key not in made]
+        everything = [*self.known.ask.made, *self.now.made]
+        turns = 1 + max((one.turn for one in everything), default=-1)
+        if calls and all(one.ok for one in everything) and turns < _MOST_TURNS:
+            listed = ", ".join(f"{one.tool}({dump_json(one.arguments).decode()})" for one in calls)
+            lead = "The results so far lead on to" if everything else "The prompt asks for"
+            return Decision(f"{lead} {listed}.", tuple(calls))
+        told = [answer(self.prompt, self.now.made)] if self.now.made else []
+        text = "\n\n".join(block for block in (*told, self.known.text) if block)
+        gist = "\n\n".join(block for block in (*told, self.known.gist) if block)
+        return Decision("All that was asked for is there, or cannot be.", text=text, gist=gist)
+
+    def _spoken_of(self, plan: Plan) -> list[Ranked]:
+        """Other tools whose names the prompt says outside of what the plan is about."""
+        free = self.prompt
+        for claim in plan.claims:
+            free = free.replace(claim, " ")
+        spoken = set(stems(free))
+        return [one for one in self._wanted() if (one.named - GENERIC) & spoken]
+
+    def _with_others(self) -> Decision:
         wanted = self._wanted()
         why = self._why(wanted)
         text = None if self.forced or self.now.made else by_itself(self.prompt, bool(wanted))
         if text is not None:
-            return Decision("No tool is needed: the rules can do this themselves.", text=text)
+            return Decision(
+                "No tool is needed: the rules can do this themselves.", text=text, gist=text
+            )
         planned = self._planned(wanted)
         made = {one.key for one in self.now.made}
         known = self._known_already()
         new = [one for one in planned if one.key not in made and one.key not in known]
         new += self._second_try(made | {one.key for one in new})
         turns = 1 + max((one.turn for one in self.now.made), default=-1)
-        if new and len(made) < _MOST_CALLS and turns < _MOST_TURNS:
+        denied = any(one.error.get("code") == "E_DENIED" for one in self.now.made)
+        if new and not denied and len(made) < _MOST_CALLS and turns < _MOST_TURNS:
             return Decision(self._reasoning(why, new), tuple(new))
         return self._answered(planned, known, why)
 
@@ -145,8 +218,8 @@ class _Deciding:
         if self.forced:
             return self.ranked[:1]
         best = self.ranked[0].score if self.ranked else 0.0
-        if best >= _ENOUGH:
-            return sorted(_distinct(self.ranked), key=lambda one: one.anchor)
+        if best >= ENOUGH:
+            return sorted(distinct(self._ties_settled()), key=lambda one: one.anchor)
         if asks_to_compare(self.prompt) and self.earlier and not self.found:
             return []
         sums = any(one.kind == "expression" for one in self.found)
@@ -165,6 +238,27 @@ class _Deciding:
             if filled.arguments and any(filled.arguments):
                 return [one]
         return []
+
+    def _ties_settled(self) -> list[Ranked]:
+        """Of a server's tools that are meant nearly alike, that one first that takes most.
+
+        `What time is it in Oslo?` does not convert, since it says no time of day.
+        """
+        first = self.ranked[0]
+        near_first = [
+            one
+            for one in self.ranked
+            if one.score >= _TIE * first.score and from_server(one.tool.name)
+        ]
+        if first not in near_first:
+            return self.ranked
+        taken: dict[str, int] = {}
+        for one in near_first:
+            # By the prompt alone: results must not make another tool the first.
+            sets = fill(one.tool, self.prompt, self.found, anchor=one.anchor_end).arguments
+            taken[one.tool.name] = max((len(arguments) for arguments in sets), default=-1)
+        near_first.sort(key=lambda one: -taken[one.tool.name])
+        return near_first + [one for one in self.ranked if one not in near_first]
 
     def _planned(self, wanted: Sequence[Ranked]) -> list[Wish]:
         planned: list[Wish] = []
@@ -209,7 +303,7 @@ class _Deciding:
     def _providers(self, tool: ToolSpec, missing: Sequence[Parameter]) -> list[Ranked]:
         """Other tools, those first whose words speak of what is missing."""
         needed = {s for parameter in missing for s in parameter.hints}
-        subject = _name_stems(tool) - _GENERIC
+        subject = name_stems(tool) - GENERIC
         scored: list[tuple[float, Ranked]] = []
         for one in self.ranked:
             named = set(words(one.tool.name))
@@ -217,7 +311,7 @@ class _Deciding:
                 continue
             about = stems(one.tool.name) + stems(one.tool.description)
             shared = sum(
-                1.0 if s in about else 0.5 if any(_near(s, other) for other in about) else 0.0
+                1.0 if s in about else 0.5 if any(near(s, other) for other in about) else 0.0
                 for s in needed
             )
             if named & LISTING_VERBS:
@@ -244,14 +338,15 @@ class _Deciding:
         return tries
 
     def _other_call(self, failed: Made, made: set[bytes]) -> list[Wish]:
-        if failed.error.get("code") in _FINAL_ERRORS or failed.name not in self.specs:
+        final = failed.error.get("code") in _FINAL_ERRORS or from_server(failed.name)
+        if final or failed.name not in self.specs:
             return []
         for arguments in _other_arguments(failed, self.specs[failed.name], self.found):
             wish = Wish(failed.name, arguments)
             if wish.key not in made:
                 return [wish]
         for one in self.ranked:
-            if one.score < _ENOUGH or one.tool.name == failed.name:
+            if one.score < ENOUGH or one.tool.name == failed.name:
                 continue
             for arguments in self._filled(one, self.found).arguments[:1]:
                 wish = Wish(one.tool.name, arguments)
@@ -260,19 +355,21 @@ class _Deciding:
         return []
 
     def _answered(self, planned: Sequence[Wish], known: Mapping[bytes, Made], why: str) -> Decision:
+        if self.now.made and len(self.known.ask.made) == len(self.now.made):
+            return Decision("All results are there.", text=self.known.text, gist=self.known.gist)
         results = list(self.now.made)
         results += [known[one.key] for one in planned if one.key in known]
         results = _all_meant(self.prompt, results, self.earlier)
         if results:
             reasoning = "All results are there: " if self.now.made else "Earlier results suffice: "
             named = ", ".join(dict.fromkeys(one.name for one in results))
-            return Decision(
-                reasoning + f"{len(results)} from {named}.",
-                text=answer(self.prompt, results, self._missing_note() if self.now.made else ""),
-            )
+            note = self._missing_note() if self.now.made else ""
+            text = answer(self.prompt, results, note)
+            gist = text if all(one.ok for one in results) else ""
+            return Decision(reasoning + f"{len(results)} from {named}.", text=text, gist=gist)
         if (text := long_text(self.prompt)) is not None:
-            return Decision("A long text is asked for; no tool is needed.", text=text)
-        return Decision(why, text=introduction(self.prompt, self.tools, self._missing_note()))
+            return Decision("A long text is asked for; no tool is needed.", text=text, gist=text)
+        return Decision(why, text=introduction(self.prompt, self.all_tools, self._missing_note()))
 
     def _missing_note(self) -> str:
         lines = [
@@ -307,88 +404,12 @@ def _in_brackets(listed: Sequence[str]) -> str:
     return f" ({', '.join(listed)})" if listed else ""
 
 
-def rank(tools: Sequence[ToolSpec], prompt: str) -> list[Ranked]:
-    """Score each tool by the words that it shares with a prompt; the best one first."""
-    spoken = {stem(m.group()): m.start() for m in reversed(_words_of(prompt))}
-    telling = {stem(m.group()) for m in _words_of(prompt) if stems(m.group())}
-    vocabulary = [_vocabulary(tool) for tool in tools]
-    ranked: list[Ranked] = []
-    for tool, weights in zip(tools, vocabulary, strict=True):
-        score, matched, anchors = 0.0, list[str](), list[tuple[bool, int, int]]()
-        named = _name_stems(tool)
-        for one, at in spoken.items():
-            if one not in telling and one not in named:
-                continue
-            weight = _weight(one, weights)
-            if weight:
-                shared = sum(1 for other in vocabulary if one in other)
-                score += weight / max(shared, 1) ** 0.5
-                matched.append(_word_at(prompt, at))
-                if one in named or weight >= 1.0:
-                    anchors.append((one not in named, at, at + len(_word_at(prompt, at))))
-        hit = frozenset(named & set(spoken))
-        # A word of the name says better where the prompt speaks of it than one of the description.
-        _, *anchor = min(anchors, default=(True, 0, 0))
-        ranked.append(Ranked(tool, round(score, 3), tuple(matched), hit, *anchor))
-    return sorted(ranked, key=lambda one: -one.score)
-
-
-def _word_at(text: str, at: int) -> str:
-    match = _WORD.match(text, at)
-    return match.group() if match else ""
-
-
-def _words_of(text: str) -> list[re.Match[str]]:
-    return list(_WORD.finditer(text))
-
-
-def _name_stems(tool: ToolSpec) -> set[str]:
-    """The telling words of a tool's name; all of them when none tells much."""
-    return set(stems(tool.name)) or {stem(word) for word in words(tool.name)}
-
-
-def _vocabulary(tool: ToolSpec) -> dict[str, float]:
-    """The stems that speak for a tool, with their weights."""
-    weights: dict[str, float] = {}
-    for parameter in parameters_of(tool):
-        for one in parameter.hints:
-            weights[one] = max(weights.get(one, 0), 0.75)
-        for one in stems(parameter.name):
-            weights[one] = max(weights.get(one, 0), 1.0)
-        for choice in parameter.choices:
-            for one in stems(str(choice)):
-                weights[one] = max(weights.get(one, 0), 0.75)
-    for one in stems(tool.description):
-        weights[one] = max(weights.get(one, 0), 1.0)
-    for one in [*_name_stems(tool), *stems(tool.display_name)]:
-        weights[one] = 1.0 if one in _GENERIC else 3.0
-    return {one: w * 0.6 if one in _GENERIC and w < 1 else w for one, w in weights.items()}
-
-
-def _weight(one: str, weights: Mapping[str, float]) -> float:
-    if one in weights:
-        return weights[one]
-    alike = [w for other, w in weights.items() if _alike(one, other)]
-    return max(alike, default=0.0) / 2
-
-
-def _alike(one: str, other: str) -> bool:
-    return related(one, other) or (min(len(one), len(other)) >= 4 and abbreviates(one, other))
-
-
-def _near(one: str, other: str) -> bool:
-    return related(one, other) or abbreviates(one, other)
-
-
-def _distinct(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """The best tool, and others that are named by words of their own."""
-    taken = [ranked[0]]
-    for one in ranked[1:]:
-        telling = {s for s in one.named if s not in _GENERIC}
-        others = frozenset[str]().union(*(other.named for other in taken))
-        if one.score >= min(0.6 * ranked[0].score, 2.0) and telling - others:
-            taken.append(one)
-    return taken
+def _only_hinted(one: Ranked) -> bool:
+    """Whether a server's tool would change something and the prompt does not say its name."""
+    names = set(words(one.tool.name))
+    return (
+        from_server(one.tool.name) and bool(names & _CHANGING) and not one.named & _CHANGING_STEMS
+    )
 
 
 def _region(wanted: Sequence[Ranked], position: int, one: Candidate) -> bool:

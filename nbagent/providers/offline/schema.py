@@ -14,6 +14,10 @@ from nbagent.contracts.chat import ToolSpec
 from nbagent.providers.offline.words import Candidate, stem, stems, words
 
 _ID = frozenset(words("id key ref reference uuid sku token code number identifier"))
+HERE = "."
+"""The folder that a server runs in, where a repository is asked for and none is named."""
+_REPOSITORY = frozenset(words("repo repository"))
+_FOLDERS = frozenset(words("path dir directory folder root"))
 _CODES = frozenset(words("currency country language airport unit from to base quote"))
 KINDS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
     (frozenset(("path", "file", "filename", "folder", "directory")), {"path": 3, "quoted": 2}),
@@ -79,6 +83,21 @@ class Parameter:
     def is_id(self) -> bool:
         """Whether it wants an identifier rather than a name."""
         return bool(self.words & _ID) and not self.words & _CODES and self.type != "number"
+
+    @property
+    def is_zone(self) -> bool:
+        """Whether it wants a time zone by its IANA name."""
+        return "timezone" in self.words and "iana" in self.hints
+
+    @property
+    def is_repository(self) -> bool:
+        """Whether it wants the folder of a repository."""
+        return bool(self.words & _REPOSITORY and self.words & _FOLDERS)
+
+
+def from_server(name: str) -> bool:
+    """Whether a tool's name is that of an MCP server's tool: `git__status`."""
+    return "__" in name.strip("_")
 
 
 def parameters_of(tool: ToolSpec) -> list[Parameter]:
@@ -237,18 +256,19 @@ def role_of(parameter: Parameter, one: Candidate, others: Sequence[Parameter]) -
     own = set(stems(parameter.name))
     if near & own or (one.kind == "number" and stem(one.after) in parameter.hints):
         return 4.0
-    mine = _prepositions(parameter)
+    mine = prepositions(parameter)
     if one.before in mine and one.kind != "number":
         return 3.0
     theirs = [other for other in others if other.name != parameter.name]
     if any(near & set(stems(other.name)) for other in theirs):
         return -2.0
-    if one.kind != "number" and any(one.before in _prepositions(other) for other in theirs):
+    if one.kind != "number" and any(one.before in prepositions(other) for other in theirs):
         return -2.0
     return 0.0
 
 
-def _prepositions(parameter: Parameter) -> frozenset[str]:
+def prepositions(parameter: Parameter) -> frozenset[str]:
+    """The words that stand before its values."""
     found: set[str] = set()
     for names, prepositions in _ROLES:
         if parameter.words & names:
