@@ -134,7 +134,7 @@ def test_time_waited_is_kept_apart_from_the_tools_own() -> None:
     it = only(run)
     assert it.waited_ms >= 290
     assert it.duration_ms < 250
-    row = nbagent.tool_runs().iloc[-1]
+    row: Any = nbagent.tool_runs().iloc[-1]
     assert (row["approval"], row["approved_by"]) == ("allowed", "callback")
     assert row["waited_ms"] >= 290
 
