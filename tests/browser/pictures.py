@@ -1,8 +1,9 @@
-"""Draws the README's pictures in JupyterLab, light and dark: the quickstart's first run, the panel.
+"""Draws the README's pictures in JupyterLab, light and dark: a run, the panel, a question.
 
     python tests/browser/pictures.py [FOLDER]
 
-writes run-view-light.png, panel-light.png and their dark forms to notebooks/images, or to FOLDER.
+writes run-view-light.png, panel-light.png, question-light.png and their dark forms to
+notebooks/images, or to FOLDER.
 They are made by hand and looked at before they are committed; no test compares pixels.
 """
 
@@ -23,6 +24,8 @@ _FIRST_RUN = 3
 """The code cell of the quickstart, from 0."""
 _PANEL = 2
 """The code cell of the panel's notebook."""
+_DESK, _QUESTION = 1, 6
+"""The code cells of the tools' notebook that make the desk, and in which a call asks first."""
 _MARGIN_PX = 12
 
 
@@ -33,7 +36,8 @@ def draw(browser: Browser, server: Server, source: str, theme: str) -> bytes:
     word = "Light" if theme == "light" else "Dark"
     server.setting("@jupyterlab/apputils-extension:themes", {"theme": f"JupyterLab {word}"})
     with opened(browser, server, name, dark=theme == "dark", size=(1240, 1100)) as notebook:
-        return _framed(_panel(notebook) if source == "panel" else _first_run(notebook))
+        shown = {"panel": _panel, "quickstart": _first_run, "tools": _question}[source]
+        return _framed(shown(notebook))
 
 
 def _first_run(notebook: Notebook) -> Locator:
@@ -56,6 +60,16 @@ def _panel(notebook: Notebook) -> Locator:
     notebook.page.keyboard.type("And by how much?")
     notebook.page.wait_for_timeout(1500)
     return panel
+
+
+def _question(notebook: Notebook) -> Locator:
+    """A run that waits for the person."""
+    notebook.run(0, _DESK)
+    notebook.start(_QUESTION)
+    run = notebook.output(_QUESTION).locator(".nba-run")
+    run.get_by_role("button", name="Allow once").wait_for()
+    notebook.page.wait_for_timeout(1000)
+    return run
 
 
 def _framed(shown: Locator) -> bytes:
@@ -81,7 +95,8 @@ def main() -> None:
             browser = playwright.chromium.launch(
                 executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
             )
-            for source, picture in (("quickstart", "run-view"), ("panel", "panel")):
+            pictures = {"quickstart": "run-view", "panel": "panel", "tools": "question"}
+            for source, picture in pictures.items():
                 for theme in ("light", "dark"):
                     file = folder / f"{picture}-{theme}.png"
                     file.write_bytes(draw(browser, server, source, theme))

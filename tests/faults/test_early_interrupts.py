@@ -132,6 +132,9 @@ def new_runs():
 def pressed(door, n, since):
     "What came of a door when it was interrupted at its n-th line; its number of lines."
     new_runs()
+    # The cells' texts that IPython keeps are looked through for tools: as many lines each time.
+    for name in [name for name in shell.user_ns if name.startswith("_i") and name[2:].isdigit()]:
+        del shell.user_ns[name]
     raised, at = None, AtLine(n, since)
     printed, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), io.StringIO(), io.StringIO()
     try:
