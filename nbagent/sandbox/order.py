@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -61,6 +61,8 @@ class ScriptOrder:
     """The interpreter; the running one by default."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further variables; nothing else of this process's environment is passed on."""
+    on_output: Callable[[str], object] = lambda line: None
+    """Told the last line that it wrote, now and then while it runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ _MARK = "NBAGENT_SCRIPT"
 _SWEEPS = 20
 _EXIT_S = 0.4
 _LINE_BYTES = 4_096
+_TELL_S = 0.1
 
 _LAUNCH = """
 import sys
@@ -167,6 +168,9 @@ class _Run:
         self.duration_s = 0.0
         self._started = False
         self._limits = order.limits
+        self._tell = order.on_output
+        self._told_at = 0.0
+        self._open_line: dict[int, bytes] = {}
         self._token = token
         self._uid = -1
         self._plan = plan
@@ -237,6 +241,7 @@ class _Run:
         data = os.read(fd, 65536)
         if fd in sources:
             sources[fd].add(data)
+            self._tell_last_line(fd, data)
             total = self.stdout.total_bytes + self.stderr.total_bytes
             if total > self._limits.flood_bytes and not self._flooded:
                 self._flooded = True
@@ -253,6 +258,16 @@ class _Run:
             # It is gone, with or without a last word.
             self._latest = min(self._latest, time.monotonic() + _DRAIN_S)
         return bool(data)
+
+    def _tell_last_line(self, fd: int, data: bytes) -> None:
+        """Tell the last whole line; a script's words come in pieces."""
+        whole, newline, rest = (self._open_line.get(fd, b"") + data).rpartition(b"\n")
+        self._open_line[fd] = rest[-_LINE_BYTES:]
+        line = whole.rpartition(b"\n")[2][-_LINE_BYTES:].decode("utf-8", "replace").strip()
+        now = time.monotonic()
+        if newline and line and now - self._told_at >= _TELL_S:
+            self._told_at = now
+            self._tell(line)
 
     def _hear(self, line: str) -> None:
         word, _, rest = line.partition(" ")

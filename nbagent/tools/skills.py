@@ -20,7 +20,7 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece, ToolPolicy
+from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling, ToolPolicy
 from nbagent.contracts.ports import ToolContext, ToolHost
 from nbagent.files.mounts import STATE, Mount
 from nbagent.sandbox import (
@@ -112,9 +112,15 @@ class SkillHost(MethodHost):
         made = {
             _LIST: lambda: _tool(self.list_skills, _LIST),
             _GET: lambda: _tool(self.get_skill, _GET),
-            _RUN: lambda: _tool(self.run_python_script, _RUN),
+            _RUN: lambda: _tool(self.run_python_script, _RUN, self._ruling()),
         }
         self._tools = {name: made[name]() for name in _ALL if name in names}
+
+    def _ruling(self) -> Ruling:
+        """What happens to a script by default; the first time, the isolation is tried."""
+        if not self._skills:
+            return "ask"
+        return "allow" if isolation_level(self._policy.isolation).is_isolated else "ask"
 
     @property
     def skills(self) -> tuple[Skill, ...]:
@@ -209,6 +215,7 @@ class SkillHost(MethodHost):
             keep_to=keep_to,
             limits=self._limits(timeout),
             isolation=level.name,
+            on_output=lambda line: context.progress(line, None),
         )
         result = await _ran(order, context)
         told = _told(found.skill, result, self._state, keep_to)
@@ -241,6 +248,7 @@ class SkillHost(MethodHost):
         apart = "kept apart" if level.is_isolated else "NOT kept apart from your files"
         return CallPreview(
             ruling="allow" if level.is_isolated else "ask",
+            firm=not level.is_isolated,
             why=f"run {label}, {apart} ({level.name})",
             pieces=tuple(pieces),
             binds=_binds(found, level),
@@ -304,12 +312,12 @@ class SkillHost(MethodHost):
         return folder
 
 
-def _tool(function: Any, name: str) -> FunctionTool:
+def _tool(function: Any, name: str, ruling: Ruling = "allow") -> FunctionTool:
     return method_tool(
         function,
         name=name,
         host=HOST,
-        ruling="ask" if name == _RUN else "allow",
+        ruling=ruling,
         idempotent=name != _RUN,
         max_result_chars=_RESULT_CHARS,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -324,10 +325,25 @@ def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.M
     isolated = stage.look(skill_name="report", script="pass")
     monkeypatch.setattr(isolation, "_found", {"landlock": "not here", "bubblewrap": "nor here"})
     shown = stage.look(skill_name="report", script="pass")
-    assert shown.ruling == "ask"
+    assert (shown.ruling, shown.firm) == ("ask", True), "no setting does without the question"
     assert "NOT kept apart" in shown.why
     assert "can read and write your files" in shown.pieces[-1].text
     assert shown.binds != isolated.binds or not WALLS
+
+
+def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -> None:
+    told: list[str] = []
+    code = "import time\nfor i in range(4): print('line', i); time.sleep(0.15)"
+    asked = call("run_python_script", {"skill_name": "report", "script": code})
+
+    def tell(text: str, fraction: float | None) -> None:
+        told.append(text)
+
+    within = replace(context(), progress=tell)
+    asyncio.run(stage.host().execute(asked, within, CancelToken()))
+    assert told[0] == "line 0"
+    assert 2 <= len(told) <= 4
+    assert all(line.startswith("line ") and line[5:].isdigit() for line in told)
 
 
 def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
