@@ -65,13 +65,9 @@ def sha_at(mounts: Mounts, place: Place) -> str | None:
     Raises:
         ToolError: it cannot be read.
     """
-    root = mounts.root(place.mount)
-    try:
-        descriptor = patiently(lambda: root.open_file(place.parts))
-    except FileNotFoundError:
+    descriptor = _open_at(mounts, place)
+    if descriptor is None:
         return None
-    except OSError as error:
-        raise failure(error, place, root) from None
     try:
         return sha_of_file(descriptor)
     finally:
@@ -84,18 +80,24 @@ def read_at(mounts: Mounts, place: Place, *, most: int) -> bytes | None:
     Raises:
         ToolError: it cannot be read.
     """
-    root = mounts.root(place.mount)
-    try:
-        descriptor = patiently(lambda: root.open_file(place.parts))
-    except FileNotFoundError:
+    descriptor = _open_at(mounts, place)
+    if descriptor is None:
         return None
-    except OSError as error:
-        raise failure(error, place, root) from None
     try:
         data = read_bytes(descriptor, most=most + 1)
     finally:
         os.close(descriptor)
     return data if len(data) <= most else None
+
+
+def _open_at(mounts: Mounts, place: Place) -> int | None:
+    root = mounts.root(place.mount)
+    try:
+        return patiently(lambda: root.open_file(place.parts))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise failure(error, place, root) from None
 
 
 def write_file(

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import json_object, monotonic_ms, sha_of
@@ -32,6 +32,7 @@ from nbagent.contracts.ports import Interrupted, ToolContext
 from nbagent.contracts.secrets import redact
 from nbagent.tools.base import HostSet
 
+T = TypeVar("T")
 OnApproval = Callable[[Question], Any]
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
@@ -289,13 +290,7 @@ async def _called(
         if inspect.iscoroutinefunction(callback):
             given = await callback(question)
         else:
-            given, _ = await context.runner.run_sync(
-                lambda: callback(question),
-                where="waiting",
-                interruptible=True,
-                cancel=cancel,
-                label="on_approval",
-            )
+            given = await _in_waiting_thread(callback, question, context, cancel)
         return answer_of(given)
     except Interrupted:
         return _STOPPED
@@ -311,20 +306,26 @@ async def _typed(
     cancel: CancelToken,
 ) -> Answer:
     try:
-        answer, _ = await context.runner.run_sync(
-            lambda: ask(question),
-            where="waiting",
-            interruptible=True,
-            cancel=cancel,
-            label="a question",
-        )
+        return await _in_waiting_thread(ask, question, context, cancel)
     except Interrupted:
         return _STOPPED
     except Exception as error:
         # EOFError where nobody types, StdinNotImplementedError where nobody can.
         said = f"{type(error).__name__}: {error}"
         return Answer(choice="deny", reason=f"nobody answered ({said})")
-    return answer
+
+
+async def _in_waiting_thread(
+    ask: Callable[[Question], T], question: Question, context: ToolContext, cancel: CancelToken
+) -> T:
+    given, _ = await context.runner.run_sync(
+        lambda: ask(question),
+        where="waiting",
+        interruptible=True,
+        cancel=cancel,
+        label=f"the question about {question.tool}",
+    )
+    return given
 
 
 def answer_of(given: object) -> Answer:
