@@ -223,10 +223,14 @@ class CallPreview:
     """Hash of what an approval binds to beside definition and arguments: a script's bytes, the
     state of the file that is written."""
     for_tool: bool = False
-    """An approval for the session covers every call of this definition."""
+    """An approval for the session covers every call of this definition and `binds`."""
+    every_time: bool = False
+    """No approval for the session: it is asked about each time."""
     arguments: Mapping[str, Any] | None = None
     """The arguments in the one form that patterns are compared with (`@project/a`, not `./a`);
     None: as the model wrote them."""
+    other_arguments: tuple[Mapping[str, Any], ...] = ()
+    """Further forms of the same call (a file by another mount); rules that forbid hold for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +247,8 @@ class Question:
     """Why somebody is asked."""
     pieces: tuple[PreviewPiece, ...] = ()
     scope: str = ""
-    """What "for this session" would cover: this very call, or every call of the tool."""
+    """What "for this session" would cover: this very call, or every call of the tool; empty where
+    it cannot be allowed for the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

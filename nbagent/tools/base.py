@@ -48,7 +48,9 @@ class HostOrder:
     namespace: Callable[[], Mapping[str, Any]] = _no_names
     """The names of the notebook."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)
-    """Limits and isolation that hold; rulings are the session's affair."""
+    """Limits and isolation that hold, and the person's rules."""
+    forbids: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False
+    """Whether the policies deny a call: a host that looks at many things asks for each of them."""
 
 
 @runtime_checkable
