@@ -226,3 +226,48 @@ def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -
 )
 def test_a_base_url_is_an_address_with_or_without_its_scheme(url: str) -> None:
     assert checked_value("base_url", url) == url
+
+
+def test_a_project_may_tighten_and_not_loosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config" / "nbagent"
+    config.mkdir(parents=True)
+    (config / "settings.toml").write_text('deny = ["fs.write"]\nmax_read_bytes = 1000\n', "utf-8")
+    project = tmp_path / "project"
+    project.mkdir()
+    file = project / "pyproject.toml"
+    table = '[tool.nbagent]\ndeny = ["zzz"]\nmax_read_bytes = 1000000000\nscript_timeout_s = 5\n'
+    file.write_text(table, "utf-8")
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    held = effective(environ, project)
+    assert held.deny == ("fs.write", "zzz")
+    assert (held.max_read_bytes, held.script_timeout_s) == (1000, 5)
+    sources = {origin.name: origin.source for origin in origins(environ, project)}
+    assert sources["deny"] == "settings.toml and pyproject.toml"
+    assert (sources["max_read_bytes"], sources["script_timeout_s"]) == (
+        "settings.toml",
+        "pyproject.toml",
+    )
+
+
+REFUSED = ("allow = ['fs.write']", "mounts = ['a=/']", "skills = ['/']", "isolation = 'process'")
+
+
+@pytest.mark.parametrize("line", [*REFUSED, "tools = ['mcp:evil']", "tools = 'fs, evil__run'"])
+def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{line}\n", "utf-8")
+    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+        effective({}, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["(", "fs.write(", '["fs.write"]', "a b(c"])
+def test_what_is_no_rule_in_the_environment_is_said(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="pattern"):
+        effective({"NBAGENT_DENY": text}, tmp_path)
+
+
+def test_rules_as_text_may_have_blanks_inside_their_parentheses(tmp_path: Path) -> None:
+    text = "fs.write(path=@project/a b.md, content=x), mcp:git"
+    held = effective({"NBAGENT_DENY": text}, tmp_path)
+    assert held.deny == ("fs.write(path=@project/a b.md, content=x)", "mcp:git")

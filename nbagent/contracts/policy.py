@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import Value
@@ -51,13 +52,22 @@ class ToolLimits:
     script_output_bytes: int = 200_000
     """Of stdout and of stderr; the rest is cut visibly."""
 
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value: Any = getattr(self, f.name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or value <= 0:
+                raise UsageError(f"{f.name}={value!r} does not fit; give a number above 0")
+
     def tightened(self, by: ToolLimits) -> ToolLimits:
         """The smaller of each."""
         names = (f.name for f in fields(self))
         return ToolLimits(**{n: min(getattr(self, n), getattr(by, n)) for n in names})
 
 
-_PATTERN = re.compile(r"(?P<tool>[^\s()]+)(?:\((?P<where>.*)\))?", re.DOTALL)
+_PATTERN = re.compile(r"(?P<tool>[^\s()\"',{}<>]+)(?:\((?P<where>.*)\))?", re.DOTALL)
+_HOSTS = {"nb": "notebook", "filesystem": "fs"}
+"""Other words for a host that a person may write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,9 @@ class CallPattern:
     def fits_tool(self, tool: str, host: str) -> bool:
         """Whether it speaks of some call of this tool."""
         kind = host.partition(":")[0]
-        return fnmatchcase(tool, self.tool) or self.tool in (kind, host)
+        word = self.tool.removesuffix(":*")
+        named = _HOSTS.get(word, word) in (kind, host)
+        return named or fnmatchcase(tool, self.tool) or fnmatchcase(host, self.tool)
 
 
 def _as_text(value: Any) -> str:
@@ -117,6 +129,12 @@ def call_pattern(text: str) -> CallPattern:
         elif piece.strip():
             raise UsageError(_no_pattern(text))
     return CallPattern(text.strip(), match["tool"], tuple(where))
+
+
+def _check_rule(text: Any) -> None:
+    if not isinstance(text, str):
+        raise UsageError(_no_pattern(repr(text)))
+    call_pattern(text)
 
 
 def _no_pattern(text: str) -> str:
@@ -156,10 +174,16 @@ class ToolPolicy:
     def __post_init__(self) -> None:
         for name in ("allow", "ask", "deny", "hide"):
             given: Any = getattr(self, name)
-            texts = (given,) if isinstance(given, str) else tuple(given)
+            texts = (given,) if isinstance(given, str) else tuple(given or ())
             for text in texts:
-                call_pattern(text)
+                _check_rule(text)
             object.__setattr__(self, name, texts)
+        limits: Any = self.limits
+        if not isinstance(limits, ToolLimits):
+            raise UsageError(f"limits={limits!r} does not fit; give an nbagent.ToolLimits(…)")
+        if self.isolation not in get_args(Isolation):
+            known = " or ".join(map(repr, get_args(Isolation)))
+            raise UsageError(f"isolation={self.isolation!r} does not fit; expected {known}")
 
     @property
     def rules(self) -> list[tuple[str, str]]:
@@ -187,6 +211,11 @@ class ToolPolicy:
             if call_pattern(text).fits(tool, host, arguments):
                 return Verdict(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
+
+    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a rule forbids this call."""
+        said = self.says(tool, host, arguments)
+        return said is not None and said.ruling == "deny"
 
     def hides(self, tool: str, host: str) -> bool:
         """Whether the model is not shown the tool: hidden, or denied whatever the arguments."""
@@ -260,6 +289,12 @@ class Answer:
     """With `deny`: told to the model."""
     arguments: Mapping[str, Any] | None = None
     """Run it with these arguments instead."""
+
+    def __post_init__(self) -> None:
+        if self.choice not in ("once", "session", "deny"):
+            raise UsageError(
+                f"choice={self.choice!r} is no answer; write 'once', 'session' or 'deny'"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,11 +181,12 @@ def ask_by_input(question: Question) -> Answer:
     """
     # What streamed before may have left its line open.
     print(f"\n{question_text(question)}", flush=True)
+    prompt = _PROMPT if question.scope else _PROMPT.replace(" for the [s]ession,", "")
     while True:
-        word = input(_PROMPT).strip().lower()
+        word = input(prompt).strip().lower()
         if word in ("y", "yes"):
             return Answer(choice="once")
-        if word in ("s", "session"):
+        if word in ("s", "session") and question.scope:
             return Answer(choice="session")
         if word in ("n", "no"):
             return Answer(choice="deny", reason=said_reason(input("Reason, for the model: ")))
@@ -194,7 +195,7 @@ def ask_by_input(question: Question) -> Answer:
             if arguments is not None:
                 return Answer(choice="once", arguments=arguments)
         else:
-            print("Type y, s, e or n.", flush=True)
+            print(f"Type y, {'s, ' * bool(question.scope)}e or n.", flush=True)
 
 
 def _typed_arguments(question: Question) -> dict[str, Any] | None:

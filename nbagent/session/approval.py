@@ -8,6 +8,7 @@ looks belongs to the notebook.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event
 from nbagent.contracts.policy import (
     Answer,
+    Approval,
     CallPreview,
     Decision,
     Question,
@@ -30,10 +32,13 @@ from nbagent.contracts.policy import (
 )
 from nbagent.contracts.ports import Interrupted, ToolContext
 from nbagent.contracts.secrets import redact
+from nbagent.shown import without_folders
 from nbagent.tools.base import HostSet
 
 T = TypeVar("T")
 OnApproval = Callable[[Question], Any]
+Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
+"""Told of each decision and what it is bound to."""
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
@@ -55,16 +60,22 @@ class Policies:
         """Limits and isolation that hold."""
         if self.agent is None:
             return self.system
-        own = self.agent.isolation
+        own, usual = self.agent.isolation, self.system.isolation
+        tighter = own in ("landlock", "bubblewrap") and usual in ("auto", "process")
         return replace(
             self.system,
             limits=self.system.limits.tightened(self.agent.limits),
-            isolation=self.system.isolation if own == "auto" else own,
+            isolation=own if tighter else usual,
         )
 
     def hides(self, spec: ToolSpec) -> bool:
         """Whether the model is not shown the tool."""
-        return any(policy.hides(spec.name, spec.traits.host) for policy in self._both())
+        host = spec.traits.host
+        return any(p.hides(name, host) for p in self._both() for name in _names(spec))
+
+    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a rule forbids this call; for hosts that look at many things in one call."""
+        return any(policy.denies(tool, host, arguments) for policy in self._both())
 
     def verdict(
         self,
@@ -73,20 +84,20 @@ class Policies:
         arguments: Mapping[str, Any] | None,
     ) -> Verdict:
         """What happens to a call; without arguments, to the tool in general."""
-        name, host = spec.name, spec.traits.host
-        forms = [preview.arguments if preview.arguments is not None else arguments]
-        said = self.system.says(name, host, forms[0])
+        host, names = spec.traits.host, _names(spec)
+        judged = preview.arguments if preview.arguments is not None else arguments
+        told = [said for name in names if (said := self.system.says(name, host, judged))]
         default = Verdict(ruling=preview.ruling, why=preview.why or "its host says so")
-        verdict = said or default
+        verdict = told[0] if told else default
         if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
             verdict = default
-        forms.append(arguments)
-        for policy in self._both():
-            for form in forms:
-                # A rule that forbids holds for both forms of the arguments.
-                other = policy.says(name, host, form)
-                if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
-                    verdict = other
+        # A rule that forbids holds for every form of the arguments and every name of the tool.
+        for form in (judged, arguments, *preview.other_arguments):
+            for policy in self._both():
+                for name in names:
+                    other = policy.says(name, host, form)
+                    if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
+                        verdict = other
         return verdict
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
@@ -102,6 +113,10 @@ class Policies:
         return (self.system,) if self.agent is None else (self.system, self.agent)
 
 
+def _names(spec: ToolSpec) -> tuple[str, ...]:
+    return (spec.name, spec.traits.alias_of) if spec.traits.alias_of else (spec.name,)
+
+
 def check_agent_policy(policy: ToolPolicy) -> None:
     """Raise UsageError when an agent's policy would loosen something."""
     if policy.allow:
@@ -111,11 +126,15 @@ def check_agent_policy(policy: ToolPolicy) -> None:
         )
 
 
+_Key = tuple[str, object, str]
+"""The session, the callback that answered (None: the person), and what was allowed."""
+
+
 class _Granted:
-    """What was allowed for the session in this process: hashes of calls and definitions."""
+    """What was allowed for the session in this process."""
 
     def __init__(self) -> None:
-        self.keys: set[tuple[str, str]] = set()
+        self.keys: set[_Key] = set()
 
 
 _granted = _Granted()
@@ -142,14 +161,22 @@ class Ways:
 class SessionApprover:
     """The Approver of one run. `answer` may be called in any thread."""
 
-    def __init__(self, host: HostSet, policies: Policies, ways: Ways, *, session: str) -> None:
+    def __init__(
+        self,
+        host: HostSet,
+        policies: Policies,
+        ways: Ways,
+        *,
+        session: str,
+        record: Record = lambda call, spec, context, decision, binds: None,
+    ) -> None:
+        """Decide for one run; `record` is told each decision before the tool begins."""
         self._host = host
         self._policies = policies
         self._ways = ways
         self._session = session
+        self._record = record
         self._open: dict[str, asyncio.Future[Answer]] = {}
-        self.binds: dict[str, str] = {}
-        """What each approval is bound to, by the id of the call; for the audit log."""
 
     async def review(
         self,
@@ -159,40 +186,73 @@ class SessionApprover:
         emit: Callable[[Event], None],
     ) -> Decision:
         """Allow, deny or change one call."""
-        spec = self._host.spec_of(call.name)
+        spec = self._host.spec_of(call.name, context)
         if spec is None:
-            return Decision()  # its host says what is wrong with it
-        began_ms, told, edited = monotonic_ms(), "", False
-        by = ""
+            return Decision()  # no host has it: that is what the model is told
+        decision, key = await self._decided(call, spec, context, cancel, emit)
+        self._record(call, spec, context, decision, key)
+        return decision
+
+    async def _decided(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        context: ToolContext,
+        cancel: CancelToken,
+        emit: Callable[[Event], None],
+    ) -> tuple[Decision, str]:
+        began_ms, by, told = monotonic_ms(), "", ""
+
+        def decided(approval: Approval, by: str, **more: Any) -> Decision:
+            waited_ms = monotonic_ms() - began_ms if by in ("person", "callback", "nobody") else 0.0
+            return Decision(approval, by, waited_ms=waited_ms, **more)
+
         while True:
             preview = await self._host.preview(call, context)
             verdict = self._policies.verdict(spec, preview, call.arguments)
-            key = (self._session, _key(spec, call, preview))
-            self.binds[call.id] = key[1]
-            waited_ms = monotonic_ms() - began_ms if by else 0.0
+            bound = _bound(spec, call, preview)
             if verdict.ruling == "deny":
-                reason = f"the policy denies this call: {verdict.why}"
-                return Decision("denied", "policy", reason, waited_ms=waited_ms)
-            if edited or (by and told == preview.binds):
-                given = dict(call.arguments or {}) if edited else None
-                done = Decision("edited" if edited else "allowed", by, arguments=given)
-                return replace(done, waited_ms=waited_ms, binds=preview.binds)
-            if verdict.ruling == "allow":
-                return Decision()
-            if key in _granted.keys:
-                return Decision("allowed", "session", binds=preview.binds)
+                return decided("denied", "policy", reason=_denied(verdict)), bound
+            if by and told == preview.binds:
+                return decided("allowed", by, binds=preview.binds), bound
+            if verdict.ruling == "allow" and not by:
+                return Decision(), bound
+            grant = (self._session, self._ways.callback, bound)
+            if grant in _granted.keys and not preview.every_time:
+                return decided("allowed", "session", binds=preview.binds), bound
             changed = "what it would do changed while it was decided; " if by else ""
             question = _question(spec, call, context, preview, changed + _why(verdict, preview))
             by, answer = await self._ask(question, context, cancel, emit)
             told = preview.binds
             if answer.choice == "deny" or cancel.is_set:
-                waited_ms = monotonic_ms() - began_ms
-                return Decision("denied", by, redact(answer.reason), waited_ms=waited_ms)
+                return decided("denied", by, reason=redact(answer.reason)), bound
             if answer.arguments is not None and dict(answer.arguments) != call.arguments:
-                call = call.model_copy(update={"arguments": dict(answer.arguments)})
-                edited = True
-            elif answer.choice == "session":
-                _granted.keys.add(key)
+                edited = await self._edited(call, dict(answer.arguments), spec, context, told)
+                if isinstance(edited, Verdict):
+                    return decided("denied", "policy", reason=_denied(edited)), bound
+                if edited is not None:
+                    used = dict(answer.arguments)
+                    return decided("edited", by, arguments=used, binds=edited.binds), bound
+                # What was shown changed meanwhile: the person looks at it again.
+            elif answer.choice == "session" and not preview.every_time:
+                _granted.keys.add(grant)
+
+    async def _edited(
+        self,
+        call: ToolCall,
+        arguments: dict[str, Any],
+        spec: ToolSpec,
+        context: ToolContext,
+        told: str,
+    ) -> CallPreview | Verdict | None:
+        """The call with other arguments; None when what was shown is no longer so."""
+        edited = call.model_copy(update={"arguments": arguments})
+        preview = await self._host.preview(edited, context)
+        verdict = self._policies.verdict(spec, preview, arguments)
+        if verdict.ruling == "deny":
+            return verdict
+        shown = await self._host.preview(call, context)
+        return preview if shown.binds == told else None
 
     def answer(self, tool_call_id: str, answer: Answer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -252,12 +312,14 @@ def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
         future.set_result(answer)
 
 
-def _key(spec: ToolSpec, call: ToolCall, preview: CallPreview) -> str:
+def _denied(verdict: Verdict) -> str:
+    return f"the policy denies this call: {verdict.why}"
+
+
+def _bound(spec: ToolSpec, call: ToolCall, preview: CallPreview) -> str:
     """What an approval is bound to: the definition and, but for whole tools, the very call."""
     whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
-    if preview.for_tool:
-        return sha_of(whole)
-    return sha_of([*whole, call.arguments, preview.binds])
+    return sha_of([*whole, preview.binds, None if preview.for_tool else call.arguments])
 
 
 def _why(verdict: Verdict, preview: CallPreview) -> str:
@@ -265,6 +327,12 @@ def _why(verdict: Verdict, preview: CallPreview) -> str:
     if not verdict.rule or not preview.why:
         return verdict.why
     return f"{preview.why} (the rule {verdict.why} asks)"
+
+
+def _scope(spec: ToolSpec, preview: CallPreview) -> str:
+    if preview.every_time:
+        return ""
+    return f"every call of {spec.name}" if preview.for_tool else "this very call"
 
 
 def _question(
@@ -276,27 +344,42 @@ def _question(
         tool_call_id=call.id,
         tool=spec.name,
         host=spec.traits.host,
-        arguments=call.arguments or {},
+        arguments=copy.deepcopy(call.arguments or {}),
         why=why,
         pieces=preview.pieces,
-        scope=f"every call of {spec.name}" if preview.for_tool else "this very call",
+        scope=_scope(spec, preview),
     )
 
 
 async def _called(
     callback: OnApproval, question: Question, context: ToolContext, cancel: CancelToken
 ) -> Answer:
+    async def body() -> Answer:
+        try:
+            if inspect.iscoroutinefunction(callback):
+                given = await callback(question)
+            else:
+                given = await _in_waiting_thread(callback, question, context, cancel)
+            return answer_of(given)
+        except (Interrupted, asyncio.CancelledError):
+            return _STOPPED
+        except BaseException as error:  # SystemExit would end the loop
+            said = without_folders(redact(f"{type(error).__name__}: {error}"))
+            reason = f"on_approval failed ({said}), so the call is denied"
+            return Answer(choice="deny", reason=reason)
+
+    task = asyncio.ensure_future(body())
+    loop = asyncio.get_running_loop()
+    forget = cancel.on_set(lambda: loop.call_soon_threadsafe(task.cancel))
     try:
-        if inspect.iscoroutinefunction(callback):
-            given = await callback(question)
-        else:
-            given = await _in_waiting_thread(callback, question, context, cancel)
-        return answer_of(given)
-    except Interrupted:
+        return await task
+    except asyncio.CancelledError:
+        if not cancel.is_set:
+            raise
         return _STOPPED
-    except Exception as error:
-        said = redact(f"{type(error).__name__}: {error}")
-        return Answer(choice="deny", reason=f"on_approval failed ({said}), so the call is denied")
+    finally:
+        forget()
+        task.cancel()
 
 
 async def _typed(

@@ -5,6 +5,7 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mount, Mounts, parse_mount
 from nbagent.session.approval import Policies, check_agent_policy
@@ -90,6 +91,7 @@ def tools_of(
             skills=skills,
             namespace=front.namespace,
             policy=policies.effective,
+            forbids=policies.denies,
         )
         hosts += open_hosts(chosen.words, order)
         hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
@@ -173,14 +175,15 @@ def _mounts(options: RunOptions, settings: Settings, skills: tuple[str, ...] | N
     return Mounts.of(
         project=project_folder(),
         state=state_folder(options.session or settings.session),
-        extra=[*(parse_mount(text) for text in given), *shown],
+        extra=[*(parse_mount(text, base=project_folder()) for text in given), *shown],
         closed=[store_home()],
     )
 
 
 def state_folder(session: str) -> Path:
     """Where a session's `@state` is kept. Made when something is written."""
-    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:80]
-    if safe in ("", "."):
-        raise UsageError(f"session={session!r} is no name; use letters and digits")
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
+    if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):
+        # Two names may not share a folder.
+        safe = f"{safe}-{sha256_hex(session)[:8]}"
     return store_home() / "state" / safe

@@ -25,6 +25,7 @@ from nbagent.contracts.events import (
     Notice,
     RunFinished,
     RunStarted,
+    ToolCallFinished,
     TurnFinished,
     Waiting,
 )
@@ -89,6 +90,7 @@ class LiveRun:
             policy=self.prepared.tools.policies.effective,
         )
         self.host = self.prepared.tools.host
+        self._audit = self._open_audit()
         self._approver = self._make_approver(here)
         self._hosts_ready = False
         self._get_hosts_ready()
@@ -117,7 +119,7 @@ class LiveRun:
 
     def start(self, sinks: list[Sink], here: Front, guard: Guard) -> None:
         """Begin; returns at once."""
-        self._sinks = [*self._audit(), *sinks]
+        self._sinks = [*([self._audit] if self._audit else []), *sinks]
         here.adopt(self.courier)
         self.courier.on_stranded = self._wait_for_thread
         self.courier.on_slow = self._hold_up
@@ -140,24 +142,28 @@ class LiveRun:
             by_input=here.ask(),
         )
         tools = self.prepared.tools
-        return SessionApprover(tools.host, tools.policies, ways, session=self.record.session)
+        session, audit = self.record.session, self._audit
+        if audit is None:
+            return SessionApprover(tools.host, tools.policies, ways, session=session)
+        return SessionApprover(
+            tools.host, tools.policies, ways, session=session, record=audit.decided
+        )
 
     def _answering(self) -> list[AnsweringSink]:
         return [sink for sink in self._sinks if isinstance(sink, AnsweringSink)]
 
-    def _audit(self) -> list[Sink]:
-        """The audit log, for a run with tools that touch the world; none for a store in memory."""
-        if self.store.path is None or not is_audited(self.host.host_names):
-            return []
-        approver = self._approver
-        return [
-            AuditSink(
-                self.store.path.parent,
-                hosts_of=lambda tool: spec.traits.host if (spec := self.host.spec_of(tool)) else "",
-                binds_of=lambda call_id: approver.binds.get(call_id, ""),
-                on_warning=self.warn,
-            )
-        ]
+    def _open_audit(self) -> AuditSink | None:
+        """The audit log, for a run with tools that touch the world."""
+        if not is_audited(self.host.host_names):
+            return None
+        if self.store.path is None:
+            self.warn("this run is not audited: its store is in memory only")
+            return None
+        return AuditSink(
+            self.store.path.parent,
+            hosts_of=lambda tool: spec.traits.host if (spec := self.host.spec_of(tool)) else "",
+            on_warning=self.warn,
+        )
 
     def answer(self, tool_call_id: str, answer: Answer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -294,10 +300,18 @@ class LiveRun:
             if call is None or call.arguments is None:
                 continue
             if interrupted and spec and spec.traits.idempotent and await self._may(call, spec):
-                results[run.tool_call_id] = await run_call(
-                    call, host=host, context=context, cancel=self.cancel
-                )
+                again = await run_call(call, host=host, context=context, cancel=self.cancel)
+                results[run.tool_call_id] = again
+                if self._audit is not None:
+                    self._audit_again(ToolCallFinished(turn.run_id, turn.id, again, 0))
         return results
+
+    def _audit_again(self, event: ToolCallFinished) -> None:
+        """A call that runs again before the run begins: no view is told, the audit log is."""
+        for sink in self._sinks:
+            if sink is self._audit:
+                with suppress(Exception):
+                    sink.handle(event)
 
     async def _may(self, call: ToolCall, spec: ToolSpec) -> bool:
         """Whether a call may run without anybody being asked: nothing is shown yet."""

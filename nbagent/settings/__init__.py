@@ -172,10 +172,13 @@ class _Configured:
 _configured = _Configured()
 
 _ENVIRONMENT = {"model": "LLM_MODEL", "base_url": "LLM_BASE_URL"}
+_PROJECT = "pyproject.toml"
+_ONLY_TIGHTENED = frozenset(("ask", "deny", "hide", *(f.name for f in fields(ToolLimits))))
+"""What a project's file may make stricter than the person has it, and not looser."""
 _NOT_IN_PROJECT = {
     "base_url": "your key would go there; use nbagent.configure(base_url=…) or LLM_BASE_URL",
     **dict.fromkeys(
-        ("allow", "mounts", "isolation"),
+        ("allow", "mounts", "skills", "isolation"),
         "who wrote the project would decide what its agents may do on your machine; use "
         "nbagent.configure(…) or your own settings.toml",
     ),
@@ -222,13 +225,29 @@ def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None
     ]
     found: list[Origin] = []
     for f in fields(Settings):
+        held = Origin(f.name, f.default, "default")
+        project: Any = None
         for source, values in layers:
-            if f.name in values:
-                found.append(Origin(f.name, values[f.name], source))
+            if f.name in values and source == _PROJECT and f.name in _ONLY_TIGHTENED:
+                project = values[f.name]
+            elif f.name in values:
+                held = Origin(f.name, values[f.name], source)
                 break
-        else:
-            found.append(Origin(f.name, f.default, "default"))
+        found.append(held if project is None else _tightened(held, project))
     return found
+
+
+def _tightened(held: Origin, project: Any) -> Origin:
+    """What holds for the person, and what a project's file adds to it."""
+    if isinstance(project, tuple):
+        rules = cast("tuple[str, ...]", project)
+        value: Any = (*held.value, *(text for text in rules if text not in held.value))
+    else:
+        value = min(held.value, project)
+    if value == held.value:
+        return held
+    source = _PROJECT if held.source == "default" else f"{held.source} and {_PROJECT}"
+    return Origin(held.name, value, source)
 
 
 def store_home(environ: Mapping[str, str] | None = None) -> Path:
@@ -274,18 +293,30 @@ def _from_files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[str,
         file = parent / "pyproject.toml"
         if file.is_file():
             table = _table(file, "tool", "nbagent")
+            _refuse_servers(table.get("tools"))
             for name, why in _NOT_IN_PROJECT.items():
                 if name in table:
                     raise UsageError(
                         f"{file.name}: {name!r} may not be set in a project's file, because {why}"
                     )
-            yield "pyproject.toml", _checked_table(table, "pyproject.toml")
+            yield _PROJECT, _checked_table(table, _PROJECT)
             break
     base = environ.get("XDG_CONFIG_HOME")
     config = Path(base) if base else Path.home() / ".config"
     user_file = config / "nbagent" / "settings.toml"
     if user_file.is_file():
         yield "settings.toml", _checked_table(_table(user_file), "settings.toml")
+
+
+def _refuse_servers(tools: Any) -> None:
+    """A project that names its own MCP server would start a program in the first run."""
+    texts: Any = tools.replace(",", " ").split() if isinstance(tools, str) else tools
+    for name in cast("list[Any]", texts) if isinstance(texts, list) else ():
+        if isinstance(name, str) and (name.partition(":")[0] == "mcp" or "__" in name):
+            raise UsageError(
+                f"{_PROJECT}: tools may not name the MCP server {name!r}, because it would be "
+                "started without your saying so; name it with --tools or nbagent.configure(tools=…)"
+            )
 
 
 def _table(file: Path, *keys: str) -> dict[str, Any]:

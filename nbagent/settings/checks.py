@@ -22,6 +22,7 @@ Tools = str | tuple[str, ...]
 TRIMS = ("tool-results", "none")
 AFTER_RUN = ("static", "live")
 ISOLATIONS: tuple[Isolation, ...] = ("auto", "landlock", "bubblewrap", "process")
+_ONE_PATTERN = r"(?:[^\s,()]|\([^)]*\))+"
 _KEY_LIKE = re.compile(r"(?:^|_|api)(?:key|secret|password)s?$", re.IGNORECASE)
 _HOST = re.compile(r"[\w.-]*\w[\w.-]*|[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?")
 _API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
@@ -160,9 +161,15 @@ def _texts(value: Any) -> tuple[str, ...]:
     return _names(value)
 
 
+def _split_patterns(text: str) -> list[str]:
+    if re.sub(_ONE_PATTERN, "", text).strip(" \t\r\n,"):
+        return [text]  # something is left over: the whole is shown as what it is not
+    return re.findall(_ONE_PATTERN, text)
+
+
 def _patterns(value: Any) -> tuple[str, ...]:
     # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only.
-    given = re.findall(r"(?:[^\s,()]|\([^)]*\))+", value) if isinstance(value, str) else value
+    given = _split_patterns(value) if isinstance(value, str) else value
     texts = _names(given if isinstance(given, list | tuple) else [given])
     for text in texts:
         call_pattern(text)

@@ -189,8 +189,10 @@ class HostSet:
         self._specs = {spec.name: spec for spec in kept}
         return kept
 
-    def spec_of(self, name: str) -> ToolSpec | None:
-        """The tool as it was last listed."""
+    def spec_of(self, name: str, context: ToolContext | None = None) -> ToolSpec | None:
+        """The tool as it was last listed; with a context an unknown one is looked for once more."""
+        if name not in self._specs and context is not None:
+            self._list(context, strict=False)
         return self._specs.get(name)
 
     @property
@@ -227,8 +229,9 @@ class HostSet:
         self, call: ToolCall, context: ToolContext, cancel: CancelToken
     ) -> ToolOutcome:
         """Run one call on the host that has the tool."""
-        if call.name not in self._owners:
+        if not self._listed_once:
             self._list(context, strict=False)
+        # Not looked for anew: what was not there when the call was reviewed does not run.
         owner = self._owners.get(call.name)
         if owner is None:
             return unknown_tool(call.name, tuple(self._owners))

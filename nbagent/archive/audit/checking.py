@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,12 @@ class AuditReport:
     """How many such lines were mended before."""
     last_sha: str = ""
     """Of the last line in order. Kept elsewhere, `contains=` finds a log that was made anew."""
+    unfinished: tuple[tuple[str, str], ...] = ()
+    """Calls that began and have no end: the run and the call's id, in their order.
+
+    No fault of the log: they are at work now, their process ended with them or was killed, or the
+    log could no longer be written.
+    """
 
     @property
     def ok(self) -> bool:
@@ -68,7 +75,9 @@ class AuditReport:
             return f"AuditReport(NOT IN ORDER at {place}: {self.why}; {count} before it are)"
         files = f" in {self.files} files" if self.files > 1 else ""
         torn = f", and {self.torn_bytes} bytes of one that was never whole" * bool(self.torn_bytes)
-        return f"AuditReport(in order: {count}{files} of {self.path.name}{torn})"
+        n = len(self.unfinished)
+        begun = f"; {n:,} call{'s' if n > 1 else ''} began and did not end" if n else ""
+        return f"AuditReport(in order: {count}{files} of {self.path.name}{torn}{begun})"
 
 
 def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = "") -> AuditReport:
@@ -145,6 +154,8 @@ class _Check:
     """Lines in order of the file that is being read."""
     torn_bytes: int = 0
     recovered: int = 0
+    begun: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    """Calls without an end so far: run, turn, call."""
     has_it: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,6 +183,7 @@ class _Check:
             torn_bytes=self.torn_bytes,
             recovered=self.recovered,
             last_sha=self.head.sha if self.head.seq else "",
+            unfinished=tuple((run, call) for run, _, call in self.begun.elements()),
         )
 
     def _walk(self, lines: Generator[bytes], *, is_newest: bool) -> str:
@@ -186,8 +198,26 @@ class _Check:
                 return why
             self.before, self.head = self.head, self.head.after(line)
             self.file_lines += 1
+            self._count(line)
             self.has_it = self.has_it or self.head.sha == self.contains
         return ""
+
+    def _count(self, line: bytes) -> None:
+        """Note the begin or the end of a call. A quote inside a text has a backslash before it."""
+        ends = b'"kind":"call"' in line and bool(self.begun)
+        if not ends and b'"kind":"start"' not in line:
+            return
+        told = read_line(line)
+        run, turn, call = told.get("run"), told.get("turn"), told.get("call")
+        if not (isinstance(run, str) and isinstance(turn, str) and isinstance(call, str)):
+            return
+        key = (run, turn, call)
+        if not ends:
+            self.begun[key] += 1
+        elif self.begun[key] > 1:
+            self.begun[key] -= 1
+        else:
+            del self.begun[key]
 
     def _recovery(self, line: bytes, why: str) -> str:
         told = read_line(line)

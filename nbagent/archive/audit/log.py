@@ -4,8 +4,9 @@ Under a lock on `audit.head`: read where the chain ends (O(1), whatever the size
 what a crash left, append, note the new end. What lines mean is `sink`'s, checking is `checking`'s.
 
 There is no fsync for a line: a killed process loses nothing that was written, and a power cut may
-take the last lines; `sync`, at the end of a run, puts all of it on the disk. A line is written
-after the store has committed the result: who is killed in between leaves it in the store alone.
+take the last lines; `sync`, at the end of a run, puts all of it on the disk. That a tool begins is
+written before it does, its end after the store has committed the result: who is killed in between
+leaves the result in the store alone.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ export function questionBox(shared, tool, leave) {
       h("span", "nba-num", host)),
     h("div", "nba-why", why),
     ...pieces.flatMap(shownPiece),
-    h("div", "nba-row", once, session, edit, deny), editing, denying, said), {
+    h("div", "nba-row", once, scope ? session : "", edit, deny), editing, denying, said), {
     role: "group", "aria-label": `${tool.name} is waiting for you: ${why}`,
     // JupyterLab would take Enter for its own.
     "data-lm-suppress-shortcuts": "true",

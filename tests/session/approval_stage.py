@@ -1,0 +1,76 @@
+"""Tools that ask first, a host that changes under its question, and one door to run them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from engine.laws import check_run
+
+import nbagent
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
+from nbagent.contracts.policy import CallPreview, Question
+from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.records import ToolResult
+from nbagent.providers.offline import script
+
+done: list[str] = []
+
+
+@nbagent.tool(ask=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    done.append(path)
+    return f"deleted {path}"
+
+
+@nbagent.tool
+def look(path: str) -> str:
+    """Look at a file."""
+    return f"seen {path}"
+
+
+def ran(
+    *steps: Any, tools: Any = (delete, look), answer: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    model = script([*steps, "Done."])
+    run = nbagent.Agent(model=model, tools=list(tools), on_approval=answer, **options).run("Go.")
+    return check_run(run, model), model
+
+
+def agreeing(question: Question) -> bool:
+    return True
+
+
+def elsewhere(question: Question) -> dict[str, str]:
+    return {"path": "/etc/passwd"}
+
+
+def only(run: Any) -> Any:
+    (tool_run,) = [it for turn in run.turns for it in turn.tool_runs]
+    return tool_run
+
+
+class Shifting:
+    """A host whose call would do something else each time it is looked at, for a while."""
+
+    name = "shifting"
+
+    def __init__(self, looks: list[str], preview: CallPreview) -> None:
+        self.looks, self.base = looks, preview
+        self.approved: list[str] = []
+
+    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
+        traits = ToolTraits(host=self.name, sha="1", ruling=self.base.ruling)
+        return [ToolSpec(name="shift", description="Shift.", traits=traits)]
+
+    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
+        state = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return replace(self.base, binds=state)
+
+    async def execute(
+        self, call: ToolCall, context: ToolContext, cancel: CancelToken
+    ) -> ToolOutcome:
+        self.approved.append(context.approved)
+        return ToolOutcome(result=ToolResult(ok=True, data="ok"))

@@ -1,0 +1,173 @@
+"""What an approval is bound to, and what no trick gets around: found by attacking it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from session.approval_stage import (
+    Shifting,
+    delete,
+    done,
+    only,
+    ran,
+)
+
+import nbagent
+from nbagent.contracts.chat import ToolSpec, ToolTraits
+from nbagent.contracts.policy import Answer, CallPreview, Question, ToolPolicy
+from nbagent.contracts.ports import ToolContext
+from nbagent.providers.offline import call, script
+from nbagent.session.approval import Policies
+
+
+class Appearing(Shifting):
+    """A host with one more tool after its first listing."""
+
+    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
+        (first,) = super().visible_tools(context)
+        late = first.model_copy(update={"name": "late"})
+        self.listed = getattr(self, "listed", 0) + 1
+        return [first, late] if self.listed > 2 else [first]
+
+
+def test_a_tool_that_appears_after_the_listing_is_asked_about_before_it_runs() -> None:
+    host = Appearing(["one"], CallPreview(ruling="ask", why="it shifts"))
+    run, _ = ran(call("late"), tools=[host])
+    assert (only(run).approved_by, host.approved) == ("nobody", [])
+
+
+def test_editing_keeps_the_binding_to_what_was_shown() -> None:
+    host = Shifting(["one", "two", "two", "two", "two", "two"], CallPreview(ruling="ask"))
+    asked: list[str] = []
+
+    def answer(question: Question) -> dict[str, int]:
+        asked.append(question.why)
+        return {"a": len(asked)}
+
+    run, _ = ran(call("shift", a=0), tools=[host], answer=answer)
+    assert len(asked) == 2, "what was shown first had changed"
+    assert "changed while it was decided" in asked[1]
+    assert (only(run).approval, only(run).args) == ("edited", {"a": 2})
+
+
+def test_what_a_callback_does_to_its_question_changes_no_call() -> None:
+    def answer(question: Question) -> bool:
+        question.arguments["path"] = "b"
+        return True
+
+    run, _ = ran(call("delete", path="a"), answer=answer)
+    assert (only(run).approval, done) == ("allowed", ["a"])
+
+
+@pytest.mark.parametrize("choice", ["denied", "no", "", None])
+def test_an_answer_that_is_none_is_refused(choice: Any) -> None:
+    def answer(question: Question) -> Answer:
+        return Answer(choice=choice)
+
+    run, _ = ran(call("delete", path="a"), answer=answer)
+    assert (only(run).approval, done) == ("denied", [])
+
+
+def test_a_stop_ends_an_async_callback_at_once() -> None:
+    async def never(question: Question) -> bool:
+        await asyncio.sleep(60)
+        return True
+
+    model = script([call("delete", path="a"), "Done."])
+    agent = nbagent.Agent(model=model, tools=[delete], on_approval=never)
+    run = agent.start("Go.")
+    threading.Timer(0.3, run.stop).start()
+    began = time.monotonic()
+    run.wait()
+    assert time.monotonic() - began < 3
+    assert (run.stop_reason, done) == ("stopped", [])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, LookupError])
+def test_an_async_callback_that_raises_anything_denies(error: type[BaseException]) -> None:
+    async def fail(question: Question) -> bool:
+        raise error("no")
+
+    run, _ = ran(call("delete", path="a"), answer=fail)
+    assert (run.text, only(run).approved_by, done) == ("Done.", "callback", [])
+    assert error.__name__ in str(only(run).result.error)
+
+
+def test_what_one_callback_allowed_for_the_session_another_is_asked_about() -> None:
+    def strict(question: Question) -> bool:
+        return False
+
+    ran(call("delete", path="a"), answer=lambda_session)
+    run, _ = ran(call("delete", path="a"), answer=strict)
+    assert (only(run).approval, only(run).approved_by) == ("denied", "callback")
+    run, _ = ran(call("delete", path="a"), answer=lambda_session)
+    assert only(run).approved_by == "session"
+
+
+def lambda_session(question: Question) -> str:
+    return "session"
+
+
+def test_what_asks_every_time_is_never_allowed_for_the_session() -> None:
+    host = Shifting(["one"], CallPreview(ruling="ask", every_time=True))
+    asked: list[str] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question.scope)
+        return "session"
+
+    ran(call("shift"), call("shift"), tools=[host], answer=answer)
+    assert asked == ["", ""]
+
+
+def test_rules_that_forbid_hold_for_every_form_and_every_name_of_a_call() -> None:
+    nbagent.configure(deny=["shift(path=@b/x)"])
+    forms = CallPreview(arguments={"path": "@a/x"}, other_arguments=({"path": "@b/x"},))
+    run, _ = ran(call("shift", path="x"), tools=[Shifting(["one"], forms)])
+    assert only(run).approved_by == "policy"
+    spec = ToolSpec(name="old_name", traits=ToolTraits(host="h", alias_of="new.name"))
+    for rule in ("new.name", "new.*", "old_name", "h"):
+        policies = Policies(system=ToolPolicy(deny=[rule]))
+        assert policies.verdict(spec, CallPreview(), {}).ruling == "deny", rule
+        assert policies.hides(spec)
+
+
+@pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])
+def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
+    spec = ToolSpec(name="git__log", traits=ToolTraits(host="mcp:git"))
+    assert Policies(system=ToolPolicy(deny=[rule])).hides(spec)
+
+
+def test_an_agent_cannot_choose_a_weaker_isolation() -> None:
+    def held(system: Any, agent: Any) -> str:
+        both = Policies(system=ToolPolicy(isolation=system), agent=ToolPolicy(isolation=agent))
+        return both.effective.isolation
+
+    assert held("landlock", "process") == "landlock"
+    assert held("auto", "process") == "auto"
+    assert held("auto", "landlock") == "landlock"
+    assert held("process", "landlock") == "landlock"
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "a number as a rule": {"deny": [5]},
+    "no limits": {"limits": None},
+    "limits as a dict": {"limits": {"max_read_bytes": 1}},
+    "an unknown isolation": {"isolation": "bogus"},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_policy_is_one_clear_error(odd: str) -> None:
+    with pytest.raises(nbagent.UsageError):
+        ToolPolicy(**ODD[odd])
+
+
+@pytest.mark.parametrize("value", ["x", None, float("nan"), -1, 0, True])
+def test_an_odd_limit_is_one_clear_error(value: Any) -> None:
+    with pytest.raises(nbagent.UsageError, match="max_read_bytes"):
+        nbagent.ToolLimits(max_read_bytes=value)
