@@ -21,7 +21,10 @@ from typing import Any
 
 import pytest
 
+import nbagent
 from nbagent.archive.audit import AuditLog, verify_audit
+from nbagent.contracts.canonical import sha_of
+from nbagent.providers.offline import script
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs signals and limits of POSIX")
 
@@ -256,6 +259,78 @@ def test_a_full_disk_is_a_clear_error_and_leaves_no_half_line(tmp_path: Path) ->
     report = verify_audit(tmp_path)
     assert (report.ok, report.recovered) == (True, 0), repr(report)
     assert [line["n"] for line in lines_of(tmp_path)] == list(range(1, int(told[0]) + 1))
+
+
+_AGENT = r"""
+import os, signal, sys
+from pathlib import Path
+import nbagent
+from nbagent.providers.offline import call, script
+
+asks = sys.argv[2] == "asks"
+
+@nbagent.tool(ask=asks, idempotent=not asks)
+def leave(how: str) -> str:
+    "End this process."
+    Path("began.txt").write_text(how)
+    if how == "exit":
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+steps = [call("fs.read", path="a.txt"), call("leave", how=sys.argv[1]), "never said"]
+agent = nbagent.Agent(model=script(steps), tools=["fs", leave])
+agent.run("Leave.", on_approval=lambda question: True)
+"""
+
+
+@posix
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_an_approved_tool_that_ends_its_process_has_left_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("a")
+    it = child(_AGENT, how, "asks")
+    it.communicate(timeout=60)
+    assert it.returncode == (0 if how == "exit" else -signal.SIGKILL)
+    assert (tmp_path / "began.txt").read_text() == how
+    home = Path(os.environ["NBAGENT_HOME"])
+    lines = lines_of(home)
+    assert [(line["kind"], line["tool"]) for line in lines] == [
+        ("start", "fs.read"),
+        ("call", "fs.read"),
+        ("approval", "leave"),
+        ("start", "leave"),
+    ]
+    read, last = lines[:2], lines[-1]
+    assert (lines[2]["by"], lines[2]["args_sha"]) == ("callback", sha_of({"how": how}))
+    assert read[0]["tool_sha"] == read[1]["tool_sha"]
+    report = verify_audit()
+    assert report, repr(report)
+    assert report.unfinished == ((last["run"], last["call"]),)
+
+
+@posix
+def test_a_call_that_its_process_did_not_outlive_ends_where_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @nbagent.tool(idempotent=True)
+    def leave(how: str) -> str:
+        """End this process."""
+        return f"no {how}"
+
+    monkeypatch.chdir(tmp_path)
+    child(_AGENT, "exit", "again").communicate(timeout=60)
+    killed = nbagent.open_run("last")
+    began = (killed.id, "call_2_1")
+    assert verify_audit().unfinished == (began,)
+    run = killed.resume(model=script(["Done."]), tools=["fs", leave], quiet=True)
+    assert (run.ok, run.text) == (True, "Done.")
+    report = verify_audit()
+    assert (report.ok, report.unfinished) == (True, ())
+    last = lines_of(Path(os.environ["NBAGENT_HOME"]))[-1]
+    assert (last["kind"], last["run"], last["call"], last["ok"]) == ("call", *began, True)
 
 
 _FORK = r"""

@@ -27,6 +27,7 @@ _FULL_NAME = re.compile(r"(.+)\.(\d{6,18})(\.[^.]+)", re.DOTALL)
 _SHA = re.compile(r"[0-9a-f]{64}")
 _TAIL = re.compile(rb',"sha":"([0-9a-f]{64})"\}')
 _TAIL_BYTES = len(b',"sha":""}') + 64
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _HEAD_BYTES = 160
 """Smaller than a disk sector, so it is written whole or not at all."""
 
@@ -43,8 +44,8 @@ class Head:
 
     def to_bytes(self) -> bytes:
         """The content of the head file, always of the same length."""
-        told = {"seq": self.seq, "sha": self.sha, "size_bytes": self.size_bytes}
-        return json.dumps(told, separators=(",", ":")).encode().ljust(_HEAD_BYTES - 1) + b"\n"
+        told = f'{{"seq":{self.seq},"sha":"{self.sha}","size_bytes":{self.size_bytes}}}'
+        return told.encode().ljust(_HEAD_BYTES - 1) + b"\n"
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Head | None:
@@ -69,7 +70,7 @@ def make_line(record: Mapping[str, Any], head: Head) -> bytes:
     Plain ASCII, so whatever a name holds (line ends of any alphabet, half a character) stays in
     one line for every reader.
     """
-    body = json.dumps({"seq": head.seq + 1, "prev": head.sha, **record}, separators=(",", ":"))
+    body = _ENCODER.encode({"seq": head.seq + 1, "prev": head.sha, **record})
     return f'{body[:-1]},"sha":"{sha256_hex(body)}"}}\n'.encode()
 
 

@@ -61,6 +61,7 @@ class AuditLog:
         self, path: Path, *, full_bytes: int = FULL_BYTES, patience_s: float = PATIENCE_S
     ) -> None:
         self.path = path
+        self._head_path = head_file(path)
         self.patience_s = patience_s
         """How long another process may hold the lock, which is a matter of microseconds."""
         self.full_bytes = full_bytes
@@ -135,7 +136,7 @@ class AuditLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._pid = os.getpid()
         try:
-            self._head_fd = _open_regular(head_file(self.path), _FLAGS)
+            self._head_fd = _open_regular(self._head_path, _FLAGS)
             with locked(self._head_fd, patience_s=self.patience_s):
                 # The head first: a log without one is a log that somebody cut.
                 fresh = not _read(self._head_fd, 0, 1) and not self.path.exists()
@@ -154,7 +155,7 @@ class AuditLog:
         self._log_fd = self._head_fd = -1
 
     def _are_current(self) -> bool:
-        pairs = ((self._log_fd, self.path), (self._head_fd, head_file(self.path)))
+        pairs = ((self._log_fd, self.path), (self._head_fd, self._head_path))
         try:
             return all(os.path.samestat(os.fstat(fd), os.stat(path)) for fd, path in pairs)
         except FileNotFoundError:
@@ -229,7 +230,7 @@ class AuditLog:
         seq = read_line(last).get("seq") if is_whole(last) else None
         head = Head(seq, sha_in(last), size) if isinstance(seq, int) else Head(size_bytes=size)
         os.ftruncate(self._head_fd, 0)
-        why = f"{head_file(self.path).name} was {'damaged' if damaged else 'missing'}"
+        why = f"{self._head_path.name} was {'damaged' if damaged else 'missing'}"
         return self._tell(head, size, "no-head", why)
 
     def _after_cut(self, head: Head, size: int) -> Head:
