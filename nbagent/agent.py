@@ -16,7 +16,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.contracts.secrets import redact
 from nbagent.run import OnEvent, Run, changed_options, listed, model_id_of, told_apart
-from nbagent.session.approval import OnApproval
+from nbagent.session.approval import OnApproval, checked_callback
 from nbagent.session.prepare import Ask
 from nbagent.session.preview import DryRun, dry_run
 from nbagent.settings import RunOptions, without_secrets
@@ -49,7 +49,7 @@ class Agent:
         on_approval: OnApproval | None = None,
         **options: Any,
     ) -> None:
-        self.on_approval = on_approval
+        self.on_approval = checked_callback(on_approval)
         named, self.tools = told_apart(tools)
         base = RunOptions(model=model_id_of(model), system=system, tools=named)
         self.options = without_secrets(changed_options(base, options))
@@ -155,5 +155,5 @@ class Agent:
             messages=messages,
             options=changed_options(base, options),
             tools=tools,
-            on_approval=on_approval or self.on_approval,
+            on_approval=checked_callback(on_approval) or self.on_approval,
         )

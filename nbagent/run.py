@@ -21,6 +21,7 @@ from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
+from nbagent.session.approval import checked_callback
 from nbagent.session.front import Front, front
 from nbagent.session.last import forget_last, last_of, note_last
 from nbagent.session.live import LiveRun, at_work, start_run
@@ -242,7 +243,7 @@ class Run:
         named, kept = told_apart(tools)
         if self._ask is not None:
             kept = self._ask.tools if tools is None else kept
-            on_approval = on_approval or self._ask.on_approval
+            on_approval = checked_callback(on_approval) or self._ask.on_approval
         chosen = changed_options(RunOptions(tools=named), options)
         return Ask(
             prompt=prompt,
@@ -335,10 +336,16 @@ def told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
     if isinstance(tools, str):
         return tools, None
     given = listed("tools", tools, "[look, count]")
+    # `nbagent.mcp(file=…)` gives several servers.
+    given = [it for one in given for it in (_several(one) if type(one) is tuple else (one,))]
     # By its type: a callable's `__class__` may be a property that raises.
-    names = tuple(tool for tool in given if issubclass(type(tool), str))
+    names = tuple(str(tool) for tool in given if issubclass(type(tool), str))
     objects = tuple(tool for tool in given if not issubclass(type(tool), str))
     return names or None, objects if objects or not names else None
+
+
+def _several(given: Any) -> tuple[object, ...]:
+    return tuple(given)
 
 
 def _emptied(record: RunRecord) -> RunRecord:

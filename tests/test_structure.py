@@ -59,7 +59,8 @@ INSIDE = {
     ],
     "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
-        {"front", "composer", "clients", "stores", "approval", "last", "sinks"},
+        {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
+        {"approval"},
         {"hosts"},
         {"prepare"},
         {"live"},

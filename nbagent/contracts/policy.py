@@ -49,8 +49,8 @@ class ToolLimits:
     script_timeout_s: float = 120.0
     """The longest that a script may ask for."""
     script_memory_bytes: int = 2_000_000_000
-    script_output_bytes: int = 200_000
-    """Of stdout and of stderr; the rest is cut visibly."""
+    script_output_bytes: int = 20_000
+    """Of stdout and of stderr, which a model reads whole; the rest is cut visibly."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

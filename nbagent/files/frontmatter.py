@@ -21,11 +21,14 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 
 _BLOCK = re.compile(
-    r"(?P<head>\ufeff?(?:[ \t]*\r?\n)*---[ \t]*(?P<eol>\r?\n))"
-    r"(?P<yaml>(?:(?!(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)).*(?:\n|\Z))*?)"
+    r"(?P<head>\ufeff?(?:[ \t]*\r?\n){0,1000}+---[ \t]*(?P<eol>\r?\n))"
+    r"(?P<yaml>(?:(?!(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)).*(?:\n|\Z)){0,100000}?)"
     r"(?P<tail>(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z))"
 )
 _LARGEST_CHARS = 100_000
+_MOST_MARKS = 8_000
+"""Line ends, commas, colons and brackets: reading so many takes the library about a second."""
+_MOST_MERGES = 50
 _MOST_VALUES = 50_000
 _DEEPEST = 40
 _PLAIN_LINE = re.compile(r"(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)[ \t]*")
@@ -107,12 +110,17 @@ def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
 def _block(text: str) -> re.Match[str] | None:
     block = _BLOCK.match(text)
     if block is None:
-        opened = re.match(r"\ufeff?(?:[ \t]*\r?\n)*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)", text)
+        opened = re.match(
+            r"\ufeff?(?:[ \t]*\r?\n){0,1000}+---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)", text
+        )
         if opened is not None:
             _fail("the line --- that ends it is missing")
         return None
     if len(block["yaml"]) > _LARGEST_CHARS:
         _fail(f"it is longer than {_LARGEST_CHARS:,} characters")
+    marks = sum(map(block["yaml"].count, "\n,:[{"))
+    if marks > _MOST_MARKS or block["yaml"].count("<<") > _MOST_MERGES:
+        _fail("it holds too many values")
     return block
 
 

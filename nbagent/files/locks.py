@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,20 @@ _msvcrt: Any = _module("msvcrt")
 
 
 @contextmanager
-def locked(folder: AnyFolder, *, wait_s: float = _WAIT_S) -> Generator[None]:
+def locked(
+    folder: AnyFolder, *, wait_s: float = _WAIT_S, stopped: Callable[[], bool] = lambda: False
+) -> Generator[None]:
     """Hold the lock of a folder. It must have been opened by the caller, for this alone.
 
+    Args:
+        folder: to be locked.
+        wait_s: for another writer.
+        stopped: True ends the waiting.
+
     Raises:
-        ToolError: `E_TIMEOUT`, another writer holds it for too long.
+        ToolError: `E_TIMEOUT`, another writer holds it for too long, or `E_INTERRUPTED`.
     """
-    until = time.monotonic() + wait_s
+    until = _Until(time.monotonic() + wait_s, stopped)
     descriptor = folder.descriptor
     on_folder = descriptor is not None and bool(_fcntl)
     if on_folder and _taken(lambda: _flock(descriptor), until):
@@ -66,7 +74,15 @@ def locked(folder: AnyFolder, *, wait_s: float = _WAIT_S) -> Generator[None]:
         os.close(elsewhere)  # This gives back the lock, too.
 
 
-def _taken(attempt: Callable[[], None], until: float) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Until:
+    """How long a lock is waited for."""
+
+    monotonic_s: float
+    stopped: Callable[[], bool]
+
+
+def _taken(attempt: Callable[[], None], until: _Until) -> bool:
     """Try until it is taken; False when such a lock cannot be put there."""
     nap_s = _FIRST_NAP_S
     while True:
@@ -78,7 +94,12 @@ def _taken(attempt: Callable[[], None], until: float) -> bool:
                 return False
             if error.errno not in _TAKEN:
                 raise
-        if time.monotonic() > until:
+        if until.stopped():
+            raise ToolError(
+                "it was stopped while another writer held this folder; nothing was changed",
+                code="E_INTERRUPTED",
+            )
+        if time.monotonic() > until.monotonic_s:
             raise ToolError(
                 "another writer has held this folder for too long; try again in a moment",
                 code="E_TIMEOUT",

@@ -6,11 +6,12 @@ is `opening`'s; what may be done there without asking is not decided here.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,16 +84,23 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     where, colon, mode = rest.strip().rpartition(":")
     if not colon or mode not in ("ro", "rw"):
         where, word, mode = rest.strip(), mode if colon else "", "ro"
-        if re.fullmatch(r"[A-Za-z]{0,5}", word) and colon and not _folder(where, base).is_dir():
+        if re.fullmatch(r"[A-Za-z]{0,5}", word) and colon and _folder(where, base) is None:
             raise UsageError(f"the mount {text!r} ends in neither :ro nor :rw; {_USAGE}")
     folder = _folder(where, base)
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {where!r} for the mount {name!r}; {_USAGE}")
+    if folder is None:
+        shown = where if len(where) <= 200 else where[:200] + "…"
+        raise UsageError(f"there is no folder {shown!r} for the mount {name!r}; {_USAGE}")
     return Mount(f"@{name}", folder, mode)
 
 
-def _folder(text: str, base: Path | None) -> Path:
-    return (base or Path.cwd()) / Path(text).expanduser()
+def _folder(text: str, base: Path | None) -> Path | None:
+    """The folder that a person means; None when there is none that can be looked at."""
+    try:
+        folder = (base or Path.cwd()) / Path(text).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        # A name that is too long, a folder closed to this user, `~nobody`.
+        return None
 
 
 @dataclass(slots=True)
@@ -114,6 +122,9 @@ class Mounts(Mapping[str, Mount]):
         mounts: their names must differ.
         closed: folders of the host that are not reached through a mount above them, such as the
             store's.
+
+    Raises:
+        UsageError: two have one name, or one that is not a run's own lies in a closed folder.
     """
 
     def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
@@ -123,6 +134,12 @@ class Mounts(Mapping[str, Mount]):
                 raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
             self._mounts[mount.name] = mount
         self._closed = tuple(Path(os.path.realpath(path)) for path in closed)
+        for mount in self._mounts.values():
+            if mount.name not in _OWN and any(_leads_into(mount.root, c) for c in self._closed):
+                raise UsageError(
+                    f"the folder of the mount {mount.name} is kept by nbagent itself (its store); "
+                    "mount another one, and use @state for what should be kept"
+                )
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         roots = {str(mount.root): mount.name for mount in self._mounts.values()}
@@ -213,8 +230,32 @@ class Mounts(Mapping[str, Mount]):
     def skipped_below(self, place: Place) -> frozenset[Parts]:
         """What a walk from a place leaves out, as pieces below its mount."""
         root = place.mount.root
-        hidden = (path for path in self._closed if _is_within(path, root) and path != root)
-        return frozenset(path.relative_to(root).parts for path in hidden)
+        size = len(root.parts)
+        below = (path.parts[size:] for path in self._closed if _is_within(path, root))
+        return frozenset(parts for parts in below if parts)
+
+    def forms(self, place: Place) -> tuple[str, ...]:
+        """Every way to write a place, its own first: mounts may lie within each other."""
+        host = self._host_path(place).parts
+        places = [place]
+        for mount in self._mounts.values():
+            size = len(mount.root.parts)
+            if mount.name != place.mount.name and _starts(host, mount.root.parts):
+                places.append(Place(mount, host[size:]))
+        bare = ["/".join(it.parts) for it in places if it.mount.name == PROJECT and it.parts]
+        return (*(it.text for it in places), *bare)
+
+    def identity(self, mount: Mount) -> str:
+        """Hash of which folder a mount is now: its path, and what the system knows it by.
+
+        Raises:
+            ToolError: the folder is gone or became a link.
+        """
+        self.root(mount)
+        held = self._held[mount.name]
+        digest = hashlib.sha256(os.fsencode(mount.root))
+        digest.update(f"\0{held.device}:{held.number}".encode())
+        return digest.hexdigest()
 
     def root(self, mount: Mount) -> AnyFolder:
         """The open root of a mount; not to be closed.
@@ -256,9 +297,73 @@ class Mounts(Mapping[str, Mount]):
         )
 
 
+class Keeper:
+    """Which names a walk below a mount may show: none whose path, however written, is forbidden.
+
+    Args:
+        mounts: of the run.
+        mount: that the walk is in.
+        forbids: asked for each path; True leaves it out.
+    """
+
+    def __init__(self, mounts: Mounts, mount: Mount, forbids: Callable[[str], bool]) -> None:
+        self._mounts = mounts
+        self._mount = mount
+        self._forbids = forbids
+        self._parts: Parts | None = None
+        self._prefixes: tuple[str, ...] = ()
+        self._roots: dict[Parts, list[str]] = {}
+        for other in mounts.values():
+            self._roots.setdefault(_folded(other.root.parts), []).append(other.name)
+        self._has_roots = False
+        self.left_out = 0
+        """How many names were not shown."""
+
+    def keeps(self, parts: Parts, name: str, *, folder: bool) -> bool:
+        """Whether a name in a folder, given as pieces below the mount, is shown and gone into."""
+        if parts != self._parts:
+            self._enter(parts)
+        forms = [prefix + name for prefix in self._prefixes]
+        if folder and self._has_roots:
+            forms += self._roots.get(_folded((*self._mount.root.parts, *parts, name)), ())
+        if not any(map(self._forbids, forms)):
+            return True
+        self.left_out += 1
+        return False
+
+    def _enter(self, parts: Parts) -> None:
+        """The same for all names of one folder: how its paths begin, and which mounts are in it."""
+        here = Place(self._mount, parts)
+        forms = self._mounts.forms(here)
+        bare = ("",) if PROJECT in forms else ()
+        self._prefixes = (*(f"{form}/" for form in forms), *bare)
+        folder = _folded((*self._mount.root.parts, *parts))
+        self._has_roots = any(root[:-1] == folder for root in self._roots)
+        self._parts = parts
+
+
+def _folded(parts: Parts) -> Parts:
+    return tuple(map(str.casefold, parts))
+
+
+def _leads_into(path: Path, closed: Path) -> bool:
+    """Whether a folder is a closed one or in it, also by another name of the same folder."""
+    if _is_within(path, closed):
+        return True
+    try:
+        found = closed.stat()
+        above = (folder.stat() for folder in (path, *path.parents))
+        return any(os.path.samestat(found, it) for it in above)
+    except OSError:
+        return False
+
+
 def _is_within(path: Path, folder: Path) -> bool:
     """By name, as a file system reads it that takes `A` and `a` for one."""
-    pieces, above = path.parts, folder.parts
+    return _starts(path.parts, folder.parts)
+
+
+def _starts(pieces: Parts, above: Parts) -> bool:
     return len(pieces) >= len(above) and all(
         a == b or a.casefold() == b.casefold() for a, b in zip(pieces, above, strict=False)
     )

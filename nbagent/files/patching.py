@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
@@ -19,6 +21,14 @@ _HUNK = re.compile(r"@@+(?: -(?P<old>\d+)(?:,\d+)? \+\d+(?:,\d+)?)?(?: @@+.*|\s*
 _MOST_PLACES = 5
 _LONGEST_COMPARED = 200_000
 _MOST_COMPARED_LINES = 4_000
+_COMPARED_CHARS = 160
+"""Of a line, when the most similar one is looked for."""
+_HINT_S = 0.4
+"""For that: the hint is worth no more."""
+_MOST_S = 1.2
+"""For placing all hunks of a diff: nobody can stop a change while it is made."""
+_LOOKS = 2_000
+"""Between two looks at the clock."""
 
 
 def to_text(data: bytes) -> str:
@@ -82,21 +92,36 @@ def _nearly(text: str, old: str) -> str:
     """Words about the place that is most like the piece; empty when nothing is like it."""
     if len(text) > _LONGEST_COMPARED or len(old) > _LONGEST_COMPARED:
         return ""
-    wanted = [line.split() for line in old.strip().splitlines()]
+    wanted = [" ".join(line.split()) for line in old.strip().splitlines()]
     lines = text.splitlines()
     if not wanted:
         return ""
-    split = [line.split() for line in lines]
-    for start in range(len(lines) - len(wanted) + 1):
-        if split[start : start + len(wanted)] == wanted:
-            return f", but with other white space at line {start + 1}"
-    first = next((" ".join(words) for words in wanted if words), "")
-    stripped = [" ".join(words) for words in split]
-    close = difflib.get_close_matches(first[:300], [s[:300] for s in set(stripped)], 1, 0.7)
-    if not close:
+    stripped = [" ".join(line.split()) for line in lines]
+    hay = "\n".join(["", *stripped, ""])
+    at = hay.find("\n".join(["", *wanted, ""]))
+    if at >= 0:
+        return f", but with other white space at line {hay.count(chr(10), 0, at) + 1}"
+    close = _closest(next(filter(None, wanted), ""), stripped, 0.7)
+    if close is None:
         return ""
-    number = next(i for i, line in enumerate(stripped, 1) if line[:300] == close[0])
+    number = stripped.index(close) + 1
     return f"; most like it is line {number}: {lines[number - 1].strip()[:120]!r}"
+
+
+def _closest(wanted: str, lines: Iterable[str], at_least: float) -> str | None:
+    """The line most like another, as far as a short time lets it be found."""
+    until = time.monotonic() + _HINT_S
+    matcher = difflib.SequenceMatcher(None, "", wanted[:_COMPARED_CHARS])
+    best, found = at_least, None
+    for line in dict.fromkeys(lines):
+        if time.monotonic() > until:
+            break
+        matcher.set_seq1(line[:_COMPARED_CHARS])
+        if matcher.real_quick_ratio() >= best and matcher.quick_ratio() >= best:
+            ratio = matcher.ratio()
+            if ratio >= best:
+                best, found = ratio + 1e-9, line
+    return found
 
 
 def _fail(message: str) -> NoReturn:
@@ -147,12 +172,14 @@ def apply_diff(text: str | None, diff: str) -> str:
             "there is no such file, so a diff that changes lines does not fit; look with fs.list",
             code="ENOENT",
         )
+    until_s = time.monotonic() + _MOST_S
     lines = _file_lines(text or "")
+    index = _Index([line.text for line in lines], until_s)
     eol = _usual_end(lines)
     out: list[_FileLine] = []
     done, shift, ends = 0, 0, True
     for hunk in hunks:
-        at = _where(hunk, lines, done, shift)
+        at = _where(hunk, lines, index, done, shift)
         out += lines[done:at]
         done, shift = at, at - (hunk.start - 1 if hunk.start else at)
         for line in hunk.lines:
@@ -172,12 +199,16 @@ def apply_diff(text: str | None, diff: str) -> str:
 
 
 def _file_lines(text: str) -> list[_FileLine]:
-    # Not splitlines(): it also splits at form feeds and at separators that no diff knows.
     found: list[_FileLine] = []
-    for piece in re.findall(r"[^\n]*\n|[^\n]+", text):
+    for piece in _rows(text):
         end = "\r\n" if piece.endswith("\r\n") else "\n" if piece.endswith("\n") else ""
         found.append(_FileLine(piece[: len(piece) - len(end)], end))
     return found
+
+
+def _rows(text: str) -> list[str]:
+    # Not splitlines(): it also splits at form feeds and at separators that no diff knows.
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _usual_end(lines: list[_FileLine]) -> str:
@@ -235,7 +266,60 @@ def _no_diff(why: str) -> NoReturn:
     )
 
 
-def _where(hunk: _Hunk, lines: list[_FileLine], done: int, shift: int) -> int:
+class _Index:
+    """Where lines stand in a file. Made once for all hunks of a diff."""
+
+    def __init__(self, have: list[str], until_s: float) -> None:
+        self.have = have
+        self._until_s = until_s
+        self._at: dict[str, list[int]] = {}
+        for number, text in enumerate(have):
+            self._at.setdefault(text, []).append(number)
+
+    def fitting(self, wanted: list[str], done: int) -> list[int]:
+        """Where all of these lines stand one below the other, from a line on.
+
+        Raises:
+            ToolError: `E_TIMEOUT`, there are too many places where they may stand.
+        """
+        nowhere: list[int] = []
+        if not wanted:
+            return nowhere
+        # By the line that is seldom: most files have many empty ones.
+        offset = min(range(len(wanted)), key=lambda i: len(self._at.get(wanted[i], nowhere)))
+        rare = self._at.get(wanted[offset], nowhere)
+        found: list[int] = []
+        first = bisect_left(rare, done + offset)
+        for count, at in enumerate(rare[first:]):
+            if not count % _LOOKS:
+                self._look_at_clock()
+            start = at - offset
+            if self._stands(wanted, start):
+                found.append(start)
+        return found
+
+    def _stands(self, wanted: list[str], start: int) -> bool:
+        have, size = self.have, len(wanted)
+        if (
+            start + size > len(have)
+            or have[start] != wanted[0]
+            or have[start + size - 1] != wanted[-1]
+        ):
+            return False
+        if size > _LOOKS:
+            self._look_at_clock()
+        return have[start : start + size] == wanted
+
+    def _look_at_clock(self) -> None:
+        if time.monotonic() > self._until_s:
+            raise ToolError(
+                "it takes too long to find where the hunks belong; give fewer hunks, with context "
+                "that stands there once",
+                code="E_TIMEOUT",
+            )
+
+
+def _where(hunk: _Hunk, lines: list[_FileLine], index: _Index, done: int, shift: int) -> int:
     """The index of the line that the hunk begins at.
 
     Raises:
@@ -251,9 +335,8 @@ def _where(hunk: _Hunk, lines: list[_FileLine], done: int, shift: int) -> int:
         # `@@ -5,0 +6 @@` adds behind line 5.
         return min(max((hunk.start or 0) + shift, done), len(lines))
     wanted = [line.text for line in old]
-    have = [line.text for line in lines]
     while True:
-        fits = _fitting(wanted, have, done)
+        fits = index.fitting(wanted, done)
         # A blank line behind the last hunk is most often no context but how the text ended.
         if fits or wanted[-1] or hunk.lines[-1].kind != " ":
             break
@@ -262,9 +345,8 @@ def _where(hunk: _Hunk, lines: list[_FileLine], done: int, shift: int) -> int:
         if not wanted:
             break
     if not fits:
-        _fail(
-            f"hunk {hunk.number} does not fit: {_first_missing(wanted, have)}; read the file again"
-        )
+        missing = _first_missing(wanted, index.have)
+        _fail(f"hunk {hunk.number} does not fit: {missing}; read the file again")
     if claimed is not None:
         fits.sort(key=lambda at: abs(at - claimed))
     if len(fits) > 1 and (claimed is None or abs(fits[0] - claimed) == abs(fits[1] - claimed)):
@@ -272,13 +354,6 @@ def _where(hunk: _Hunk, lines: list[_FileLine], done: int, shift: int) -> int:
         _fail(f"hunk {hunk.number} fits at several lines ({places}); give more context")
     _check_end(hunk, lines, fits[0])
     return fits[0]
-
-
-def _fitting(wanted: list[str], have: list[str], done: int) -> list[int]:
-    if not wanted:
-        return []
-    starts = range(done, len(have) - len(wanted) + 1)
-    return [at for at in starts if have[at] == wanted[0] and have[at : at + len(wanted)] == wanted]
 
 
 def _check_end(hunk: _Hunk, lines: list[_FileLine], at: int) -> None:
@@ -292,16 +367,15 @@ def _first_missing(wanted: list[str], have: list[str]) -> str:
     there = set(have)
     for text in wanted:
         if text not in there:
-            close = difflib.get_close_matches(text[:300], [h[:300] for h in there], 1, 0.6)
-            hint = f" (most like it: {close[0][:120]!r})" if close else ""
+            close = _closest(text, have, 0.6)
+            hint = "" if close is None else f" (most like it: {close[:120]!r})"
             return f"there is no line {text[:120]!r}{hint}"
     return "its lines are there, but not in this order behind the hunk before"
 
 
 def diff_of(old: str, new: str, name: str) -> str:
     """A unified diff of two texts for a person to read; whole, never cut."""
-    before = [line.text + line.end for line in _file_lines(old)]
-    after = [line.text + line.end for line in _file_lines(new)]
+    before, after = _rows(old), _rows(new)
     if max(len(before), len(after)) > _MOST_COMPARED_LINES:
         rows = _coarse_diff(before, after)
     else:

@@ -18,7 +18,7 @@ from typing import Any
 import re2
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import Mounts, Place, failure
+from nbagent.files.mounts import Keeper, Mounts, Place, failure
 from nbagent.files.names import looks_secret
 from nbagent.files.opening import AnyFolder, patiently
 from nbagent.files.refusals import NotRegular
@@ -74,6 +74,8 @@ class Order:
     """Asked again and again; True ends the search."""
     allows: Callable[[str], bool] = lambda path: not looks_secret(path.rpartition("/")[2])
     """Whether a file may be looked into, by its path."""
+    forbids: Callable[[str], bool] | None = None
+    """Whether a path, in any form, is forbidden: as if it were not there."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class Answer:
     files_scanned: int = 0
     files_skipped: int = 0
     """Too large, or not to be read. Binary and ignored files are not counted."""
+    left_out: int = 0
+    """Files and folders that were forbidden."""
     matches_found: int = 0
     why_cut: str = ""
 
@@ -178,7 +182,16 @@ class _Search:
     def _tree(self, root: AnyFolder) -> None:
         start = self._place.parts
         skip = self._mounts.skipped_below(self._place)
-        for level in walk(root, start, skip=skip):
+        keeper = None
+        if self._order.forbids is not None:
+            keeper = Keeper(self._mounts, self._place.mount, self._order.forbids)
+        try:
+            self._levels(walk(root, start, skip=skip, keeper=keeper))
+        finally:
+            self._answer.left_out = 0 if keeper is None else keeper.left_out
+
+    def _levels(self, levels: Iterator[Level]) -> None:
+        for level in levels:
             for name, path in self._files(level):
                 if self._is_over():
                     return

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import pathspec
 
 from nbagent.contracts.errors import ToolError
+from nbagent.files.mounts import Keeper
 from nbagent.files.names import Parts, is_nameable
 from nbagent.files.opening import AnyFolder
 from nbagent.files.writing import TEMPORARY, read_bytes
@@ -65,8 +66,13 @@ class Globs:
 
     def fit(self, path: str) -> bool:
         """Whether a path below the folder that was named is meant."""
-        found = self._spec.check_file(path).include
+        found = self._spec.check_file(_encodable(path)).include
         return self._only_negative if found is None else bool(found)
+
+
+def _encodable(path: str) -> str:
+    """A path that RE2 takes: names of a disk need not be text in any encoding."""
+    return path if path.isascii() else path.encode("utf-8", "replace").decode("utf-8")
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -153,8 +159,11 @@ def walk(
     *,
     depth: int = _DEEPEST,
     skip: frozenset[Parts] = frozenset(),
+    keeper: Keeper | None = None,
 ) -> Iterator[Level]:
     """The folders from `start` down, each with its names in order; ignored ones are not entered.
+
+    What is in `skip`, and what the `keeper` does not keep, is not there for the walk.
 
     Folders that cannot be opened any more are left out, but for the first.
 
@@ -173,6 +182,9 @@ def walk(
             continue
         try:
             entries = _entries(folder, parts, rules, skip)
+            if keeper is not None:
+                keeps = keeper.keeps
+                entries = [e for e in entries if keeps(parts, e.name, folder=e.kind == "folder")]
             if parts != start and any(entry.name == _VENV_MARK for entry in entries):
                 continue
             yield Level(folder, parts, entries)
@@ -207,13 +219,15 @@ def _entries(
     folder: AnyFolder, parts: Parts, rules: _Ignoring, skip: frozenset[Parts]
 ) -> list[Entry]:
     found = folder.scan()
+    folded = tuple(map(str.casefold, parts)) if skip else ()
+    hidden = {s[-1].casefold() for s in skip if tuple(map(str.casefold, s[:-1])) == folded}
     if any(entry.name == ".gitignore" for entry in found):
         rules.read(folder, parts)
     above = rules.above(parts)
     entries: list[Entry] = []
     for entry in found:
         name = entry.name
-        if name.startswith(TEMPORARY) or (skip and (*parts, name) in skip):
+        if name.startswith(TEMPORARY) or (hidden and name.casefold() in hidden):
             continue
         if entry.is_symlink():
             kind = "link"

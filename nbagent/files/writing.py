@@ -23,6 +23,8 @@ from nbagent.files.refusals import not_regular
 
 TEMPORARY = ".nbagent-tmp-"
 """How a half-written file is named; listings leave it out."""
+LARGEST_CHANGED_BYTES = 64_000_000
+"""A larger file is not replaced: hashing it would take longer than a stop may wait."""
 _BLOCK = 1 << 20
 
 
@@ -31,7 +33,7 @@ class Written:
     """What a change did."""
 
     sha_before: str | None
-    """None: there was no such file, or nobody had to know."""
+    """None: there was no such file."""
     sha_after: str
     size_bytes: int
 
@@ -49,13 +51,18 @@ def read_bytes(descriptor: int, *, most: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def sha_of_file(descriptor: int) -> str:
-    """The SHA-256 of an open file, from its start."""
-    digest = hashlib.sha256()
-    with os.fdopen(os.dup(descriptor), "rb", buffering=0) as file:
-        file.seek(0)
-        while piece := file.read(_BLOCK):
-            digest.update(piece)
+def sha_of_file(descriptor: int, *, most: int = LARGEST_CHANGED_BYTES) -> str | None:
+    """The SHA-256 of an open file, from its start; None when it has more bytes than that."""
+    if os.fstat(descriptor).st_size > most:
+        return None
+    digest, left = hashlib.sha256(), most
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    # Counted: the file may grow as fast as it is read.
+    while piece := os.read(descriptor, _BLOCK):
+        digest.update(piece)
+        left -= len(piece)
+        if left < 0:
+            return None
     return digest.hexdigest()
 
 
@@ -63,15 +70,40 @@ def sha_at(mounts: Mounts, place: Place) -> str | None:
     """The SHA-256 of a file as it is now; None when it is not there.
 
     Raises:
-        ToolError: it cannot be read.
+        ToolError: it cannot be read, or is too large to be replaced.
     """
     descriptor = _open_at(mounts, place)
     if descriptor is None:
         return None
     try:
-        return sha_of_file(descriptor)
+        return _sha_to_replace(descriptor, place)
     finally:
         os.close(descriptor)
+
+
+def is_there(mounts: Mounts, place: Place) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        ToolError: it cannot be opened.
+    """
+    descriptor = _open_at(mounts, place)
+    if descriptor is None:
+        return False
+    os.close(descriptor)
+    return True
+
+
+def _sha_to_replace(descriptor: int, place: Place) -> str:
+    sha = sha_of_file(descriptor)
+    if sha is None:
+        raise ToolError(
+            f"{visible(place.text)} has more than {LARGEST_CHANGED_BYTES:,} bytes and is not "
+            "replaced; write another file, or ask the person to take this one away",
+            code="E_WRITE_LIMIT",
+            details={"maxBytes": LARGEST_CHANGED_BYTES},
+        )
+    return sha
 
 
 def read_at(mounts: Mounts, place: Place, *, most: int) -> bytes | None:
@@ -101,9 +133,16 @@ def _open_at(mounts: Mounts, place: Place) -> int | None:
 
 
 def write_file(
-    mounts: Mounts, place: Place, data: bytes, *, check: Callable[[str | None], None] | None = None
+    mounts: Mounts,
+    place: Place,
+    data: bytes,
+    *,
+    check: Callable[[str | None], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Written:
     """Write a whole file, its folders too; `check` is told the old hash, under the lock.
+
+    `stopped` is asked while another writer is waited for.
 
     Raises:
         ToolError: it may not or cannot be written; nothing was changed.
@@ -111,17 +150,21 @@ def write_file(
 
     def change(folder: AnyFolder, name: str, old: os.stat_result | None) -> Written:
         sha_before = None
+        if old is not None:
+            descriptor = patiently(lambda: folder.open_file((name,)))
+            try:
+                sha_before = _sha_to_replace(descriptor, place)
+            finally:
+                os.close(descriptor)
         if check is not None:
-            if old is not None:
-                descriptor = patiently(lambda: folder.open_file((name,)))
-                try:
-                    sha_before = sha_of_file(descriptor)
-                finally:
-                    os.close(descriptor)
             check(sha_before)
         return _swap_in(folder, name, data, old, sha_before)
 
-    return _under_lock(mounts, place, change, lambda: check(None) if check is not None else None)
+    def on_nothing() -> None:
+        if check is not None:
+            check(None)
+
+    return _under_lock(mounts, place, change, on_nothing, stopped)
 
 
 def change_file(
@@ -130,6 +173,7 @@ def change_file(
     change: Callable[[bytes | None], bytes],
     *,
     max_read_bytes: int,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Written:
     """Make a file's new content from its old one (None: there is none), under the lock.
 
@@ -150,7 +194,7 @@ def change_file(
         sha_before = None if before is None else hashlib.sha256(before).hexdigest()
         return _swap_in(folder, name, change(before), old, sha_before)
 
-    return _under_lock(mounts, place, inner, lambda: change(None))
+    return _under_lock(mounts, place, inner, lambda: change(None), stopped)
 
 
 def too_large_to_patch(place: Place, max_read_bytes: int) -> ToolError:
@@ -180,6 +224,7 @@ def _under_lock(
     place: Place,
     work: Callable[[AnyFolder, str, os.stat_result | None], Written],
     try_on_nothing: Callable[[], object],
+    stopped: Callable[[], bool],
 ) -> Written:
     check_target(mounts, place)
     *above, name = place.parts
@@ -192,7 +237,7 @@ def _under_lock(
             try_on_nothing()
             folder = patiently(lambda: root.folder(above, create=True))
         try:
-            with locked(folder):
+            with locked(folder, stopped=stopped):
                 return work(folder, name, _old_file(folder, place))
         finally:
             folder.close()

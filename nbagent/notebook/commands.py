@@ -166,8 +166,11 @@ class Commands:
         print(help_text(rest))
 
     def _tools(self, rest: str) -> None:
-        names = tuple(re.findall(r"[^\s,]+", rest))
-        _say(listings.tools_text(names[0] if names in (("all",), ("none",)) else names or None))
+        ref, options = run_and_options("tools", rest)
+        bare = not rest.strip() or rest.lstrip().startswith("-")
+        names = tuple(re.findall(r"[^\s,]+", "" if bare else ref))
+        chosen = ref if ref in ("all", "none") else names or None
+        _say(listings.tools_text(chosen, _run_options(options)))
 
     def _models(self, rest: str) -> None:
         _say(listings.models_text(rest or None))

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.chat import ModelInfo, ProviderConfig, ToolSpec
 from nbagent.contracts.errors import NbagentError
-from nbagent.contracts.policy import CallPreview, ToolPolicy
+from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.model_lists import remember_models
 from nbagent.notebook.visible import one_line, visible
 from nbagent.providers.base import Provider, find_provider, provider_names
 from nbagent.providers.choice import choose_model
 from nbagent.runtime import Courier, engine_loop
-from nbagent.session.approval import Policies
 from nbagent.session.front import front
 from nbagent.session.hosts import tools_of
+from nbagent.session.policies import Policies
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Tools, checked_options, effective, origins
 from nbagent.tools.hosts import host_words
@@ -27,28 +28,44 @@ _LIST_S = 10.0
 """A provider that does not list its models in so many seconds is skipped."""
 
 
-def tools_text(names: Tools | None) -> str:
+def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     """The tools that a model is given, their parameters, and what happens when it calls them.
 
     Args:
         names: as after `--tools`; None: what a cell gives that names none.
+        given: mounts, skills and a policy, as a cell's line gives them.
     """
     settings, here = effective(), front()
     wanted = settings.tools if names is None else names
-    options = checked_options(RunOptions(tools=wanted))
+    options = checked_options(replace(given or RunOptions(), tools=wanted))
     chosen = tools_of(options.tools, None, options=options, settings=settings, front=here)
     context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
     if chosen.host.prepares:
         asyncio.run_coroutine_threadsafe(chosen.host.prepare(context), engine_loop()).result()
     specs = chosen.host.visible_tools(context)
     lines = [line for spec in specs for line in _tool_lines(spec, chosen.policies)]
-    if not lines:
-        lines = [
-            "no tools: put @nbagent.tool above a function and run its cell, "
-            "or name any function with --tools"
-        ]
+    lines += [
+        f"{spec.name}  [not shown to the model: {chosen.policies.hiding(spec)}]"
+        for spec in chosen.host.offered
+        if chosen.policies.hides(spec)
+    ]
+    lines = lines or [_none_of(chosen.host.host_names)]
+    lines += [f"note: {text}" for text in chosen.host.warnings]
+    lines += [f"note: {text}" for text in chosen.policies.doubts(chosen.host.offered)]
     lines += _more_hosts(names)
-    return "\n".join(lines + _rules(settings.policy))
+    return "\n".join(lines + _rules(chosen.policies))
+
+
+def _none_of(hosts: Sequence[str]) -> str:
+    if "skills" in hosts:
+        return (
+            "no skills were found in .agents/skills, .claude/skills and .nbagent/skills of the "
+            "project and your home; give a folder with --skills DIR"
+        )
+    return (
+        "no tools: put @nbagent.tool above a function and run its cell, "
+        "or name any function with --tools"
+    )
 
 
 def _more_hosts(names: Tools | None) -> list[str]:
@@ -58,9 +75,12 @@ def _more_hosts(names: Tools | None) -> list[str]:
     return ["", f"Others, when a cell names them: --tools {words}; %agent tools NAME lists one."]
 
 
-def _rules(policy: ToolPolicy) -> list[str]:
-    told = [f"{kind}={text}" for kind, text in policy.rules]
-    return ["", "Rules of this notebook: " + ", ".join(told)] if told else []
+def _rules(policies: Policies) -> list[str]:
+    told = [f"{kind}={text}" for kind, text in policies.system.rules]
+    own = [f"{kind}={text}" for kind, text in policies.agent.rules] if policies.agent else []
+    lines = ["Rules of this notebook: " + ", ".join(told)] if told else []
+    lines += ["Rules of this line: " + ", ".join(own)] if own else []
+    return ["", *lines] if lines else []
 
 
 def _tool_lines(spec: ToolSpec, policies: Policies) -> list[str]:

@@ -113,8 +113,24 @@ def _result(
             (str(place), "<script>"),
             (str(order.cwd), "."),
             *python.places,
+            *_above(order.cwd),
         ),
     )
+
+
+def _above(folder: Path) -> list[tuple[str, str]]:
+    """The folders above as paths from it, as far as they say something: up to the home folder.
+
+    What lies directly below the root has a name of everyday use (`/tmp`, `/opt`) and stays.
+    """
+    homes = {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))}
+    found: list[tuple[str, str]] = []
+    for levels, parent in enumerate(folder.parents, 1):
+        if str(parent) in homes:
+            return [*found, (str(parent), "~")]
+        if len(parent.parts) > 2:
+            found.append((str(parent), "/".join([".."] * levels)))
+    return found
 
 
 _LIMIT_ERRORS: tuple[tuple[str, EndedBy], ...] = (

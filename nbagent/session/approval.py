@@ -1,4 +1,4 @@
-"""Decides about a tool call before it runs: by the policies, else by asking.
+"""Decides about a tool call before it runs: by the policies, else by asking somebody.
 
 Owns what was approved for the session, and the ways to ask: a callback, a view with buttons,
 `input()`. Where nobody can answer, a call that has to be asked about is denied. How a question
@@ -10,28 +10,26 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import json_object, monotonic_ms, sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import ApprovalRequested, Event
+from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import (
     Answer,
     Approval,
     CallPreview,
     Decision,
     Question,
-    ToolPolicy,
     Verdict,
-    call_pattern,
-    stricter,
 )
 from nbagent.contracts.ports import Interrupted, ToolContext
 from nbagent.contracts.secrets import redact
+from nbagent.session.policies import Policies
 from nbagent.shown import without_folders
 from nbagent.tools.base import HostSet
 
@@ -42,88 +40,14 @@ Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
+_NOBODY_AT_ALL = (
+    "it is asked about every time, whatever the rules allow, and nobody is here who could answer: "
+    "in a program give on_approval=…"
+)
 _NOBODY = (
     "it has to be approved, and nobody is here who could: in a program give on_approval=…, in an "
     "unattended notebook allow it with nbagent.configure(allow=…)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
-    """The person's policy, and an agent's, which can only be stricter."""
-
-    system: ToolPolicy = field(default_factory=ToolPolicy)
-    agent: ToolPolicy | None = None
-
-    @property
-    def effective(self) -> ToolPolicy:
-        """Limits and isolation that hold."""
-        if self.agent is None:
-            return self.system
-        own, usual = self.agent.isolation, self.system.isolation
-        tighter = own in ("landlock", "bubblewrap") and usual in ("auto", "process")
-        return replace(
-            self.system,
-            limits=self.system.limits.tightened(self.agent.limits),
-            isolation=own if tighter else usual,
-        )
-
-    def hides(self, spec: ToolSpec) -> bool:
-        """Whether the model is not shown the tool."""
-        host = spec.traits.host
-        return any(p.hides(name, host) for p in self._both() for name in _names(spec))
-
-    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a rule forbids this call; for hosts that look at many things in one call."""
-        return any(policy.denies(tool, host, arguments) for policy in self._both())
-
-    def verdict(
-        self,
-        spec: ToolSpec,
-        preview: CallPreview,
-        arguments: Mapping[str, Any] | None,
-    ) -> Verdict:
-        """What happens to a call; without arguments, to the tool in general."""
-        host, names = spec.traits.host, _names(spec)
-        judged = preview.arguments if preview.arguments is not None else arguments
-        told = [said for name in names if (said := self.system.says(name, host, judged))]
-        default = Verdict(ruling=preview.ruling, why=preview.why or "its host says so")
-        verdict = told[0] if told else default
-        if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
-            verdict = default
-        # A rule that forbids holds for every form of the arguments and every name of the tool.
-        for form in (judged, arguments, *preview.other_arguments):
-            for policy in self._both():
-                for name in names:
-                    other = policy.says(name, host, form)
-                    if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
-                        verdict = other
-        return verdict
-
-    def about_some_calls(self, spec: ToolSpec) -> list[str]:
-        """The rules that speak of this tool with certain arguments only."""
-        rules = [(kind, text) for p in self._both() for kind, text in p.rules]
-        return [
-            f"{kind}={text}"
-            for kind, text in rules
-            if (rule := call_pattern(text)).where and rule.fits_tool(spec.name, spec.traits.host)
-        ]
-
-    def _both(self) -> tuple[ToolPolicy, ...]:
-        return (self.system,) if self.agent is None else (self.system, self.agent)
-
-
-def _names(spec: ToolSpec) -> tuple[str, ...]:
-    return (spec.name, spec.traits.alias_of) if spec.traits.alias_of else (spec.name,)
-
-
-def check_agent_policy(policy: ToolPolicy) -> None:
-    """Raise UsageError when an agent's policy would loosen something."""
-    if policy.allow:
-        raise UsageError(
-            f"an agent may only tighten the policy, not allow {', '.join(policy.allow)}; allow it "
-            "for yourself with nbagent.configure(allow=[…]), or answer with on_approval=…"
-        )
 
 
 _Key = tuple[str, object, str]
@@ -222,9 +146,13 @@ class SessionApprover:
                 return decided("allowed", "session", binds=preview.binds), bound
             changed = "what it would do changed while it was decided; " if by else ""
             question = _question(spec, call, context, preview, changed + _why(verdict, preview))
-            by, answer = await self._ask(question, context, cancel, emit)
+            nobody = _NOBODY_AT_ALL if preview.firm or preview.every_time else _NOBODY
+            by, answer = await self._ask(question, context, cancel, emit, nobody)
             told = preview.binds
-            if answer.choice == "deny" or cancel.is_set:
+            if cancel.is_set:
+                # Nobody decided: the call is told that the run was stopped.
+                return Decision(waited_ms=monotonic_ms() - began_ms), bound
+            if answer.choice == "deny":
                 return decided("denied", by, reason=redact(answer.reason)), bound
             if answer.arguments is not None and dict(answer.arguments) != call.arguments:
                 edited = await self._edited(call, dict(answer.arguments), spec, context, told)
@@ -268,6 +196,7 @@ class SessionApprover:
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
+        nobody: str,
     ) -> tuple[str, Answer]:
         ways = self._ways
         loop = asyncio.get_running_loop()
@@ -276,7 +205,7 @@ class SessionApprover:
         forget = cancel.on_set(lambda: loop.call_soon_threadsafe(_settle, future, _STOPPED))
         try:
             if ways.callback is None and not await self._somebody_is_there(cancel):
-                return "nobody", Answer(choice="deny", reason=_NOBODY)
+                return "nobody", Answer(choice="deny", reason=nobody)
             emit(
                 ApprovalRequested(
                     question.turn_id,
@@ -287,7 +216,10 @@ class SessionApprover:
                 )
             )
             if ways.callback is not None:
-                return "callback", await _called(ways.callback, question, context, cancel)
+                answer, trouble = await _called(ways.callback, question, context, cancel)
+                if trouble:
+                    emit(Notice("warning", trouble, question.turn_id))
+                return "callback", answer
             if not ways.has_buttons() and ways.by_input is not None:
                 return "person", await _typed(ways.by_input, question, context, cancel)
             return "person", await future
@@ -353,20 +285,22 @@ def _question(
 
 async def _called(
     callback: OnApproval, question: Question, context: ToolContext, cancel: CancelToken
-) -> Answer:
-    async def body() -> Answer:
+) -> tuple[Answer, str]:
+    """The answer of the person's program, and what was wrong with the program."""
+
+    async def body() -> tuple[Answer, str]:
         try:
             if inspect.iscoroutinefunction(callback):
                 given = await callback(question)
             else:
                 given = await _in_waiting_thread(callback, question, context, cancel)
-            return answer_of(given)
+            return answer_of(given), ""
         except (Interrupted, asyncio.CancelledError):
-            return _STOPPED
+            return _STOPPED, ""
         except BaseException as error:  # SystemExit would end the loop
             said = without_folders(redact(f"{type(error).__name__}: {error}"))
             reason = f"on_approval failed ({said}), so the call is denied"
-            return Answer(choice="deny", reason=reason)
+            return Answer(choice="deny", reason=reason), reason
 
     task = asyncio.ensure_future(body())
     loop = asyncio.get_running_loop()
@@ -376,7 +310,7 @@ async def _called(
     except asyncio.CancelledError:
         if not cancel.is_set:
             raise
-        return _STOPPED
+        return _STOPPED, ""
     finally:
         forget()
         task.cancel()
@@ -408,6 +342,16 @@ async def _in_waiting_thread(
         cancel=cancel,
         label=f"the question about {question.tool}",
     )
+    return given
+
+
+def checked_callback(given: OnApproval | None) -> OnApproval | None:
+    """`on_approval` as it was given; UsageError when it cannot be called."""
+    if given is not None and not callable(cast("Any", given)):
+        raise UsageError(
+            f"on_approval={given!r} is no function; give one that takes a Question and returns "
+            "True, 'session', False, a reason, or a dict of other arguments"
+        )
     return given
 
 

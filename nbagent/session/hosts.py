@@ -14,14 +14,15 @@ from types import FunctionType
 from typing import Any, cast
 
 from nbagent.contracts.canonical import sha256_hex
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mount, Mounts, parse_mount
-from nbagent.session.approval import Policies, check_agent_policy
 from nbagent.session.front import Front
+from nbagent.session.policies import Policies, check_agent_policy
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
-from nbagent.tools.base import HostOrder, HostSet, HostSource
+from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
 from nbagent.tools.functions import FunctionHost, namespace_tools
-from nbagent.tools.hosts import OWN, host_of, open_hosts
+from nbagent.tools.hosts import OWN, host_of, host_words, open_hosts
 
 _SKILL_FOLDERS = "nbagent.tools.skill_folders"
 
@@ -146,13 +147,26 @@ def _named(
     for name in names:
         if name in (OWN, "all") and name not in marked:
             own += marked
-        elif name in marked or type(namespace.get(name)) is FunctionType or not host_of(name):
+        elif name in marked or type(namespace.get(name)) is FunctionType:
+            own.append(name)
+        elif not host_of(name):
+            _check_no_slip(name, marked, namespace)
             own.append(name)
         else:
             words.append(name)
     if set(names) == {"all"}:
         return None, ()
     return tuple(own), tuple(words)
+
+
+def _check_no_slip(name: str, marked: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
+    """Raise UsageError for what is nearly the word of a host, and no name of the notebook's."""
+    words = host_words()
+    if name.partition(".")[0] not in namespace and nearest(name, [*marked, *words]) in words:
+        raise UsageError(
+            f"there is no tool {name!r}; did you mean {nearest(name, words)!r}? The words for "
+            f"whole hosts are {', '.join(words)} (mcp:NAME for one server)"
+        )
 
 
 def _is_source(it: object) -> bool:

@@ -195,6 +195,8 @@ class LiveRun:
     def _check_choice(self) -> None:
         choice = self.prepared.params.get("tool_choice")
         names = [spec.name for spec in self.host.visible_tools(self.context)]
+        for text in self.prepared.tools.policies.doubts(self.host.offered):
+            self.warn(redact(text))
         if choice not in (None, "auto", "none", "required", *names):
             known = ", ".join(names) or "there are no tools"
             raise UsageError(

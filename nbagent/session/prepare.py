@@ -124,8 +124,8 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     params = redact_json(_params(options, settings))
     stream = settings.stream if options.stream is None else options.stream
     system = options.system if options.system is not None else settings.system
-    told = _told(ask.options, options, parent)
-    notices = (*_notices(chosen, store), *told, *map(redact, (*tools.warnings, *ask.notices)))
+    told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
+    notices = (*_notices(chosen, store), *told, *map(redact, ask.notices))
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
@@ -347,6 +347,16 @@ def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> t
         return ()
     limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
     return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
+
+
+_known_warnings: set[str] = set()
+
+
+def _told_once(warnings: Sequence[str]) -> tuple[str, ...]:
+    """What hosts warn of (a skill that is not as it should be), once for each process."""
+    fresh = tuple(redact(text) for text in warnings if text not in _known_warnings)
+    _known_warnings.update(warnings)
+    return fresh
 
 
 def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:

@@ -116,7 +116,8 @@ def unknown_name(name: str, available: Sequence[str]) -> UsageError:
         return UsageError(f"there is no tool {name!r}; did you mean {close!r}?{others}")
     if not available:
         return UsageError(
-            f"there is no tool {name!r}, nor any other; define one with @nbagent.tool"
+            f"there is no tool {name!r}, nor any other; define one with @nbagent.tool, or name "
+            "fs, skills, notebook or mcp:NAME"
         )
     return UsageError(f"there is no tool {name!r}; there are: {listed(available)}")
 
@@ -152,6 +153,8 @@ class HostSet:
         self._hides = hides
         self._owners: dict[str, ToolHost] = {}
         self._specs: dict[str, ToolSpec] = {}
+        self.offered: tuple[ToolSpec, ...] = ()
+        """All that the hosts listed last, the hidden ones too."""
         self._listed_once = False
 
     @property
@@ -169,12 +172,9 @@ class HostSet:
 
     def _list(self, context: ToolContext, *, strict: bool) -> list[ToolSpec]:
         owners: dict[str, ToolHost] = {}
-        offers = [
-            (host, spec)
-            for host in self._hosts
-            for spec in host.visible_tools(context)
-            if not self._hides(spec)
-        ]
+        offers = [(host, spec) for host in self._hosts for spec in host.visible_tools(context)]
+        self.offered = tuple(spec for _, spec in offers)
+        offers = [(host, spec) for host, spec in offers if not self._hides(spec)]
         for host, spec in offers:
             first = owners.setdefault(spec.name, host)
             if first is not host and strict:

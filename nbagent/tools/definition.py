@@ -11,6 +11,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast, overload
 
@@ -42,6 +43,8 @@ _KEPT = "__nbagent_definition__"
 HOST_NAME = "functions"
 _NAME = re.compile(r"[^\s\x00-\x1f]{1,128}")
 _BLANK = re.compile(r"[\s\x00-\x1f]+")
+_MOST_FUNCTIONS = 20
+_SCALARS = (str, bytes, int, float, bool, type(None))
 
 
 @overload
@@ -395,6 +398,55 @@ def _sha(target: Any, signature: inspect.Signature, options: ToolOptions) -> str
     plain = replace(options, on_cancel=None)
     text = plain_repr(signature, 20_000)
     return sha_of([_source(target), text, inspect.getdoc(target), repr(plain)])
+
+
+def state_of(tool: FunctionTool) -> str:
+    """Hash of its definition and of the very code that a call of it would run now.
+
+    Finer than `sha`, which goes by the source: a function may be given other code or defaults in
+    place. What a function reads while it runs (globals, the state of an object) is not in it.
+    """
+    held: list[object] = []
+    _hold(tool.target, held, set())
+    return sha_of([tool.sha, held])
+
+
+def _hold(target: Any, held: list[object], seen: set[int]) -> None:
+    """Collect the code of a callable, and of the functions that it wraps or closes over."""
+    if id(target) in seen or len(seen) >= _MOST_FUNCTIONS:
+        return
+    seen.add(id(target))
+    kind = cast("type[Any]", type(target))
+    if issubclass(kind, functools.partial):
+        held.append([_plain(target.args), _plain(target.keywords)])
+        _hold(target.func, held, seen)
+    elif issubclass(kind, types.MethodType):
+        _hold(target.__func__, held, seen)
+    elif kind is types.FunctionType:
+        held.append(
+            [_code(target.__code__), _plain(target.__defaults__), _plain(target.__kwdefaults__)]
+        )
+        inner = [target.__dict__.get("__wrapped__")]
+        for cell in target.__closure__ or ():
+            with suppress(ValueError):  # It is empty yet.
+                inner.append(cell.cell_contents)
+        for one in inner:
+            if issubclass(type(one), types.FunctionType | types.MethodType | functools.partial):
+                _hold(one, held, seen)
+    else:
+        _hold(inspect.getattr_static(kind, "__call__", None), held, seen)
+
+
+def _plain(given: object) -> list[object]:
+    """Defaults and given arguments: plain values as they are, others by which object it is.
+
+    What an object holds may change with each call (`seen={}`), which makes no other function.
+    """
+    if isinstance(given, dict):
+        pairs = cast("dict[str, object]", given)
+        return [[name, *_plain((pairs[name],))] for name in sorted(pairs)]
+    values = cast("tuple[object, ...]", given or ())
+    return [repr(one) if type(one) in _SCALARS else [kind_name(one), id(one)] for one in values]
 
 
 def _source(target: Any) -> object:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -26,8 +27,10 @@ from nbagent.files.mounts import STATE, Mounts, Place
 from nbagent.files.names import looks_secret, names_secret, plain_text, visible
 from nbagent.files.searching import Order, search
 from nbagent.files.writing import (
+    LARGEST_CHANGED_BYTES,
     change_file,
     check_target,
+    is_there,
     read_at,
     sha_at,
     too_large_to_patch,
@@ -35,19 +38,19 @@ from nbagent.files.writing import (
 )
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.definition import FunctionTool
-from nbagent.tools.filesystem_changes import ABSENT, change_piece, expecting, patch_of, patched
+from nbagent.tools.filesystem_changes import bound_to, change_piece, expecting, patch_of, patched
 from nbagent.tools.filesystem_reading import list_folder, read, search_answer
+from nbagent.tools.filesystem_rules import ALIASES, HOST, Rules, check_allowed
 from nbagent.tools.methods import MethodHost, method_tool
 
-HOST = "fs"
-ALIASES = {"read_file": "fs.read", "write_file": "fs.write", "list_files": "fs.list"}
-"""Older names, offered only when a package asks for them."""
 _WRITING = ("fs.write", "fs.apply_patch")
 _RESULT_CHARS = 300_000
 """The answers have their own limits; this one only catches what is mostly escapes."""
 _MOST_MATCHES = 1_000
 _MOST_CONTEXT = 20
 _MOST_DEPTH = 20
+_cancel: ContextVar[CancelToken | None] = ContextVar("nbagent_fs_cancel", default=None)
+"""Of the call that runs: what may not be interrupted need not wait for others either."""
 
 PathArg = Annotated[
     str, Field(description="Below a mount: @project/notes/a.md. Without a mount: in @project.")
@@ -67,13 +70,13 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     mounts = order.mounts
     if not isinstance(mounts, Mounts):
         mounts = Mounts(mounts.values()) if mounts else Mounts.of(order.project)
-    tools = FileTools(mounts, order.policy)
+    tools = FileTools(mounts, order.policy, Rules(order.forbids, order.words))
     chosen: dict[str, FunctionTool] = {}
     for word in order.words:
         if word == HOST:
             chosen.update(tools.all)
         elif word in ALIASES:
-            chosen[word] = tools.all[ALIASES[word]].renamed(word)
+            chosen[word] = _alias(tools.all[ALIASES[word]], word)
         elif word in tools.all:
             chosen[word] = tools.all[word]
         else:
@@ -81,12 +84,25 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     return [FileHost(tools, list(chosen.values()))]
 
 
-class FileTools:
-    """The functions behind the tools. Synchronous ones run in a worker thread."""
+def _alias(tool: FunctionTool, name: str) -> FunctionTool:
+    renamed = tool.renamed(name)
+    traits = renamed.spec.traits.model_copy(update={"alias_of": tool.name})
+    return replace(renamed, spec=renamed.spec.model_copy(update={"traits": traits}))
 
-    def __init__(self, mounts: Mounts, policy: ToolPolicy) -> None:
+
+class FileTools:
+    """The functions behind the tools. Synchronous ones run in a worker thread.
+
+    Args:
+        mounts: of the run.
+        policy: limits, and which secrets are allowed by name.
+        rules: what is kept from lists and searches.
+    """
+
+    def __init__(self, mounts: Mounts, policy: ToolPolicy, rules: Rules) -> None:
         self.mounts = mounts
         self._policy = policy
+        self._rules = rules
         self._limits = policy.limits
         self.all = {tool.name: tool for tool in self._made()}
 
@@ -120,6 +136,7 @@ class FileTools:
 
     def read(
         self,
+        context: ToolContext,
         path: PathArg,
         offset: int | None = None,
         limit: int | None = None,
@@ -131,6 +148,7 @@ class FileTools:
         cut and says how to go on. Gives path, bytes, sha256, truncated and content.
 
         Args:
+            context: filled in.
             path: the file.
             offset: the first line, from 1. With base64: the first byte, from 0.
             limit: how many lines; with base64, how many bytes.
@@ -138,6 +156,7 @@ class FileTools:
         """
         place = self.mounts.place(path)
         self.check_secret("fs.read", place)
+        self._check_approved(place, context)
         return read(
             self.mounts,
             place,
@@ -148,26 +167,36 @@ class FileTools:
         )
 
     def list(
-        self, path: PathArg = "@project", glob: str | None = None, depth: int = 1
+        self,
+        context: ToolContext,
+        path: PathArg = "@project",
+        glob: str | None = None,
+        depth: int = 1,
     ) -> dict[str, Any]:
         """List what is in a folder.
 
         Args:
+            context: filled in.
             path: the folder.
             glob: only names that fit, such as "*.py" (at any depth) or "src/**/*.{md,txt}".
             depth: how many levels of folders. Folders that .gitignore names are not gone into.
         """
         place = self.mounts.place(path)
+        self._check_approved(place, context)
+        forbids = self._rules.about("fs.list", {"glob": glob, "depth": depth})
+        check_allowed(self.mounts, place, forbids)
         return list_folder(
             self.mounts,
             place,
-            glob=glob,
+            forbids=forbids,
+            glob=plain_text(glob) if glob else None,
             depth=min(max(depth, 1), _MOST_DEPTH),
             timeout_s=self._limits.search_timeout_s,
         )
 
     async def search(
         self,
+        run: ToolContext,
         query: str,
         path: PathArg = "@project",
         glob: str | None = None,
@@ -178,6 +207,7 @@ class FileTools:
         """Find lines in text files. Files that .gitignore names and binary ones are left out.
 
         Args:
+            run: filled in.
             query: the words as they stand in one line, upper and lower case told apart; with
                 regex, a regular expression (RE2: no look-around; "(?i)" ignores case).
             path: a folder or a file.
@@ -188,6 +218,11 @@ class FileTools:
         """
         place = self.mounts.place(path)
         self.check_secret("fs.search", place)
+        self._check_approved(place, run)
+        given: dict[str, Any] = {"query": query, "glob": glob, "regex": regex}
+        given |= {"context": context, "maxMatches": maxMatches}
+        forbids = self._rules.about("fs.search", given)
+        check_allowed(self.mounts, place, forbids)
         stopped = threading.Event()
         order = Order(
             query=plain_text(query),
@@ -198,6 +233,7 @@ class FileTools:
             timeout_s=self._limits.search_timeout_s,
             stopped=stopped.is_set,
             allows=lambda found: self._may_see("fs.search", found),
+            forbids=forbids,
         )
         try:
             found = await asyncio.to_thread(search, self.mounts, place, order)
@@ -220,11 +256,13 @@ class FileTools:
         place = self.mounts.place(path)
         self.check_secret("fs.write", place)
         data = self._checked_size(plain_text(content).encode("utf-8"), place)
-        check = expecting(place, ifMatchSha256, context.approved)
-        written = write_file(self.mounts, place, data, check=check)
+        check = expecting(self.mounts, place, ifMatchSha256, context.approved)
+        written = write_file(self.mounts, place, data, check=check, stopped=_stopped())
+        before = {} if written.sha_before is None else {"sha256Before": written.sha_before}
         return {
             "path": place.text,
             "bytesWritten": written.size_bytes,
+            **before,
             "sha256After": written.sha_after,
         }
 
@@ -254,15 +292,16 @@ class FileTools:
         place = self.mounts.place(path)
         self.check_secret("fs.apply_patch", place)
         patch = patch_of(oldText, newText, diff, updateFrontmatter)
-        check = expecting(place, ifMatchSha256, context.approved)
+        check = expecting(self.mounts, place, ifMatchSha256, context.approved)
 
         def change(old: bytes | None) -> bytes:
             if check is not None:
                 check(None if old is None else patching.sha_of(old))
             return self._checked_size(patched(patch, old, place), place)
 
-        most = self._limits.max_read_bytes
-        written = change_file(self.mounts, place, change, max_read_bytes=most)
+        written = change_file(
+            self.mounts, place, change, max_read_bytes=self._most_patched, stopped=_stopped()
+        )
         return {
             "path": place.text,
             "sha256Before": written.sha_before,
@@ -278,12 +317,12 @@ class FileTools:
         place = self.mounts.place(arguments["path"])
         self.check_secret(name, place)
         check_target(self.mounts, place)
-        told = {**arguments, "path": place.text}
-        old = read_at(self.mounts, place, most=self._limits.max_read_bytes)
+        told, others = self.told(place, arguments)
+        old = read_at(self.mounts, place, most=self._most_patched)
+        if old is None and name != "fs.write" and is_there(self.mounts, place):
+            raise too_large_to_patch(place, self._most_patched)
         sha = sha_at(self.mounts, place) if old is None else patching.sha_of(old)
-        if sha is not None and old is None and name != "fs.write":
-            raise too_large_to_patch(place, self._limits.max_read_bytes)
-        check = expecting(place, arguments.get("ifMatchSha256"), "")
+        check = expecting(self.mounts, place, arguments.get("ifMatchSha256"), "")
         if check is not None:
             check(sha)
         if name == "fs.write":
@@ -294,11 +333,46 @@ class FileTools:
             new = self._checked_size(patched(patch, old, place), place)
         verb = "create" if sha is None else "change"
         why = f"{verb} {visible(place.text)} ({len(new):,} bytes)"
-        binds = sha or ABSENT
+        seen = CallPreview(
+            why=why,
+            binds=bound_to(self.mounts, place, sha),
+            arguments=told,
+            other_arguments=others,
+        )
         if place.mount.name == STATE:
-            return CallPreview(ruling="allow", why=why, binds=binds, arguments=told)
-        piece = change_piece(place, old, new, sha)
-        return CallPreview(ruling="ask", why=why, pieces=(piece,), binds=binds, arguments=told)
+            return seen
+        return replace(seen, ruling="ask", pieces=(change_piece(place, old, new, sha),))
+
+    def look_at_read(self, arguments: dict[str, Any]) -> CallPreview:
+        """What a read, a list or a search is about; bound to the folder that the mount is now.
+
+        Raises:
+            ToolError: it would be refused.
+        """
+        place = self.mounts.place(arguments["path"])
+        told, others = self.told(place, arguments)
+        binds = self.mounts.identity(place.mount)
+        return CallPreview(binds=binds, arguments=told, other_arguments=others)
+
+    def told(
+        self, place: Place, arguments: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+        """The arguments in their one form, and in those that name the same path otherwise."""
+        first, *others = ({**arguments, "path": form} for form in self.mounts.forms(place))
+        return first, tuple(others)
+
+    @property
+    def _most_patched(self) -> int:
+        return min(self._limits.max_read_bytes, LARGEST_CHANGED_BYTES)
+
+    def _check_approved(self, place: Place, context: ToolContext) -> None:
+        """Refuse when the mount is another folder than the one that was approved."""
+        if context.approved and context.approved != self.mounts.identity(place.mount):
+            raise ToolError(
+                f"{place.mount.name} became another folder after the person had approved this; "
+                "call again",
+                code="E_PRECONDITION_FAILED",
+            )
 
     def check_secret(self, tool: str, place: Place) -> None:
         """Refuse what most likely holds keys, unless a policy allows it by its name.
@@ -335,6 +409,12 @@ class FileTools:
         return data
 
 
+def _stopped() -> Callable[[], bool]:
+    """Says whether a stop has come for the call that runs here."""
+    cancel = _cancel.get()
+    return lambda: cancel is not None and cancel.is_set
+
+
 def _fits_path(path: str, glob: str) -> bool:
     return fnmatchcase(path, glob) or fnmatchcase(path, f"@project/{glob}")
 
@@ -356,7 +436,11 @@ class FileHost(MethodHost):
         if refused is not None:
             # Nobody was asked, so it must not do now what it could not do then.
             return ToolOutcome(result=ToolResult.failure(refused.info))
-        outcome = await super().execute(call, context, cancel)
+        token = _cancel.set(cancel)
+        try:
+            outcome = await super().execute(call, context, cancel)
+        finally:
+            _cancel.reset(token)
         error = outcome.result.error
         if error is None:
             return outcome
@@ -372,12 +456,11 @@ class FileHost(MethodHost):
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """Reads are allowed; a write to `@state`, too; any other one is asked, with a diff."""
         name = ALIASES.get(name, name)
-        if name in _WRITING:
-            try:
+        arguments = self._files.all[name].judged(arguments)
+        try:
+            if name in _WRITING:
                 return await asyncio.to_thread(self._files.look_at_change, name, arguments)
-            except ToolError as error:
-                self._refused[context.run_id, context.tool_call_id] = error
-                raise
-        path = arguments.get("path")
-        told = {**arguments, "path": self._files.mounts.place(path).text}
-        return CallPreview(ruling="allow", arguments=told)
+            return await asyncio.to_thread(self._files.look_at_read, arguments)
+        except ToolError as error:
+            self._refused[context.run_id, context.tool_call_id] = error
+            raise

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.secrets import redact
 from nbagent.files import patching
 from nbagent.files.frontmatter import update_frontmatter
-from nbagent.files.mounts import Place
+from nbagent.files.mounts import Mounts, Place
 from nbagent.files.names import plain_text, visible
 
 ABSENT = "absent"
-"""What an approval binds to where there is no file yet."""
+"""Instead of a hash, where there is no file yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,13 @@ def patched(patch: Patch, old: bytes | None, place: Place) -> bytes:
     return patching.to_bytes(patch.change(None if old is None else patching.to_text(old)))
 
 
+def bound_to(mounts: Mounts, place: Place, sha: str | None) -> str:
+    """What an approval of a change binds to: the mount's folder, and the file as it is."""
+    return sha256_hex(f"{mounts.identity(place.mount)} {sha or ABSENT}")
+
+
 def expecting(
-    place: Place, if_match: str | None, approved: str
+    mounts: Mounts, place: Place, if_match: str | None, approved: str
 ) -> Callable[[str | None], None] | None:
     """What checks the file's hash before it is changed; None when nobody named one."""
     wanted = (if_match or "").strip().lower().removeprefix("sha256:")
@@ -95,7 +101,7 @@ def expecting(
                 code="E_PRECONDITION_FAILED",
                 details={"sha256": sha},
             )
-        if approved and (sha or ABSENT) != approved:
+        if approved and bound_to(mounts, place, sha) != approved:
             raise ToolError(
                 f"{visible(place.text)} changed after the person had approved this; call again",
                 code="E_PRECONDITION_FAILED",

@@ -11,6 +11,7 @@ import importlib
 import os
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_json
-from nbagent.files.mounts import Mounts, Place, failure
+from nbagent.files.mounts import Keeper, Mounts, Place, failure
 from nbagent.files.names import visible
 from nbagent.files.opening import patiently
 from nbagent.files.searching import Answer
@@ -30,6 +31,7 @@ from nbagent.shown.pictures import encoded_image
 
 READ_CHARS = 40_000
 """Of one answer; more is cut at the end of a line, with a hint."""
+LEFT_OUT = "what rules of the person keep from you is left out"
 _PREVIEW_CHARS = 20_000
 _MOST_ENTRIES = 500
 _PROBE_BYTES = 8_192
@@ -109,7 +111,13 @@ def _too_much(file: _File) -> ToolError:
 
 
 def _bytes(file: _File, offset: int, limit: int | None) -> dict[str, Any]:
-    wanted = max(file.size - offset, 0) if limit is None else limit
+    if offset > file.size:
+        raise ToolError(
+            f"{visible(file.place.text)} has {file.size:,} bytes, and offset is {offset:,}; use a "
+            "smaller one",
+            code="E_INVALID_ARGUMENTS",
+        )
+    wanted = file.size - offset if limit is None else limit
     if wanted > file.max_bytes:
         raise _too_much(file)
     os.lseek(file.descriptor, offset, os.SEEK_SET)
@@ -253,15 +261,21 @@ def search_answer(found: Answer) -> dict[str, Any]:
         "truncated": bool(found.why_cut),
         "stats": stats,
     }
-    if found.why_cut:
-        answer["hint"] = found.why_cut
+    if found.why_cut or found.left_out:
+        answer["hint"] = found.why_cut or LEFT_OUT
     return answer
 
 
 def list_folder(
-    mounts: Mounts, place: Place, *, glob: str | None, depth: int, timeout_s: float
+    mounts: Mounts,
+    place: Place,
+    *,
+    glob: str | None,
+    depth: int,
+    timeout_s: float,
+    forbids: Callable[[str], bool] | None = None,
 ) -> dict[str, Any]:
-    """The answer of `fs.list`. Ignored folders are named and not gone into.
+    """The answer of `fs.list`. Ignored folders are named and not gone into, forbidden ones are not.
 
     Raises:
         ToolError: the place is no folder that can be opened.
@@ -271,8 +285,10 @@ def list_folder(
     entries: list[dict[str, Any]] = []
     cut = ""
     until = time.monotonic() + timeout_s
+    keeper = None if forbids is None else Keeper(mounts, place.mount, forbids)
+    skip = mounts.skipped_below(place)
     try:
-        for level in walk(root, place.parts, depth=depth, skip=mounts.skipped_below(place)):
+        for level in walk(root, place.parts, depth=depth, skip=skip, keeper=keeper):
             below = "".join(f"{part}/" for part in level.parts[len(place.parts) :])
             for entry in level.entries:
                 name = f"{below}{entry.name}"
@@ -291,7 +307,8 @@ def list_folder(
     except OSError as error:
         raise failure(error, place, root) from None
     if not cut:
-        return {"path": place.text, "entries": entries}
+        kept = {"hint": LEFT_OUT} if keeper is not None and keeper.left_out else {}
+        return {"path": place.text, "entries": entries, **kept}
     hint = f"{cut}; list a folder in it, less deep, or use a glob"
     return {"path": place.text, "entriesPreview": entries, "truncated": True, "hint": hint}
 

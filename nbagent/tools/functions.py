@@ -13,14 +13,15 @@ from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.shown.texts import BROKEN
 from nbagent.tools.base import unknown_name, unknown_tool
 from nbagent.tools.calling import ToolOptions
-from nbagent.tools.definition import HOST_NAME, FunctionTool, as_tool, options_of, tool
+from nbagent.tools.definition import HOST_NAME, FunctionTool, as_tool, options_of, state_of, tool
+from nbagent.tools.methods import Refusals
 from nbagent.tools.results import summary
 
 __all__ = [
@@ -109,6 +110,9 @@ class FunctionHost:
     ) -> None:
         self._namespace = namespace
         self._entries: dict[str, _Entry] = {}
+        self._refusals = Refusals()
+        self._looked_at: dict[str, str] = {}
+        """What a tool was when a call of it was looked at, by the id of the call."""
         there: Mapping[str, Any] = namespace() if namespace is not None else {}
         for obj in tools:
             self._add(as_tool(obj, namespace=there), obj)
@@ -142,11 +146,25 @@ class FunctionHost:
         self, call: ToolCall, context: ToolContext, cancel: CancelToken
     ) -> ToolOutcome:
         """Run one call; only CancelledError of the calling task comes out."""
+        refused = self._refusals.take(call)
+        looked_at = self._looked_at.pop(call.id, "")
+        if refused is not None:
+            return refused
         entry = self._entries.get(call.name)
         if entry is None:
             return unknown_tool(call.name, tuple(self._entries))
         try:
             entry.last = current = self._now(entry)
+            # One that asks now and did not when it was looked at must not run unasked.
+            agreed = context.approved or (looked_at if current.options.ask else "")
+            if agreed and agreed != state_of(current):
+                return _failed(
+                    ErrorInfo(
+                        "E_PRECONDITION_FAILED",
+                        f"{call.name} was redefined after the call was looked at; call it again "
+                        "to have it decided anew",
+                    )
+                )
             outcome = await current.run(call.arguments, context, cancel)
         except UsageError as error:
             message = f"{call.name} was redefined and cannot be called: {error.message}"
@@ -163,17 +181,23 @@ class FunctionHost:
 
     async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
         """Whether it asks first, and its arguments as the function will get them."""
+        self._refusals.forget(call)
         entry = self._entries.get(call.name)
         if entry is None:
             return CallPreview()
-        tool = entry.last
         try:
+            tool = self._now(entry)
             arguments = tool.judged(tool.validate(call.arguments).values)
+            binds = self._looked_at[call.id] = state_of(tool)
+        except ToolError as error:
+            return self._refusals.note(call, error.info)
         except NbagentError as error:
-            # The call gives the same error; there is nothing to approve in it.
-            return CallPreview(why=error.message)
+            message = f"{call.name} was redefined and cannot be called: {error.message}"
+            return self._refusals.note(call, ErrorInfo("E_TOOL_FAILED", message))
         why = "it is marked with ask=True" if tool.options.ask else ""
-        return CallPreview(ruling=tool.spec.traits.ruling, why=why, arguments=arguments)
+        return CallPreview(
+            ruling=tool.spec.traits.ruling, why=why, binds=binds, arguments=arguments
+        )
 
     def _add(self, definition: FunctionTool, source: object, path: str | None = None) -> None:
         taken = self._entries.get(definition.name)

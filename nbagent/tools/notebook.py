@@ -34,7 +34,7 @@ from nbagent.contracts.secrets import redact
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.definition import FunctionTool, as_tool, tool
 from nbagent.tools.methods import MethodHost, method_tool
-from nbagent.tools.notebook_code import Running, compiled, live_names
+from nbagent.tools.notebook_code import Running, compiled, is_raised_by_code, live_names
 from nbagent.tools.notebook_details import inspected
 from nbagent.tools.notebook_names import found, hide_keys_of, is_history, is_own, refuse_secret
 from nbagent.tools.notebook_values import facts_of, glance, listed_names, type_text
@@ -121,7 +121,15 @@ class NotebookTools:
         """
         names = self.names(context)
         hide_keys_of(names)
-        return inspected(name, found(names, name))
+        value = found(names, name)
+        try:
+            return inspected(name, value)
+        except KeyboardInterrupt as error:
+            if not is_raised_by_code(error):
+                raise
+            raise ToolError(
+                f"what {name} holds raises KeyboardInterrupt when it is shown"
+            ) from None
 
     def run(self, context: ToolContext, code: str) -> Settled:
         """Run Python in the notebook, where its variables are, after the person agreed.
@@ -168,16 +176,15 @@ class NotebookHost(MethodHost):
     def __init__(self, tools: NotebookTools, names: Sequence[str]) -> None:
         super().__init__(HOST, [tools.made[name] for name in names])
         self._own = tools
-        self._names = frozenset(names)
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
+    async def run_tool(
+        self, tool: FunctionTool, call: ToolCall, context: ToolContext, cancel: CancelToken
     ) -> ToolOutcome:
         """Run one call; code that awaits goes to the notebook's own loop."""
-        if call.name != _RUN or _RUN not in self._names or not self._awaits(call, context):
-            return await super().execute(call, context, cancel)
+        if tool.name != _RUN or not self._awaits(call, context):
+            return await super().run_tool(tool, call, context, cancel)
         outcome = await self._own.awaiting.run(call.arguments, context, cancel)
-        return replace(outcome, tool_sha=self._own.made[_RUN].sha)
+        return replace(outcome, tool_sha=tool.sha)
 
     def _awaits(self, call: ToolCall, context: ToolContext) -> bool:
         code = (call.arguments or {}).get("code")
@@ -193,7 +200,12 @@ class NotebookHost(MethodHost):
         if name == _RUN:
             piece = PreviewPiece("code", redact(arguments["code"]), "code")
             return CallPreview(
-                ruling="ask", firm=True, why=_WHY_RUN, pieces=(piece,), arguments=arguments
+                ruling="ask",
+                firm=True,
+                every_time=True,
+                why=_WHY_RUN,
+                pieces=(piece,),
+                arguments=arguments,
             )
         if name == _SET:
             return self._look_at_set(arguments, context)

@@ -7,6 +7,7 @@ Owns compiling, the last expression's value, what is told of an error. What the 
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import itertools
 import linecache
@@ -24,7 +25,7 @@ from nbagent.contracts.secrets import redact_cut, redact_json
 from nbagent.shown import BROKEN, clean, cut_middle, plain_repr
 from nbagent.tools.notebook_names import hide_keys_of, masked_text
 from nbagent.tools.notebook_output import Displays, Tee, is_of_open_figure
-from nbagent.tools.notebook_values import value_shown
+from nbagent.tools.notebook_values import type_text, value_shown
 from nbagent.tools.results import Settled, detail_of, summary
 
 _STDOUT_CHARS = 12_000
@@ -34,6 +35,8 @@ _MOST_SOURCES = 200
 """Of the latest pieces of code the source is kept, for tracebacks and `inspect.getsource`."""
 _MAGIC = re.compile(r"\s*[%!?]|\s*[\w, ]+=\s*[%!]|\s*\?*[\w.]+\?{1,2}\s*$")
 _LEAVING = ("exit", "quit")
+_HANDLERS = frozenset({"nbagent", "asyncio", "ipykernel", "IPython", "signal", "pydevd", "debugpy"})
+"""Packages whose handlers of an interrupt raise it with a statement of their own."""
 _numbers = itertools.count(1)
 _sources: list[str] = []
 
@@ -185,7 +188,13 @@ class Running:
         if is_of_open_figure(value):
             self._data["value"] = plain_repr(value, 500)
             return
-        it = value_shown(value)
+        try:
+            it = value_shown(value)
+        except KeyboardInterrupt as error:
+            if not is_raised_by_code(error):
+                raise
+            self._data["value"] = f"<{type_text(value)}, its repr raised KeyboardInterrupt>"
+            return
         self._data["value"], self._cut = it.data, it.cut
         displays.show(it.parts)
 
@@ -194,6 +203,7 @@ class Running:
         """Around the code: an error of it ends here, an interrupt goes on."""
         hide_keys_of(self._names)
         with (
+            _kept_hook(),
             self._tee("stdout", _STDOUT_CHARS) as stdout,
             self._tee("stderr", _STDERR_CHARS) as stderr,
         ):
@@ -201,6 +211,10 @@ class Running:
                 with displays:
                     yield
             except BROKEN as error:
+                self._error = error
+            except KeyboardInterrupt as error:
+                if not is_raised_by_code(error):
+                    raise
                 self._error = error
             displays.show_open_figures()
         hide_keys_of(self._names)
@@ -237,6 +251,30 @@ class Running:
         details = {"traceback": masked_text(detail_of(self._error)).splitlines(), **self._data}
         info = ErrorInfo("E_TOOL_FAILED", _said(self._error), redact_json(details))
         return Settled(ToolResult(ok=False, error=info, attachments=images), False)
+
+
+@contextmanager
+def _kept_hook() -> Generator[None]:
+    before = sys.displayhook
+    try:
+        yield
+    finally:
+        sys.displayhook = before
+
+
+def is_raised_by_code(error: KeyboardInterrupt) -> bool:
+    """Whether a `raise` of some code made it, and no person: an interrupt comes between two steps.
+
+    In doubt it is a person's. Where the runtime watches, a person's is known to it anyway.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    step = trace.tb_frame.f_code.co_code[trace.tb_lasti]
+    return module not in _HANDLERS and dis.opname[step] == "RAISE_VARARGS"
 
 
 def _said(error: BaseException) -> str:

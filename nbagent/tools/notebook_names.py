@@ -25,6 +25,13 @@ HIDDEN = "[not shown: the name looks like a secret]"
 _PATH_CHARS = 500
 _KEY_CHARS = 16
 """A shorter text under a name like `sort_key` is a word of everyday use."""
+_PASSWORD_CHARS = 8
+"""The same under a name that says more, like `password`."""
+_PLAIN_VALUES = (
+    *(type, type(None), bool, int, float, complex),
+    *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
+)
+"""The same object under several names says nothing."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ANYWHERE = (
     *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
@@ -59,14 +66,30 @@ def looks_secret(name: object) -> bool:
     text = str.__str__(cast("str", name))[:200]
     if text.endswith("Error"):
         return False
-    words = [word.lower() for word in _WORDS.findall(text)]
-    joined = "".join(words)
-    if any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words):
+    words = _words_of(text)
+    if _says_secret(words):
         return True
     ending = [w for w in words if w.endswith(_ENDINGS) and not _NO_KEYS.fullmatch(w)]
     if ending and all(word in ("token", "tokens") for word in ending):
         return _COUNTED.isdisjoint(words)
     return bool(ending)
+
+
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in _WORDS.findall(name[:200])]
+
+
+def _says_secret(words: list[str]) -> bool:
+    """Whether the words leave no doubt, as `key` and `token` do."""
+    joined = "".join(words)
+    return any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words)
+
+
+def _is_key(name: str, text: str) -> bool:
+    """Whether a text under the name of a secret looks like one: long, mixed and without blanks."""
+    least = _PASSWORD_CHARS if _says_secret(_words_of(name)) else _KEY_CHARS
+    mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
+    return len(text) >= least and mixed and not any(c.isspace() for c in text)
 
 
 def refuse_secret(name: object) -> None:
@@ -105,10 +128,9 @@ def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
 def hide_keys_of(names: Mapping[str, Any]) -> None:
     """Let every sink hide texts that are keys by their name and by their look."""
     for name, value in list(names.items()):
-        if type(value) is str and _KEY_CHARS <= len(value) <= 10_000 and looks_secret(name):
-            mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
-            if mixed and not any(c.isspace() for c in value):
-                register(value)
+        short = type(value) is str and len(value) <= 10_000
+        if short and looks_secret(name) and _is_key(name, value):
+            register(value)
 
 
 def masked(data: Any) -> Any:
@@ -188,7 +210,31 @@ def found(names: Mapping[str, Any], path: str) -> Any:
                 f"{key!r} of {path!r} cannot be reached: {type(error).__name__}; use nb.run",
             ) from error
     refuse_environment(value)
+    _refuse_alias(value, names)
     return value
+
+
+def _refuse_alias(value: object, names: Mapping[str, Any]) -> None:
+    """Raise E_DENIED for what a variable with the name of a secret holds, by whatever path."""
+    kind = cast("type[Any]", type(value))
+    if issubclass(kind, _PLAIN_VALUES) or (kind is tuple and not value):
+        return
+    text = cast("Any", value) if kind in (str, bytes) else None
+    for name, held in list(names.items()):
+        if type(name) is not str or not looks_secret(name):
+            continue
+        if text is None:
+            same = held is value
+        else:
+            # Python keeps one object for equal short words, so that they are the same says little.
+            least = _PASSWORD_CHARS // 2 if _says_secret(_words_of(name)) else _KEY_CHARS
+            same = type(held) is kind and least <= len(text) <= 10_000 and held == text
+        if same:
+            raise ToolError(
+                f"this is what {name!r} holds, which looks like the name of a secret; it is never "
+                "shown. If it is none, ask the person to give it another name",
+                code="E_DENIED",
+            )
 
 
 def _parsed(path: str) -> tuple[str, list[_Step]]:

@@ -7,6 +7,7 @@ secrets. Knows IPython's display publisher only where IPython is running already
 from __future__ import annotations
 
 import base64
+import io
 import sys
 import threading
 import weakref
@@ -85,6 +86,14 @@ class Tee:
     def flush(self) -> None:
         """Only what was handed on: the start of a secret stays until its end comes."""
         self.stream.flush()
+
+    def close(self) -> None:
+        """The cell's own stream stays open: the code did not open it."""
+        self.flush()
+
+    def detach(self) -> Any:
+        """Refused: it would take the cell's stream apart."""
+        raise io.UnsupportedOperation("the notebook's stream cannot be detached")
 
     def close_kept(self) -> str:
         """End the keeping; what was written, its middle left out where it is long."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ _FILE = "SKILL.md"
 _DEEPEST = 6
 _MOST_FOLDERS = 2_000
 _MOST_FILES = 500
+_MOST_STATES = 1_000
 _MOST_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_CHARS, _DESCRIPTION_CHARS, _COMPATIBILITY_CHARS = 64, 1_024, 500
@@ -53,6 +55,11 @@ class Skill:
     metadata: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def is_named_alike(self) -> bool:
+        """Whether its folder bears its name, as the format wants it."""
+        return self.name == self.root.name
+
     def read(self, file: str, *, most_bytes: int) -> bytes:
         """A file of the skill.
 
@@ -78,6 +85,10 @@ class Skill:
             return False
         return True
 
+    def fingerprint(self) -> list[list[object]]:
+        """Names, sizes and times of its files, hidden ones too: of the first so many."""
+        return list(islice(_states_below(self.root), _MOST_STATES))
+
     def files(self) -> tuple[tuple[str, ...], bool]:
         """Its files but SKILL.md, by relative path; and whether there are more."""
         found = list(_files_below(self.root))
@@ -97,6 +108,8 @@ def find_skills(
     project: Path, given: Sequence[str] = (), *, home: Path | None = None
 ) -> FoundSkills:
     """All skills, by name. Of one name the given wins, then the project's, then the user's.
+
+    Of two of the same owner the one whose folder bears the name wins, then the one found first.
 
     Args:
         project: the project's folder.
@@ -118,14 +131,28 @@ def find_skills(
             if skill is None:
                 continue
             first = found.setdefault(skill.name, skill)
-            if first is not skill:
-                warnings.append(
-                    f"the skill {skill.name!r} of the {origin} is hidden by the one of the "
-                    f"{first.origin}"
-                )
+            if first is skill:
+                continue
+            if first.origin == origin and not first.is_named_alike and skill.is_named_alike:
+                found[skill.name], first, skill = skill, skill, first
+            warnings.append(
+                f"the skill {_whose(skill, project, home)} is hidden by the one "
+                f"{_whose(first, project, home).partition(' ')[2]}"
+            )
     skills = tuple(found[name] for name in sorted(found))
     told = [f"{skill.name}: {warning}" for skill in skills for warning in skill.warnings]
     return FoundSkills(skills, (*warnings, *told))
+
+
+def _whose(skill: Skill, project: Path, home: Path | None) -> str:
+    """Its name, its owner and its folder: `'report' of the project (.agents/skills/report)`."""
+    folder = visible(skill.root.name)
+    for base, before in ((project, ""), (home or Path.home(), "~/")):
+        real = Path(os.path.realpath(base))
+        if skill.root.is_relative_to(real):
+            folder = before + visible(skill.root.relative_to(real).as_posix())
+            break
+    return f"{skill.name!r} of the {skill.origin} ({folder})"
 
 
 def skill_mounts(skills: Iterable[Skill]) -> tuple[Mount, ...]:
@@ -277,6 +304,29 @@ def _read(root: Path, parts: tuple[str, ...], *, most_bytes: int) -> bytes:
     if len(data) > most_bytes:
         raise ToolError(f"{shown} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
     return data
+
+
+def _states_below(root: Path) -> Iterator[list[object]]:
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in inside:
+            path = os.path.relpath(entry.path, root)
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                    continue
+                # Of a link, what it leads to: that is what would be imported.
+                state = os.stat(entry.path)
+            except OSError:
+                yield [os.fsencode(path).hex(), "not there"]
+                continue
+            yield [os.fsencode(path).hex(), state.st_size, state.st_mtime_ns]
 
 
 def _files_below(root: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import sha256_hex
+from nbagent.contracts.canonical import sha256_hex, sha_of
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling, ToolPolicy
@@ -194,7 +194,7 @@ class SkillHost(MethodHost):
         found = self._script(skill_name, script)
         # The first look at the level runs a script of its own.
         level = await asyncio.to_thread(isolation_level, self._policy.isolation)
-        if context.approved and context.approved != _binds(found, level):
+        if context.approved and context.approved != await asyncio.to_thread(_binds, found, level):
             raise ToolError(
                 "the script changed after it was approved; call it again to have it looked at",
                 code="E_PRECONDITION_FAILED",
@@ -242,6 +242,7 @@ class SkillHost(MethodHost):
         given: Any = arguments.get("args")
         if given:
             pieces.insert(1, PreviewPiece("arguments", "\n".join(map(str, given))))
+        _checked_args(given or [])
         missing = needs_of(found.text).text
         if missing:
             pieces.append(PreviewPiece("it will not run", missing))
@@ -251,7 +252,7 @@ class SkillHost(MethodHost):
             firm=not level.is_isolated,
             why=f"run {label}, {apart} ({level.name})",
             pieces=tuple(pieces),
-            binds=_binds(found, level),
+            binds=await asyncio.to_thread(_binds, found, level),
             arguments=arguments,
         )
 
@@ -324,7 +325,10 @@ def _tool(function: Any, name: str, ruling: Ruling = "allow") -> FunctionTool:
 
 
 def _binds(script: _Script, level: ActiveIsolation) -> str:
-    return f"{sha256_hex(script.source)} {level.name}"
+    """Hash of the script, of where it lies, and of what beside it could reach the machine."""
+    skill = script.skill
+    files = [] if level.is_isolated else skill.fingerprint()
+    return sha_of([sha256_hex(script.source), level.name, str(skill.root), files])
 
 
 def _checked_args(args: list[str]) -> tuple[str, ...]:
@@ -334,6 +338,13 @@ def _checked_args(args: list[str]) -> tuple[str, ...]:
             "them in the script",
             code="E_INVALID_ARGUMENTS",
         )
+    for number, text in enumerate(args, 1):
+        if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+            raise ToolError(
+                f"argument {number} holds a NUL or half of a surrogate pair, which no program can "
+                "be given; write it without",
+                code="E_INVALID_ARGUMENTS",
+            )
     return tuple(args)
 
 
@@ -387,8 +398,9 @@ def _told(
 def _without_places(text: str, places: tuple[tuple[str, str], ...]) -> str:
     """Folders of this machine under names that say nothing of it."""
     for path, name in sorted(places, key=lambda place: -len(place[0])):
-        if len(path) > 1:
-            text = text.replace(path, name)
+        if len(path) > 1 and path in text:
+            whole = rf"(?<!\w){re.escape(path)}(?![\w-])"
+            text = re.sub(whole, lambda _: name, text)  # noqa: B023
     return text
 
 

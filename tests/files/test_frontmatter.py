@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from typing import Any
 
 import pytest
@@ -177,3 +178,21 @@ def test_lenient_reading_takes_the_first_of_two_and_says_so() -> None:
     found = read_frontmatter("---\na: 1\na: 2\n---\n", lenient=True)
     assert found.mapping == {"a": 1}
     assert "duplicate" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\na: [" + ",".join("1" * 45_000) + "]\n---\nbody\n",
+        "---\n" + "".join(f"k{i}: {{a: [1, 2, {{b: c}}]}}\n" for i in range(3_500)) + "---\n",
+        "---\na: &a {b: c}\n" + "".join(f"k{i}: {{<<: *a}}\n" for i in range(60)) + "---\n",
+        "---\na: b\n" + "\n" * 5_000_000,
+    ],
+    ids=["long list", "many objects", "many merges", "never ends"],
+)
+def test_front_matter_that_would_take_long_is_refused(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ToolError) as raised:
+        update_frontmatter(text, {"z": 1})
+    assert raised.value.code == "E_INVALID_FRONTMATTER"
+    assert time.monotonic() - began < 2

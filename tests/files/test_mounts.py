@@ -210,3 +210,65 @@ def test_a_refused_name_is_shown_with_its_invisible_characters() -> None:
         path_parts("a\u202eb")
     assert "⟦U+202E⟧" in caught.value.message
     assert caught.value.code == "E_SANDBOX_VIOLATION"
+
+
+@pytest.mark.parametrize(
+    "folder", ["x" * 5_000, "a/" * 3_000, "~nobody-is-called-so", "a\0b"], ids=lambda f: f[:6]
+)
+def test_a_folder_that_cannot_be_looked_at_is_said_plainly(project: Path, folder: str) -> None:
+    with pytest.raises(UsageError, match="there is no folder") as raised:
+        parse_mount(f"data={folder}:ro", base=project)
+    assert len(str(raised.value)) < 500
+
+
+def test_a_relative_mount_stays_where_it_was_resolved(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    (other / "data").mkdir(parents=True)
+    (project / "data" / "a.txt").touch()
+    monkeypatch.chdir(other)
+    mounts = Mounts.of(project, extra=[parse_mount("d=data", base=project)])
+    assert mounts["@d"].root == project / "data"
+    assert [entry.name for entry in mounts.root(mounts["@d"]).scan()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("below", ["", "state", "state/s", "blobs"])
+def test_no_mount_is_the_store_or_lies_in_it(project: Path, below: str) -> None:
+    store = project / "store"
+    for name in ("state/s", "blobs"):
+        (store / name).mkdir(parents=True)
+    for root in (store / below, project / "link"):
+        if root.name == "link":
+            root.symlink_to(store / below)
+        with pytest.raises(UsageError, match="kept by nbagent itself"):
+            Mounts.of(project, extra=[Mount("@d", root, "ro")], closed=[store])
+
+
+def test_a_mount_above_the_store_keeps_it_closed(project: Path, tmp_path: Path) -> None:
+    store = project / "store"
+    (store / "state").mkdir(parents=True)
+    mounts = Mounts.of(
+        project, state=store / "state", extra=[Mount("@up", tmp_path, "rw")], closed=[store]
+    )
+    for path in ("@up/project/store", "@up/project/store/state/x", "@up/project/STORE/x", "store"):
+        with pytest.raises(ToolError) as raised:
+            mounts.place(path)
+        assert raised.value.code == "E_DENIED"
+    assert mounts.place("@state/x").text == "@state/x"
+    assert mounts.skipped_below(mounts.place("@up")) == {("project", "store")}
+
+
+def test_an_identity_is_of_the_folder_and_not_of_its_name(project: Path, tmp_path: Path) -> None:
+    def identity(root: Path) -> str:
+        mount = Mount("@d", root)
+        return Mounts.of(project, extra=[mount]).identity(mount)
+
+    first, other = tmp_path / "one", tmp_path / "other"
+    first.mkdir()
+    other.mkdir()
+    assert identity(first) == identity(first) != identity(other)
+    before = identity(first)
+    first.rename(tmp_path / "gone")
+    other.rename(first)
+    assert identity(first) != before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import random
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -186,3 +188,33 @@ def test_the_diff_of_two_large_texts_is_made_in_time_and_whole() -> None:
 def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
     data = bytes(range(256)) * 3
     assert to_bytes(to_text(data)) == data
+
+
+SAME = "same\n" * 200_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: apply_diff(SAME, "@@ -1 +1 @@\n" + "-same\n" * 5_000 + "+q\n"),
+        lambda: apply_diff(SAME, ("@@ -1 +1 @@\n" + "-same\n" * 500 + "+q\n") * 400),
+        lambda: replace_once("a b\n" * 49_000, "a  b\n" * 30_000 + "c", "x"),
+        lambda: replace_once("\n".join("ab" * n for n in range(1, 600)), "ba" * 150, "x"),
+    ],
+    ids=["long hunk", "many hunks", "long span", "like all lines"],
+)
+def test_no_patch_takes_for_ever(change: Callable[[], str]) -> None:
+    began = time.monotonic()
+    with pytest.raises(ToolError) as raised:
+        change()
+    assert raised.value.code in ("E_TIMEOUT", "E_PRECONDITION_FAILED")
+    assert time.monotonic() - began < 6
+
+
+def test_many_hunks_of_a_long_file_are_placed_by_their_lines() -> None:
+    old = [f"line {n}\n" if n % 10 else "\n" for n in range(20_000)]
+    new = [f"new {n}\n" if n % 100 == 55 else line for n, line in enumerate(old)]
+    diff = diff_of("".join(old[:3_000]), "".join(new[:3_000]), "f")
+    began = time.monotonic()
+    assert apply_diff("".join(old), diff) == "".join(new[:3_000] + old[3_000:])
+    assert time.monotonic() - began < 2

@@ -168,6 +168,7 @@ TOOLS: dict[str, Callable[[Json, Json], Json]] = {
     "nothing": lambda _, __: {"content": []},
     "nonsense": lambda _, __: {"content": 7},
     "refuse": lambda _, __: {"refused": True},
+    "deep": lambda _, __: {},
     "pieces": pieces,
     "progress": progress,
     "alive": alive,
@@ -207,7 +208,7 @@ HOSTILE: list[Json] = [
                 "not": {"not": {"type": "string"}},
                 "": {"type": "string"},
             },
-            "required": ["X-Header", "gone", *([7] if "--illegal" in FLAGS else [])],
+            "required": ["X-Header", "gone"],
         },
     },
     {
@@ -230,11 +231,23 @@ HOSTILE: list[Json] = [
 ]
 
 
-def listing() -> list[Json]:
+ILLEGAL: list[Any] = [
+    {"name": "bad\u202eschema", "inputSchema": {"type": "object", "required": [7]}},
+    {"name": "none", "inputSchema": 7},
+    7,
+    {"name": "long", "description": "x" * 5_000_000, "inputSchema": {"type": "object"}},
+]
+
+
+def listing() -> Any:
     if "--hostile" in FLAGS:
         return HOSTILE
+    if "--nonsense" in FLAGS:
+        return 7
     schema: Json = {"type": "object", "properties": {"text": {"type": "string"}}}
     made = [{"name": name, "description": name, "inputSchema": schema} for name in TOOLS]
+    if "--illegal" in FLAGS:
+        made += ILLEGAL
     if _definitions > 1:
         made[0]["description"] = f"definition {_definitions}"
         made.append({"name": "fresh", "inputSchema": schema})
@@ -251,6 +264,16 @@ def call(request: Json) -> None:
                 time.sleep(600)
         _cancelled[request["id"]].wait(600)
         say(f"cancelled {name}")
+        return
+    if name == "deep":
+        # Written by hand: no encoder goes so deep.
+        head, result = f'"id": {json.dumps(request["id"])}', '{"a": ' * 50_000 + "1" + "}" * 50_000
+        head = f'"jsonrpc": "2.0", {head}'
+        whole = f'"result": {{"content": [], "structuredContent": {result}}}'
+        ends = [head, whole] if arguments.get("id_first") else [whole, head]
+        with _writing:
+            sys.stdout.write(f"{{{', '.join(ends)}}}\n")
+            sys.stdout.flush()
         return
     if name == "refuse":
         send({"id": request["id"], "error": {"code": -32602, "message": "text is missing"}})

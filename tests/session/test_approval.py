@@ -27,8 +27,8 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.listings import tools_text
 from nbagent.providers.offline import call, calls, script
-from nbagent.session.approval import Policies
 from nbagent.session.front import Front, use_front
+from nbagent.session.policies import Policies
 
 ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "true": (True, "allowed", ("a",)),

@@ -21,7 +21,7 @@ from nbagent.contracts.chat import ToolSpec, ToolTraits
 from nbagent.contracts.policy import Answer, CallPreview, Question, ToolPolicy
 from nbagent.contracts.ports import ToolContext
 from nbagent.providers.offline import call, script
-from nbagent.session.approval import Policies
+from nbagent.session.policies import Policies
 
 
 class Appearing(Shifting):
@@ -171,3 +171,57 @@ def test_an_odd_policy_is_one_clear_error(odd: str) -> None:
 def test_an_odd_limit_is_one_clear_error(value: Any) -> None:
     with pytest.raises(nbagent.UsageError, match="max_read_bytes"):
         nbagent.ToolLimits(max_read_bytes=value)
+
+
+def test_a_stop_at_an_open_question_is_nobodys_decision() -> None:
+    async def never(question: Question) -> bool:
+        await asyncio.sleep(60)
+        return True
+
+    model = script([call("delete", path="a"), "Done."])
+    run = nbagent.Agent(model=model, tools=[delete], on_approval=never).start("Go.")
+    threading.Timer(0.3, run.stop).start()
+    run.wait()
+    it = only(run)
+    assert (it.approval, it.approved_by, it.result.error.code) == (None, None, "E_INTERRUPTED")
+    assert it.waited_ms > 200
+
+
+def test_rules_with_a_slip_of_the_pen_are_told() -> None:
+    nbagent.configure(deny=["delet", "delete(pth=a)", "fs.write"])
+    run, _ = ran(call("delete", path="a"))
+    told = "\n".join(run.record.notices)
+    assert "deny='delet' fits no tool of this run; did you mean 'delete'?" in told
+    assert "delete has no argument 'pth'" in told
+    assert "fs.write" not in told, "a rule for other tools is no slip"
+    run, _ = ran("Hello.", policy=ToolPolicy(deny=["fs.write"]))
+    assert any("'fs.write' fits no tool of this run" in text for text in run.record.notices)
+
+
+def test_what_asks_every_time_gives_no_wrong_advice() -> None:
+    host = Shifting(["one"], CallPreview(ruling="ask", firm=True))
+    _, model = ran(call("shift"), tools=[host])
+    said = model.requests[1].messages[-1].text
+    assert "every time" in said
+    assert "configure(allow" not in said
+
+
+@pytest.mark.parametrize("given", ["yes", 7])
+def test_on_approval_that_is_no_function_is_one_clear_error(given: Any) -> None:
+    with pytest.raises(nbagent.UsageError, match="on_approval"):
+        nbagent.Agent(tools=[delete], on_approval=given)
+
+
+def test_a_callback_that_fails_is_told_to_the_person_too() -> None:
+    def fail(question: Question) -> bool:
+        raise LookupError("no answer today")
+
+    told: list[str] = []
+
+    def note(event: nbagent.events.Event) -> None:
+        if isinstance(event, nbagent.events.Notice):
+            told.append(event.text)
+
+    model = script([call("delete", path="a"), "Done."])
+    nbagent.Agent(model=model, tools=[delete], on_approval=fail).run("Go.", on_event=note)
+    assert "no answer today" in told[0]

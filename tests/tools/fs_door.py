@@ -15,6 +15,7 @@ from nbagent.files.mounts import Mounts
 from nbagent.runtime import Courier
 from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import open_hosts
+from nbagent.tools.filesystem_rules import Forbids
 
 
 class Door:
@@ -27,6 +28,7 @@ class Door:
         mounts: Mounts | None = None,
         policy: ToolPolicy | None = None,
         words: tuple[str, ...] = ("fs",),
+        forbids: Forbids | None = None,
     ) -> None:
         self.host: ToolHost
         order = HostOrder(
@@ -34,6 +36,7 @@ class Door:
             project=project,
             mounts=mounts or Mounts.of(project, state=project.with_name("state")),
             policy=policy or ToolPolicy(),
+            forbids=forbids or ToolPolicy().denies,
         )
         (self.host,) = open_hosts(order)
         self.cancel = CancelToken()

@@ -69,10 +69,10 @@ def test_a_long_list_is_cut_with_a_hint(door: Door, project: Path) -> None:
 
 
 def test_a_list_ends_in_its_time(project: Path) -> None:
-    door = Door(project, policy=ToolPolicy(limits=ToolLimits(search_timeout_s=0.0)))
+    door = Door(project, policy=ToolPolicy(limits=ToolLimits(search_timeout_s=1e-9)))
     given = door.ok("fs.list", depth=9, glob="none")
     assert given["entriesPreview"] == []
-    assert "0 s were up" in given["hint"]
+    assert "1e-09 s were up" in given["hint"]
 
 
 @pytest.mark.parametrize(
@@ -186,3 +186,9 @@ def test_reads_need_no_approval_and_are_told_in_one_form(door: Door) -> None:
         assert preview.ruling == "allow"
         assert preview.arguments is not None
         assert preview.arguments["path"] == "@project/a.txt"
+
+
+@pytest.mark.parametrize("name", ["fs.list", "fs.search"])
+def test_a_glob_that_is_no_text_is_told(door: Door, name: str) -> None:
+    query = {"query": "x"} if name == "fs.search" else {}
+    assert door.error(name, glob="\ud800*", **query)[0] == "E_INVALID_ARGUMENTS"

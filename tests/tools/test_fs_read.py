@@ -250,3 +250,15 @@ def test_a_mount_of_the_person_is_read(project: Path, tmp_path: Path) -> None:
     door = Door(project, mounts=mounts)
     assert door.ok("fs.read", path="@data/t.csv")["content"] == "a\n"
     assert "@project, @data" in door.error("fs.read", path="@dta/t.csv")[1]
+
+
+@pytest.mark.parametrize("offset", [10**20, 10**30, 2**63, 1_000])
+def test_bytes_behind_the_end_are_a_typed_error(tmp_path: Path, offset: int) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.txt").write_bytes(b"abc")
+    door = Door(tmp_path / "project")
+    for encoding in ("base64", "utf-8"):
+        code, message = door.error("fs.read", path="a.txt", offset=offset, encoding=encoding)
+        assert code == "E_INVALID_ARGUMENTS"
+        assert "use a smaller one" in message
+    assert door.ok("fs.read", path="a.txt", offset=3, encoding="base64")["content"] == ""

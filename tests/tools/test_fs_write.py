@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,11 @@ import pytest
 from fs_door import Door
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.secrets import register
+from nbagent.files.locks import locked
 from nbagent.files.mounts import Mount, Mounts
+from nbagent.files.opening import open_root
 
 TEXT = "---\nstatus: open\n---\none\ntwo\n"
 
@@ -137,7 +143,6 @@ def test_a_file_too_large_to_be_read_is_not_patched_and_may_be_replaced(project:
     assert door.preview("fs.apply_patch", **patch).ruling == "allow"
     assert door.error("fs.apply_patch", **patch)[0] == "E_READ_LIMIT"
     preview = door.preview("fs.write", path="a.md", content="new")
-    assert preview.binds == sha(TEXT)
     assert "new: 3 bytes" in preview.pieces[0].text
     assert door.call("fs.write", {"path": "a.md", "content": "new"}, preview.binds).result.ok
 
@@ -146,7 +151,6 @@ def test_a_write_to_the_project_is_asked_with_the_whole_diff(door: Door) -> None
     preview = door.preview("fs.write", path="./a.md", content=TEXT + "three\n")
     assert preview.ruling == "ask"
     assert preview.why == f"change @project/a.md ({len(TEXT) + 6} bytes)"
-    assert preview.binds == sha(TEXT)
     assert preview.arguments is not None
     assert preview.arguments["path"] == "@project/a.md"
     (piece,) = preview.pieces
@@ -158,7 +162,6 @@ def test_a_write_to_the_project_is_asked_with_the_whole_diff(door: Door) -> None
 def test_a_new_file_is_asked_with_all_of_it(door: Door) -> None:
     content = "".join(f"line {n}\n" for n in range(5_000))
     preview = door.preview("fs.write", path="new.md", content=content)
-    assert preview.binds == "absent"
     assert preview.why.startswith("create @project/new.md")
     assert preview.pieces[0].text.count("\n+line") == 5_000
 
@@ -244,3 +247,95 @@ def test_the_schema_has_the_names_of_the_wire(door: Door) -> None:
     assert set(specs["fs.apply_patch"]["properties"]) == {"path", "ifMatchSha256", *forms}
     assert specs["fs.write"]["required"] == ["path", "content"]
     assert all(spec["properties"]["path"].get("description") for spec in specs.values())
+
+
+def test_a_write_says_what_it_replaced(door: Door) -> None:
+    given = door.ok("fs.write", path="a.md", content="new")
+    assert (given["sha256Before"], given["sha256After"]) == (sha(TEXT), sha("new"))
+    assert "sha256Before" not in door.ok("fs.write", path="b.md", content="new")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file there is sparse by itself")
+@pytest.mark.parametrize("name", ["fs.write", "fs.apply_patch"])
+def test_a_huge_file_is_refused_at_once(door: Door, project: Path, name: str) -> None:
+    with (project / "sparse").open("wb") as file:
+        file.truncate(10**12)
+    arguments = {"path": "sparse", "content": "x"}
+    if name == "fs.apply_patch":
+        arguments = {"path": "sparse", "oldText": "a", "newText": "b"}
+    began = time.monotonic()
+    preview = door.preview(name, **arguments)
+    code, message = door.error(name, **arguments)
+    assert code == ("E_WRITE_LIMIT" if name == "fs.write" else "E_READ_LIMIT")
+    assert "ask the person" in message
+    assert preview.pieces == ()
+    # Also where nobody looked before.
+    assert door.error(name, **arguments)[0] == code
+    assert time.monotonic() - began < 2
+    assert (project / "sparse").stat().st_size == 10**12
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the lock of a folder is POSIX's")
+def test_a_write_that_waits_for_another_writer_is_stopped(door: Door, project: Path) -> None:
+    async def stopped() -> ToolOutcome:
+        task = asyncio.ensure_future(door.acall("fs.write", {"path": "a.md", "content": "x"}))
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        door.cancel.set()
+        return await asyncio.wait_for(task, 2)
+
+    with closing(open_root(project)) as folder, locked(folder):
+        outcome = asyncio.run(stopped())
+    assert outcome.result.error is not None
+    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert (project / "a.md").read_text() == TEXT
+
+
+@pytest.mark.parametrize("name", ["fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch"])
+def test_an_approval_does_not_serve_for_another_folder_of_the_same_mount(
+    project: Path, tmp_path: Path, name: str
+) -> None:
+    arguments: dict[str, dict[str, Any]] = {
+        "fs.read": {"path": "@data/a.md"},
+        "fs.list": {"path": "@data"},
+        "fs.search": {"path": "@data", "query": "one"},
+        "fs.write": {"path": "@data/a.md", "content": "new"},
+        "fs.apply_patch": {"path": "@data/a.md", "oldText": "one", "newText": "1"},
+    }
+    doors: list[Door] = []
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.md").write_text(TEXT)
+        mounts = Mounts.of(project, extra=[Mount("@data", tmp_path / folder, "rw")])
+        doors.append(Door(project, mounts=mounts))
+    first, other = (door.preview(name, **arguments[name]).binds for door in doors)
+    assert first != other
+    assert str(tmp_path) not in first
+    error = doors[1].call(name, arguments[name], first).result.error
+    assert error is not None
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert (tmp_path / "y" / "a.md").read_text() == TEXT
+    # Nor for one that took the place of the folder.
+    (tmp_path / "x").rename(tmp_path / "old")
+    (tmp_path / "y").rename(tmp_path / "x")
+    assert doors[0].preview(name, **arguments[name]).binds != first
+    assert doors[0].call(name, arguments[name], first).result.error is not None
+    (tmp_path / "x").rename(tmp_path / "y")
+    (tmp_path / "old").rename(tmp_path / "x")
+    assert doors[0].call(name, arguments[name], first).result.ok
+
+
+@pytest.mark.parametrize(
+    ("older", "name"),
+    [("read_file", "fs.read"), ("write_file", "fs.write"), ("list_files", "fs.list")],
+)
+def test_an_older_name_says_whose_it_is(project: Path, older: str, name: str) -> None:
+    door = Door(project, words=("fs", older))
+    traits = {spec.name: spec.traits for spec in door.host.visible_tools(door.context())}
+    assert traits[older].alias_of == name
+    assert traits[name].alias_of == ""
+    alone = Door(project, words=(older,))
+    given = {"path": "new.md", "content": "x"} if name == "fs.write" else {"path": "./a.md"}
+    told = alone.preview(older, **given).arguments
+    assert told is not None
+    assert told["path"].startswith("@project/")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -291,3 +293,93 @@ def test_definition_of_a_callable_is_made_once(bench: Any) -> None:
 
 
 half = functools.partial(round, ndigits=1)
+
+
+def test_a_function_redefined_while_it_is_asked_about_does_not_run(bench: Any) -> None:
+    names = cell(1)
+    host = FunctionHost(namespace=lambda: names, names=["population"])
+    made = ToolCall(id="1", name="population", arguments={"city": "Bonn"}, arguments_raw="")
+    preview = asyncio.run(host.preview(made, bench.context))
+    approved = replace(bench.context, approved=preview.binds)
+    assert asyncio.run(host.execute(made, approved, bench.cancel)).result.data == 1
+    exec(CELL.format(n=2), names)
+    error = asyncio.run(host.execute(made, approved, bench.cancel)).result.error
+    assert error is not None
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert asyncio.run(host.preview(made, bench.context)).binds != preview.binds
+
+
+def _other(a: int, b: int = 1) -> int:
+    return a * 100 + b
+
+
+def _swap_code(function: Any) -> None:
+    function.__code__ = _other.__code__
+
+
+def _swap_defaults(function: Any) -> None:
+    function.__defaults__ = (100,)
+
+
+def _swap_wrapped(function: Any) -> None:
+    function.__wrapped__.__code__ = _other.__code__
+
+
+@pytest.mark.parametrize("swap", [_swap_code, _swap_defaults, _swap_wrapped])
+def test_code_put_into_a_function_in_place_makes_it_another(
+    bench: Any, swap: Callable[[Any], None]
+) -> None:
+    def inner(a: int, b: int = 1) -> int:
+        return a + b
+
+    function: Any = inner
+    if swap is _swap_wrapped:
+
+        @functools.wraps(inner)
+        def outer(a: int, b: int = 1) -> int:
+            return inner(a, b)
+
+        function = outer
+    host = FunctionHost([tool(name="f", ask=True)(function)])
+    made = ToolCall(id="1", name="f", arguments={"a": 1}, arguments_raw="")
+    binds = asyncio.run(host.preview(made, bench.context)).binds
+    swap(function)
+    approved = replace(bench.context, approved=binds)
+    error = asyncio.run(host.execute(made, approved, bench.cancel)).result.error
+    assert error is not None
+    assert error.code == "E_PRECONDITION_FAILED"
+
+
+def test_a_default_that_the_function_fills_itself_is_no_redefinition(bench: Any) -> None:
+    def count(a: int, seen: list[int] = []) -> int:  # noqa: B006
+        seen.append(a)
+        return len(seen)
+
+    host = FunctionHost([count])
+    made = ToolCall(id="1", name="count", arguments={"a": 1}, arguments_raw="")
+    approved = replace(bench.context, approved=asyncio.run(host.preview(made, bench.context)).binds)
+    results = [asyncio.run(host.execute(made, approved, bench.cancel)).result for _ in range(2)]
+    assert [result.data for result in results] == [1, 2]
+
+
+def test_a_function_that_asks_only_since_it_was_looked_at_does_not_run(bench: Any) -> None:
+    names = cell(1)
+    host = FunctionHost(namespace=lambda: names, names=["population"])
+    made = ToolCall(id="1", name="population", arguments={"city": "Bonn"}, arguments_raw="")
+    assert asyncio.run(host.preview(made, bench.context)).ruling == "allow"
+    exec(
+        CELL.format(n=2).replace("@tool\ndef population", "@tool(ask=True)\ndef population"), names
+    )
+    outcome = asyncio.run(host.execute(made, bench.context, bench.cancel))
+    assert outcome.result.error is not None
+
+
+def test_arguments_that_did_not_fit_when_looked_at_do_not_run_later(bench: Any) -> None:
+    names = cell(1)
+    host = FunctionHost(namespace=lambda: names, names=["population"])
+    made = ToolCall(id="1", name="population", arguments={"town": "Bonn"}, arguments_raw="")
+    assert asyncio.run(host.preview(made, bench.context)).ruling == "allow"
+    exec(CELL.format(n=2).replace("city", "town"), names)
+    error = asyncio.run(host.execute(made, bench.context, bench.cancel)).result.error
+    assert error is not None
+    assert error.code == "E_INVALID_ARGUMENTS"

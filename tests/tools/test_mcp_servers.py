@@ -303,3 +303,14 @@ def test_no_server_outlives_the_process(flags: str, end: str, children: bool) ->
     elif is_there(child):
         # Nobody is left who could end what the server itself had started.
         os.kill(child, 9)
+
+
+def test_command_installed_beside_python_is_found_without_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    server = mcp("beside", command=["mcp-server-time", "--local-timezone", "UTC"])
+    try:
+        assert "beside__get_current_time" in Door(server).prepare().specs
+    finally:
+        server.close()

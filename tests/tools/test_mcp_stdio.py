@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -329,7 +330,7 @@ def test_server_that_ends_at_an_unknown_first_request_is_met_with_the_handshake(
     ("flags", "options", "words"),
     [
         (["--broken"], {}, ["exit code 7", "no database at db.example", "check its command"]),
-        (["--hostile", "--illegal"], {}, ["does not list its tools", "inputSchema.required"]),
+        (["--nonsense"], {}, ["does not list its tools", "tools"]),
         (["--silent"], {"start_timeout": 0.6}, ["within 0.6 s", "Welcome", "start_timeout="]),
     ],
     ids=["ends at once", "breaks the protocol", "never answers"],
@@ -425,3 +426,60 @@ def test_stubborn_server_is_killed(made: list[McpServer], monkeypatch: pytest.Mo
     pid = door.pid
     door.server.close()
     assert until(lambda: not is_there(pid))
+
+
+def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[McpServer]) -> None:
+    door = start(made, "--illegal").prepare()
+    assert "own0__echo" in door.specs
+    assert len(door.specs["own0__long"].description) <= 4_000
+    assert not {"own0__badschema", "own0__none"} & set(door.specs)
+    assert [warning.split("'")[1] for warning in door.host.warnings] == [
+        "badschema",
+        "none",
+        "without a name",
+    ]
+    assert door.text("echo", text="on") == '{"text": "on"}'
+
+
+@pytest.mark.parametrize("id_first", [True, False], ids=["id first", "id last"])
+def test_an_answer_too_deep_to_read_is_an_error_at_once(old: Door, id_first: bool) -> None:
+    began = time.monotonic()
+    error = old.call("deep", id_first=id_first).result.error
+    assert error is not None
+    assert error.code == "E_TOOL_FAILED"
+    assert "nested too deeply" in error.message
+    assert time.monotonic() - began < 5
+    assert old.text("echo", text="on") == '{"text": "on"}'
+
+
+def test_rules_see_the_arguments_under_both_names_and_none_is_given_twice(
+    made: list[McpServer],
+) -> None:
+    door = start(made, "--hostile").prepare()
+    for name in ("a.b", "ab"):
+        preview = door.preview("schema", **{name: "root"})
+        assert preview.arguments == {"ab": "root"}
+        assert preview.other_arguments == ({"a.b": "root"},)
+    twice = {"ab": "kind", "a.b": "root"}
+    preview = door.preview("schema", **twice)
+    assert (preview.ruling, preview.pieces) == ("allow", ())
+    for _ in range(2):  # Looked at before, and not.
+        error = door.call("schema", **twice).result.error
+        assert error is not None
+        assert error.code == "E_INVALID_ARGUMENTS"
+        assert "given twice" in error.message
+
+
+def test_an_approval_holds_for_one_program_not_for_another_of_its_name(tmp_path: Path) -> None:
+    made = [
+        mcp("same", command=hand()),
+        mcp("same", command=hand(), cwd=tmp_path),
+        mcp("same", command=hand(), env={"MODE": "b"}),
+        mcp("same", command=hand("--chatty")),
+        mcp("same", url="http://127.0.0.1:9/a"),
+        mcp("same", url="http://127.0.0.1:9/a", headers={"X-User": "b"}),
+    ]
+    identities = {connection_to(server).server.identity for server in made}
+    assert len(identities) == len(made)
+    again = connection_to(mcp("same", command=hand())).server.identity
+    assert again in identities

@@ -309,3 +309,26 @@ def test_passwords_in_addresses_and_host_folders_are_not_told(notebook: Notebook
     assert "ann:" in texts
     assert os.getcwd() not in texts
     assert "a.csv" in texts
+
+
+def test_what_a_secret_variable_holds_is_not_shown_by_another_path(notebook: Notebook) -> None:
+    notebook.names |= {
+        "password": "hunter22",
+        "api_key": "A1" * 12,
+        "credentials": {"user": "x"},
+        "sort_key": "price",
+    }
+    notebook.names |= {
+        "rows": ["".join(["hunter", "22"]), "price"],
+        "box": [notebook.names["credentials"]],
+        "copy": "A1" * 12,
+        "empty": (),
+        "some_keys": (),
+    }
+    for path in ("rows[0]", "box[0]", "copy"):
+        error = notebook.error("nb.inspect", name=path)
+        assert error["code"] == "E_DENIED"
+        assert "hunter" not in error["message"]
+    assert notebook.inspect("rows[1]")["value"] == "price"
+    assert notebook.inspect("empty")["value"] == []
+    assert "hunter22" not in json.dumps(notebook.inspect("rows"))

@@ -221,3 +221,45 @@ def test_a_stream_that_nobody_took_away_hands_on_once_its_run_is_gone(
     del owner
     tee.write("y" * 50)
     assert capsys.readouterr().out == "y" * 50
+
+
+STREAMS = {
+    "closed": "import sys\nsys.stdout.close()\nsys.stderr.close()",
+    "closed with": "import sys, contextlib\nwith contextlib.closing(sys.stdout): pass",
+    "none": "import sys\nsys.stdout = sys.stderr = sys.displayhook = None",
+    "detached": "import sys\nsys.stdout.detach()",
+}
+
+
+@pytest.mark.parametrize("code", STREAMS.values(), ids=STREAMS)
+def test_whatever_code_does_to_the_streams_the_next_cell_prints(
+    notebook: Notebook, capsys: pytest.CaptureFixture[str], code: str
+) -> None:
+    before = (sys.stdout, sys.stderr, sys.displayhook)
+    notebook.outcome("nb.run", code=code)
+    assert (sys.stdout, sys.stderr, sys.displayhook) == before
+    print("still here")
+    assert notebook.run("print('and here')")["stdout"] == "and here\n"
+    assert capsys.readouterr().out == "still here\nand here\n"
+
+
+class Interrupting:
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_a_repr_that_raises_an_interrupt_stops_nothing(notebook: Notebook) -> None:
+    notebook.names["evil"] = Interrupting()
+    value = notebook.run("x = 1\nevil")["value"]
+    assert "Interrupting, its repr raised KeyboardInterrupt" in value
+    error = notebook.error("nb.inspect", name="evil")
+    assert "raises KeyboardInterrupt" in error["message"]
+    error = notebook.error("nb.run", code="raise KeyboardInterrupt")
+    assert error["message"].startswith("KeyboardInterrupt")
+    assert notebook.names["x"] == 1
+
+
+def test_running_code_is_asked_about_every_time(notebook: Notebook) -> None:
+    preview = notebook.preview("nb.run", code="1")
+    assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
+    assert not notebook.preview("nb.set", name="a", value=1).every_time

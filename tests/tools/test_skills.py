@@ -356,3 +356,78 @@ def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
     assert error is not None
     assert error.code == "E_PRECONDITION_FAILED"
     assert "changed after it was approved" in error.message
+
+
+def test_a_call_that_could_not_be_looked_at_does_not_run(stage: Stage) -> None:
+    stage.policy = ToolPolicy(isolation="process")
+    host = stage.host()
+    made = call("run_python_script", {"skill_name": "report", "script": "late.py"})
+    preview = asyncio.run(host.preview(made, context()))
+    assert (preview.ruling, preview.binds) == ("allow", "")
+    stage.write("late.py", "print('nobody was asked')")
+    outcome = asyncio.run(host.execute(made, context(), CancelToken()))
+    assert outcome.result.error is not None
+    assert outcome.result.error.code == "ENOENT"
+    # Looked at again, it is there, and somebody is asked.
+    preview = asyncio.run(host.preview(made, context()))
+    assert preview.ruling == "ask"
+    outcome = asyncio.run(host.execute(made, context(preview.binds), CancelToken()))
+    assert outcome.result.ok
+
+
+def test_an_approval_where_nothing_is_kept_apart_holds_for_the_files_beside(stage: Stage) -> None:
+    stage.policy = ToolPolicy(isolation="process")
+    stage.write("helper.py", "word = 'seen'")
+    stage.write("scripts/make.py", "import helper\nprint(helper.word)")
+    wanted = {"skill_name": "report", "script": "scripts/make.py"}
+    binds = stage.look(**wanted).binds
+    assert stage.call("run_python_script", approved=binds, **wanted).result.ok
+    stage.write("helper.py", "word = 'never seen'")
+    error = stage.error("run_python_script", approved=binds, **wanted)
+    assert error.code == "E_PRECONDITION_FAILED"
+
+
+def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(
+    stage: Stage, tmp_path: Path
+) -> None:
+    wanted = {"skill_name": "report", "script": "print(1)"}
+    before = stage.look(**wanted).binds
+    stage.skill.rename(tmp_path / "elsewhere")
+    other = stage.project / ".claude/skills/report"
+    other.parent.mkdir(parents=True)
+    (tmp_path / "elsewhere").rename(other)
+    assert stage.look(**wanted).binds != before
+
+
+@pytest.mark.parametrize("bad", ["a\ud800b", "a\0b"], ids=["half a pair", "NUL"])
+def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
+    stage: Stage, bad: str
+) -> None:
+    wanted: dict[str, Any] = {
+        "skill_name": "report",
+        "script": "scripts/make.py",
+        "args": ["fine", bad],
+    }
+    error = stage.error("run_python_script", **wanted)
+    assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
+    assert stage.look(**wanted).pieces == ()
+
+
+def test_a_host_that_fails_while_it_looks_asks_whatever_is_allowed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise RuntimeError("no more memory")
+
+    monkeypatch.setattr("nbagent.tools.skills._binds", broken)
+    preview = stage.look(skill_name="report", script="print(1)")
+    assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
+    assert "no more memory" in preview.why
+
+
+def test_the_folders_above_a_skill_have_no_names_of_the_host(stage: Stage) -> None:
+    code = "import os\nfor n in range(1, 6): print(os.path.abspath('/'.join(['..'] * n)))"
+    data = stage.data("run_python_script", skill_name="report", script=code)
+    lines = data["stdout"].split("\n")
+    assert lines[:3] == ["..", "../..", "../../.."]
+    assert str(stage.project.parent) not in data["stdout"]

@@ -84,7 +84,10 @@ def test_the_given_wins_over_the_project_and_the_project_over_the_user(
         )
     first = found(project, home)
     assert [skill.description for skill in first.skills] == ["project one"]
-    assert first.warnings == ("the skill 'same' of the user is hidden by the one of the project",)
+    assert first.warnings == (
+        "the skill 'same' of the user (~/.agents/skills/same) is hidden by the one of the project "
+        "(.claude/skills/same)",
+    )
     second = found(project, home, str(tmp_path / "given"))
     assert [skill.origin for skill in second.skills] == ["given"]
 
@@ -234,3 +237,33 @@ def test_the_file_tools_may_have_them_as_mounts(project: Path, home: Path) -> No
     folder = put(project / ".agents/skills", "one")
     (mount,) = skill_mounts(found(project, home).skills)
     assert (mount.name, mount.mode, mount.root) == ("@skill-one", "ro", folder)
+
+
+@pytest.mark.parametrize("impostor", ["dup", "zzz"], ids=["found before", "found after"])
+def test_a_skill_whose_folder_bears_its_name_is_not_hidden_by_another(
+    project: Path, home: Path, impostor: str
+) -> None:
+    base = project / ".agents/skills"
+    put(base, "good")
+    put(base, impostor, GOOD.format(name="good").replace("What", "Not what"))
+    skills = found(project, home)
+    assert [skill.description for skill in skills.skills] == ["What good does."]
+    assert skills.warnings[0] == (
+        f"the skill 'good' of the project (.agents/skills/{impostor}) is hidden by the one of the "
+        "project (.agents/skills/good)"
+    )
+
+
+def test_the_fingerprint_of_a_skill_changes_with_any_file(project: Path, home: Path) -> None:
+    folder = put(project / ".agents/skills", "one")
+    (folder / "lib/.hidden").mkdir(parents=True)
+    (folder / "lib/.hidden/m.py").write_text("x = 1")
+    (skill,) = found(project, home).skills
+    before = skill.fingerprint()
+    assert skill.fingerprint() == before
+    (folder / "lib/.hidden/m.py").write_text("x = 10")
+    after = skill.fingerprint()
+    assert after != before
+    for number in range(1_100):
+        (folder / f"{number}.txt").touch()
+    assert len(skill.fingerprint()) == 1_000

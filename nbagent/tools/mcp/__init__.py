@@ -1,8 +1,8 @@
 """MCP servers as tool hosts: stdio and streamable HTTP, through the official `mcp` package.
 
 Owns nothing itself. Inside, imports go: texts → schemas, description → definitions, config;
-life, processes → stdio → wire (the only ones that import `mcp`, late) → connection → connections;
-results → host → server → opening.
+life → incoming; incoming, processes → stdio → wire (the only ones that import `mcp`, late) →
+connection → connections; results → host → server → opening.
 """
 
 from nbagent.tools.mcp.connections import connection_to

@@ -298,9 +298,11 @@ class Connection:
     async def _list(self, alive: _Alive) -> None:
         alive.life.tools_changed.clear()
         try:
+            alive.life.take_left_out()
             tools = await alive.opened.result().list_tools()
+            left_out = alive.life.take_left_out()
             # In a thread: whoever wrote the definitions may want it to take long.
-            self.listing = await asyncio.to_thread(listing_of, self.server, tools)
+            self.listing = await asyncio.to_thread(listing_of, self.server, tools, left_out)
         finally:
             alive.listed.set()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import sha256_hex, sha_of
 from nbagent.contracts.chat import ToolSpec, ToolTraits
+from nbagent.contracts.errors import ToolError
 from nbagent.tools.mcp.description import Description
 from nbagent.tools.mcp.schemas import legal
 from nbagent.tools.mcp.texts import visible
@@ -34,8 +35,27 @@ class ListedTool:
     """The server's name of each parameter, by the one that the model is shown."""
 
     def arguments_of(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments under the server's own names."""
-        return {self.keys.get(key, key): value for key, value in arguments.items()}
+        """The arguments under the server's own names.
+
+        Raises:
+            ToolError: one is given twice, under the server's name and under ours.
+        """
+        made: dict[str, Any] = {}
+        for key, value in arguments.items():
+            theirs = self.keys.get(key, key)
+            if theirs in made:
+                raise ToolError(
+                    f"the argument {visible(key, 60)!r} is given twice, under two names; give it "
+                    "once",
+                    code="E_INVALID_ARGUMENTS",
+                )
+            made[theirs] = value
+        return made
+
+    def shown_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What `arguments_of` gave, under the names that the model is shown."""
+        ours = {theirs: name for name, theirs in self.keys.items()}
+        return {ours.get(key, key): value for key, value in arguments.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +67,22 @@ class Listing:
     warnings: tuple[str, ...] = ()
 
 
-def listing_of(server: Description, tools: Sequence[Mapping[str, Any]]) -> Listing:
-    """The tools under legal names; of two that would have the same name only the first."""
+def listing_of(
+    server: Description, tools: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()
+) -> Listing:
+    """The tools under legal names; of two that would have the same name only the first.
+
+    Args:
+        server: whose tools they are.
+        tools: as the server defines them.
+        left_out: names of those whose definition cannot be read.
+    """
     found: dict[str, ListedTool] = {}
-    warnings: list[str] = []
+    warnings = [
+        f"the tool {visible(name, 60)!r} of the MCP server {server.name!r} is left out: its "
+        "definition is not as the protocol wants it"
+        for name in left_out
+    ]
     if len(tools) > MOST_TOOLS:
         warnings.append(
             f"the MCP server {server.name!r} lists {len(tools):,} tools; "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, urlsplit
 
+from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
 
@@ -75,6 +77,15 @@ class Description:
     def where(self) -> str:
         """Its command line or its URL, without keys."""
         return redact(self.url if self.url is not None else shlex.join(self.command))
+
+    @property
+    def identity(self) -> str:
+        """Hash of the very program or address that a call reaches, and of what it is given."""
+        folder = "" if self.url is not None else os.path.realpath(self.cwd or ".")
+        return sha_of(
+            [self.name, list(self.command), folder, self.url]
+            + [sorted(revealed(held).items()) for held in (self.env, self.headers)]
+        )
 
     def is_same(self, other: Description) -> bool:
         """Whether both mean the same server, started in the same way."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import monotonic_ms
+from nbagent.contracts.canonical import monotonic_ms, sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
@@ -25,6 +25,7 @@ from nbagent.tools.mcp.connection import Broken, Connection, refusal_of
 from nbagent.tools.mcp.definitions import ListedTool
 from nbagent.tools.mcp.results import refused, settled
 from nbagent.tools.mcp.texts import visible
+from nbagent.tools.methods import Refusals
 from nbagent.tools.results import detail_of, summary
 
 _PROGRESS_EVERY_MS = 40.0
@@ -44,6 +45,7 @@ class McpHost:
         self._connection = connection
         self._only = None if only is None else tuple(dict.fromkeys(only))
         self._first_shas: dict[str, str] = {}
+        self._refusals = Refusals()
         self._prepared = False
         self._told = False
         """The person has been given the warnings."""
@@ -86,11 +88,15 @@ class McpHost:
 
     async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
         """Ask, whatever the server says of its tool; an approval may cover all calls of it."""
+        self._refusals.forget(call)
         tool = self._offered().get(call.name)
         server = self._connection.server
         if tool is None:
             return CallPreview(ruling="ask", why=f"no tool of the MCP server {server.name!r}")
-        arguments = tool.arguments_of(call.arguments or {})
+        try:
+            arguments = tool.arguments_of(_object(call))
+        except ToolError as error:
+            return self._refusals.note(call, error.info)
         whole = {"tool": tool.own_name, "arguments": redact_json(arguments)}
         why = f"runs {tool.own_name!r} on the MCP server {server.name!r}; what it does is its own"
         return CallPreview(
@@ -99,16 +105,26 @@ class McpHost:
             pieces=(
                 PreviewPiece("server", server.name),
                 PreviewPiece("URL" if server.url is not None else "command", server.where),
+                *([PreviewPiece("folder", redact(server.cwd))] if server.cwd is not None else []),
                 PreviewPiece("call", _pretty(whole), "code"),
             ),
-            binds=tool.spec.traits.sha,
+            binds=self._binds(tool),
             for_tool=True,
+            arguments=tool.shown_arguments(arguments),
+            other_arguments=(arguments,),
         )
+
+    def _binds(self, tool: ListedTool) -> str:
+        """Its definition, and the program that runs it: another one may bear the same name."""
+        return sha_of([tool.spec.traits.sha, self._connection.server.identity])
 
     async def execute(
         self, call: ToolCall, context: ToolContext, cancel: CancelToken
     ) -> ToolOutcome:
         """Run one call; only CancelledError of the calling task comes out."""
+        unasked = self._refusals.take(call)
+        if unasked is not None:
+            return unasked
         try:
             tool = await self._tool(call.name)
         except Exception as error:
@@ -116,20 +132,25 @@ class McpHost:
         if tool is None:
             return unknown_tool(call.name, tuple(self._offered()))
         sha = tool.spec.traits.sha
-        if call.arguments is None:
-            message = f"the arguments of {call.name} must be a JSON object"
-            outcome = _outcome(ErrorInfo("E_INVALID_ARGUMENTS", message))
-        elif context.approved not in ("", sha):
+        problem: ErrorInfo | None = None
+        arguments: dict[str, Any] = {}
+        try:
+            arguments = tool.arguments_of(_object(call))
+        except ToolError as error:
+            problem = error.info
+        if problem is not None:
+            outcome = _outcome(problem)
+        elif context.approved not in ("", self._binds(tool)):
             message = (
-                f"the server changed the definition of {call.name} after the call was approved; "
-                "call it again to have it approved anew"
+                f"the definition of {call.name} or the server behind it changed after the call was "
+                "approved; call it again to have it approved anew"
             )
             outcome = _outcome(ErrorInfo("E_PRECONDITION_FAILED", message))
         elif cancel.is_set:
             message = f"{call.name} was not started: the run was stopped"
             outcome = _outcome(ErrorInfo("E_INTERRUPTED", message))
         else:
-            outcome = await self._run(tool, call.arguments, context, cancel)
+            outcome = await self._run(tool, arguments, context, cancel)
         return replace(outcome, tool_sha=sha, notes=(*outcome.notes, *self._notes(call.name, sha)))
 
     async def _tool(self, name: str) -> ListedTool | None:
@@ -150,7 +171,7 @@ class McpHost:
         try:
             answer, why, asked = await self._connection.call(
                 tool.own_name,
-                tool.arguments_of(arguments),
+                arguments,
                 cancel=cancel,
                 progress=_Progress(context),
             )
@@ -196,6 +217,13 @@ class McpHost:
             f"the MCP server {self._connection.server.name!r} has no tool {name!r}{hint} "
             f"It has: {', '.join(there[:_MOST_NAMED]) or 'none'}{more}"
         )
+
+
+def _object(call: ToolCall) -> dict[str, Any]:
+    if call.arguments is None:
+        message = f"the arguments of {call.name} must be a JSON object"
+        raise ToolError(message, code="E_INVALID_ARGUMENTS")
+    return call.arguments
 
 
 class _Progress:

@@ -10,6 +10,9 @@ import asyncio
 from nbagent.tools.mcp.texts import ServerLog
 
 _MOST_REFUSED = 5
+_MOST_LEFT_OUT = 20
+UNREADABLE = -32098
+"""The code of the error that stands for an answer which cannot be read."""
 
 
 class NotStartedError(Exception):
@@ -32,6 +35,7 @@ class Life:
         """The last status that was no success."""
         self.tools_changed = asyncio.Event()
         self._refused: dict[str, None] = {}
+        self._left_out: dict[str, None] = {}
 
     def begin(self, pid: int) -> None:
         """The process runs."""
@@ -54,6 +58,16 @@ class Life:
         """The server asked for something that it is not given."""
         if len(self._refused) < _MOST_REFUSED:
             self._refused[what] = None
+
+    def leave_out(self, tool: str) -> None:
+        """A tool of the listing that is read cannot be used."""
+        if len(self._left_out) < _MOST_LEFT_OUT:
+            self._left_out[tool] = None
+
+    def take_left_out(self) -> tuple[str, ...]:
+        """The tools that were left out since this was last asked."""
+        left_out, self._left_out = tuple(self._left_out), {}
+        return left_out
 
     def take_refused(self) -> tuple[str, ...]:
         """What was refused since this was last asked."""

@@ -15,6 +15,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_cut
 from nbagent.shown import clean, cut_middle
 from nbagent.shown.pictures import encoded_image
+from nbagent.tools.mcp.life import UNREADABLE
 from nbagent.tools.mcp.texts import visible
 from nbagent.tools.results import Settled, result_of
 
@@ -55,6 +56,8 @@ def settled(answer: Answer) -> Settled:
 def refused(code: int, message: str) -> ErrorInfo:
     """The error for a call that the server refused in the protocol's own way."""
     told = _for_model(message) or "it gave no reason"
+    if code == UNREADABLE:
+        return ErrorInfo("E_TOOL_FAILED", f"the server's answer cannot be used: {told}")
     if code == _INVALID_PARAMS:
         return ErrorInfo("E_INVALID_ARGUMENTS", f"the server refused the call: {told}")
     return ErrorInfo("E_TOOL_FAILED", f"the server answered with error {code}: {told}")

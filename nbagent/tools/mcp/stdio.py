@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from nbagent.tools.mcp.description import Description, revealed
+from nbagent.tools.mcp.incoming import readable
 from nbagent.tools.mcp.life import Life, NotStartedError
 from nbagent.tools.mcp.processes import end_group
 
@@ -85,6 +86,9 @@ def _program(server: Description, environment: dict[str, str]) -> str:
     """The whole path of what is started."""
     program = server.command[0]
     found = shutil.which(program, path=environment.get("PATH", os.defpath))
+    if found is None and os.path.basename(program) == program:
+        # What was installed beside the kernel is there although its folder is not on the PATH.
+        found = shutil.which(program, path=os.path.dirname(sys.executable))
     if found is None:
         raise NotStartedError(f"there is no command {program!r}; install it or give its whole path")
     if server.cwd is not None and not os.path.isdir(server.cwd):
@@ -152,8 +156,12 @@ class _Pipes:
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            start = line[:_GARBAGE_CHARS].decode("utf-8", "replace")
-            self._life.log.add(f"[on stdout, no message of MCP] {start}")
+            instead = await asyncio.to_thread(readable, line, self._life)
+            if instead is None:
+                start = line[:_GARBAGE_CHARS].decode("utf-8", "replace")
+                self._life.log.add(f"[on stdout, no message of MCP] {start}")
+            else:
+                await out.send(instead)
             return
         await out.send(SessionMessage(message))
 

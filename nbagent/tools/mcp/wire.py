@@ -1,7 +1,7 @@
 """The protocol, by the official `mcp` package: connecting, listing, calling.
 
-The only module beside `stdio` that imports `mcp`; `connection` imports it late, in a thread. What
-the server asks of us is answered here: no roots, no model, no person.
+With `stdio` and `incoming` the only module that imports `mcp`; `connection` imports it late, in a
+thread. What the server asks of us is answered here: no roots, no model, no person.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nbagent import __version__
 from nbagent.contracts.secrets import redact
 from nbagent.tools.mcp.definitions import MOST_TOOLS
 from nbagent.tools.mcp.description import Description, is_loopback, revealed
+from nbagent.tools.mcp.incoming import checked
 from nbagent.tools.mcp.life import Life
 from nbagent.tools.mcp.stdio import stdio_streams
 
@@ -141,14 +142,16 @@ async def connected(server: Description, life: Life, *, mode: str) -> AsyncGener
 
     async with AsyncExitStack() as stack:
         transport = await _transport(server, life, stack)
+        agreed: list[Client] = []
         client = Client(
-            transport,
+            checked(transport, life, lambda: agreed[0].protocol_version),
             mode=mode,
             cache=None,
             client_info=types.Implementation(name="nbagent", version=__version__),
             logging_callback=on_log,
             message_handler=on_message,
         )
+        agreed.append(client)
         await stack.enter_async_context(client)
         _restrain(client.session, life)
         yield Wire(client)

@@ -1,0 +1,121 @@
+"""The person's policy and an agent's as one: what they say to a call, which tools they hide.
+
+Owns how the two are joined. Asking is `approval`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nbagent.contracts.chat import ToolSpec
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import CallPreview, ToolPolicy, Verdict, call_pattern, stricter
+from nbagent.tools.base import nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The person's policy, and an agent's, which can only be stricter."""
+
+    system: ToolPolicy = field(default_factory=ToolPolicy)
+    agent: ToolPolicy | None = None
+
+    @property
+    def effective(self) -> ToolPolicy:
+        """Limits and isolation that hold."""
+        if self.agent is None:
+            return self.system
+        own, usual = self.agent.isolation, self.system.isolation
+        tighter = own in ("landlock", "bubblewrap") and usual in ("auto", "process")
+        return replace(
+            self.system,
+            limits=self.system.limits.tightened(self.agent.limits),
+            isolation=own if tighter else usual,
+        )
+
+    def hides(self, spec: ToolSpec) -> bool:
+        """Whether the model is not shown the tool."""
+        host = spec.traits.host
+        return any(p.hides(name, host) for p in self._both() for name in _names(spec))
+
+    def hiding(self, spec: ToolSpec) -> str:
+        """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
+        host, names = spec.traits.host, _names(spec)
+        for kind, text in [rule for policy in self._both() for rule in policy.rules]:
+            rule = call_pattern(text)
+            hides = kind in ("hide", "deny") and not rule.where
+            if hides and any(rule.fits_tool(name, host) for name in names):
+                return f"{kind}={text!r}"
+        return ""
+
+    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a rule forbids this call; for hosts that look at many things in one call."""
+        return any(policy.denies(tool, host, arguments) for policy in self._both())
+
+    def verdict(
+        self,
+        spec: ToolSpec,
+        preview: CallPreview,
+        arguments: Mapping[str, Any] | None,
+    ) -> Verdict:
+        """What happens to a call; without arguments, to the tool in general."""
+        host, names = spec.traits.host, _names(spec)
+        judged = preview.arguments if preview.arguments is not None else arguments
+        told = [said for name in names if (said := self.system.says(name, host, judged))]
+        default = Verdict(ruling=preview.ruling, why=preview.why or "its host says so")
+        verdict = told[0] if told else default
+        if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
+            verdict = default
+        # A rule that forbids holds for every form of the arguments and every name of the tool.
+        for form in (judged, arguments, *preview.other_arguments):
+            for policy in self._both():
+                for name in names:
+                    other = policy.says(name, host, form)
+                    if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
+                        verdict = other
+        return verdict
+
+    def about_some_calls(self, spec: ToolSpec) -> list[str]:
+        """The rules that speak of this tool with certain arguments only."""
+        rules = [(kind, text) for p in self._both() for kind, text in p.rules]
+        return [
+            f"{kind}={text}"
+            for kind, text in rules
+            if (rule := call_pattern(text)).where and rule.fits_tool(spec.name, spec.traits.host)
+        ]
+
+    def doubts(self, specs: Sequence[ToolSpec]) -> list[str]:
+        """Rules that look like slips of the pen: nearly a tool's name, no such argument."""
+        told: list[str] = []
+        for policy in self._both():
+            for kind, text in policy.rules:
+                rule, said = call_pattern(text), f"the rule {kind}={text!r}"
+                fit = [s for s in specs if any(rule.fits_tool(n, s.traits.host) for n in _names(s))]
+                if not fit:
+                    near = nearest(rule.tool, [spec.name for spec in specs])
+                    if near is not None and "*" not in rule.tool:
+                        told.append(f"{said} fits no tool of this run; did you mean {near!r}?")
+                    elif policy is self.agent:
+                        told.append(f"{said} fits no tool of this run")
+                for name, _ in rule.where:
+                    if fit and not any(name in spec.parameters["properties"] for spec in fit):
+                        told.append(f"{said}: {fit[0].name} has no argument {name!r}")
+        return told
+
+    def _both(self) -> tuple[ToolPolicy, ...]:
+        return (self.system,) if self.agent is None else (self.system, self.agent)
+
+
+def _names(spec: ToolSpec) -> tuple[str, ...]:
+    return (spec.name, spec.traits.alias_of) if spec.traits.alias_of else (spec.name,)
+
+
+def check_agent_policy(policy: ToolPolicy) -> None:
+    """Raise UsageError when an agent's policy would loosen something."""
+    if policy.allow:
+        raise UsageError(
+            f"an agent may only tighten the policy, not allow {', '.join(policy.allow)}; allow it "
+            "for yourself with nbagent.configure(allow=[…]), or answer with on_approval=…"
+        )
