@@ -154,6 +154,13 @@ class Verdict:
     """The pattern; empty when no rule speaks of it."""
 
 
+@lru_cache(maxsize=256)
+def _rules(*patterns: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    # A search asks for every file that it meets.
+    kinds = zip(_RULINGS, patterns, strict=True)
+    return tuple((kind, text) for kind, texts in kinds for text in texts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
     """What a model may see and what happens at a call.
@@ -186,10 +193,9 @@ class ToolPolicy:
             raise UsageError(f"isolation={self.isolation!r} does not fit; expected {known}")
 
     @property
-    def rules(self) -> list[tuple[str, str]]:
+    def rules(self) -> tuple[tuple[str, str], ...]:
         """Every rule as its kind and its pattern, the strictest first."""
-        kinds = ("hide", "deny", "ask", "allow")
-        return [(kind, text) for kind in kinds for text in getattr(self, kind)]
+        return _rules(*(tuple(getattr(self, kind)) for kind in _RULINGS))
 
     def as_json(self) -> dict[str, Any]:
         """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
