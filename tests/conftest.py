@@ -39,6 +39,9 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
+    settings = sys.modules.get("nbagent.settings")
+    if settings is not None:
+        vars(settings)["_first_folder"].cache_clear()  # a test of its own begins where it is
     approval = sys.modules.get("nbagent.session.approval")
     if approval is not None:
         approval.forget_approvals()
