@@ -56,6 +56,10 @@ def main() -> None:
     _say(verdict, b"started %d %d" % (child, uid if plan.leave_root else -1))
     watch = _Watch(child, plan)
     reason = watch.wait()
+    if plan.offers_filter:
+        # The first process of bubblewrap's namespace: with it the kernel ends all others at once.
+        for pid in tree.children(child):
+            _signal(pid, 9)
     status = _kill_all(child, watch.status)
     _say(verdict, b"ended %s %d" % (reason.encode() or b"-", status))
     # Taking the interpreter down in order would only keep the script's result waiting.

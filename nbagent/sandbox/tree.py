@@ -22,6 +22,11 @@ def has_children_files() -> bool:
     return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
+def children(pid: int) -> list[int]:
+    """The children of a process's first thread, where the kernel tells them."""
+    return [int(n) for n in _read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
 def descendants(root: int, *, quick: bool) -> list[int]:
     """All living descendants of a process, nearest first; not itself.
 
@@ -40,14 +45,14 @@ def descendants(root: int, *, quick: bool) -> list[int]:
         except OSError:
             continue
         for thread in threads:
-            children = [int(n) for n in _read(f"/proc/{pid}/task/{thread}/children").split()]
-            found += children
-            waiting += children
+            born = [int(n) for n in _read(f"/proc/{pid}/task/{thread}/children").split()]
+            found += born
+            waiting += born
     return found
 
 
 def _descendants_by_parents(root: int) -> list[int]:
-    children: dict[int, list[int]] = {}
+    by_parent: dict[int, list[int]] = {}
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -57,11 +62,11 @@ def _descendants_by_parents(root: int) -> list[int]:
             # The name of a program may hold anything; after its last bracket come state and parent.
             fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
             if len(fields) > 1:
-                children.setdefault(int(fields[1]), []).append(int(name))
+                by_parent.setdefault(int(fields[1]), []).append(int(name))
     found: list[int] = []
     waiting = [root]
     while waiting:
-        below = children.pop(waiting.pop(), [])
+        below = by_parent.pop(waiting.pop(), [])
         found += below
         waiting += below
     return found
