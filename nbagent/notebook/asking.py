@@ -7,7 +7,6 @@ asked, and what an answer is worth, belongs to the session. Knows neither IPytho
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -26,18 +25,18 @@ _COMPACT_CHARS = 76
 _LONG_LINES = 14
 """More lines than this have to be scrolled to; the label then says how many there are."""
 _LONG_CHARS = 1_400
-# An escape that is more than a colour is shown: what it holds (a title, an address) is bytes too.
-_ESCAPE = re.compile("\x1b(?!\\[[0-9;:]*m)")
+_MOST_LINES = 24
+"""More than this in all pieces pushes what stands below them out of sight."""
 _PROMPT = "Allow? [y]es once, for the [s]ession, [e]dit, [n]o: "
 
 
 def whole(text: str) -> str:
-    """All of a text, with everything visible that hides, reorders or draws; colours are left out.
+    """All of a text, with everything visible that hides, reorders or draws.
 
-    Unlike `visible`, which drops whatever follows an escape, nothing that is written or run is
-    missing from it.
+    Unlike `visible`, which drops escapes and what they hold (a colour, a title, an address),
+    nothing that is written or run is missing from it.
     """
-    return visible(_ESCAPE.sub("⟦U+001B⟧", text))
+    return visible(text.replace("\x1b", "⟦U+001B⟧"))
 
 
 def whole_json(value: Mapping[str, Any]) -> str:
@@ -69,17 +68,39 @@ def question_view(question: Question, nth: int) -> QuestionView:
         nth: tells this question from an earlier one about the same call.
     """
     shown, edited = whole_json(question.arguments), editable_json(question.arguments)
+    pieces = [
+        _piece_view("arguments", shown, "text"),
+        *(
+            _piece_view(whole(p.label), whole(p.text), p.kind)
+            for p in question.pieces
+            if not _says_again(p.text, shown)
+        ),
+    ]
+    n_lines = sum(piece["text"].count("\n") + 1 for piece in pieces)
     return {
         "nth": nth,
         "host": whole(question.host),
         "why": whole(question.why),
         "editable": "" if edited == shown else edited,
-        "pieces": [
-            _piece_view("arguments", shown, "text"),
-            *(_piece_view(whole(p.label), whole(p.text), p.kind) for p in question.pieces),
-        ],
+        "pieces": pieces,
+        "long": n_lines > _MOST_LINES or any(piece["long"] for piece in pieces),
         "scope": whole(question.scope),
     }
+
+
+def _says_again(text: str, shown: str) -> bool:
+    """Whether a piece is the arguments once more, alone or as those of a named tool."""
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        value = json_object(load_json(text))
+    except (ValueError, RecursionError):
+        return False
+    if value is not None and value.keys() == {"tool", "arguments"}:
+        inner = json_object(value["arguments"])
+        if inner is not None and whole_json(inner) == shown:
+            return True
+    return value is not None and whole_json(value) == shown
 
 
 def _piece_view(label: str, text: str, kind: Literal["text", "diff", "code"]) -> PieceView:

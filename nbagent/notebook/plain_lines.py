@@ -13,7 +13,13 @@ from nbagent.contracts.secrets import StreamFilter
 from nbagent.notebook.asking import question_text
 from nbagent.notebook.static_text import call_line, facts_line, foot_line
 from nbagent.notebook.view_state import offline_words, view_of
-from nbagent.notebook.view_turn import decision_words, error_words, left_out, summary_of
+from nbagent.notebook.view_turn import (
+    decision_words,
+    error_words,
+    escapes_seen,
+    left_out,
+    summary_of,
+)
 from nbagent.notebook.visible import arguments_in_short, clean, seconds, visible
 
 
@@ -56,7 +62,7 @@ class PlainPrinter:
             case events.ReasoningDelta(turn_id=turn_id, text=text):
                 self._piece("reasoning", turn_id, text)
             case events.ToolCallStarted():
-                call = f"{visible(event.tool_name)}({arguments_in_short(event.args)})"
+                call = f"{visible(event.tool_name)}({arguments_in_short(escapes_seen(event.args))})"
                 self._line(f"{event.turn_id}  {call} …")
             case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
                 self._result(turn_id, run)

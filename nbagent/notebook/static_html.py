@@ -146,9 +146,10 @@ def _call(call: CallWords) -> str:
         "ok": f' <span class="nba-res">→ {outcome}</span>',
         "failed": f' <span class="nba-err">✕ {outcome}</span>',
     }
+    decided = f' <span class="nba-res">{call["decided"]}</span>' if "decided" in call else ""
     return (
         f'<code><span class="nba-call">{escape(call["name"])}</span>'
-        f"({escape(call['arguments'])}){ends.get(call['phase'], ' …')}</code>"
+        f"({escape(call['arguments'])}){decided}{ends.get(call['phase'], ' …')}</code>"
     )
 
 

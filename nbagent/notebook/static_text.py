@@ -106,7 +106,8 @@ def call_line(call: CallWords) -> str:
         "running": " … running",
         "queued": "",
     }
-    return f"{call['name']}({call['arguments']}){ends[call['phase']]}"
+    decided = f" {call['decided']}" if "decided" in call else ""
+    return f"{call['name']}({call['arguments']}){decided}{ends[call['phase']]}"
 
 
 def markdown(state: ViewState) -> str:

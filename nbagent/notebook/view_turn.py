@@ -6,9 +6,9 @@ Pure. What a run adds around its turns is in `view_state`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from nbagent.contracts.chat import Message, ResponseMeta, ToolSpec
+from nbagent.contracts.chat import MAX_DEPTH, Message, ResponseMeta, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
 from nbagent.notebook.markdown_tree import MAX_CHARS, Node, tree_of, words_of
@@ -53,6 +53,8 @@ _DECIDERS = {
     "session": "an earlier answer for the session",
     "policy": "the policy",
 }
+_ASKED = ("person", "callback")
+_DECIDED = {"allowed": "✓ allowed", "edited": "✎ edited", "denied": "✕ denied"}
 _HELP: dict[str, str] = {
     "LLM_AUTH_FAILED": "%agent doctor says which key was found for this model, and where",
     "LLM_TIMEOUT": "%agent resume tries again; --timeout gives it more seconds",
@@ -217,12 +219,31 @@ def _call_words(run: ToolRun) -> CallWords:
         outcome = in_short(result.data) if result.ok else _code(result)
         if result.ok and result.data is None and result.attachments:
             outcome = "1 image" if len(result.attachments) == 1 else "images"
-    return {
+    words: CallWords = {
         "name": one_line(visible(run.tool_name), 48),
-        "arguments": arguments_in_short(run.args),
+        "arguments": arguments_in_short(escapes_seen(run.args)),
         "phase": _phase(run),
         "outcome": outcome,
     }
+    if run.approval in _DECIDED and run.approved_by in _ASKED:
+        words["decided"] = _DECIDED[run.approval]
+    return words
+
+
+def escapes_seen(arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Arguments whose escape characters are seen: a colour code is bytes that are written too."""
+    return cast("dict[str, Any] | None", _seen(arguments, MAX_DEPTH))
+
+
+def _seen(value: Any, levels: int) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x1b", "⟦U+001B⟧")
+    if isinstance(value, dict) and levels:
+        items = cast("dict[Any, Any]", value)
+        return {_seen(k, levels - 1): _seen(v, levels - 1) for k, v in items.items()}
+    if isinstance(value, list | tuple) and levels:
+        return [_seen(item, levels - 1) for item in cast("Sequence[Any]", value)]
+    return value
 
 
 def _phase(run: ToolRun) -> ToolPhase:
@@ -255,11 +276,13 @@ def tool_view(run: ToolRun, path: str, *, written: dict[str, Any] | None = None)
     phase = _phase(run)
     word = _code(result) if result and not result.ok else "" if phase == "ok" else phase
     data = "" if result is None or not result.ok else _data_text(result)
-    arguments = "not a JSON object" if run.args is None else as_text(run.args, enough=8_000)
+    arguments = (
+        "not a JSON object" if run.args is None else as_text(escapes_seen(run.args), enough=8_000)
+    )
     error = visible(result.error.message)[:RESULT_CHARS] if result and result.error else ""
     detail = visible(run.error_detail or "")
     images, unseen = pictures_of(result.attachments if result else ())
-    given = "" if written is None else as_text(written, enough=8_000)
+    given = "" if written is None else as_text(escapes_seen(written), enough=8_000)
     return {
         "key": run.tool_call_id,
         "name": one_line(visible(run.tool_name), _NAME_CHARS),
@@ -390,10 +413,16 @@ def segments_of(turn: EngineTurn) -> list[Segment]:
     waited = min(max(run.waited_ms for run in runs), rest)
     if waited:
         pieces.append({"kind": "wait", "ms": waited, "turn": turn.id})
-    failed = [run for run in runs if run.result and not run.result.ok]
-    total = sum(run.duration_ms for run in runs)
-    share = sum(run.duration_ms for run in failed) / total if total else len(failed) / len(runs)
-    if len(failed) < len(runs):
+    # A call that was denied never began, so no time went to it.
+    began = [run for run in runs if run.started_at or (run.result and run.result.ok)]
+    failed = [run for run in began if run.result and not run.result.ok]
+    total = sum(run.duration_ms for run in began)
+    share = (
+        sum(run.duration_ms for run in failed) / total
+        if total
+        else len(failed) / max(1, len(began))
+    )
+    if len(failed) < len(began):
         pieces.append({"kind": "tool", "ms": (rest - waited) * (1 - share), "turn": turn.id})
     if failed:
         pieces.append({"kind": "bad", "ms": (rest - waited) * share, "turn": turn.id})

@@ -6,7 +6,7 @@ typedefs in `live/shapes.js`.
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from nbagent.notebook.markdown_tree import Node
 
@@ -56,6 +56,8 @@ class CallWords(TypedDict):
     phase: ToolPhase
     outcome: str
     """The short result, or the error's code."""
+    decided: NotRequired[str]
+    """`✓ allowed`; only where somebody was asked."""
 
 
 class Summary(TypedDict):
@@ -99,6 +101,8 @@ class QuestionView(TypedDict):
     """The arguments as JSON to edit; empty when that is how they are shown."""
     pieces: list[PieceView]
     """The arguments are the first."""
+    long: bool
+    """So much text that the buttons stand above it."""
     scope: str
 
 

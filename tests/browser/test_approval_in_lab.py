@@ -29,6 +29,7 @@ keeps = [offline.call("keep", text="one"), offline.call("keep", text="two")]
 offline.script([offline.step(text="I keep them.", calls=keeps), "Done."], name="keeper")
 both = [offline.call("nap"), offline.call("keep", text="three")]
 offline.script([offline.step(text="I keep it.", calls=both), "Done."], name="napper")
+offline.script([offline.step(text="I keep them.", calls=keeps), "Done."], name="hovered")
 for name in ("third", "fourth"):
     call = offline.call("keep", text=name)
     offline.script([offline.step(text="I keep it.", calls=[call]), "Done."], name=name)
@@ -42,6 +43,7 @@ CELLS = [
     "print([r.result.data or r.result.error.message for r in _run.turns[0].tool_runs])",
     "%%agent --model offline:fourth --tools keep\nKeep it.",
     "print(_run.turns[0].tool_runs[1].waited_ms < 1900)",
+    "%%agent --model offline:hovered --tools keep\nKeep them.",
 ]
 
 
@@ -132,6 +134,27 @@ def test_the_panel_asks_in_both_of_its_views_while_the_kernel_is_idle(notebook: 
     expect(docked.locator(".nba-phase").last).to_have_text("Answered")
     expect(root.locator(".nba-phase").last).to_have_text("Answered")
     assert notebook.console == []
+
+
+def test_head_row_and_both_questions_are_right_though_the_mouse_is_where_they_open(
+    notebook: Notebook,
+) -> None:
+    page = notebook.page
+    cell = page.locator(".jp-Notebook .jp-Cell").nth(7)
+    cell.scroll_into_view_if_needed()
+    box = cell.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 300, box["y"] + box["height"] + 130)
+    notebook.start(7)
+    output = notebook.output(7)
+    expect(output.locator(".nba-ask")).to_have_count(2)
+    expect(output.locator(".nba-phase")).to_have_text("Waiting for you")
+    expect(output.locator(".nba-facts")).to_contain_text("2 calls")
+    for place in range(2):
+        button(question(output, place), "Allow once").click()
+    notebook.wait(7)
+    row = output.locator(".nba-sum").first
+    expect(row).to_contain_text('keep(text="one") ✓ allowed → "kept one"')
 
 
 def test_a_page_that_is_loaded_anew_in_mid_question_can_answer_it(notebook: Notebook) -> None:

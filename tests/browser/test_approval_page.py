@@ -206,6 +206,105 @@ def test_a_question_never_moves_under_the_mouse(page: Page) -> None:
     assert stage.failures == []
 
 
+def test_head_row_and_every_question_are_right_though_the_mouse_is_where_they_open(
+    page: Page,
+) -> None:
+    stage = Stage(page, story(2))
+    begun = until(stage.story, events.ToolCallStarted) - 1
+    until_called = until(stage.story, events.ResponseReceived) - 1
+    stage.play(stage.story.events[:until_called])
+    page.mouse.move(300, 200)
+    # As the first batch of a run has it: the response and the questions together.
+    asks = [asked(f"c{i}", "fs.write", ARGS, pieces=PIECES) for i in (1, 2)]
+    stage.play([*stage.story.events[until_called:begun], *asks])
+    assert page.evaluate("document.querySelector('.nba-ask').matches(':hover')")
+    assert page.locator(".nba-phase").inner_text() == "Waiting for you"
+    assert "2 calls · 428 tokens" in page.locator(".nba-facts").inner_text()
+    assert stage.turn(0).locator(".nba-sum").inner_text().count("waiting for you") == 2
+    expect(button(page, "Allow once", 1)).to_be_enabled()
+    assert stage.failures == []
+
+
+def test_a_question_that_comes_later_opens_below_the_one_at_the_mouse(page: Page) -> None:
+    page.set_viewport_size({"width": 460, "height": 900})
+    stage = Stage(page, story(3))
+    begun = until(stage.story, events.ToolCallStarted) - 1
+    stage.play([*stage.story.events[:begun], asked("c2", "fs.write", ARGS, pieces=PIECES)])
+    expect(button(page, "Allow once")).to_be_enabled()
+    button(page, "Allow once").hover()
+    before = question(page).bounding_box()
+    stage.play([asked("c3", "fs.write", ARGS, pieces=PIECES)])
+    assert page.locator(".nba-ask").count() == 2
+    expect(button(page, "Allow once", 1)).to_be_enabled()
+    # One that belongs above has to wait; row and head say that it is there.
+    stage.play([asked("c1", "fs.write", ARGS, pieces=PIECES)])
+    assert page.locator(".nba-ask").count() == 2
+    assert question(page).bounding_box() == before
+    assert stage.turn(0).locator(".nba-sum").text_content().count("waiting for you") == 3  # type: ignore[union-attr]
+    page.mouse.move(5, 5)
+    expect(page.locator(".nba-ask")).to_have_count(3)
+    button(page, "Allow once", 0).click()
+    assert [one["call"] for one in answers(stage)] == ["c1"]
+    assert stage.failures == []
+
+
+@pytest.mark.parametrize("form", ["Edit…", "Deny…"])
+def test_while_a_form_is_open_the_call_as_it_was_cannot_be_allowed(page: Page, form: str) -> None:
+    stage = begin(page)
+    button(page, form).click()
+    for name in ("Allow once", "Allow for this session"):
+        expect(button(page, name)).to_be_disabled()
+        button(page, name).evaluate("node => node.click()")
+    assert answers(stage) == []
+    button(page, form).click()
+    button(page, "Allow once").click()
+    assert answers(stage) == [{"call": "c1", "choice": "once"}]
+
+
+def test_an_answered_question_no_longer_says_that_it_waits(page: Page) -> None:
+    stage = begin(page, 2)
+    state = question(page).locator(".nba-top .nba-res")
+    assert state.inner_text() == "waiting for you"
+    button(page, "Allow once").click()
+    assert state.inner_text() == "allowed once, others wait for you"
+    group = page.get_by_role("group", name="fs.write is allowed once, others wait for you")
+    assert group.count() == 1
+    button(page, "Allow once", 1).click()
+    assert state.inner_text() == "allowed once"
+    assert len(answers(stage)) == 2
+
+
+def test_a_question_out_of_sight_is_scrolled_to_and_its_buttons_with_it(page: Page) -> None:
+    page.set_viewport_size({"width": 908, "height": 500})
+    stage = Stage(page, story())
+    page.evaluate(
+        "document.body.prepend(Object.assign(document.createElement('input'), {id: 'else'}))"
+    )
+    page.evaluate("document.getElementById('here').style.paddingTop = '2000px'")
+    page.locator("#else").focus()
+    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    long = (PreviewPiece("diff", "+x\n" * 3000, "diff"),)
+    stage.play([asked("c1", "fs.write", ARGS, pieces=long)])
+    for one in (button(page, "Allow once"), question(page).locator(".nba-top")):
+        expect(one).to_be_in_viewport(ratio=1)
+    expect(page.locator("#else")).to_be_focused()
+
+
+def test_who_works_elsewhere_is_not_taken_away(page: Page) -> None:
+    page.set_viewport_size({"width": 908, "height": 500})
+    stage = Stage(page, story())
+    page.evaluate(
+        "document.body.prepend(Object.assign(document.createElement('input'), {id: 'else'}))"
+    )
+    page.evaluate("document.getElementById('here').style.paddingTop = '2000px'")
+    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    page.locator("#else").press("a")
+    stage.play([asked("c1", "fs.write", ARGS, pieces=PIECES)])
+    page.wait_for_timeout(120)
+    assert page.evaluate("scrollY") == 0
+    expect(question(page)).not_to_be_in_viewport()
+
+
 def test_the_second_click_of_a_double_click_answers_nothing_that_came_up_meanwhile(
     page: Page,
 ) -> None:

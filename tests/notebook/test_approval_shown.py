@@ -25,10 +25,11 @@ from nbagent.notebook.asking import (
     whole_json,
 )
 from nbagent.notebook.live_state import LiveState
-from nbagent.notebook.live_view import live_view
+from nbagent.notebook.live_view import live_view, merge
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_types import Op
 
 ODD = {
     "path": "a\u202eb",
@@ -46,7 +47,7 @@ def question(**fields: Any) -> Question:
 
 def test_nothing_that_would_be_written_is_missing_from_what_is_shown() -> None:
     assert whole("pay\u202e\u200b\x07") == "pay⟦U+202E⟧⟦U+200B⟧⟦U+0007⟧"
-    assert whole("\x1b[1;31mred\x1b[0m") == "red"
+    assert whole("\x1b[1;31mred\x1b[0m") == "⟦U+001B⟧[1;31mred⟦U+001B⟧[0m"
     # What `visible` drops with the escape is bytes of the file too.
     assert whole("\x1b]0;rm -rf\x07 \x1bc \x9b31m") == (
         "⟦U+001B⟧]0;rm -rf⟦U+0007⟧ ⟦U+001B⟧c ⟦U+009B⟧31m"
@@ -79,6 +80,59 @@ def test_a_question_says_how_long_a_text_is_that_has_to_be_scrolled() -> None:
     assert (view["editable"], view["nth"]) == ("", 3)
     odd = question_view(asked("c1", "t", ODD).question, 1)
     assert json.loads(odd["editable"]) == ODD
+
+
+@pytest.mark.parametrize("where", ["why", "piece", "host"])
+def test_colour_codes_are_seen_wherever_a_question_has_them(where: str) -> None:
+    red = "\x1b[31mred"
+    given: dict[str, Any] = {where: red}
+    if where == "piece":
+        given = {"pieces": (PreviewPiece("diff", f"+{red}", "diff"),)}
+    view = question_view(question(**given), 1)
+    shown = f"{view['why']} {view['host']} {view['pieces'][-1]['text']}"
+    assert "⟦U+001B⟧[31mred" in shown
+
+
+def test_the_row_and_the_card_show_colour_codes_that_a_call_writes() -> None:
+    args: dict[str, Any] = {"text": "\x1b[31mred", "all": [{"\x1b[1m": 1}]}
+    turn = view_of(Story().turn("", tool_run("c1", "keep", args, 1)).end().run)["turns"][0]
+    assert "⟦U+001B⟧[31mred" in turn["summary"]["calls"][0]["arguments"]
+    shown = turn["tools"][0]["arguments"]["text"]
+    assert json.loads(shown) == {"text": "⟦U+001B⟧[31mred", "all": [{"⟦U+001B⟧[1m": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('{"path":"a.md"}', False),
+        ('{\n  "tool": "write",\n  "arguments": {"path": "a.md"}\n}', False),
+        ('{"tool": "write", "arguments": {"path": "b.md"}}', True),
+        ('{"tool": "write", "arguments": {"path": "a.md"}, "more": 1}', True),
+        ('{"path": "a.md", "all": true}', True),
+        ('["a.md"]', True),
+        ("{path", True),
+    ],
+    ids=["same", "of a tool", "other", "more", "another key", "a list", "no JSON"],
+)
+def test_a_piece_that_says_the_arguments_again_is_left_out(text: str, kept: bool) -> None:
+    view = question_view(question(pieces=(PreviewPiece("call", text, "code"),)), 1)
+    labels = [piece["label"] for piece in view["pieces"]]
+    assert labels == ["arguments", "call"][: 1 + kept]
+
+
+@pytest.mark.parametrize(
+    ("texts", "long"),
+    [
+        (["x"], False),
+        (["x\n" * 10, "y\n" * 11], False),
+        (["x\n" * 12] * 2, True),
+        (["x\n" * 99], True),
+    ],
+    ids=["short", "at the limit", "many short", "one long"],
+)
+def test_the_buttons_stand_above_what_is_long(texts: list[str], long: bool) -> None:
+    pieces = tuple(PreviewPiece("piece", text, "code") for text in texts)
+    assert question_view(question(pieces=pieces), 1)["long"] == long
 
 
 def test_a_question_in_plain_words_has_all_of_it() -> None:
@@ -285,6 +339,25 @@ def test_a_question_that_is_asked_again_is_another_one() -> None:
     assert card["arguments"]["text"] == '{"city": "Rome"}'
 
 
+def test_head_row_and_all_questions_are_right_in_the_first_batch() -> None:
+    story, sent = drawn(), list[Op]()
+    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: 0.0)
+    begun = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
+    for event in (
+        *story.events[:begun],
+        asked("c1", "population", {"city": "Oslo"}),
+        asked("c2", "population", {"city": "Bergen"}),
+    ):
+        for op in live.fold(event):
+            merge(sent, op)
+    heads = [op["head"] for op in sent if op["op"] == "head"]
+    assert [head["status"]["word"] for head in heads] == ["Waiting for you"]
+    assert [fact["key"] for fact in heads[0]["facts"]][:3] == ["turns", "calls", "tokens"]
+    tools = [op for op in sent if op["op"] == "tool"]
+    assert all(op["tool"]["question"] for op in tools)
+    assert [call["phase"] for call in tools[-1]["summary"]["calls"]] == ["asking", "asking"]
+
+
 class Controls:
     """Stands where the run would be."""
 
@@ -405,6 +478,40 @@ def test_every_form_says_what_was_decided_and_by_whom(run: ToolRun, words: str, 
     assert "<b>" not in forms["text/markdown"]
     shown = forms["text/markdown"].replace("\\", "").replace("&lt;", "<").replace("&gt;", ">")
     assert line.replace("…", "") in shown.replace("…", "")
+
+
+@pytest.mark.parametrize(
+    ("approval", "by", "word"),
+    [
+        ("allowed", "person", "✓ allowed"),
+        ("edited", "callback", "✎ edited"),
+        ("denied", "person", "✕ denied"),
+        ("allowed", "session", ""),
+        ("denied", "policy", ""),
+        ("denied", "nobody", ""),
+    ],
+    ids=["allowed", "edited", "denied", "session", "policy", "nobody"],
+)
+def test_the_row_says_what_was_decided_where_somebody_was_asked(
+    approval: str, by: str, word: str
+) -> None:
+    state = view_of(Story().turn("", decided(approval=approval, approved_by=by)).end().run)
+    assert state["turns"][0]["summary"]["calls"][0].get("decided", "") == word
+    forms = bundle(state)
+    row = f'fs.write(path="b.md"){f" {word}" * bool(word)} →'
+    assert row in forms["text/plain"]
+    assert (f'<span class="nba-res">{word}</span>' in forms["text/html"]) == bool(word)
+
+
+def test_no_time_went_to_a_call_that_was_denied() -> None:
+    denied = decided(
+        approval="denied", approved_by="person", denied="no", waited_ms=900.0, started_at=None
+    ).model_copy(update={"duration_ms": 0.0, "ran_in": None})
+    fine = tool_run("c2", "area", {}, 1, 100)
+    alone = Story().turn("", denied, duration_ms=1701.0).end().run
+    assert view_of(alone)["bar_words"] == "model 0.8 s · waiting for you 0.9 s"
+    both = Story().turn("", denied, fine, duration_ms=1800.0).end().run
+    assert view_of(both)["bar_words"] == "model 0.8 s · tools 0.1 s · waiting for you 0.9 s"
 
 
 def test_a_call_that_nobody_was_asked_about_has_no_such_line() -> None:

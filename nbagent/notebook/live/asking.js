@@ -17,7 +17,8 @@ function keptOf(shared, tool) {
   let kept = shared.asked.get(key);
   if (!kept) {
     const text = tool.question?.editable || tool.question?.pieces[0].text || "";
-    kept = { form: "", text, reason: "", said: "", trouble: "", armed: false, boxes: new Set() };
+    const { nth } = /** @type {any} */ (tool.question);
+    kept = { call: tool.key, nth, form: "", text, reason: "", said: "", trouble: "", armed: false, boxes: new Set() };
     shared.asked.set(key, kept);
   }
   return kept;
@@ -28,10 +29,18 @@ export function isAsked(shared, tool) {
   return Boolean(tool.question) && shared.state.running && !keptOf(shared, tool).said;
 }
 
-/** Whether it already stands within a node. @param {Shared} shared @param {Tool} tool @param {Node} root */
-export function isShown(shared, tool, root) {
-  return [...keptOf(shared, tool).boxes].some((box) => root.contains(box.node));
+/** The call whose question within a node the mouse is at: while one waits, nothing may move under it.
+ * @param {Shared} shared @param {Tool[]} tools @param {Node} root */
+export function heldCall(shared, tools, root) {
+  if (!tools.some((tool) => isAsked(shared, tool))) return "";
+  for (const { call, nth, armed, boxes } of shared.asked.values()) {
+    // One that cannot be answered yet may still move; one that is asked anew has to.
+    const held = armed && tools.some((tool) => tool.key === call && (tool.question?.nth ?? nth) === nth);
+    if (held && [...boxes].some(({ node }) => root.contains(node) && node.matches(":hover"))) return call;
+  }
+  return "";
 }
+
 
 /** An answer could not be taken: it is asked again, with the words. @param {Shared} shared @param {any} op */
 export function takeBack(shared, op) {
@@ -79,7 +88,7 @@ function checked(text) {
  * @param {Shared} shared @param {Tool} tool @param {() => void} leave takes the focus after an answer */
 export function questionBox(shared, tool, leave) {
   const kept = keptOf(shared, tool);
-  const { nth, host, why, scope, pieces } = /** @type {any} */ (tool.question);
+  const { nth, host, why, scope, pieces, long } = /** @type {any} */ (tool.question);
   const button = (/** @type {string} */ words, /** @type {string} */ title, /** @type {() => void} */ act) => {
     const node = /** @type {HTMLButtonElement} */ (h("button", "", words));
     node.type = "button";
@@ -88,7 +97,7 @@ export function questionBox(shared, tool, leave) {
     node.addEventListener("click", (event) => event.detail < 2 && !kept.said && act());
     return node;
   };
-  const all = () => kept.boxes.forEach((box) => box.patch());
+  const all = () => shared.asked.forEach(({ boxes }) => boxes.forEach((box) => box.patch()));
   const send = (/** @type {string} */ said, /** @type {any} */ answer) => {
     if (kept.said) return;
     const inside = node.contains(/** @type {any} */ (node.getRootNode()).activeElement);
@@ -136,13 +145,15 @@ export function questionBox(shared, tool, leave) {
   const denying = h("div", "nba-answering", h("label", "nba-lab", "reason, which the model is told", reason),
     button("Deny", "", denied));
   const said = setAll(h("div", "nba-said"), { "aria-live": "polite" });
+  const state = h("span", "nba-res");
+  const texts = pieces.flatMap(shownPiece);
+  const answering = [h("div", "nba-row", once, scope ? session : "", edit, deny), editing, denying, said];
   const node = setAll(h("div", "nba-card nba-ask",
-    h("div", "nba-top", h("span", "nba-call", tool.name), h("span", "nba-res", "waiting for you"),
-      h("span", "nba-num", host)),
+    h("div", "nba-top", h("span", "nba-call", tool.name), state, h("span", "nba-num", host)),
     h("div", "nba-why", why),
-    ...pieces.flatMap(shownPiece),
-    h("div", "nba-row", once, scope ? session : "", edit, deny), editing, denying, said), {
-    role: "group", "aria-label": `${tool.name} is waiting for you: ${why}`,
+    // Below texts that have to be scrolled the buttons would be out of sight.
+    ...(long ? [...answering, ...texts] : [...texts, ...answering])), {
+    role: "group",
     // JupyterLab would take Enter for its own.
     "data-lm-suppress-shortcuts": "true",
   });
@@ -152,6 +163,8 @@ export function questionBox(shared, tool, leave) {
     for (const one of node.querySelectorAll("button, textarea, input")) {
       /** @type {HTMLButtonElement} */ (one).disabled = off;
     }
+    // While a form is open these would send the call as it was.
+    once.disabled = session.disabled = off || Boolean(kept.form);
     editing.hidden = kept.form !== "edit";
     denying.hidden = kept.form !== "deny";
     setAll(edit, { "aria-expanded": String(!editing.hidden) });
@@ -160,6 +173,10 @@ export function questionBox(shared, tool, leave) {
     if (text.value !== kept.text) text.value = kept.text;
     if (reason.value !== kept.reason) reason.value = kept.reason;
     setText(said, kept.said ? `${kept.said}: sent` : kept.trouble);
+    const others = shared.state.turns.some((turn) => turn.tools.some((one) => isAsked(shared, one)));
+    const words = kept.said ? kept.said.toLowerCase() + (others ? ", others wait for you" : "") : "waiting for you";
+    setText(state, words);
+    setAll(node, { "aria-label": `${tool.name} is ${words}: ${why}` });
   };
   for (const box of kept.boxes) if (!box.node.isConnected) kept.boxes.delete(box);
   kept.boxes.add({ node, patch });

@@ -28,6 +28,18 @@ export function setAll(node, attributes) {
   return node;
 }
 
+/** Keep the height of a node while it changes, so that what stands below it does not move.
+ * @param {HTMLElement} node @param {unknown} kept */
+export function keepHeight(node, kept) {
+  node.style.height = kept ? `${node.getBoundingClientRect().height}px` : "";
+}
+
+/** Whether a node stands below another. @param {Node} node @param {Node} other */
+export function isBelow(node, other) {
+  // 4: DOCUMENT_POSITION_FOLLOWING.
+  return other.compareDocumentPosition(node) & 4;
+}
+
 /** The nodes of a Markdown tree; tags and addresses are checked once more.
  * @param {MdNode[]} tree @param {(code: HTMLElement) => HTMLElement} around what surrounds a listing
  * @returns {Node[]} */

@@ -1,6 +1,6 @@
 // The line on top of a run: its state, its numbers, the time bar, what it waits for, Stop.
 
-import { h, seconds, setAll, setText } from "./dom.js";
+import { h, keepHeight, seconds, setAll, setText } from "./dom.js";
 
 /** @typedef {import("./shapes.js").Shared} Shared */
 /** @typedef {import("./shapes.js").State} State */
@@ -36,8 +36,10 @@ export function createHead(shared) {
     });
   }
 
-  function patch() {
+  /** @param {unknown} held nothing below may move */
+  function patch(held) {
     const { state, stopping } = shared;
+    keepHeight(line, held);
     mark.className = `nba-mark nba-${state.status.tone}`;
     setText(phase, state.status.word);
     setText(chip, state.model);
@@ -47,10 +49,12 @@ export function createHead(shared) {
     setText(stop, stopping ? "Stopping…" : "■ Stop");
     setAll(stop, { "aria-label": stopping ? "Stopping this run" : "Stop this run" });
     setAll(bar, { title: state.bar_words, "aria-label": `time: ${state.bar_words || "none yet"}` });
-    setText(offline, state.offline);
-    offline.hidden = !state.offline;
-    setText(activity, state.activity);
-    waits.className = state.activity ? "nba-activity" : "nba-activity nba-none";
+    if (!held) {
+      setText(offline, state.offline);
+      offline.hidden = !state.offline;
+      setText(activity, state.activity);
+      waits.className = state.activity ? "nba-activity" : "nba-activity nba-none";
+    }
     tick();
   }
 

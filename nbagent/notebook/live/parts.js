@@ -22,7 +22,8 @@ function callWords(call) {
     running: () => h("span", "nba-res", " … running"),
   };
   const end = ends[/** @type {keyof typeof ends} */ (call.phase)];
-  return h("code", "", h("span", "nba-call", call.name), `(${call.arguments})`, end ? end() : null);
+  return h("code", "", h("span", "nba-call", call.name), `(${call.arguments})`,
+    call.decided ? h("span", "nba-res", ` ${call.decided}`) : null, end ? end() : null);
 }
 
 /** @param {Turn} turn */

@@ -2,13 +2,14 @@
 
 import { isAsked } from "./asking.js";
 import { copyable, copyButton } from "./copying.js";
-import { h, markdown, setAll, setText } from "./dom.js";
+import { h, isBelow, markdown, setAll, setText } from "./dom.js";
 import { createHead } from "./head.js";
 import { createTurn } from "./turn.js";
 
 /** @typedef {import("./shapes.js").Shared} Shared */
 /** @typedef {import("./shapes.js").State} State */
 /** @typedef {import("./shapes.js").Turn} Turn */
+/** @typedef {ReturnType<typeof createTurn>} View */
 
 const TICK_MS = 100;
 const CALM_TICK_MS = 1000;
@@ -25,38 +26,38 @@ export function createView(shared, el) {
     role: "group", "aria-label": `agent run, ${shared.state.model}`,
   });
   el.append(root);
-  /** @type {Map<string, ReturnType<typeof createTurn>>} */
+  /** @type {Map<string, View>} */
   const known = new Map();
   let endSig = "";
   let behind = false;
 
-  const isHeld = () => [...known.values()].some((view) => view.isHeld());
-
-  /** Whether something may change now: not while the mouse is at a question, which it could move. */
-  function isFree() {
-    if (isHeld()) {
-      behind = true;
-      return false;
-    }
-    if (behind) all();
-    return true;
-  }
+  /** The turn with the question that the mouse is at. */
+  const heldTurn = () => [...known.values()].find((view) => view.isHeld());
 
   /** Catch up with what had to wait. */
   function settle() {
-    if (behind) isFree();
+    if (behind && !heldTurn()) all();
   }
 
   for (const moved of ["pointermove", "pointerleave"]) root.addEventListener(moved, settle);
+  const leaving = new AbortController();
+  for (const done of ["wheel", "touchmove", "keydown"]) {
+    document.addEventListener(done, (event) => {
+      // What starts a cell is no work elsewhere.
+      if (!/Enter|Shift|Control|Meta/.test(/** @type {KeyboardEvent} */ (event).key)) shared.moved = performance.now();
+    }, { capture: true, passive: true, signal: leaving.signal });
+  }
 
   function tellQuestions() {
     const open = shared.state.turns.at(-1)?.tools.filter((tool) => isAsked(shared, tool)) ?? [];
     setText(told, open.map((tool) => `${tool.name} is waiting for you`).join(", "));
   }
 
-  /** @param {Turn} turn */
-  function patchTurn(turn) {
+  /** @param {Turn} turn @param {View | undefined} held */
+  function patchTurn(turn, held) {
     let view = known.get(turn.id);
+    if (held) behind = true;
+    if (held && view && isBelow(held.details, view.details)) return;
     if (!view) {
       view = createTurn(shared, turn.id);
       known.set(turn.id, view);
@@ -94,23 +95,30 @@ export function createView(shared, el) {
     if (state.bar_words) foot.append(h("span", "nba-times", `time: ${state.bar_words}`));
   }
 
+  function patchHead() {
+    const held = heldTurn();
+    if (held) behind = true;
+    head.patch(held);
+    return held;
+  }
+
+  /** All of the picture; what stands above a question that the mouse is at has to wait. */
   function all() {
-    behind = isHeld();
-    if (behind) return;
     const { state } = shared;
-    head.patch();
+    behind = false;
+    const held = patchHead();
     const ids = new Set(state.turns.map((turn) => turn.id));
     for (const [id, view] of known) {
-      if (!ids.has(id)) {
+      if (!ids.has(id) && !held) {
         view.details.remove();
         known.delete(id);
       }
     }
     state.turns.forEach((turn, i) => {
-      patchTurn(turn);
+      patchTurn(turn, held);
       // A turn that was heard of too early stands too far up.
       const node = known.get(turn.id)?.details;
-      if (node && turns.children[i] !== node) turns.insertBefore(node, turns.children[i]);
+      if (node && !held && turns.children[i] !== node) turns.insertBefore(node, turns.children[i]);
     });
     patchEnds();
   }
@@ -119,14 +127,14 @@ export function createView(shared, el) {
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const timer = setInterval(() => shared.state.running && head.tick(), calm ? CALM_TICK_MS : TICK_MS);
   return {
-    all, settle,
-    patchTurn: (/** @type {Turn} */ turn) => isFree() && patchTurn(turn),
-    patchEnds: () => isFree() && patchEnds(),
-    patchHead: (/** @type {boolean} */ anyway) => (anyway || isFree()) && head.patch(),
+    all, settle, patchEnds,
+    patchTurn: (/** @type {Turn} */ turn) => (settle(), patchTurn(turn, heldTurn())),
+    patchHead: () => (settle(), patchHead()),
     append: (/** @type {string} */ id, /** @type {string} */ key, /** @type {string} */ more, /** @type {any} */ data) =>
       known.get(id)?.append(key, more, data) ?? false,
     close() {
       clearInterval(timer);
+      leaving.abort();
       root.remove();
     },
   };

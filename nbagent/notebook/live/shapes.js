@@ -2,12 +2,13 @@
 
 /** @typedef {string | [string, Record<string, any>, any[]]} MdNode */
 /** @typedef {{text: string, note: string}} Block */
-/** @typedef {{name: string, arguments: string, phase: string, outcome: string}} CallWords */
+/** @typedef {{name: string, arguments: string, phase: string, outcome: string,
+ *   decided?: string}} CallWords */
 /** @typedef {{calls: CallWords[], more: number, text: string, error: string}} Summary */
 /** @typedef {{media_type: string, data: string, alt: string, size: string}} Picture */
 /** @typedef {{label: string, text: string, kind: string, long: boolean}} Piece */
 /** @typedef {{nth: number, host: string, why: string, editable: string, pieces: Piece[],
- *   scope: string}} Question */
+ *   long: boolean, scope: string}} Question */
 /** @typedef {{key: string, name: string, phase: string, word: string, where: string,
  *   arguments: Block, given: Block, decision: string, result: Block, error: string, detail: Block,
  *   notes: string[], images: Picture[], progress: string, question: Question | null}} Tool */
@@ -25,11 +26,12 @@
 /** @typedef {{key: string, data: any, build: () => HTMLElement}} Section */
 /** @typedef {{node: HTMLElement, data: any, stream: Text | null}} Placed */
 /** What a person has done to a question: the form that is open, what is typed, what was said.
- * @typedef {{form: "" | "edit" | "deny", text: string, reason: string, said: string, trouble: string,
- *   armed: boolean, boxes: Set<{node: HTMLElement, patch: () => void}>}} Kept */
+ * @typedef {{call: string, nth: number, form: "" | "edit" | "deny", text: string, reason: string,
+ *   said: string, trouble: string, armed: boolean,
+ *   boxes: Set<{node: HTMLElement, patch: () => void}>}} Kept */
 /** What the views of one widget share: see widget.js.
  * @typedef {{state: State, views: Set<any>, touched: Map<string, boolean>, asked: Map<string, Kept>,
- *   since: number, stopping: boolean, send: (content: any) => void, take: (state: State) => void,
- *   stop: () => void, gone: () => void}} Shared */
+ *   since: number, moved: number, stopping: boolean, send: (content: any) => void,
+ *   take: (state: State) => void, stop: () => void, gone: () => void}} Shared */
 
 export {};

@@ -1,7 +1,7 @@
 // One turn on the page: a fold that is filled while it is open, and patched by key.
 
-import { isAsked, isShown, questionBox } from "./asking.js";
-import { h, setText } from "./dom.js";
+import { heldCall, isAsked, questionBox } from "./asking.js";
+import { h, isBelow, keepHeight, setText } from "./dom.js";
 import { firstWords, LINE_CHARS, requestTable, sections, summaryLine } from "./parts.js";
 
 /** @typedef {import("./shapes.js").Placed} Placed */
@@ -10,6 +10,9 @@ import { firstWords, LINE_CHARS, requestTable, sections, summaryLine } from "./p
 /** @typedef {import("./shapes.js").State} State */
 /** @typedef {import("./shapes.js").Tool} Tool */
 /** @typedef {import("./shapes.js").Turn} Turn */
+
+// A person who scrolled or typed so lately is not to be moved.
+const BUSY_MS = 1500;
 
 /** A `<details>` that remembers what the person did to it, and is empty while it is folded.
  * @param {Shared} shared @param {string} key @param {string} name @param {Node[]} summary
@@ -43,17 +46,20 @@ function requestFold(shared, turn) {
 }
 
 /** Put sections in order; rebuild only those whose data changed.
- * @param {HTMLElement} body @param {Map<string, Placed>} placed @param {Section[]} wanted */
-function reconcile(body, placed, wanted) {
+ * @param {HTMLElement} body @param {Map<string, Placed>} placed @param {Section[]} wanted
+ * @param {string} held only what stands below this section may change */
+function reconcile(body, placed, wanted, held) {
   const keys = new Set(wanted.map((section) => section.key));
+  const anchor = placed.get(held)?.node;
   for (const [key, old] of placed) {
-    if (!keys.has(key)) {
+    if (!keys.has(key) && (!anchor || isBelow(old.node, anchor))) {
       old.node.remove();
       placed.delete(key);
     }
   }
-  let at = body.firstChild;
-  for (const { key, data, build } of wanted) {
+  let at = anchor ? anchor.nextSibling : body.firstChild;
+  const from = anchor ? wanted.findIndex((section) => section.key === held) + 1 : 0;
+  for (const { key, data, build } of wanted.slice(from)) {
     const old = placed.get(key);
     let node = old?.node;
     if (old && node && isSame(old.data, data)) {
@@ -88,18 +94,26 @@ export function createTurn(shared, id) {
   let shown = null;
   /** @type {Set<number | undefined>} */
   const asked = new Set();
+  const held = () => heldCall(shared, shown?.tools ?? [], body);
   const fill = () => {
     const turn = shown;
     if (!turn) return;
     const ask = (/** @type {Tool} */ tool) => questionBox(shared, tool, leave);
-    reconcile(body, placed, sections(turn, shared.state, () => requestFold(shared, turn), ask));
+    reconcile(body, placed, sections(turn, shared.state, () => requestFold(shared, turn), ask), `tool ${held()}`);
   };
-  const leave = () => details.querySelector("summary")?.focus({ preventScroll: true });
+  const leave = () => line.focus({ preventScroll: true });
+  /** Scroll to a question that opens out of sight. @param {Tool} tool */
+  const bringIntoSight = ({ key }) => requestAnimationFrame(() => {
+    for (const part of [".nba-row", ".nba-top"]) {
+      placed.get(`tool ${key}`)?.node.querySelector(part)?.scrollIntoView({ block: "nearest" });
+    }
+  });
   const clear = () => {
     body.replaceChildren();
     placed.clear();
   };
   const details = foldable(shared, id, "nba-turn", [h("code", "nba-id", id), sum, num], body, fill, clear);
+  const line = /** @type {HTMLElement} */ (details.firstChild);
   const caret = h("span", "nba-caret");
   caret.setAttribute("aria-hidden", "true");
   let sig = "";
@@ -114,12 +128,12 @@ export function createTurn(shared, id) {
 
   return {
     details,
-    /** Whether the mouse is at a question that waits: nothing may move under it. */
-    isHeld: () => details.matches(":hover") &&
-      (shown?.tools ?? []).some((tool) => isAsked(shared, tool) && isShown(shared, tool, body)),
+    /** Whether the mouse is at a question while one waits: nothing may move under it. */
+    isHeld: held,
     /** @param {Turn} turn @param {State} state */
     patch(turn, state) {
       shown = turn;
+      keepHeight(line, held());
       const busy = turn.phase === "running" && state.running;
       const now = JSON.stringify([turn.summary, turn.phase, busy && firstWords(turn), busy]);
       if (now !== sig) {
@@ -137,6 +151,9 @@ export function createTurn(shared, id) {
       else if (details.open !== open) details.open = open;
       if (details.open) fill();
       else if (body.firstChild) clear();
+      // Nor is one who looks at another question.
+      const first = turn.tools.find((tool) => isAsked(shared, tool));
+      if (first && first === fresh[0] && performance.now() - shared.moved > BUSY_MS) bringIntoSight(first);
     },
     /** More text at the end of what stands there; false: it has to be patched.
      * @param {string} key @param {string} more @param {any} data what the section shows now */

@@ -60,6 +60,8 @@ function createShared() {
     /** What the person does to questions, by call and number. */
     asked: new Map(),
     since: 0,
+    /** When the person last scrolled or typed. */
+    moved: -Infinity,
     stopping: false,
     send: () => {},
     take(state) {
@@ -72,7 +74,7 @@ function createShared() {
     stop() {
       shared.stopping = true;
       shared.send({ kind: "stop" });
-      for (const view of shared.views) view.patchHead(true);
+      for (const view of shared.views) view.patchHead();
     },
     gone() {
       if (!shared.state?.running) return;
