@@ -66,7 +66,7 @@ class Wire:
     @property
     def opening_bytes(self) -> int:
         """What opening the view took: its source and its look, once for each run."""
-        return _bytes_of(self.sent[0])
+        return sum(_bytes_of(m) for m in self.sent if m["type"] == "comm_open")
 
 
 def _bytes_of(message: dict[str, Any]) -> int:
