@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from session.approval_stage import (
@@ -95,7 +95,7 @@ def test_time_waited_is_kept_apart_from_the_tools_own() -> None:
     it = only(run)
     assert it.waited_ms >= 290
     assert it.duration_ms < 250
-    row: Any = nbagent.tool_runs().iloc[-1]
+    row = cast("Any", nbagent.tool_runs()).iloc[-1]
     assert (row["approval"], row["approved_by"]) == ("allowed", "callback")
     assert row["waited_ms"] >= 290
 
