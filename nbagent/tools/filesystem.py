@@ -425,17 +425,11 @@ class FileHost(MethodHost):
     def __init__(self, tools: FileTools, chosen: Sequence[FunctionTool]) -> None:
         super().__init__(HOST, chosen)
         self._files = tools
-        self._refused: dict[tuple[str, str], ToolError] = {}
-        """Calls that had nothing to approve because they would fail."""
 
     async def execute(
         self, call: ToolCall, context: ToolContext, cancel: CancelToken
     ) -> ToolOutcome:
         """Run one call; its errors name mounts and no folder of the host."""
-        refused = self._refused.pop((context.run_id, call.id), None)
-        if refused is not None:
-            # Nobody was asked, so it must not do now what it could not do then.
-            return ToolOutcome(result=ToolResult.failure(refused.info))
         token = _cancel.set(cancel)
         try:
             outcome = await super().execute(call, context, cancel)
@@ -448,19 +442,10 @@ class FileHost(MethodHost):
         result = outcome.result.model_copy(update={"error": named})
         return replace(outcome, result=result)
 
-    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
-        """What the call would do, by its checked arguments; never raises."""
-        self._refused.pop((context.run_id, call.id), None)
-        return await super().preview(call, replace(context, tool_call_id=call.id))
-
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """Reads are allowed; a write to `@state`, too; any other one is asked, with a diff."""
         name = ALIASES.get(name, name)
         arguments = self._files.all[name].judged(arguments)
-        try:
-            if name in _WRITING:
-                return await asyncio.to_thread(self._files.look_at_change, name, arguments)
-            return await asyncio.to_thread(self._files.look_at_read, arguments)
-        except ToolError as error:
-            self._refused[context.run_id, context.tool_call_id] = error
-            raise
+        if name in _WRITING:
+            return await asyncio.to_thread(self._files.look_at_change, name, arguments)
+        return await asyncio.to_thread(self._files.look_at_read, arguments)
