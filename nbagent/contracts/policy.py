@@ -223,11 +223,6 @@ class ToolPolicy:
         said = self.says(tool, host, arguments)
         return said is not None and said.ruling == "deny"
 
-    def hides(self, tool: str, host: str) -> bool:
-        """Whether the model is not shown the tool: hidden, or denied whatever the arguments."""
-        rules = [call_pattern(text) for text in (*self.hide, *self.deny)]
-        return any(not rule.where and rule.fits_tool(tool, host) for rule in rules)
-
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
     """Of two rulings the one that allows less."""

@@ -45,9 +45,9 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     specs = chosen.host.visible_tools(context)
     lines = [line for spec in specs for line in _tool_lines(spec, chosen.policies)]
     lines += [
-        f"{spec.name}  [not shown to the model: {chosen.policies.hiding(spec)}]"
+        f"{spec.name}  [not shown to the model: {rule}]"
         for spec in chosen.host.offered
-        if chosen.policies.hides(spec)
+        if (rule := chosen.policies.hiding(spec))
     ]
     lines = lines or [_none_of(chosen.host.host_names)]
     lines += [f"note: {text}" for text in chosen.host.warnings]

@@ -11,7 +11,14 @@ from typing import Any
 
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import CallPreview, ToolPolicy, Verdict, call_pattern, stricter
+from nbagent.contracts.policy import (
+    CallPattern,
+    CallPreview,
+    ToolPolicy,
+    Verdict,
+    call_pattern,
+    stricter,
+)
 from nbagent.tools.base import nearest
 
 
@@ -37,16 +44,13 @@ class Policies:
 
     def hides(self, spec: ToolSpec) -> bool:
         """Whether the model is not shown the tool."""
-        host = spec.traits.host
-        return any(p.hides(name, host) for p in self._both() for name in _names(spec))
+        return bool(self.hiding(spec))
 
     def hiding(self, spec: ToolSpec) -> str:
         """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
-        host, names = spec.traits.host, _names(spec)
-        for kind, text in [rule for policy in self._both() for rule in policy.rules]:
+        for kind, text in self._rules():
             rule = call_pattern(text)
-            hides = kind in ("hide", "deny") and not rule.where
-            if hides and any(rule.fits_tool(name, host) for name in names):
+            if kind in ("hide", "deny") and not rule.where and _fits(rule, spec):
                 return f"{kind}={text!r}"
         return ""
 
@@ -79,10 +83,9 @@ class Policies:
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
-        rules = [(kind, text) for p in self._both() for kind, text in p.rules]
         return [
             f"{kind}={text}"
-            for kind, text in rules
+            for kind, text in self._rules()
             if (rule := call_pattern(text)).where and rule.fits_tool(spec.name, spec.traits.host)
         ]
 
@@ -92,7 +95,7 @@ class Policies:
         for policy in self._both():
             for kind, text in policy.rules:
                 rule, said = call_pattern(text), f"the rule {kind}={text!r}"
-                fit = [s for s in specs if any(rule.fits_tool(n, s.traits.host) for n in _names(s))]
+                fit = [spec for spec in specs if _fits(rule, spec)]
                 if not fit:
                     near = nearest(rule.tool, [spec.name for spec in specs])
                     if near is not None and "*" not in rule.tool:
@@ -104,12 +107,20 @@ class Policies:
                         told.append(f"{said}: {fit[0].name} has no argument {name!r}")
         return told
 
+    def _rules(self) -> list[tuple[str, str]]:
+        return [rule for policy in self._both() for rule in policy.rules]
+
     def _both(self) -> tuple[ToolPolicy, ...]:
         return (self.system,) if self.agent is None else (self.system, self.agent)
 
 
 def _names(spec: ToolSpec) -> tuple[str, ...]:
     return (spec.name, spec.traits.alias_of) if spec.traits.alias_of else (spec.name,)
+
+
+def _fits(rule: CallPattern, spec: ToolSpec) -> bool:
+    """Whether a rule speaks of some call of the tool, under any of its names."""
+    return any(rule.fits_tool(name, spec.traits.host) for name in _names(spec))
 
 
 def check_agent_policy(policy: ToolPolicy) -> None:
