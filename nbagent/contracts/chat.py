@@ -118,6 +118,8 @@ class Usage(Value):
     total_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Of the prompt's: written into the provider's cache, at a price of their own."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -126,6 +128,7 @@ class Usage(Value):
             total_tokens=self.total_tokens + other.total_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -173,7 +176,7 @@ class ChatRequest(Value):
     top_p: float | None = None
     stop_sequences: tuple[str, ...] = ()
     reasoning: str | None = None
-    """Effort: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`."""
+    """Effort: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`; or tokens as digits."""
     output_schema: dict[str, Any] | None = None
 
 
@@ -181,11 +184,19 @@ class ResponseMeta(Value):
     """How a response came to be."""
 
     request_id: str | None = None
-    retries: int = 0
+    attempts: int = 1
+    """Requests that were sent, without those that only a refused parameter cost."""
     retry_wait_ms: float = 0.0
-    source: Literal["live", "cache", "offline"] = "live"
+    """Waited between attempts and for a rate limit."""
+    source: Literal["live", "hit", "replay", "offline"] = "live"
+    """`hit`: from the cache in mode auto; `replay`: from a record, never asked."""
     dropped_params: tuple[str, ...] = ()
     """Parameters that the server refused and that were left out."""
+
+    @property
+    def retries(self) -> int:
+        """Attempts after the first one."""
+        return max(0, self.attempts - 1)
 
 
 class ChatResponse(Value):
@@ -275,8 +286,10 @@ class ProviderConfig:
     default_model: str | None = None
     timeout_s: float = 600.0
     """Total deadline of one request, its retries and waits included."""
+    retries: int = 2
+    """Most attempts after the first one."""
     headers: dict[str, str] = field(default_factory=_no_headers, repr=False)
-    extra_body: dict[str, Any] = field(default_factory=_no_extra)
+    extra_body: dict[str, Any] = field(default_factory=_no_extra, repr=False)
     """Further top-level keys of the request's JSON."""
 
 

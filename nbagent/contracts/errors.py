@@ -113,6 +113,7 @@ class ModelError(NbagentError):
         retry_after_s: how long the server asked to wait, in seconds.
         request_id: the provider's id of the request, for its support.
         retryable: whether the same request may succeed a moment later.
+        said: the provider's own words, where it said something.
     """
 
     code: ErrorCode = "UNKNOWN"
@@ -127,12 +128,14 @@ class ModelError(NbagentError):
         retry_after_s: float | None = None,
         request_id: str | None = None,
         retryable: bool = False,
+        said: str = "",
     ) -> None:
         super().__init__(message, code=code, details=details)
         self.status = status
         self.retry_after_s = retry_after_s
         self.request_id = request_id
         self.retryable = retryable
+        self.said = said
 
 
 class EngineError(NbagentError):

@@ -300,7 +300,7 @@ class _RunMaker:
             finish_reason="tool_calls" if answer.tool_calls else "stop",
             meta=ResponseMeta(
                 request_id=m.maybe("req_1"),
-                retries=m.random.randrange(3),
+                attempts=1 + m.random.randrange(3),
                 source=m.random.choice(("live", "cache", "offline")),
                 dropped_params=m.maybe(("top_p",)) or (),
             ),

@@ -238,7 +238,7 @@ def story_of(text: str) -> Story:
     )
     response = ChatResponse(
         message=Message.of("assistant", text),
-        meta=ResponseMeta(dropped_params=(text,), retries=1),
+        meta=ResponseMeta(dropped_params=(text,), attempts=2),
     )
     story = Story(text, name=text, tags=(text,))
     user = Message.of("user", text)

@@ -71,7 +71,7 @@ def test_waiting_for_a_person_and_retries_have_their_own_pieces() -> None:
     waited = tool_run("c1", "area", {}, 1).model_copy(update={"waited_ms": 200.0})
     response = ChatResponse(
         message=Message.of("assistant", ""),
-        meta=ResponseMeta(retries=1, retry_wait_ms=300.0),
+        meta=ResponseMeta(attempts=2, retry_wait_ms=300.0),
     )
     state = view_of(Story().turn("", waited, waited, response=response).end().run)
     pieces = {piece["kind"]: piece["ms"] for piece in state["bar"]}

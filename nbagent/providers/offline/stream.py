@@ -193,7 +193,7 @@ def _response(answer: Answer, request: ChatRequest) -> ChatResponse:
         finish_reason=answer.finish_reason or ("tool_calls" if answer.calls else "stop"),
         meta=ResponseMeta(
             source="offline",
-            retries=retries,
+            attempts=retries + 1,
             retry_wait_ms=sum(notice.wait_s for notice in answer.notices) * 1000,
         ),
     )

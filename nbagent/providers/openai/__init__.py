@@ -371,7 +371,7 @@ def _is_settled(fault: ModelError, fold: AnswerFold, out: list[ChatChunk]) -> bo
 def _last_chunk(reader: AnswerReader, exchange: _Exchange) -> ChatChunk:
     meta = ResponseMeta(
         request_id=exchange.request_id,
-        retries=exchange.failed,
+        attempts=exchange.failed + 1,
         retry_wait_ms=exchange.waited_s * 1000,
         dropped_params=exchange.changed,
     )
