@@ -1,0 +1,361 @@
+"""One request to a model server and its answer: attempts, retries, deadlines, what was refused.
+
+The one client of all wires. Shapes of requests and answers are the wire's, bytes are `http`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbagent.contracts.canonical import load_json
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    ModelInfo,
+    ProviderConfig,
+    ResponseMeta,
+)
+from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.ports import WireRequest
+from nbagent.contracts.secrets import redact
+from nbagent.providers.assembly import Assembly
+from nbagent.providers.history import History, leading_system
+from nbagent.providers.http import (
+    BETWEEN_BYTES_S,
+    MAX_BODY_BYTES,
+    MAX_STREAM_BYTES,
+    HttpClient,
+)
+from nbagent.providers.reader import AnswerReader
+from nbagent.providers.refusals import Refusals, plain_refusal
+from nbagent.providers.registry import normal_base_url, origin
+from nbagent.providers.retry import RetryPolicy
+from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
+
+_HISTORIES = 8
+_LIST_TIMEOUT_S = 30.0
+_MOST_PAGES = 20
+_MOST_HOPS = 16
+"""An answer that the server gives in parts has at most so many."""
+_AFTER_THE_END_S = 0.05
+"""A connection that is not at its end so long after the last word is dropped instead of kept."""
+_AFTER_FINISH_S = 5.0
+"""So long after a finish reason, without the last word, the usage is waited for."""
+
+
+class WireClient:
+    """Talks to one server over the wires that it speaks.
+
+    Args:
+        wires: the formats of the server; for each request the first one that suits is used.
+        config: where the server is; `base_url` must be set.
+        provider: the part of a model id before the colon.
+    """
+
+    def __init__(self, wires: Wire | Sequence[Wire], config: ProviderConfig, *, provider: str):
+        self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
+        first = self._wires[0]
+        self.provider = provider
+        self._config = config
+        endings = [ending for wire in self._wires for ending in wire.endings]
+        self._base_url = normal_base_url(config.base_url or "", home=first.home, endings=endings)
+        self._origin = origin(self._base_url) or ""
+        self._retry = RetryPolicy(retries=config.retries)
+        for wire in self._wires:
+            if clash := wire.reserved & config.extra_body.keys():
+                raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
+        self._http = HttpClient(
+            self._base_url,
+            key=config.api_key,
+            key_header=first.key_header,
+            key_prefix=first.key_prefix,
+            headers=config.headers,
+            fault=first.fault,
+        )
+        self._toolset = Toolset((), first)
+        self._histories: dict[Encoding, History] = {}
+
+    def __repr__(self) -> str:
+        return f"WireClient({self.provider}, {self._http.address.shown!r})"
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """One request, one whole answer."""
+        return await whole_response(self._exchange(request, stream=False), notify)
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """One request, its answer in chunks; the last one has `done` and `response`."""
+        return self._exchange(request, stream=True)
+
+    def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
+        """What the first attempt would send; nothing is sent. On the engine's loop."""
+        attempt = self._prepared(_Exchange(request, stream, 0.0))
+        path = attempt.wire.path(request, stream=stream).partition("?")[0]
+        return WireRequest(f"{self._http.address.shown}{path}", attempt.body, attempt.changed)
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The models that the server offers."""
+        wire = self._wires[0]
+        deadline = asyncio.get_running_loop().time() + min(_LIST_TIMEOUT_S, self._config.timeout_s)
+        models: list[ModelInfo] = []
+        page: str | None = ""
+        for _ in range(_MOST_PAGES):
+            path = f"{wire.models_path}?{page}" if page else wire.models_path
+            headers = wire.headers(frozenset())
+            response = await self._http.send("GET", path, deadline=deadline, headers=headers)
+            try:
+                body = await response.read()
+            finally:
+                await response.aclose()
+            try:
+                found, page = wire.models(load_json(body))
+            except (ValueError, RecursionError):
+                raise ModelError(
+                    f"{self._http.address.shown}{wire.models_path} did not answer with a list of"
+                    " models; check the base URL.",
+                    code="LLM_BAD_RESPONSE",
+                ) from None
+            models += found
+            if not page:
+                break
+        return models
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
+        """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
+        deadline = asyncio.get_running_loop().time() + self._config.timeout_s
+        exchange = _Exchange(request, stream, deadline)
+        while True:
+            attempt = self._prepared(exchange)
+            fault: ModelError | None = None
+            try:
+                async with aclosing(self._attempted(exchange, attempt)) as chunks:
+                    async for chunk in chunks:
+                        exchange.shown = True
+                        yield chunk
+            except ModelError as error:
+                fault = error
+            except Exception as error:
+                said = redact(f"{type(error).__name__}: {error}")
+                fault = ModelError(f"the client failed ({said}); please report it.")
+            into = attempt.into
+            if fault is not None and not exchange.shown and _is_settled(fault, attempt):
+                exchange.request_id, fault = fault.request_id, None
+                for chunk in into.take_chunks():
+                    yield chunk
+            if fault is None:
+                if into.go_on is None or exchange.hops >= _MOST_HOPS:
+                    yield _last_chunk(into, exchange, attempt.changed)
+                    return
+                exchange.next_hop(into)
+                continue
+            if exchange.shown:
+                raise fault
+            notice = self._notice_of(exchange, fault, attempt)
+            yield ChatChunk(notice=notice)
+            await asyncio.sleep(notice.wait_s)
+
+    def _prepared(self, exchange: _Exchange) -> _Attempt:
+        """The next attempt: its wire, its body and what will read its answer."""
+        request = exchange.request
+        flags = _flags.get((self._origin, request.model), frozenset[str]())
+        wire = next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
+        toolset = self._toolset_of(request, wire)
+        params = wire.params(request, toolset.names, flags, stream=exchange.stream)
+        wire.join_extra(params, self._config.extra_body)
+        params.update(exchange.go_on)
+        refusals = Refusals.of(self._base_url, request.model)
+        changed = refusals.apply(params, tools=bool(request.tools))
+        context = Encoding(
+            self._origin, request.model, toolset.names, bool(request.tools), flags
+        )
+        system, messages = leading_system(wire.system(request), request.messages)
+        tools = toolset.encoded if wire.offers_tools(request, params) else None
+        body = wire.body(system, self._history(wire, context).encode(messages), tools, params)
+        into = exchange.into
+        if into is None:
+            source = {"provider": self.provider, "origin": self._origin, "model": request.model}
+            into = Assembly(toolset.names, source, think_tags=wire.think_tags)
+        parser = wire.parser(request, into)
+        return _Attempt(wire, params, flags, changed, body, into, parser, refusals)
+
+    def _notice_of(
+        self, exchange: _Exchange, fault: ModelError, attempt: _Attempt
+    ) -> ClientNotice:
+        """What is told before another attempt, and how long that waits; raises what is final."""
+        request = exchange.request
+        lesson = attempt.wire.lesson(fault, request, attempt.flags)
+        if lesson is not None and lesson.flag not in attempt.flags:
+            _flags[self._origin, request.model] = attempt.flags | {lesson.flag}
+            return ClientNotice("dropped_param", f"{lesson.text}.", error=fault.info)
+        if text := attempt.refusals.learn(fault, attempt.params, tools=bool(request.tools)):
+            return ClientNotice("dropped_param", f"{text}.", error=fault.info)
+        fault = exchange.judged(fault)
+        left_s = exchange.deadline - asyncio.get_running_loop().time()
+        wait_s = self._retry.wait_s(fault, exchange.attempts, left_s)
+        if wait_s is None:
+            raise fault
+        exchange.attempts += 1
+        exchange.waited_s += wait_s
+        text = f"{fault.message} Trying again in {wait_s:.1f} s."
+        return ClientNotice("retry", text, exchange.attempts - 1, wait_s, fault.info)
+
+    async def _attempted(
+        self, exchange: _Exchange, attempt: _Attempt
+    ) -> AsyncGenerator[ChatChunk]:
+        """One request on the wire."""
+        wire, into = attempt.wire, attempt.into
+        streams = exchange.stream and "stream" not in attempt.changed
+        response = await self._http.send(
+            "POST",
+            wire.path(exchange.request, stream=exchange.stream),
+            attempt.body,
+            deadline=exchange.deadline,
+            between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
+            headers=wire.headers(attempt.flags),
+        )
+        exchange.request_id = response.request_id
+        reader = AnswerReader(attempt.parser, into, wire.framing())
+        try:
+            limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
+            async with aclosing(response.pieces(limit)) as pieces:
+                async for piece in pieces:
+                    ended = into.ended
+                    for chunk in reader.feed(piece):
+                        yield chunk
+                    if reader.fault is not None:
+                        raise reader.fault
+                    if into.ended and not ended:
+                        response.shorten(_AFTER_THE_END_S)
+                    elif into.finished and not into.ended:
+                        response.shorten(_AFTER_FINISH_S)
+        except ModelError as error:
+            # A connection that breaks after the end of the answer takes nothing away.
+            silent = error is not reader.fault and error.code == "LLM_TIMEOUT"
+            if not into.stands(silent=silent):
+                raise
+        finally:
+            await response.aclose()
+        for chunk in reader.end():
+            yield chunk
+        if reader.fault is not None and not into.stands():
+            raise reader.fault
+        if late := into.error:
+            whole = "cut at its length" if into.was_cut_by_length else "whole"
+            told = f"The server sent an error behind the answer, which is {whole}: {late.said}"
+            yield ChatChunk(notice=ClientNotice("note", told, error=late.info))
+
+    def _toolset_of(self, request: ChatRequest, wire: Wire) -> Toolset:
+        # Comparing tuples of the same objects is a comparison of pointers.
+        known = self._toolset
+        same = known.tools is request.tools or known.tools == request.tools
+        if not same or known.wire is not wire:
+            self._toolset = Toolset(request.tools, wire)
+        return self._toolset
+
+    def _history(self, wire: Wire, context: Encoding) -> History:
+        history = self._histories.get(context)
+        if history is None or history.wire is not wire:
+            if len(self._histories) >= _HISTORIES:
+                del self._histories[next(iter(self._histories))]
+            history = self._histories[context] = History(wire, context)
+        return history
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """What stays the same over the attempts of one request."""
+
+    request: ChatRequest
+    stream: bool
+    deadline: float
+    request_id: str | None = None
+    shown: bool = False
+    """Something of the answer was given on: it cannot be asked for again."""
+    attempts: int = 1
+    """Without those that a refused parameter cost."""
+    waited_s: float = 0.0
+    regenerated: bool = False
+    hops: int = 0
+    into: Assembly | None = None
+    """The answer so far, where the server gives it in parts."""
+    go_on: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def next_hop(self, into: Assembly) -> None:
+        """The server wants to be asked for the rest."""
+        self.hops += 1
+        self.into, self.go_on = into, into.go_on or {}
+        into.begin_hop()
+
+    def judged(self, fault: ModelError) -> ModelError:
+        """The fault in plain words; a call that could not be read is asked for once more."""
+        if fault.details.get("code") == "tool_use_failed":
+            fault.retryable, self.regenerated = not self.regenerated, True
+        return plain_refusal(fault, self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One request that is ready to be sent."""
+
+    wire: Wire
+    params: dict[str, Any]
+    flags: frozenset[str]
+    changed: tuple[str, ...]
+    """Parameters that are not sent as asked."""
+    body: bytes
+    into: Assembly
+    parser: Parser
+    refusals: Refusals
+
+
+_flags: dict[tuple[str, str], frozenset[str]] = {}
+"""What this process has learnt of a model on a server (`Wire.lesson`)."""
+
+
+async def whole_response(
+    chunks: AsyncGenerator[ChatChunk], notify: Callable[[ClientNotice], None] | None = None
+) -> ChatResponse:
+    """Drain a stream and return its response: `chat()` made from the body of `chat_stream()`."""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if chunk.notice is not None and notify is not None:
+                notify(chunk.notice)
+            if chunk.done and chunk.response is not None:
+                return chunk.response
+    raise ModelError("the answer ended without a last chunk; try again.", code="LLM_BAD_RESPONSE")
+
+
+def _is_settled(fault: ModelError, attempt: _Attempt) -> bool:
+    """Whether a refusal is an answer after all."""
+    if fault.details.get("code") == "content_filter":
+        # Azure refuses a prompt by a 400, OpenRouter by a 403: the end of a turn, no failure.
+        attempt.into.finish("content_filter")
+        return True
+    return attempt.parser.settle(fault)
+
+
+def _last_chunk(into: Assembly, exchange: _Exchange, changed: tuple[str, ...]) -> ChatChunk:
+    meta = ResponseMeta(
+        request_id=exchange.request_id,
+        attempts=exchange.attempts,
+        retry_wait_ms=exchange.waited_s * 1000,
+        dropped_params=changed,
+    )
+    response = into.response(meta)
+    return ChatChunk(
+        done=True,
+        finish_reason=response.finish_reason,
+        usage=response.usage,
+        response=response,
+    )

@@ -1,0 +1,158 @@
+"""The messages of a conversation as one wire's bytes: each group encoded once, then kept.
+
+Also what every wire asks of old messages: ids that fit, arguments that are JSON, texts of files.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.chat import FilePart, ImagePart, Message, TextPart, ToolCall
+from nbagent.providers.wires import Encoding, Wire
+
+FILLER = Message.of("assistant", "…")
+"""Stands between two messages where a template wants the roles to take turns."""
+_KEPT_GROUPS = 4096
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TEXT_FILES = re.compile(r"text/|application/(?:json|xml|x?yaml|toml|x-ndjson|javascript|sql)\b")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A group with its bytes; holding the messages keeps their `id`s from being used again."""
+
+    group: tuple[Message, ...]
+    data: bytes
+
+
+class History:
+    """Encodes the messages of conversations with one model and toolset on one wire.
+
+    It depends on nothing that comes later: each request extends the one before.
+    """
+
+    def __init__(self, wire: Wire, context: Encoding) -> None:
+        self.wire = wire
+        self._context = context
+        self._kept: dict[tuple[int, ...], _Kept] = {}
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        """The array of the wire's messages."""
+        parts: list[bytes] = []
+        for group in self.wire.groups(messages, self._context.flags):
+            key = tuple(map(id, group))
+            kept = self._kept.get(key)
+            if kept is None:
+                kept = self._keep(key, group)
+            if kept.data:
+                parts.append(kept.data)
+        return b"[" + b",".join(parts) + b"]"
+
+    def _keep(self, key: tuple[int, ...], group: tuple[Message, ...]) -> _Kept:
+        if len(self._kept) >= _KEPT_GROUPS:
+            del self._kept[next(iter(self._kept))]
+        wire = self.wire.encode(group, self._context)
+        kept = self._kept[key] = _Kept(group, b",".join(map(dump_json, wire)))
+        return kept
+
+
+def leading_system(
+    system_prompt: str, messages: Sequence[Message]
+) -> tuple[str, Sequence[Message]]:
+    """The system text with the system messages at the start, and the messages after them.
+
+    Templates of some servers take exactly one, at the start.
+    """
+    start = 0
+    while start < len(messages) and messages[start].role == "system":
+        start += 1
+    if not start:
+        return system_prompt, messages
+    texts = [system_prompt, *(message.text for message in messages[:start])]
+    return "\n\n".join(text for text in texts if text), messages[start:]
+
+
+def results_together(messages: Sequence[Message]) -> Iterable[tuple[Message, ...]]:
+    """Each message alone, but the tool messages of one turn as one group."""
+    results: list[Message] = []
+    for message in messages:
+        if message.role == "tool":
+            results.append(message)
+            continue
+        if results:
+            yield tuple(results)
+            results = []
+        yield (message,)
+    if results:
+        yield tuple(results)
+
+
+def in_turns(messages: Iterable[Message]) -> list[Message]:
+    """The messages with a short answer before each word of the user that follows no answer."""
+    arranged: list[Message] = []
+    for message in messages:
+        if arranged and message.role == "user" and arranged[-1].role in ("user", "tool"):
+            arranged.append(FILLER)
+        arranged.append(message)
+    return arranged
+
+
+@lru_cache(maxsize=4096)
+def wire_id(call_id: str, fits: re.Pattern[str], digits: int = 24) -> str:
+    """The id as it is where it fits a server's rule, else one made of it, always the same."""
+    if fits.fullmatch(call_id):
+        return call_id
+    number = int(sha256_hex(call_id), 16)
+    made = ""
+    while len(made) < digits:
+        number, rest = divmod(number, 62)
+        made += _BASE62[rest]
+    return made
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """The arguments of an old call as an object, also where the model wrote none."""
+    if call.arguments is not None:
+        return call.arguments
+    # Servers decode this; what is not JSON would be their 500.
+    return {"INVALID_JSON": call.arguments_raw}
+
+
+def arguments_text(call: ToolCall) -> str:
+    """The arguments of an old call as JSON text, exactly as the model wrote them."""
+    if call.arguments is None:
+        return dump_json(arguments_object(call)).decode("utf-8", "replace")
+    return call.arguments_raw if call.arguments_raw.strip() else "{}"
+
+
+def text_of_file(part: FilePart) -> str | None:
+    """The text of a text file, which is sent as text; few servers read files."""
+    if not _TEXT_FILES.match(part.media_type):
+        return None
+    try:
+        return base64.b64decode(part.data, validate=True).decode("utf-8-sig")
+    except ValueError:
+        return None
+
+
+def data_url(part: ImagePart | FilePart) -> str:
+    """The attachment as an address."""
+    if isinstance(part, ImagePart) and part.url:
+        return part.url
+    return f"data:{part.media_type};base64,{part.data or ''}"
+
+
+def attached(message: Message) -> list[ImagePart | FilePart]:
+    """The images and files of a message."""
+    return [part for part in message.content if not isinstance(part, TextPart)]
+
+
+def file_as_text(name: str, text: str) -> str:
+    """A text file as the model is shown it."""
+    return f"File {name}:\n{text}"

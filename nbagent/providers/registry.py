@@ -1,0 +1,251 @@
+"""What a provider is, how one is found by name, and which key goes to which server.
+
+Does no I/O and imports no HTTP library.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from urllib.parse import urlsplit, urlunsplit
+
+from nbagent.contracts.chat import ProviderConfig
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.secrets import SecretKey
+
+ENTRY_POINT_GROUP = "nbagent.providers"
+_GENERIC = "LLM_"
+"""Prefix of the variables that any provider may read."""
+_PORTS = {"http": 80, "https": 443}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One place to get answers from. An entry point of another package exposes one."""
+
+    name: str
+    open: Callable[[ProviderConfig], ChatClient]
+    """Makes a client from a resolved configuration; opens no connection yet."""
+    key_variables: tuple[str, ...] = ()
+    """Environment variables that may hold the key, first one wins."""
+    base_url_variables: tuple[str, ...] = ()
+    """Environment variables that may name the server, first one wins."""
+    default_base_url: str | None = None
+    """None for a provider without a server of its own: it has to be named, or needs none."""
+    default_model: str | None = None
+    needs_key: bool = True
+    """Whether the server at `default_base_url` answers only with a key."""
+    needs_base_url: bool = False
+    """Whether the person has to say where the server is."""
+    is_free: bool = False
+    """It runs on this machine."""
+
+    def resolve(
+        self,
+        overrides: ProviderConfig,
+        environ: Mapping[str, str],
+        *,
+        key_variable: str | None = None,
+    ) -> ProviderConfig:
+        """Fill in server, key and model from the environment and the defaults.
+
+        Args:
+            key_variable: the variable that holds the key, whatever the server is.
+
+        Raises:
+            UsageError: the server has to be named, or the variable is not set.
+        """
+        base_url = overrides.base_url or self._named_url(environ) or self.default_base_url
+        if base_url is None and self.needs_base_url:
+            variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
+            raise UsageError(
+                f"{self.name} needs to know its server: add --base-url URL (base_url=… in Python),"
+                f" or set {variables}."
+            )
+        key = overrides.api_key
+        if key is None and key_variable:
+            key = key_in(key_variable, environ)
+        return replace(
+            overrides,
+            base_url=base_url,
+            api_key=key or self.key_for(base_url, environ),
+            default_model=overrides.default_model or self.default_model,
+        )
+
+    def key_for(self, base_url: str | None, environ: Mapping[str, str]) -> SecretKey | None:
+        """The key of the environment that was made for this server, if there is one.
+
+        A provider's own variable (`OPENAI_API_KEY`) goes to the provider's own server and to the
+        one that its base URL variable (`OPENAI_BASE_URL`) names, nowhere else. `LLM_API_KEY` goes
+        to any server, unless `LLM_BASE_URL` says which one it is for.
+        """
+        target = origin(base_url or self.default_base_url)
+        for variable in self.key_variables:
+            text = environ.get(variable, "").strip()
+            if text and self._made_for(variable, target, environ):
+                return SecretKey(text)
+        return None
+
+    def _made_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
+        if variable.startswith(_GENERIC):
+            named = environ.get(f"{_GENERIC}BASE_URL", "").strip()
+            return not named or origin(named) == target
+        own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
+        named_urls = [url for v in own if (url := environ.get(v, "").strip())]
+        return target in {origin(url) for url in (self.default_base_url, *named_urls)}
+
+    def _named_url(self, environ: Mapping[str, str]) -> str | None:
+        for variable in self.base_url_variables:
+            if text := environ.get(variable, "").strip():
+                return text
+        return None
+
+
+def key_in(variable: str, environ: Mapping[str, str]) -> SecretKey:
+    """The key in a variable that the person named.
+
+    Raises:
+        UsageError: it is no name of a variable, or not set; neither message repeats a key.
+    """
+    if not _VARIABLE.fullmatch(variable):
+        raise UsageError(
+            "key_variable is not the name of an environment variable; write the name, for example"
+            " OPENAI_API_KEY, never the key itself.",
+            code="LLM_AUTH_FAILED",
+        )
+    text = environ.get(variable, "").strip()
+    if not text:
+        raise UsageError(
+            f"the variable {variable} is not set; set it before the kernel starts, or with"
+            " os.environ[…] = getpass(…).",
+            code="LLM_AUTH_FAILED",
+        )
+    return SecretKey(text)
+
+
+def origin(url: str | None) -> str | None:
+    """Scheme, host and port of an address: what a key is made for. None for no address."""
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return f"unreadable:{url}"
+    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -> str:
+    """A base URL as it was meant: with a scheme, without an endpoint's path, with a path.
+
+    Args:
+        home: the path where a host was given alone.
+        endings: paths of endpoints that people copy along.
+    """
+    text = text.strip()
+    if "://" not in text:
+        host = text.split("/")[0].split(":")[0]
+        text = f"{'http' if is_loopback(host) else 'https'}://{text}"
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise UsageError(f"the base URL {text!r} cannot be read; check it.") from None
+    path = given = parts.path.rstrip("/")
+    for ending in endings:
+        path = path.removesuffix(ending).rstrip("/")
+    if not path and not given:
+        path = home
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+def provider_names() -> tuple[str, ...]:
+    """The names of all providers, built in and installed, in alphabetical order."""
+    return tuple(sorted({*_built_in(), *_installed()}))
+
+
+def find_provider(name: str) -> Provider:
+    """The provider of this name.
+
+    Raises:
+        UsageError: there is none; the message names the nearest one and lists all.
+    """
+    if known := _built_in().get(name):
+        return known
+    entry = _installed().get(name)
+    if entry is None:
+        raise UsageError(_unknown(name))
+    found = _load(entry)
+    if not isinstance(found, Provider):
+        raise UsageError(f"provider {name!r} gave {type(found).__name__}, not a Provider; fix it.")
+    return found
+
+
+def split_model_id(model_id: str) -> tuple[str, str]:
+    """Split `openai:gpt-5.4` into provider and model. The model's name may contain colons.
+
+    Raises:
+        UsageError: it does not start with the name of a provider.
+    """
+    provider, colon, model = model_id.strip().partition(":")
+    if not colon:
+        raise UsageError(
+            f"model {provider!r} names no provider; write it as provider:model, for example"
+            f" openai:{provider or 'gpt-5.4'}. Known providers: {', '.join(provider_names())}."
+        )
+    if provider not in _built_in() and provider not in _installed():
+        raise UsageError(
+            f"{_unknown(provider)} A model id is provider:model;"
+            f" for a model that is itself called {model_id!r} write openai:{model_id}."
+        )
+    if not model:
+        example = find_provider(provider).default_model or "NAME"
+        raise UsageError(f"{model_id!r} names no model; write for example {provider}:{example}.")
+    return provider, model
+
+
+@cache
+def _built_in() -> Mapping[str, Provider]:
+    # Imported late: the rows name the wires, and a wire imports pydantic.
+    from nbagent.providers.offline import PROVIDER as OFFLINE
+    from nbagent.providers.servers import PROVIDERS
+
+    return {provider.name: provider for provider in (OFFLINE, *PROVIDERS)}
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _load(entry: EntryPoint) -> object:
+    try:
+        return entry.load()
+    except Exception as error:
+        raise UsageError(
+            f"provider {entry.name!r} ({entry.value}) cannot be loaded:"
+            f" {type(error).__name__}: {error}; repair or uninstall its package."
+        ) from error
+
+
+def _unknown(name: str) -> str:
+    names = provider_names()
+    nearest = get_close_matches(name, names, 1, 0.6)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"there is no provider {name!r}.{hint} Known providers: {', '.join(names)}."

@@ -1,0 +1,173 @@
+"""What a wire is: the facts of one request and answer format, without any I/O.
+
+`exchange.WireClient` makes a client of it. A package of its own brings one through the entry
+point `nbagent.providers`: a `Provider` whose `open` returns `WireClient(MyWire(), config, …)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ToolSpec
+from nbagent.contracts.errors import ModelError
+from nbagent.providers.assembly import Assembly
+from nbagent.providers.frames import Splitter, Sse
+from nbagent.providers.names import WireNames
+
+_DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What the bytes of a message depend on besides the message itself."""
+
+    origin: str
+    """Scheme, host and port of the server: what is opaque goes back only to where it is from."""
+    model: str
+    names: WireNames
+    has_tools: bool = False
+    flags: frozenset[str] = frozenset()
+    """What was learnt of this model on this server; see `Wire.lesson`."""
+
+    def from_here(self, message: Message) -> dict[str, Any]:
+        """The message's `raw` when this server wrote it, else nothing."""
+        raw = message.raw or {}
+        return raw if raw.get("origin") == self.origin else {}
+
+    def own(self, message: Message) -> dict[str, Any]:
+        """The message's `raw` when this model family on this server wrote it, else nothing."""
+        raw = self.from_here(message)
+        return raw if family(str(raw.get("model") or "")) == family(self.model) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What is done differently from now on for a model, because of a refusal."""
+
+    flag: str
+    text: str
+    """One sentence for the person, without its full stop."""
+
+
+class Parser(Protocol):
+    """Reads one answer. A fresh one for each attempt."""
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one decoded frame of a stream. Raises ModelError."""
+        ...
+
+    def whole(self, body: Any) -> None:
+        """Take a whole answer, as it comes without streaming. Raises ModelError."""
+        ...
+
+    def settle(self, error: ModelError) -> bool:
+        """Whether a refusal holds an answer after all, which was taken from it."""
+        return False
+
+
+class Wire(Protocol):
+    """One request and answer format. Facts only; what most wires share is the default."""
+
+    name: str
+    home: str = "/v1"
+    """The path of a base URL that names only a host."""
+    endings: tuple[str, ...] = ()
+    """Paths that people copy along with a base URL."""
+    framing: Callable[[], Splitter] = Sse
+    key_header: str = "Authorization"
+    key_prefix: str = "Bearer "
+    models_path: str = "/models"
+    think_tags: bool = False
+    """Reasoning may stand in the text, between tags."""
+    reserved: frozenset[str] = frozenset({"messages", "tools"})
+    """Keys of the body that `extra_body` cannot set."""
+
+    def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:
+        """Whether this wire is the one for a model, where a server speaks several."""
+        return True
+
+    def path(self, request: ChatRequest, *, stream: bool) -> str:
+        """What follows the base URL, with its slash; it may have a query."""
+        ...
+
+    def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
+        """Headers of each request, besides the key's."""
+        return {}
+
+    def params(
+        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+    ) -> dict[str, Any]:
+        """All of the body but system, messages and tools. Only what was set is in it."""
+        ...
+
+    def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
+        """Put the person's `extra_body` into the parameters, in place."""
+        params.update(extra)
+
+    def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
+        """Whether the tools are sent: not when a server would call them against `none`."""
+        unheard = request.tool_choice == "none" and "tool_choice" not in params
+        return bool(request.tools) and not unheard
+
+    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """One tool under its name on the wire."""
+        ...
+
+    def system(self, request: ChatRequest) -> str:
+        """The system text, with what has to be said in words on this wire."""
+        return request.system_prompt
+
+    def groups(
+        self, messages: Sequence[Message], flags: frozenset[str]
+    ) -> Iterable[tuple[Message, ...]]:
+        """The messages that are encoded together; each group is encoded once."""
+        return ((message,) for message in messages)
+
+    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+        """The wire's messages for one group. Depends on nothing that comes later."""
+        ...
+
+    def body(
+        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
+    ) -> bytes:
+        """The request's body; `messages` and `tools` are encoded arrays."""
+        ...
+
+    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
+        """A reader for one answer."""
+        ...
+
+    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
+        """The models of a list, and the query of its next page. Raises ValueError."""
+        ...
+
+    def fault(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
+        """The error of a refusal that only this wire can read."""
+        return None
+
+    def lesson(
+        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
+    ) -> Lesson | None:
+        """What to do differently after a refusal; None where there is nothing to learn."""
+        return None
+
+
+class Toolset:
+    """The tools of a request: encoded once, and their names on the wire."""
+
+    def __init__(self, tools: tuple[ToolSpec, ...], wire: Wire) -> None:
+        self.tools = tools
+        self.wire = wire
+        self.names = WireNames(tool.name for tool in tools)
+        self.encoded = dump_json(
+            [wire.tool(tool, self.names.to_wire(tool.name)) for tool in tools]
+        )
+
+
+def family(model: str) -> str:
+    """A model's name without a date or `-latest`: its reasoning can be read by all of these."""
+    return _DATED.sub("", model.lower())
