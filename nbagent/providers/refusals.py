@@ -1,23 +1,75 @@
 """What a server does not take: parameters, left out from then on per server and model.
 
-Only remembers, applies and words it; the adapter tells the person (`dropped_params`, a notice).
-Messages, model, tools and images are never left out: their refusal is an error that says so.
+Only remembers, applies and words it; the exchange tells the person (`dropped_params`, a notice).
+A parameter is a top-level key of the request's JSON, or `holder.key` inside one of the objects
+that hold parameters of their own. What a request is about (messages, model, tools and images) is
+never left out: its refusal is an error that says so.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
-from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest, TextPart
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import said_in
 
-_ALWAYS_SENT = frozenset({"model", "messages", "tools"})
+_HOLDERS = ("generationConfig", "options", "output_config", "reasoning", "text")
+_ALWAYS_SENT = frozenset(
+    [
+        "model",
+        "messages",
+        "tools",
+        "input",
+        "contents",
+        "system",
+        "instructions",
+        "systemInstruction",
+    ]
+)
+_TWINS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+_BY_VALUE = frozenset(
+    [
+        "reasoning_effort",
+        "effort",
+        "thinking",
+        "think",
+        "thinkingConfig",
+        "tool_choice",
+        "toolConfig",
+        "response_format",
+        "format",
+    ]
+)
+"""Last words of parameters that are refused for one value, not as such."""
+_ORDINARY = frozenset(
+    [
+        "n",
+        "stop",
+        "stream",
+        "user",
+        "seed",
+        "store",
+        "metadata",
+        "reasoning",
+        "thinking",
+        "think",
+        "text",
+        "format",
+        "options",
+        "include",
+        "effort",
+        "summary",
+    ]
+)
+"""In a sentence these words name a parameter only in quotes."""
+_THINKING = re.compile(r"\bthink(?:ing)?\b", re.I)
+_OF_THINKING = ("think", "thinking", "generationConfig.thinkingConfig")
+_OF_OURS = frozenset({"stream", "stream_options"})
 _REFUSED = re.compile(
     r"unsupport|not support|unrecogni[sz]ed|unknown|unexpected|extra_forbidden|extra inputs"
-    r"|extra fields|not permitted|not allowed|not accept|unavailable|deprecated"
+    r"|extra fields|not permitted|not allowed|not accept|unavailable|deprecated|may (?:only|not) be"
     r"|no endpoints found that support|must be verified",
     re.I,
 )
@@ -25,17 +77,10 @@ _CODES = frozenset(
     {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"}
 )
 _STATUSES = frozenset({400, 404, 422, 501})
-_TWINS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-_BY_VALUE = frozenset({"reasoning_effort", "reasoning", "tool_choice", "response_format"})
-"""Refused for one value, not as such."""
-_WORDS = frozenset({"n", "stop", "stream", "user", "seed", "store", "metadata", "reasoning"})
-"""Ordinary words: in a sentence they name a parameter only in quotes."""
-_OF_OURS = frozenset({"stream", "stream_options"})
-_LOCATIONS = re.compile(r"'loc': [\[(](?:'body', )?'(\w+)'")
-"""Where FastAPI and pydantic say which field they mean."""
 _MOST_KNOWN = 256
 _TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.I)
 """Chat templates of Mistral and Gemma: what the person says has to follow an answer."""
+_ONLY_RESPONSES = re.compile(r"only supported in v1/responses", re.I)
 
 _CAN = r"support|accept|take|allow|enabl|handle|process"
 _IMAGE_WORDS = r"images?|image_url|multi-?modal|vision"
@@ -61,8 +106,8 @@ class Refusals:
     """What one model on one server does not take."""
 
     def __init__(self) -> None:
-        self._dropped: set[str] = set()
-        self._dropped_values: set[tuple[str, bytes]] = set()
+        self._dropped: set[tuple[str, bytes | None]] = set()
+        """Parameters, with the refused value or None for any."""
         self._renamed: dict[str, str] = {}
         self._no_effort_with_tools = False
         self.wants_turns = False
@@ -82,9 +127,9 @@ class Refusals:
         for name, twin in self._renamed.items():
             if name in params:
                 params[twin] = params.pop(name)
-        for name in list(params):
-            if name in self._dropped or (name, dump_json(params[name])) in self._dropped_values:
-                del params[name]
+        for name, value in _parameters(params).items():
+            if {(name, None), (name, dump_json(value))} & self._dropped:
+                _remove(params, name)
                 changed.append(name)
         if "stream" in changed:
             # Options of a stream without one are refused, too.
@@ -102,39 +147,44 @@ class Refusals:
         Args:
             params: what was sent, after `apply`.
         """
-        if not self.wants_turns and _TURNS.search(error.message):
+        if not self.wants_turns and _TURNS.search(error.said):
             self.wants_turns = True
             return "a short answer was put between messages: this model takes them only in turns"
         if not _is_refusal(error):
             return None
-        names = _named(error, params)
-        if "reasoning_effort" in names and tools and _is_effort_rule(error):
+        if tools and _is_effort_rule(error):
             if params.get("reasoning_effort") == "none":
                 return None
             self._no_effort_with_tools = True
             return "reasoning_effort was set to none: this model takes tools only without reasoning"
-        refused = error.details.get("code") in _CODES or _REFUSED.search(said_in(error))
-        name = next((name for name in names if name in params), None)
-        if name is None or name in _ALWAYS_SENT or not refused:
+        if not _is_refused(error):
             return None
-        twin = _TWINS.get(name)
-        if twin and twin not in params and name not in self._renamed.values():
-            self._renamed[name] = twin
-            return f"{name} is sent as {twin}: the server refused it under the first name"
-        value = dump_json(params[name])
-        if name in _BY_VALUE:
-            self._dropped_values.add((name, value))
-        else:
-            self._dropped.add(name)
-        shown = "" if name in _OF_OURS else f"={value[:80].decode('utf-8', 'replace')}"
-        return f"{name}{shown} was left out: the server refuses it for this model"
+        sent = _parameters(params)
+        names = [name for name in _named(error, sent) if name not in _ALWAYS_SENT]
+        if not names:
+            return None
+        twin = _TWINS.get(names[0])
+        if twin and twin not in sent and names[0] not in self._renamed.values():
+            self._renamed[names[0]] = twin
+            return f"{names[0]} is sent as {twin}: the server refused it under the first name"
+        for name in names:
+            by_value = name.rpartition(".")[2] in _BY_VALUE
+            self._dropped.add((name, dump_json(sent[name]) if by_value else None))
+        shown = ", ".join(_shown(name, sent[name]) for name in names)
+        return f"{shown} was left out: the server refuses it for this model"
+
+
+def needs_responses(error: ModelError) -> bool:
+    """Whether OpenAI takes such a request only at `/v1/responses`."""
+    only = _is_refusal(error) and _ONLY_RESPONSES.search(error.said)
+    return bool(only) or (error.status == 400 and _is_effort_rule(error))
 
 
 def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
     """The same error in plain words when the server takes no images or no tools."""
     if not (_is_refusal(error) or error.status in (415, 500)):
         return error
-    said = said_in(error)
+    said = error.said
     if _has_attachments(request) and _NO_IMAGES.search(said) and not _BAD_IMAGE.search(said):
         text = (
             f"{request.model} takes no images or files here; go on with a model that does"
@@ -142,10 +192,12 @@ def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
         )
     elif request.tools and _is_effort_rule(error):
         text = (
-            f"{request.model} takes tools only at /v1/responses, which openai: does not speak;"
+            f"{request.model} takes tools only at /v1/responses, which is not asked here;"
             " choose another model, or send no tools (--tools none)."
         )
-    elif request.tools and (_NO_TOOLS.search(said) or _names_tools(error)):
+    elif request.tools and (
+        _NO_TOOLS.search(said) or (error.details.get("param") == "tools" and _is_refused(error))
+    ):
         text = (
             f"{request.model} takes no tools here; choose a model that can call tools, or send"
             " none (--tools none)."
@@ -158,7 +210,62 @@ def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
         details=error.details,
         status=error.status,
         request_id=error.request_id,
+        said=said,
     )
+
+
+def _parameters(params: dict[str, Any]) -> dict[str, Any]:
+    """Every parameter of a request with its value."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if name in _HOLDERS and (inner := json_object(value)):
+            found.update({f"{name}.{key}": one for key, one in inner.items()})
+        else:
+            found[name] = value
+    return found
+
+
+def _remove(params: dict[str, Any], name: str) -> None:
+    holder, _, key = name.rpartition(".")
+    if name in params or not holder:
+        params.pop(name, None)
+        return
+    # A new object: the one that was asked with belongs to the caller.
+    params[holder] = {k: v for k, v in cast("dict[str, Any]", params[holder]).items() if k != key}
+    if not params[holder]:
+        del params[holder]
+
+
+def _named(error: ModelError, sent: dict[str, Any]) -> list[str]:
+    """The parameters that a refusal is about, as far as it says; several are all of a holder."""
+    if param := _plain(str(error.details.get("param") or "")):
+        names = [name for name in sent if f"{param}.".startswith(f"{_plain(name)}.")]
+        names = names or [name for name in sent if _plain(name).startswith(f"{param}.")]
+        return names or [name for name in sent if _plain(name).endswith(f".{param}")]
+    said = error.said
+    places = {name: found.start() for name in sent if (found := re.search(_mention(name), said))}
+    if places:
+        # The first one: behind it may stand what to send instead.
+        return [min(places, key=lambda name: places[name])]
+    return [name for name in _OF_THINKING if name in sent] if _THINKING.search(said) else []
+
+
+def _plain(path: str) -> str:
+    """A path without indices, in the one spelling for `maxTokens` and `max_tokens`."""
+    return re.sub(r"\[\w*\]|_", "", path).lower()
+
+
+def _mention(name: str) -> str:
+    word = name.rpartition(".")[2]
+    if word in _ORDINARY:
+        return rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
+    return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _OF_OURS:
+        return name
+    return f"{name}={dump_json(value)[:80].decode('utf-8', 'replace')}"
 
 
 def _is_refusal(error: ModelError) -> bool:
@@ -167,34 +274,14 @@ def _is_refusal(error: ModelError) -> bool:
     return error.status in _STATUSES and error.code == "LLM_HTTP_ERROR"
 
 
-def _named(error: ModelError, params: dict[str, Any]) -> list[str]:
-    """The parameters that a refusal is about, as far as it says."""
-    param = re.split(r"[.\[]", str(error.details.get("param") or ""))[0]
-    if param:
-        return [param]
-    if located := _LOCATIONS.findall(error.message):
-        return located
-    said = said_in(error)
-    names = sorted(params.keys() - _ALWAYS_SENT, key=len, reverse=True)
-    return [name for name in names if re.search(_mention(name), said)]
-
-
-def _mention(name: str) -> str:
-    if name in _WORDS:
-        return rf"['\"`]{re.escape(name)}['\"`]"
-    return rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])"
+def _is_refused(error: ModelError) -> bool:
+    return error.details.get("code") in _CODES or bool(_REFUSED.search(error.said))
 
 
 def _is_effort_rule(error: ModelError) -> bool:
     # OpenAI, gpt-5.5 and later: 400, param reasoning_effort, "use /v1/responses instead".
-    return "/v1/responses" in error.message and "reasoning_effort" in (
-        f"{error.message} {error.details.get('param')}"
-    )
-
-
-def _names_tools(error: ModelError) -> bool:
-    return error.details.get("param") == "tools" and (
-        error.details.get("code") in _CODES or bool(_REFUSED.search(said_in(error)))
+    return "/v1/responses" in error.said and "reasoning_effort" in (
+        f"{error.said} {error.details.get('param')}"
     )
 
 

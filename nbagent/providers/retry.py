@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from nbagent.contracts.errors import ModelError
 
 LONGEST_WAIT_S = 60.0
 """A server that asks for more gets no second request; the person decides."""
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,11 @@ class RetryPolicy:
         """
         if not error.retryable or attempt > self.retries:
             return None
-        asked = error.retry_after_s
-        if asked is None:
+        wait = error.retry_after_s
+        if wait is None:
             backoff = min(self.first_wait_s * 2 ** (attempt - 1), self.longest_backoff_s)
             wait = backoff * (1 - 0.25 * random.random())
-        elif asked > LONGEST_WAIT_S:
-            return None
-        else:
-            wait = asked
-        return wait if wait < left_s else None
+        return wait if wait <= LONGEST_WAIT_S and wait < left_s else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -51,32 +51,38 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     A time in the past and a negative number are 0; what cannot be read is None.
     """
-    millis = _number(headers.get("retry-after-ms"))
+    millis = _number(headers.get("retry-after-ms", ""))
     if millis is not None:
         return max(0.0, millis / 1000)
     text = headers.get("retry-after", "").strip()
-    seconds = _seconds(text)
-    if seconds is None:
-        # The header came twice: the longest of the waits that can be read.
-        seconds = max(
-            (s for part in text.split(",") if (s := _number(part)) is not None), default=None
-        )
-    return None if seconds is None else max(0.0, seconds)
-
-
-def _seconds(text: str) -> float | None:
-    seconds = _number(text)
-    if seconds is not None or not text:
-        return seconds
     try:
-        return parsedate_to_datetime(text).timestamp() - time.time()
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
-        return None
+        # The header may come twice: the longest of the waits that can be read.
+        waits = [wait for part in text.split(",") if (wait := _number(part)) is not None]
+    return max(0.0, *waits) if waits else None
 
 
-def _number(text: str | None) -> float | None:
+def until_s(text: str) -> float | None:
+    """Seconds until a limit is reset: `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339."""
+    text = text.strip()
+    if re.fullmatch(rf"(?:{_PART})+", text):
+        return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
+    moment = _number(text)
+    if moment is not None and moment > 1e11:
+        moment /= 1000  # OpenRouter's unix time has milliseconds.
+    if moment is not None and moment < 1e9:
+        return max(0.0, moment)
     try:
-        value = float(text) if text and text.strip() else math.nan
+        moment = moment or datetime.fromisoformat(text).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, moment - time.time())
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
     except ValueError:
         return None
     return None if math.isnan(value) else value

@@ -13,7 +13,7 @@ import orjson
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import start_of
+from nbagent.providers.errors import start_of
 
 _LOOKED_INTO_BYTES = 1024 * 1024
 _MOST_VALUES = 500_000

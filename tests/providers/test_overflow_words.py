@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nbagent.providers.failures import response_error, stream_error
+from nbagent.providers.errors import response_error, stream_error
 from nbagent.providers.prices import context_tokens
 
 SAID: dict[str, tuple[str, int | None, int | None]] = {

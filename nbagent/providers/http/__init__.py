@@ -24,7 +24,7 @@ from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
-from nbagent.providers.failures import request_id_of, response_error, without_key, without_logins
+from nbagent.providers.errors import request_id_of, response_error, without_logins
 from nbagent.providers.http.address import Address, Route
 from nbagent.providers.http.chunked import ChunkDecoder
 from nbagent.providers.http.inflating import inflater
@@ -166,10 +166,10 @@ class HttpClient:
             body: Any = load_json(raw)
         except (ValueError, RecursionError):
             body = None
-        error = response_error(answer.status, answer.headers, body, url=shown, text=text)
-        if error.code == "LLM_AUTH_FAILED" and self._key is None and not self._own_key_header:
-            error = without_key(error)
-        return error
+        key_sent = self._key is not None or self._own_key_header
+        return response_error(
+            answer.status, answer.headers, body, url=shown, text=text, key_sent=key_sent
+        )
 
 
 class Answer:

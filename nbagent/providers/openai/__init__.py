@@ -27,7 +27,6 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
 from nbagent.contracts.secrets import redact
 from nbagent.providers.base import Provider, is_loopback, origin, whole_response
-from nbagent.providers.failures import said_in
 from nbagent.providers.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -246,7 +245,7 @@ class OpenAIClient:
         if reader.fault is not None and not reader.stands():
             raise reader.fault
         if late := reader.fold.error:
-            told = f"The server sent an error behind the answer, which is whole: {said_in(late)}"
+            told = f"The server sent an error behind the answer, which is whole: {late.said}"
             yield ChatChunk(notice=ClientNotice("note", told, error=late.info))
 
     def _fold(self, exchange: _Exchange) -> AnswerFold:

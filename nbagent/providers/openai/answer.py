@@ -18,7 +18,7 @@ from nbagent.contracts.chat import (
     TextPart,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import error_fields, stream_error
+from nbagent.providers.errors import error_fields, stream_error
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai.calls import CallAssembler
 from nbagent.providers.openai.choices import ChoicePicker

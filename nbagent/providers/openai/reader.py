@@ -8,7 +8,7 @@ from __future__ import annotations
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatChunk
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.failures import start_of
+from nbagent.providers.errors import start_of
 from nbagent.providers.openai.answer import AnswerFold
 from nbagent.providers.sse import EventSplitter
 from nbagent.providers.wire_json import bad_answer, load_wire

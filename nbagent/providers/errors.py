@@ -1,0 +1,427 @@
+"""From what a server answered to a ModelError: codes by status and error body, for every wire.
+
+Decides whether a retry makes sense; `retry` decides when. Knows the error bodies of OpenAI (Chat
+Completions and Responses), Azure, Anthropic, Gemini, Ollama, FastAPI servers and OpenRouter; a
+wire adds only what needs the request. Facts: documentation and clients of the providers.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.errors import ModelCode, ModelError
+from nbagent.contracts.secrets import MASK, redact, redact_cut
+from nbagent.providers.retry import LONGEST_WAIT_S, retry_after_s, until_s
+
+_RETRIED = frozenset({408, 409, 498})
+"""Besides all from 500 on."""
+_KINDS_OF_STATUS = {
+    400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
+    401: ("invalid_api_key", "authentication_error", "unauthenticated"),
+    403: ("permission_error", "permission_denied"),
+    404: ("model_not_found", "not_found_error", "not_found"),
+    408: ("timeout", "timeout_error"),
+    409: ("conflict_error",),
+    413: ("request_too_large",),
+    429: ("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "resource_exhausted"),
+    499: ("cancelled",),
+    500: ("server_error", "internal_server_error", "api_error", "internal"),
+    503: ("service_unavailable", "unavailable"),
+    504: ("deadline_exceeded", "vector_store_timeout"),
+    529: ("overloaded_error",),
+}
+_STATUS_OF = {kind: status for status, kinds in _KINDS_OF_STATUS.items() for kind in kinds}
+"""Of an error object without an HTTP status, by its code, type or status word."""
+_QUOTA_KINDS = frozenset(
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "credit_balance_exhausted",
+        "organization_spend_limit_exceeded",
+        "project_spend_limit_exceeded",
+        "organization_usage_limit_exceeded",
+        "exceeded_current_quota_error",
+        "billing_error",
+    }
+)
+_QUOTA_TEXT = re.compile(
+    r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED", re.I
+)
+_MODERATED_KINDS = frozenset(
+    {
+        "content_filter",
+        "image_content_policy_violation",
+        "bio_policy",
+        "misalignment_policy_violation",
+    }
+)
+"""The provider's filter stopped the prompt or the answer: the end of a turn."""
+_BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
+_OVERFLOW_KINDS = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"}
+)
+_OVERFLOW_TEXT = re.compile(
+    r"maximum (?:context|prompt|model) length|reduce the length of the (?:messages|prompt)"
+    r"|(?:prompt|input) is too long|too long to fit into the model"
+    r"|input token count.{0,40}exceeds|number of tokens allowed"
+    r"|input tokens exceed|exceeded model token limit|too many tokens: total number"
+    r"|exceeds? (?:the )?(?:available |model'?s )?context (?:size|window|limit|length)"
+    r"|context (?:length|window|size) (?:has been )?exceed|too large for model with"
+    r"|(?:longer|greater) than the (?:model'?s )?context length|tokens \+ `max_new_tokens`",
+    re.I | re.S,
+)
+"""OpenAI, Azure, Anthropic, Gemini, Mistral, xAI, Cohere, Moonshot, Bedrock, OpenRouter, vLLM,
+SGLang, TGI, llama.cpp, LM Studio and Ollama, as in their documentation and issues."""
+_NUMBER = r"(\d[\d,]{0,14})"
+_PROMPT_TOKENS = re.compile(
+    rf"{_NUMBER} (?:of text input|in (?:the|your) (?:messages|prompt))", re.I
+)
+_ASKED_TOKENS = re.compile(
+    r"(?:resulted in|requested:?(?: about)?|too long:|token count(?: of)?|request has"
+    r"|(?:request|prompt) contains|request|input|given:|received|total length|context limit:)"
+    rf"\s*\(?{_NUMBER}(?!\d)",
+    re.I,
+)
+_CONTEXT_TOKENS = re.compile(
+    r"(?:maximum (?:context|prompt|model) length (?:is|of)(?: only)?|>|tokens allowed|context size"
+    r"|model with|configured limit of|token limit:|must be <=|cannot exceed|max size:"
+    rf"|context length(?: is only| of)?)\s*\(?{_NUMBER}(?!\d)",
+    re.I,
+)
+_MOST_TOKENS = 10**9
+"""A count above this is no count of tokens."""
+_UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
+"""Gemini, of a field that it does not know."""
+_LOGIN = re.compile(r"\b(basic[\s:=]+)([\w+/-]{4,}={0,2})", re.I | re.A)
+_PROXY_LOGIN = re.compile(
+    r"(proxy[-_]authorization['\"]?\s*[:=,]\s*b?['\"]?)(?:[a-z]+\s+)?[^\s'\",;<>{}]+", re.I
+)
+_REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
+_LONGEST_TEXT = 600
+_LONGEST_FAILED = 20_000
+_READ_FOR_START = 4_096
+"""Bytes; far less of them is shown, but a key in them is only known as a whole."""
+_WORDS: dict[ModelCode, tuple[str, str]] = {
+    "LLM_AUTH_FAILED": ("the provider refused the key", "Check the key."),
+    "LLM_TIMEOUT": ("the provider gave up waiting", "Try again."),
+    "LLM_RATE_LIMITED": ("too many requests for the provider", "Try again later."),
+    "LLM_QUOTA_EXCEEDED": (
+        "the account's quota or credit is used up",
+        "Look at the account's billing, or choose another model.",
+    ),
+    "LLM_CONTEXT_OVERFLOW": (
+        "the conversation is too long for the model",
+        "Shorten the conversation, or choose a model that takes more.",
+    ),
+    "LLM_HTTP_ERROR": ("the provider refused the request", "Correct the request."),
+    "LLM_BAD_RESPONSE": ("the provider reported an error", "Try again."),
+}
+_BROKEN = ("the provider failed", "Try again later.")
+_NO_KEY = (
+    "the provider wants a key",
+    "None was sent: set LLM_API_KEY, or the provider's own variable, before the kernel starts.",
+)
+
+
+def response_error(
+    status: int,
+    headers: Mapping[str, str],
+    body: Any,
+    *,
+    url: str = "",
+    text: str = "",
+    key_sent: bool = True,
+) -> ModelError:
+    """The error of a response whose status is not 2xx.
+
+    Args:
+        headers: with names in lower case.
+        body: the decoded JSON, or None.
+        text: the body as text, shown when there is no JSON in it.
+        key_sent: whether the request carried a key; without one the advice is another.
+    """
+    fault = error_fields(body)
+    if not fault.get("message"):
+        page = text.lstrip().startswith("<")
+        fault["message"] = "the server answered with a web page" if page else text
+    return _classified(status, fault, headers, url, key_sent=key_sent)
+
+
+def stream_error(body: Any) -> ModelError:
+    """The error of an error object inside a 200 body or a stream."""
+    fault = error_fields(body)
+    status = None
+    for word in _kinds(fault):
+        # A number as the code is the status (OpenRouter, Gemini, vLLM; Azure as a text).
+        number = int(word) if re.fullmatch(r"[45]\d\d", word) else None
+        status = status or number or _STATUS_OF.get(word)
+    if status in (None, 400) and _BUSY_TEXT.search(_all_text(fault)):
+        status = 529
+    return _classified(status, fault, {})
+
+
+def error_fields(body: Any) -> dict[str, Any]:
+    """The fields of any dialect's error body: `message`, `type`, `code`, `param` and its own."""
+    if isinstance(body, list) and body:
+        body = cast("list[Any]", body)[0]  # Gemini wraps it.
+    outer = json_object(body)
+    if outer is None:
+        return {"message": body} if isinstance(body, str) else {}
+    # Responses: `response.failed` carries it one level deeper.
+    error = outer.get("error") or (json_object(outer.get("response")) or {}).get("error")
+    if isinstance(error, str):
+        return {**outer, "message": error}  # Ollama; with `signin_url` beside it.
+    if isinstance(error, dict):
+        fault = dict(cast("dict[str, Any]", error))
+        fault.setdefault("content_filters", outer.get("content_filters"))
+    else:
+        fault = dict(outer)
+    holder = json_object(fault.get("message")) or fault  # Mistral nests FastAPI's form.
+    if holder.get("detail") is not None:
+        fault.update(_refused_field(holder["detail"]))
+    if not fault.get("param") and (found := _UNKNOWN_NAME.search(_text(fault.get("message")))):
+        fault["param"] = f"{found[2]}.{found[1]}" if found[2] else found[1]
+    return fault
+
+
+def start_of(data: bytes | bytearray) -> str:
+    """The first characters of an answer that cannot be read, to show them."""
+    return without_logins(redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace")))[:80]
+
+
+def without_logins(text: str) -> str:
+    """The text without what a proxy or a gateway may have echoed of a login.
+
+    The filter knows no password that is shorter than its shortest secret.
+    """
+    text = _PROXY_LOGIN.sub(rf"\1{MASK}", text)
+    return _LOGIN.sub(lambda found: found[1] + (MASK if _is_login(found[2]) else found[2]), text)
+
+
+def request_id_of(headers: Mapping[str, str]) -> str | None:
+    """The provider's id of a request, for its support."""
+    for name in _REQUEST_ID_HEADERS:
+        if value := headers.get(name):
+            return without_logins(redact(value))[:200]
+    return None
+
+
+def _is_login(text: str) -> bool:
+    """Whether it is the base64 of `user:password`, or the start of one: "basic auth" is none."""
+    coded = text.rstrip("=").replace("-", "+").replace("_", "/")
+    coded = coded[:-1] if len(coded) % 4 == 1 else coded
+    try:
+        return b":" in base64.b64decode(coded + "=" * (-len(coded) % 4))
+    except ValueError:
+        return False
+
+
+def _refused_field(detail: Any) -> dict[str, Any]:
+    """FastAPI's `detail`: a text, or a list that names each refused field."""
+    items = [json_object(item) for item in cast("list[Any]", detail)] if _is_list(detail) else []
+    named = [item for item in items if item and _is_list(item.get("loc"))]
+    if not named:
+        return {"message": _text(detail)}
+    paths = [".".join(map(_text, item["loc"])).removeprefix("body.") for item in named]
+    said = [f"{path}: {_text(item.get('msg'))}" for path, item in zip(paths, named, strict=True)]
+    kinds = [_text(item.get("type")) for item in named]
+    # What may not be sent at all is what another attempt can leave out.
+    first = kinds.index("extra_forbidden") if "extra_forbidden" in kinds else 0
+    return {"message": "; ".join(said), "param": paths[first], "code": kinds[first]}
+
+
+def _classified(
+    status: int | None,
+    fault: dict[str, Any],
+    headers: Mapping[str, str],
+    url: str = "",
+    *,
+    key_sent: bool = True,
+) -> ModelError:
+    wait_s = _wait_s(status, fault, headers)
+    code, retryable = _code_of(status, fault, headers, wait_s)
+    forced = headers.get("x-should-retry", "").lower()
+    if forced in ("true", "false") and code in (
+        "LLM_RATE_LIMITED",
+        "LLM_TIMEOUT",
+        "LLM_HTTP_ERROR",
+    ):
+        retryable = forced == "true"
+    said = _said(fault)
+    words = _NO_KEY if code == "LLM_AUTH_FAILED" and not key_sent else _WORDS[code]
+    if code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
+        words = _BROKEN
+    return ModelError(
+        _sentences(words, status, fault, said, url, wait_s),
+        code=code,
+        details=_details(status, fault, code),
+        status=status,
+        retry_after_s=wait_s,
+        request_id=request_id_of(headers),
+        retryable=retryable,
+        said=said,
+    )
+
+
+def _code_of(
+    status: int | None, fault: dict[str, Any], headers: Mapping[str, str], wait_s: float | None
+) -> tuple[ModelCode, bool]:
+    """Code and whether a retry may help; the special cases come before the status."""
+    kinds = set(_kinds(fault))
+    text = _all_text(fault)
+    if kinds & _OVERFLOW_KINDS or _OVERFLOW_TEXT.search(text):
+        return "LLM_CONTEXT_OVERFLOW", False
+    if kinds & _QUOTA_KINDS or status == 402 or _QUOTA_TEXT.search(text):
+        return "LLM_QUOTA_EXCEEDED", False
+    if status == 429 and (_is_daily(fault) or _is_spend_cap(headers, wait_s)):
+        return "LLM_QUOTA_EXCEEDED", False
+    if status in (401, 403) or "API_KEY_INVALID" in text:
+        return "LLM_AUTH_FAILED", False
+    if status == 429:
+        return "LLM_RATE_LIMITED", True
+    if status in (408, 504):
+        return "LLM_TIMEOUT", True
+    if status is None:
+        return "LLM_BAD_RESPONSE", False
+    return "LLM_HTTP_ERROR", status in _RETRIED or status >= 500 or bool(_BUSY_TEXT.search(text))
+
+
+def _is_daily(fault: dict[str, Any]) -> bool:
+    """Gemini's quota of the day, which no retry brings back."""
+    details = _text(fault.get("details"))
+    return "QuotaFailure" in details and "PerDay" in details
+
+
+def _is_spend_cap(headers: Mapping[str, str], wait_s: float | None) -> bool:
+    """Anthropic sends a wait with each rate limit, and none with the cap of a month."""
+    return wait_s is None and any(name.startswith("anthropic-") for name in headers)
+
+
+def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
+    metadata = json_object(fault.get("metadata")) or {}
+    by_openrouter = bool(metadata.get("reasons") or metadata.get("flagged_input"))
+    by_azure = bool(fault.get("content_filters"))
+    kinds = {*_kinds(fault), *_kinds(json_object(fault.get("innererror")) or {})}
+    return (
+        bool(kinds & _MODERATED_KINDS)
+        or (status == 403 and by_openrouter)
+        or (status == 400 and by_azure)
+    )
+
+
+def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks to wait, in its headers or in the body."""
+    wait_s = retry_after_s(headers)
+    details = fault.get("details")
+    for item in cast("list[Any]", details) if _is_list(details) else ():
+        # Gemini has no header; it writes `retryDelay: "14s"`.
+        delay = _text((json_object(item) or {}).get("retryDelay"))
+        if wait_s is None and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?s", delay):
+            wait_s = float(delay[:-1])
+    if wait_s is None and status == 429:
+        # OpenRouter says when its window ends, sometimes only in the body.
+        metadata = json_object(fault.get("metadata")) or {}
+        kept = json_object(metadata.get("headers")) or {}
+        text = headers.get("x-ratelimit-reset") or _text(kept.get("X-RateLimit-Reset") or "")
+        wait_s = until_s(text)
+    return wait_s
+
+
+def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
+    kept: dict[str, Any] = {
+        key: without_logins(redact(_text(fault[key])))[:200]
+        for key in ("type", "code", "param", "status", "signin_url")
+        if fault.get(key) is not None
+    }
+    if status:
+        kept["http_status"] = str(status)
+    if _is_moderated(status, fault):
+        kept["code"] = "content_filter"
+    failed = fault.get("failed_generation")
+    if isinstance(failed, str):
+        # Groq's refusal of a call that it could not read has the call in it.
+        kept["failed_generation"] = redact_cut(failed)[:_LONGEST_FAILED]
+    return {**kept, **(_overflow_sizes(fault) if code == "LLM_CONTEXT_OVERFLOW" else {})}
+
+
+def _overflow_sizes(fault: dict[str, Any]) -> dict[str, int]:
+    """`request_tokens` and `context_tokens`, as far as the server names them."""
+    text = _text(fault.get("message") or "")
+
+    def count(field: str, *patterns: re.Pattern[str]) -> int | None:
+        found = [fault.get(field)]
+        for match in (pattern.search(text) for pattern in patterns):
+            found.append(int(match[1].replace(",", "")) if match else None)
+        return next((n for n in found if isinstance(n, int) and 0 < n < _MOST_TOKENS), None)
+
+    sizes = {
+        "request_tokens": count("n_prompt_tokens", _PROMPT_TOKENS, _ASKED_TOKENS),
+        "context_tokens": count("n_ctx", _CONTEXT_TOKENS),
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _sentences(
+    words: tuple[str, str],
+    status: int | None,
+    fault: dict[str, Any],
+    said: str,
+    url: str,
+    wait_s: float | None,
+) -> str:
+    """What happened, in the provider's words too, and what to do about it."""
+    headline, advice = words
+    label = f"HTTP {status}" if status else "error object in the answer"
+    first = f"{headline} ({label}){': ' + said if said else ''}"
+    pieces = [first if first.endswith((".", "!", "?", "…")) else f"{first}."]
+    if wait_s is not None and wait_s > LONGEST_WAIT_S:
+        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
+        pieces.append(f"It asks to wait {asked}, which is longer than is waited here.")
+    if status == 404 and url:
+        advice = f"Asked was {url}; check the model's name and the base URL."
+    if signin_url := fault.get("signin_url"):
+        advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
+    return " ".join([*pieces, advice])
+
+
+def _kinds(fault: dict[str, Any]) -> list[str]:
+    """The words by which a body names its error, the most exact one first."""
+    details = json_object(fault.get("details")) or {}  # Anthropic's stable code is in there.
+    found = [details.get("error_code"), *(fault.get(key) for key in ("code", "type", "status"))]
+    return [_text(kind).lower() for kind in found if kind]
+
+
+def _all_text(fault: dict[str, Any]) -> str:
+    keys = ("message", "type", "code", "details", "metadata")
+    return " ".join(_text(fault.get(key) or "") for key in keys)
+
+
+def _said(fault: dict[str, Any]) -> str:
+    said = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
+    raw = (json_object(fault.get("metadata")) or {}).get("raw")
+    # OpenRouter says only "Provider returned error"; what the provider said is behind it.
+    return _shown(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
+
+
+def _shown(text: str) -> str:
+    """One line of a server's text, without keys and without characters that act."""
+    line = without_logins(" ".join(redact_cut(text).split()))
+    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: 2 * _LONGEST_TEXT])
+    return line if len(line) <= _LONGEST_TEXT else line[:_LONGEST_TEXT] + " …"
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _text(value: Any) -> str:
+    """Any JSON value as text; what is nested too deeply for that is left out."""
+    try:
+        return value if isinstance(value, str) else str(value)
+    except (RecursionError, ValueError):
+        return "…"
