@@ -17,7 +17,7 @@ from nbagent.notebook.pictures import part_words, pictures_of
 from nbagent.notebook.static_html import escape, style
 from nbagent.notebook.view_types import ImageView
 from nbagent.notebook.visible import as_text, cut, one_line, visible
-from nbagent.providers.base import find_provider
+from nbagent.providers.registry import find_provider
 from nbagent.session.preview import DryRun
 
 _MOST = 20_000

@@ -173,7 +173,7 @@ def _listed() -> Iterator[str]:
 
 def _providers() -> tuple[str, ...]:
     with suppress(Exception):
-        return import_module("nbagent.providers.base").provider_names()
+        return import_module("nbagent.providers.registry").provider_names()
     return ("offline", "openai")
 
 

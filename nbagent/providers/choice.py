@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import load_json
-from nbagent.providers.base import find_provider, provider_names
+from nbagent.providers.registry import find_provider, provider_names
 
 OFFLINE = "offline:demo"
 _PROBE_S = 0.3

@@ -34,7 +34,7 @@ from nbagent.providers.http import (
 )
 from nbagent.providers.reader import AnswerReader
 from nbagent.providers.refusals import Refusals, plain_refusal
-from nbagent.providers.registry import normal_base_url, origin
+from nbagent.providers.registry import normal_base_url, origin, whole_response
 from nbagent.providers.retry import RetryPolicy
 from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 
@@ -176,9 +176,7 @@ class WireClient:
         params.update(exchange.go_on)
         refusals = Refusals.of(self._base_url, request.model)
         changed = refusals.apply(params, tools=bool(request.tools))
-        context = Encoding(
-            self._origin, request.model, toolset.names, bool(request.tools), flags
-        )
+        context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
         tools = toolset.encoded if wire.offers_tools(request, params) else None
         body = wire.body(system, self._history(wire, context).encode(messages), tools, params)
@@ -189,9 +187,7 @@ class WireClient:
         parser = wire.parser(request, into)
         return _Attempt(wire, params, flags, changed, body, into, parser, refusals)
 
-    def _notice_of(
-        self, exchange: _Exchange, fault: ModelError, attempt: _Attempt
-    ) -> ClientNotice:
+    def _notice_of(self, exchange: _Exchange, fault: ModelError, attempt: _Attempt) -> ClientNotice:
         """What is told before another attempt, and how long that waits; raises what is final."""
         request = exchange.request
         lesson = attempt.wire.lesson(fault, request, attempt.flags)
@@ -210,9 +206,7 @@ class WireClient:
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
         return ClientNotice("retry", text, exchange.attempts - 1, wait_s, fault.info)
 
-    async def _attempted(
-        self, exchange: _Exchange, attempt: _Attempt
-    ) -> AsyncGenerator[ChatChunk]:
+    async def _attempted(self, exchange: _Exchange, attempt: _Attempt) -> AsyncGenerator[ChatChunk]:
         """One request on the wire."""
         wire, into = attempt.wire, attempt.into
         streams = exchange.stream and "stream" not in attempt.changed
@@ -321,19 +315,6 @@ class _Attempt:
 
 _flags: dict[tuple[str, str], frozenset[str]] = {}
 """What this process has learnt of a model on a server (`Wire.lesson`)."""
-
-
-async def whole_response(
-    chunks: AsyncGenerator[ChatChunk], notify: Callable[[ClientNotice], None] | None = None
-) -> ChatResponse:
-    """Drain a stream and return its response: `chat()` made from the body of `chat_stream()`."""
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if chunk.notice is not None and notify is not None:
-                notify(chunk.notice)
-            if chunk.done and chunk.response is not None:
-                return chunk.response
-    raise ModelError("the answer ended without a last chunk; try again.", code="LLM_BAD_RESPONSE")
 
 
 def _is_settled(fault: ModelError, attempt: _Attempt) -> bool:

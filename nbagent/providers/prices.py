@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.chat import Usage
-from nbagent.providers.base import is_loopback
+from nbagent.providers.registry import is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}

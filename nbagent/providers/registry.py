@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from urllib.parse import urlsplit, urlunsplit
 
-from nbagent.contracts.chat import ProviderConfig
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.chat import ChatChunk, ChatResponse, ClientNotice, ProviderConfig
+from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 
@@ -173,6 +174,19 @@ def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -
     if not path and not given:
         path = home
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+async def whole_response(
+    chunks: AsyncGenerator[ChatChunk], notify: Callable[[ClientNotice], None] | None = None
+) -> ChatResponse:
+    """Drain a stream and return its response: `chat()` made from the body of `chat_stream()`."""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if chunk.notice is not None and notify is not None:
+                notify(chunk.notice)
+            if chunk.done and chunk.response is not None:
+                return chunk.response
+    raise ModelError("the answer ended without a last chunk; try again.", code="LLM_BAD_RESPONSE")
 
 
 def provider_names() -> tuple[str, ...]:

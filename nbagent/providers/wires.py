@@ -163,9 +163,7 @@ class Toolset:
         self.tools = tools
         self.wire = wire
         self.names = WireNames(tool.name for tool in tools)
-        self.encoded = dump_json(
-            [wire.tool(tool, self.names.to_wire(tool.name)) for tool in tools]
-        )
+        self.encoded = dump_json([wire.tool(tool, self.names.to_wire(tool.name)) for tool in tools])
 
 
 def family(model: str) -> str:

@@ -10,7 +10,7 @@ from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.base import find_provider, split_model_id
+from nbagent.providers.registry import find_provider, split_model_id
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
 from nbagent.settings import checked_value

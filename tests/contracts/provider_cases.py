@@ -16,7 +16,7 @@ from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers import offline
-from nbagent.providers.base import find_provider
+from nbagent.providers.registry import find_provider
 
 CANARY = "sk-canary-0123456789abcdef"
 

@@ -13,7 +13,7 @@ from provider_cases import CANARY, CASES, Case, Opener, Said
 
 from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, Message, ToolSpec
 from nbagent.contracts.errors import CODES, ModelError
-from nbagent.providers.base import provider_names
+from nbagent.providers.registry import provider_names
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = (ToolSpec(name="geo.population", parameters=CITY), ToolSpec(name="area", parameters=CITY))

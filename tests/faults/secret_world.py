@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import nbagent
 from nbagent.providers import openai
-from nbagent.providers.base import find_provider
+from nbagent.providers.registry import find_provider
 from nbagent.session.stores import current_store
 
 LOG = io.StringIO()

@@ -9,14 +9,14 @@ import pytest
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.errors import UsageError
-from nbagent.providers.base import find_provider, split_model_id
+from nbagent.providers.registry import find_provider, split_model_id
 
 OPENAI = "https://api.openai.com/v1"
 
 
 def test_providers_are_listed_without_being_imported() -> None:
     code = (
-        "import sys; from nbagent.providers.base import provider_names; names = provider_names();"
+        "import sys; from nbagent.providers.registry import provider_names; names = provider_names();"
         "print(*names, 'nbagent.providers.openai' in sys.modules, 'httpcore2' in sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

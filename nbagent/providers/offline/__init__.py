@@ -21,7 +21,6 @@ from nbagent.contracts.chat import (
     ToolCall,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.base import Provider, whole_response
 from nbagent.providers.offline.rules import Decision, Wish, decide
 from nbagent.providers.offline.scripted import (
     Script,
@@ -39,6 +38,7 @@ from nbagent.providers.offline.scripted import (
     text,
 )
 from nbagent.providers.offline.stream import Answer, play
+from nbagent.providers.registry import Provider, whole_response
 
 __all__ = [
     "PROVIDER",

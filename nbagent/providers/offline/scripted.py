@@ -23,8 +23,8 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError
-from nbagent.providers.base import whole_response
 from nbagent.providers.offline.stream import Answer, play
+from nbagent.providers.registry import whole_response
 
 
 @dataclass(frozen=True, slots=True)
