@@ -15,8 +15,8 @@ from nbagent.archive.audit import verify_audit
 from nbagent.archive.audit.lines import FILE_NAME as AUDIT_FILE
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.notebook import kernel
-from nbagent.providers.registry import find_provider, provider_names
 from nbagent.providers.choice import choose_model, qualified
+from nbagent.providers.registry import find_provider, provider_names
 from nbagent.sandbox.isolation import isolation_level
 from nbagent.session.front import front
 from nbagent.session.live import at_work

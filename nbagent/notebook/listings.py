@@ -14,8 +14,8 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.model_lists import remember_models
 from nbagent.notebook.visible import one_line, visible
-from nbagent.providers.registry import Provider, find_provider, provider_names
 from nbagent.providers.choice import choose_model
+from nbagent.providers.registry import Provider, find_provider, provider_names
 from nbagent.runtime import Courier, engine_loop
 from nbagent.session.front import front
 from nbagent.session.hosts import tools_of

@@ -37,12 +37,14 @@ from nbagent.providers.history import (
     wire_id,
 )
 from nbagent.providers.names import WireNames
+from nbagent.providers.refusals import needs_responses
 from nbagent.providers.schemas import wire_schema
 from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
 
 _ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
 _OPENAI_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
+_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
 _TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.I)
 """Chat templates of Mistral and Gemma: what the person says has to follow an answer."""
 
@@ -116,6 +118,15 @@ PROFILES: dict[str, Profile] = {
         think_tags=False,
         has_responses=True,
     ),
+    "azure-dated": replace(
+        _HOSTED,
+        home="/openai",
+        max_tokens_field="max_completion_tokens",
+        ids=_OPENAI_ID,
+        keeps_refs=True,
+        null_content=True,
+        think_tags=False,
+    ),
     "deepseek": Profile(
         hosts=("deepseek.com",),
         home="",
@@ -184,15 +195,6 @@ def profile_of(base_url: str) -> Profile:
     return OTHER
 
 
-def chat_wires(base_url: str, server: str | None = None) -> list[Wire]:
-    """The wires of a server that speaks Chat Completions.
-
-    Args:
-        server: the name of its profile; None: as its address says.
-    """
-    return [Chat(PROFILES[server] if server else profile_of(base_url))]
-
-
 class Chat(Wire):
     """Chat Completions in the profile of one server."""
 
@@ -206,7 +208,9 @@ class Chat(Wire):
 
     def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:
         """Not for a model that this server serves at its Responses endpoint only."""
-        return not self._profile.has_responses or "responses" not in flags
+        if not self._profile.has_responses:
+            return True
+        return "responses" not in flags and not _wants_responses(request)
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """One endpoint for all."""
@@ -294,7 +298,10 @@ class Chat(Wire):
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:
-        """Some templates want turns."""
+        """Some templates want turns, some models another endpoint."""
+        if self._profile.has_responses and needs_responses(error):
+            told = f"{request.model} is asked at /v1/responses: it takes tools only there"
+            return Lesson("responses", told)
         if _TURNS.search(error.said or error.message):
             told = "a short answer was put between messages: this model takes them only in turns"
             return Lesson("turns", told)
@@ -352,6 +359,20 @@ class Chat(Wire):
     def _id(self, call_id: str) -> str:
         ids = self._profile.ids
         return wire_id(call_id, ids, 9 if ids is _MISTRAL_ID else 24)
+
+
+def _wants_responses(request: ChatRequest) -> bool:
+    """Whether OpenAI answers this request at its Responses endpoint only.
+
+    From gpt-5.1 on tools and an effort exclude each other on Chat Completions, from gpt-5.5 on
+    there is an effort by default (providers.md 3.1).
+    """
+    found = _VERSION.match(request.model)
+    if found is None or not request.tools:
+        return False
+    version = (int(found[1]), int(found[2] or 0))
+    reasons = request.reasoning not in (None, "none")
+    return version >= (5, 5) or (version >= (5, 1) and reasons)
 
 
 def models_in(body: Any) -> list[ModelInfo]:

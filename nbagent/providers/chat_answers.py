@@ -151,7 +151,7 @@ class ChatParser(Parser):
         if not self._may_call or not isinstance(failed, str) or into.has_calls or into.finished:
             return False
         for name, arguments in _calls_in(failed[:_LONGEST_FAILED]):
-            into.call(None, name=name, arguments=_arguments_text(arguments), whole=True)
+            into.call(None, name=name, arguments=arguments_of(arguments), whole=True)
         if into.has_calls:
             into.finish("tool_calls")
         return into.has_calls
@@ -316,7 +316,7 @@ class ChatParser(Parser):
                 _index_of(call.get("index")),
                 id=text_or_empty(call.get("id")),
                 name=text_or_empty(function.get("name")),
-                arguments=_arguments_text(arguments),
+                arguments=arguments_of(arguments),
                 extra={k: v for k, v in call.items() if k not in _CALL_FIELDS},
                 whole=whole,
             )
@@ -367,7 +367,8 @@ def _index_of(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _arguments_text(value: Any) -> str:
+def arguments_of(value: Any) -> str:
+    """The arguments of a call as text, also where a server sends them decoded."""
     if value is None or isinstance(value, str):
         return value or ""
     if not is_keepable(value):

@@ -175,7 +175,8 @@ class WireClient:
         wire.join_extra(params, self._config.extra_body)
         params.update(exchange.go_on)
         refusals = Refusals.of(self._base_url, request.model)
-        changed = refusals.apply(params, tools=bool(request.tools))
+        lacking = tuple(name for name in sorted(wire.lacks) if getattr(request, name))
+        changed = (*lacking, *refusals.apply(params, tools=bool(request.tools)))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
         tools = toolset.encoded if wire.offers_tools(request, params) else None

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.chat import chat_wires
+from nbagent.providers import azure
+from nbagent.providers.azure import azure_wires
+from nbagent.providers.chat import PROFILES, Chat, profile_of
 from nbagent.providers.registry import Provider
+from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
 Wires = Callable[[ProviderConfig], Sequence[Wire]]
@@ -27,6 +30,7 @@ class Server:
     base_url: str | None = None
     keys: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
+    key_hosts: tuple[str, ...] = ()
     model: str | None = None
     needs_key: bool = True
     is_local: bool = False
@@ -43,6 +47,7 @@ class Server:
             default_base_url=self.base_url,
             default_model=self.model,
             needs_key=self.needs_key and not self.is_local,
+            key_hosts=self.key_hosts,
             needs_base_url=self.base_url is None,
             is_free=self.is_local,
         )
@@ -56,7 +61,13 @@ class Server:
 
 def _chat(server: str | None = None) -> Wires:
     """Chat Completions in the profile of a server, or of the one that the base URL names."""
-    return lambda config: chat_wires(config.base_url or "", server)
+
+    def wires(config: ProviderConfig) -> list[Wire]:
+        profile = PROFILES[server] if server else profile_of(config.base_url or "")
+        chat = Chat(profile)
+        return [chat, Responses()] if profile.has_responses else [chat]
+
+    return wires
 
 
 SERVERS = (
@@ -74,6 +85,20 @@ SERVERS = (
         keys=("LLM_API_KEY",),
         urls=("LLM_BASE_URL",),
         needs_key=False,
+    ),
+    Server(
+        name="openai-responses",
+        wires=lambda config: [Responses()],
+        base_url="https://api.openai.com/v1",
+        keys=("OPENAI_API_KEY", "LLM_API_KEY"),
+        urls=("OPENAI_BASE_URL", "LLM_BASE_URL"),
+    ),
+    Server(
+        name="azure",
+        wires=azure_wires,
+        keys=azure.KEY_VARIABLES,
+        key_hosts=azure.HOSTS,
+        urls=azure.URL_VARIABLES,
     ),
     Server(
         name="deepseek",

@@ -83,6 +83,8 @@ class Wire(Protocol):
     models_path: str = "/models"
     think_tags: bool = False
     """Reasoning may stand in the text, between tags."""
+    lacks: frozenset[str] = frozenset()
+    """Fields of a request that have no place on this wire; the person is told."""
     reserved: frozenset[str] = frozenset({"messages", "tools"})
     """Keys of the body that `extra_body` cannot set."""
 

@@ -10,9 +10,9 @@ from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.registry import find_provider, split_model_id
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
+from nbagent.providers.registry import find_provider, split_model_id
 from nbagent.settings import checked_value
 
 Key = Literal["sent", "none", "missing"]
