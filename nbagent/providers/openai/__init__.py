@@ -33,6 +33,7 @@ from nbagent.providers.http import (
     MAX_STREAM_BYTES,
     HttpClient,
 )
+from nbagent.providers.limits import Limiter, Place
 from nbagent.providers.openai.answer import AnswerFold
 from nbagent.providers.openai.reader import AnswerReader
 from nbagent.providers.openai.request import (
@@ -48,6 +49,7 @@ from nbagent.providers.retry import RetryPolicy
 NAME = "openai"
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _ENCODERS = 8
+_BYTES_PER_TOKEN = 4
 _LIST_TIMEOUT_S = 30.0
 _AFTER_THE_END_S = 0.05
 """A connection that is not at its end so long after `[DONE]` is dropped instead of kept."""
@@ -100,6 +102,7 @@ class OpenAIClient:
             key=config.api_key,
             headers={name: text for name, text in headers.items() if text},
         )
+        self._limiter = Limiter.of(origin(self._base_url) or "", config.api_key)
         self._toolset = Toolset(())
         self._encoders: dict[tuple[str, int], HistoryEncoder] = {}
 
@@ -167,10 +170,16 @@ class OpenAIClient:
             shown = False
             fault: ModelError | None = None
             try:
-                async with aclosing(self._attempt(exchange, params, reader)) as chunks:
-                    async for chunk in chunks:
-                        shown = True
-                        yield chunk
+                body = self._body(exchange, params)
+                with self._limiter.place(len(body) // _BYTES_PER_TOKEN) as place:
+                    while wait_s := await place.turn(deadline):
+                        yield ChatChunk(notice=_waits(wait_s))
+                    exchange.waited_s += place.waited_s
+                    chunks = self._attempt(exchange, params, body, reader, place)
+                    async with aclosing(chunks):
+                        async for chunk in chunks:
+                            shown = True
+                            yield chunk
             except ModelError as error:
                 fault = error
             except Exception as error:
@@ -207,16 +216,27 @@ class OpenAIClient:
         return ClientNotice("retry", text, exchange.failed, wait_s, fault.info)
 
     async def _attempt(
-        self, exchange: _Exchange, params: dict[str, Any], reader: AnswerReader
+        self,
+        exchange: _Exchange,
+        params: dict[str, Any],
+        body: bytes,
+        reader: AnswerReader,
+        place: Place,
     ) -> AsyncGenerator[ChatChunk]:
         """One request on the wire."""
-        answer = await self._http.send(
-            "POST",
-            "/chat/completions",
-            self._body(exchange, params),
-            deadline=exchange.deadline,
-            between_bytes_s=BETWEEN_BYTES_S if params.get("stream") else self._config.timeout_s,
-        )
+        try:
+            answer = await self._http.send(
+                "POST",
+                "/chat/completions",
+                body,
+                deadline=exchange.deadline,
+                between_bytes_s=BETWEEN_BYTES_S if params.get("stream") else self._config.timeout_s,
+            )
+        except ModelError as error:
+            if error.status and error.code != "LLM_QUOTA_EXCEEDED":
+                place.learn(error.status, {}, error.retry_after_s)
+            raise
+        place.learn(answer.status, answer.headers)
         exchange.request_id = answer.request_id
         try:
             limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
@@ -334,6 +354,11 @@ class _Exchange:
         if fault.details.get("code") == "tool_use_failed":
             fault.retryable, self.regenerated = not self.regenerated, True
         return plain_refusal(fault, self.request)
+
+
+def _waits(wait_s: float) -> ClientNotice:
+    text = f"Waiting {wait_s:.1f} s for the server's rate limit."
+    return ClientNotice("wait", text, wait_s=wait_s)
 
 
 def normal_base_url(text: str) -> str:
