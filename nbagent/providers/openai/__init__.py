@@ -140,7 +140,7 @@ class OpenAIClient:
         try:
             body = await answer.read()
         finally:
-            await answer.close()
+            await answer.aclose()
         try:
             return _models(load_json(body))
         except (ValueError, RecursionError):
@@ -153,7 +153,7 @@ class OpenAIClient:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.close()
+        await self._http.aclose()
 
     async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
         """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
@@ -230,16 +230,16 @@ class OpenAIClient:
                     if reader.fault is not None:
                         raise reader.fault
                     if reader.done and not ended:
-                        answer.hurry(_AFTER_THE_END_S)
+                        answer.shorten(_AFTER_THE_END_S)
                     elif reader.complete and not reader.done:
-                        answer.hurry(_AFTER_FINISH_S)
+                        answer.shorten(_AFTER_FINISH_S)
         except ModelError as error:
             # A connection that breaks after the end of the answer takes nothing away.
             silent = error is not reader.fault and error.code == "LLM_TIMEOUT"
             if not reader.stands(silent=silent):
                 raise
         finally:
-            await answer.close()
+            await answer.aclose()
         for chunk in reader.end():
             exchange.count(chunk)
             yield chunk

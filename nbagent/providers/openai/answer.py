@@ -19,13 +19,13 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.failures import error_fields, stream_error
+from nbagent.providers.frames import bad_answer, first_object
 from nbagent.providers.names import WireNames
 from nbagent.providers.openai.calls import CallAssembler
 from nbagent.providers.openai.choices import ChoicePicker
 from nbagent.providers.openai.reasoning import ReasoningFold, thoughts_of
 from nbagent.providers.openai.think_tags import ThinkTags
 from nbagent.providers.openai.usage import known_finish, stronger_finish, usage_of
-from nbagent.providers.wire_json import bad_answer, first_object
 
 
 class AnswerFold:

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatChunk, ToolCall, ToolCallDelta, is_keepable, parse_arguments
+from nbagent.providers.frames import bad_answer, text_or_empty
 from nbagent.providers.names import WireNames
-from nbagent.providers.wire_json import bad_answer, text_or_empty
 
 _MOST_CALLS = 512
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
+from nbagent.providers.frames import bad_answer
 from nbagent.providers.openai.calls import index_of
-from nbagent.providers.wire_json import bad_answer
 
 
 class ChoicePicker:

@@ -5,13 +5,14 @@ Owns what counts as the end of a stream; what the events mean is in `answer`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatChunk
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.failures import start_of
+from nbagent.providers.frames import Sse, bad_answer, clean, load_wire
 from nbagent.providers.openai.answer import AnswerFold
-from nbagent.providers.sse import EventSplitter
-from nbagent.providers.wire_json import bad_answer, load_wire
 
 _LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
 _BOM = b"\xef\xbb\xbf"
@@ -27,7 +28,7 @@ class AnswerReader:
         self.fault: ModelError | None = None
         """What was wrong behind the chunks that were given last; raise it after them, unless the
         answer `stands`."""
-        self._events: EventSplitter | None = None
+        self._events: Sse | None = None
         self._head = bytearray()
         self._is_json = False
         self._saw_event = False
@@ -59,7 +60,7 @@ class AnswerReader:
         if start[:1] in (b"{", b"["):
             self._is_json = True
         elif start and not _BOM.startswith(start):
-            self._events = EventSplitter()
+            self._events = Sse()
             return self._take(self._events.feed(start))
         elif not start:
             self._head.clear()
@@ -101,12 +102,12 @@ class AnswerReader:
         out: list[ChatChunk] = []
         body = bytes(self._head)
         try:
-            found = load_wire(body)
+            found = _load(body)
         except ModelError:
             # Chunks without `data:`, or an error object before the events; else it is no JSON.
             if b"\n" not in body.strip():
                 raise
-            self._events = EventSplitter()
+            self._events = Sse()
             out = self._take(self._events.feed(body))
             return out + self._rest_of_events()
         self.fold.take_body(found, out)
@@ -125,7 +126,7 @@ class AnswerReader:
                     break
                 if not data.strip() or name in _LIFE_SIGNS:
                     continue
-                found = load_wire(data)
+                found = _load(data)
                 if name == b"error" and "error" not in (json_object(found) or {}):
                     found = {"error": found or "an error event without a text"}
                 self.fold.take(found, out)
@@ -141,7 +142,12 @@ class AnswerReader:
         """Some gateways send the usage behind `[DONE]`: nothing else of it counts."""
         for _, data in events:
             try:
-                found = json_object(load_wire(data)) or {}
+                found = json_object(_load(data)) or {}
             except ModelError:
                 return
             self.fold.take_usage(found.get("usage"))
+
+
+def _load(data: bytes) -> Any:
+    found = load_wire(data)
+    return clean(found) if b"\\u" in data else found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.providers.wire_json import objects_in
+from nbagent.providers.frames import objects_in
 
 _FIELDS = ("reasoning", "reasoning_content")
 _JOINED = ("text", "summary", "signature", "data")

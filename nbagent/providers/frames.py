@@ -1,0 +1,242 @@
+"""From bytes to frames: lines, server-sent events, JSON as servers write it; in linear time.
+
+Knows no wire: what an event or a value means belongs to the wires. Splits bytes, because text
+splitters also cut at U+2028.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Protocol, cast
+
+import orjson
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.errors import ModelError
+from nbagent.providers.failures import start_of
+
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+_LOOKED_INTO_BYTES = 1024 * 1024
+_MOST_VALUES = 500_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Splitter(Protocol):
+    """Frames from pieces of bytes, as `(event name, data)`."""
+
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """The frames that this piece completes. Raises ModelError when one is over the cap."""
+        ...
+
+    def flush(self) -> list[tuple[bytes, bytes]]:
+        """What is still held when the body is over."""
+        ...
+
+
+class Ndjson:
+    """One JSON value a line (Ollama); the event name is empty."""
+
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._lines = _Lines(max_bytes)
+
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """The lines that this piece completes, without empty ones."""
+        return [(b"", line) for line in self._lines.feed(piece) if line.strip()]
+
+    def flush(self) -> list[tuple[bytes, bytes]]:
+        """The last line, if it had no end."""
+        return [(b"", line) for line in self._lines.flush() if line.strip()]
+
+
+class Sse:
+    """Server-sent events."""
+
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._lines = _Lines(max_bytes)
+        self._limit = max_bytes
+        self._name = b""
+        self._data: list[bytes] = []
+        self._bare: list[bytes] = []
+        self._size = 0
+        """Of data and bare lines that are held."""
+        self._between_events = False
+
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """The events that this piece completes."""
+        # By far the most common piece is one whole event; it costs a tenth this way.
+        if (
+            self._between_events
+            and piece.startswith(b"data: {")
+            and piece.find(b"\n") == len(piece) - 2
+            and piece.endswith(b"\n\n")
+            and b"\r" not in piece
+        ):
+            return [(b"", piece[6:-2])]
+        events = self._take(self._lines.feed(piece))
+        held = self._data or self._name or self._bare
+        self._between_events = not held and self._lines.is_empty
+        return events
+
+    def flush(self) -> list[tuple[bytes, bytes]]:
+        """The last event, if no empty line followed it."""
+        events = self._take([*self._lines.flush(), b""])
+        if self._bare:
+            events.append((b"", b"\n".join(self._bare)))
+            self._bare = []
+        return events
+
+    def _take(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+        events: list[tuple[bytes, bytes]] = []
+        for line in lines:
+            if self._bare or line[:1] in (b"{", b"["):
+                self._take_bare(line, events)
+            elif not line:
+                if self._data:
+                    events.append((self._name, b"\n".join(self._data)))
+                    self._data = []
+                    self._size = 0
+                self._name = b""
+            elif line.startswith(b"data:"):
+                self._hold(self._data, line[6:] if line[5:6] == b" " else line[5:])
+            elif line.startswith(b"event:"):
+                self._name = line[6:].strip()
+        return events
+
+    def _take_bare(self, line: bytes, events: list[tuple[bytes, bytes]]) -> None:
+        """Not SSE, but some servers write an error object as it is (Gemini, Ollama).
+
+        On one line or indented over many: its last line begins at the margin.
+        """
+        self._hold(self._bare, line)
+        closing = b"}" if self._bare[0][:1] == b"{" else b"]"
+        if line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing):
+            events.append((b"", b"\n".join(self._bare)))
+            self._bare = []
+            self._size = sum(map(len, self._data))
+
+    def _hold(self, held: list[bytes], line: bytes) -> None:
+        held.append(line)
+        self._size += len(line)
+        if self._size > self._limit:
+            raise _too_long("an event", self._limit)
+
+
+class _Lines:
+    """Lines from pieces of bytes; LF, CRLF and CR end one, also across two pieces."""
+
+    def __init__(self, limit: int) -> None:
+        self._partial = bytearray()
+        self._after_cr = False
+        self._at_start = True
+        self._limit = limit
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of a line, not even half of its end, is held."""
+        return not self._partial and not self._after_cr
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that this piece completes."""
+        if self._after_cr and piece:
+            self._after_cr = False
+            piece = piece.removeprefix(b"\n")
+        if not piece:
+            return []
+        lines = piece.splitlines()
+        self._after_cr = piece.endswith(b"\r")
+        tail = b"" if piece.endswith((b"\n", b"\r")) else lines.pop()
+        if self._partial and lines:
+            lines[0] = bytes(self._partial) + lines[0]
+            self._partial.clear()
+        if self._at_start and lines:
+            self._at_start = False
+            lines[0] = lines[0].removeprefix(_BOM)
+        self._partial += tail
+        if len(self._partial) > self._limit:
+            raise _too_long("a line", self._limit)
+        return lines
+
+    def flush(self) -> list[bytes]:
+        """The last line, if it had no end."""
+        rest = bytes(self._partial)
+        self._partial.clear()
+        return [rest.removeprefix(_BOM) if self._at_start else rest] if rest else []
+
+
+def _too_long(what: str, limit: int) -> ModelError:
+    return ModelError(
+        f"the server sent {what} of more than {limit:,} bytes; it was cut off. Check the base URL.",
+        code="LLM_BAD_RESPONSE",
+    )
+
+
+def load_wire(data: bytes) -> Any:
+    """Decode JSON of a server: NaN is accepted, broken text is not.
+
+    Lone surrogates stay, because their other half may come in the next delta; `clean` what is
+    complete. They can only be there where the text has a `\\u`.
+    """
+    # A few megabytes of empty lists would be hundreds of megabytes of objects.
+    if len(data) > _LOOKED_INTO_BYTES and sum(map(data.count, b"[{,")) > _MOST_VALUES:
+        raise bad_answer(f"more than {_MOST_VALUES:,} values are in it")
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        shown = start_of(data)
+    raise bad_answer(f"a part of it is not JSON ({shown!r})")
+
+
+def clean(value: Any) -> Any:
+    """A JSON value in which halves of a character are joined, and lone ones are U+FFFD.
+
+    Neither SQLite nor a front end can take lone surrogates.
+    """
+    try:
+        return _cleaned(value)
+    except RecursionError:
+        pass
+    raise bad_answer("a part of it is nested too deeply")
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        if value.isascii() or not _SURROGATE.search(value):
+            return value
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_cleaned(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {_cleaned(k): _cleaned(v) for k, v in cast("dict[str, Any]", value).items()}
+    return value
+
+
+def bad_answer(what: str, *, retry: bool = False) -> ModelError:
+    """The error for an answer that cannot be used."""
+    return ModelError(
+        f"the server's answer cannot be used: {what}. Try again, or check the base URL.",
+        code="LLM_BAD_RESPONSE",
+        retryable=retry,
+    )
+
+
+def first_object(value: Any) -> dict[str, Any] | None:
+    """The first item of a list if it is an object."""
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return json_object(items[0]) if items else None
+
+
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; of anything else none."""
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
+
+
+def text_or_empty(value: Any) -> str:
+    """The value if it is a text; `null` written as a text counts as none."""
+    return value if isinstance(value, str) and value != "null" else ""
