@@ -32,6 +32,7 @@ from nbagent.providers.http import (
     MAX_STREAM_BYTES,
     HttpClient,
 )
+from nbagent.providers.limits import Limiter
 from nbagent.providers.reader import AnswerReader
 from nbagent.providers.refusals import Refusals, plain_refusal
 from nbagent.providers.registry import normal_base_url, origin, whole_response
@@ -43,6 +44,8 @@ _LIST_TIMEOUT_S = 30.0
 _MOST_PAGES = 20
 _MOST_HOPS = 16
 """An answer that the server gives in parts has at most so many."""
+_BYTES_PER_TOKEN = 4
+"""Of a request, about; only to share what a server takes."""
 _AFTER_THE_END_S = 0.05
 """A connection that is not at its end so long after the last word is dropped instead of kept."""
 _AFTER_FINISH_S = 5.0
@@ -70,6 +73,7 @@ class WireClient:
         for wire in self._wires:
             if clash := wire.reserved & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
+        self._limiter = Limiter.of(self._origin, config.api_key)
         self._http = HttpClient(
             self._base_url,
             key=config.api_key,
@@ -139,10 +143,14 @@ class WireClient:
             attempt = self._prepared(exchange)
             fault: ModelError | None = None
             try:
-                async with aclosing(self._attempted(exchange, attempt)) as chunks:
-                    async for chunk in chunks:
-                        exchange.shown = True
-                        yield chunk
+                with self._limiter.place(len(attempt.body) // _BYTES_PER_TOKEN) as place:
+                    while wait_s := await place.turn(deadline):
+                        yield ChatChunk(notice=_waits(wait_s, self._http.address.server))
+                    exchange.waited_s += place.waited_s
+                    async with aclosing(self._attempted(exchange, attempt, place)) as chunks:
+                        async for chunk in chunks:
+                            exchange.shown = True
+                            yield chunk
             except ModelError as error:
                 fault = error
             except Exception as error:
@@ -211,14 +219,20 @@ class WireClient:
         """One request on the wire."""
         wire, into = attempt.wire, attempt.into
         streams = exchange.stream and "stream" not in attempt.changed
-        response = await self._http.send(
-            "POST",
-            wire.path(exchange.request, stream=exchange.stream),
-            attempt.body,
-            deadline=exchange.deadline,
-            between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-            headers=wire.headers(attempt.flags),
-        )
+        try:
+            response = await self._http.send(
+                "POST",
+                wire.path(exchange.request, stream=exchange.stream),
+                attempt.body,
+                deadline=exchange.deadline,
+                between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
+                headers=wire.headers(attempt.flags),
+            )
+        except ModelError as error:
+            if error.status and error.code != "LLM_QUOTA_EXCEEDED":
+                place.learn(error.status, {}, error.retry_after_s)
+            raise
+        place.learn(response.status, response.headers)
         exchange.request_id = response.request_id
         reader = AnswerReader(attempt.parser, into, wire.framing())
         try:
@@ -316,6 +330,10 @@ class _Attempt:
 
 _flags: dict[tuple[str, str], frozenset[str]] = {}
 """What this process has learnt of a model on a server (`Wire.lesson`)."""
+
+
+def _waits(wait_s: float, server: str) -> ClientNotice:
+    return ClientNotice("wait", f"waiting {wait_s:.1f} s: rate limit of {server}", wait_s=wait_s)
 
 
 def _is_settled(fault: ModelError, attempt: _Attempt) -> bool:

@@ -316,7 +316,10 @@ FRAMING: dict[str, Case] = {
     "chunk size is negative": _chunks(b"-5\r\nhello\r\n"),
     "chunk size is empty": _chunks(b"\r\n"),
     "chunk size is enormous": _chunks(b"f" * 40 + b"\r\n"),
-    "chunk size without end": _chunks(b"1" * 20_000),
+    "chunk size without end": Case(
+        sends(stream_head(), b"1" * 20_000), "LLM_HTTP_ERROR", stream=False, asked=3
+    ),
+    "chunk size of 200 kB": _chunks(b"1" * 200_000),
     "chunk without its line end": _chunks(b"5\r\nhello5\r\nworld\r\n0\r\n\r\n"),
     "trailer without end": Case(
         drips(stream_head() + b"0\r\n", b"x: y\r\n" * 20_000, 0.0),
