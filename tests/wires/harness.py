@@ -1,0 +1,363 @@
+"""The tables of cases that every wire brings, and how they are played through the client.
+
+A case is bytes in, response out; or a request in, JSON out. Nothing here knows a wire. A new
+wire writes a module like `chat_cases` and adds its `WireSetup` to `test_every_wire.WIRES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
+
+import pytest
+from servers.player import Ending, Framing, Play, Player
+
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ModelInfo,
+    ProviderConfig,
+    ToolSpec,
+)
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.ports import ChatClient, WireClient
+from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.base import find_provider
+
+T = TypeVar("T")
+JSON = dict[str, Any]
+KEY = "sk-test-0123456789abcdef"
+LOOK = ToolSpec(
+    name="fs.look", parameters={"type": "object", "properties": {"at": {"type": "string"}}}
+)
+TOOLS = (LOOK, ToolSpec(name="b"), ToolSpec(name="c"))
+"""Offered in every case that does not say otherwise."""
+ABSENT: Any = "ABSENT"
+"""In an expected object: this key must not be there."""
+Result = ChatResponse | ModelError
+Outcome = tuple[list[ChatChunk], Result]
+
+
+def ask(text: str = "hi", **more: Any) -> ChatRequest:
+    """A request of one message."""
+    given: JSON = {"model": "m", "messages": (Message.of("user", text),), **more}
+    return ChatRequest(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """What an answer comes to. `error` set: a ModelError; else a response."""
+
+    text: str = ""
+    reasoning: str | None = None
+    calls: Sequence[tuple[str, JSON | str]] = ()
+    """Tool's own name and arguments; a str: no object, kept so as `arguments_raw`."""
+    ids: Sequence[str] | None = None
+    extras: Sequence[JSON | None] | None = None
+    finish: str | None = None
+    """By default `tool_calls` with calls, else `stop`."""
+    usage: Mapping[str, int] | None = None
+    """Those that are not 0; None: not looked at."""
+    raw: JSON | None = None
+    """As in `matches`; ABSENT: there is none."""
+    error: str = ""
+    words: str = ""
+    """Stand in the error's message."""
+    status: int | None = None
+    retryable: bool | None = None
+    notes: Sequence[str] = ()
+    """Words of the notices that stay with the answer, one each."""
+    asked: int = 1
+    """So many requests were made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCase:
+    """What a server answers, and what that is. Either form may be missing."""
+
+    id: str
+    expect: Expect
+    body: bytes = b""
+    stream: bytes = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    request: ChatRequest = field(default_factory=lambda: ask(tools=TOOLS))
+    framing: Framing = "chunked"
+    ending: Ending = "clean"
+    then: bytes = b""
+    """The answer to later requests; retries are allowed then."""
+    server: str = ""
+    """A name of `WireSetup.servers`, reached through a proxy that plays it; empty: loopback."""
+    back: JSON | None = None
+    """As in `matches`: the body of the next request, which holds the answer and its results."""
+    next_server: str | None = None
+    """Where the next request goes, if not to the same server."""
+    next_model: str = ""
+    thorough: bool = False
+    """Cut at every byte, sent byte by byte, and with wrong values in every place."""
+    whole_pieces: bool = False
+    """What comes behind the end counts only when it came with it."""
+    shown_reasoning: bool = True
+    """The reasoning that was streamed is the response's."""
+    defect: int = 0
+    """Of the list of known defects: fails today."""
+
+    def play(self, *, stream: bool, pieces: int = 0) -> Play:
+        """The answer in one of its forms."""
+        body = (self.stream if stream else self.body) or self.body
+        headers = {"retry-after": "0", **self.headers}
+        return Play(body, self.status, headers, pieces, self.framing, self.ending)
+
+
+_CASE_FIELDS = {item.name for item in fields(AnswerCase)}
+
+
+def answer_case(id: str, **given: Any) -> AnswerCase:
+    """A case from the fields of AnswerCase and of Expect together."""
+    mine = {name: given.pop(name) for name in list(given) if name in _CASE_FIELDS}
+    return AnswerCase(id=id, expect=Expect(**given), **mine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestCase:
+    """What a request is on the wire, at one of the setup's servers. Nothing is sent."""
+
+    id: str
+    request: ChatRequest
+    expect: JSON
+    """As in `matches`."""
+    server: str = ""
+    """A name of `WireSetup.servers`; empty: loopback."""
+    url: str = ""
+    stream: bool = False
+    only: bool = False
+    """The body has no other keys."""
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    defect: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsCase:
+    """A list of models, and what is known of them: id, context length, capabilities."""
+
+    id: str
+    body: Any
+    expect: Sequence[tuple[str, int | None, Sequence[str]]] | str
+    """A str: the code of an error."""
+    defect: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireSetup:
+    """A wire with its cases."""
+
+    name: str
+    provider: str
+    quirks: Sequence[int] = ()
+    """Of providers.md 10: each stands as `#n` in the id of a case."""
+    ended: re.Pattern[bytes]
+    """The marker by which a stream says that its answer is complete, to the end of its line."""
+    path: str = "/v1"
+    servers: Mapping[str, str] = field(default_factory=dict[str, str])
+    newlines: Sequence[bytes] = (b"\n", b"\r\n", b"\r")
+    answers: Sequence[AnswerCase]
+    requests: Sequence[RequestCase]
+    models: Sequence[ModelsCase] = ()
+
+
+class World:
+    """One loop and one server for all cases."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self.player = Player()
+        self.run(self.player.start())
+
+    def close(self) -> None:
+        """Stop the server and the loop."""
+        self.run(self.player.stop())
+        self._runner.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the loop."""
+        return self._runner.run(work)
+
+    @asynccontextmanager
+    async def client(
+        self, wire: WireSetup, base_url: str = "", **config: Any
+    ) -> AsyncGenerator[ChatClient]:
+        """A client of the wire's provider; of the loopback server by default."""
+        config = {"api_key": SecretKey(KEY), "retries": 0, **config}
+        config["base_url"] = base_url or self.player.url + wire.path
+        client = find_provider(wire.provider).open(ProviderConfig(**config))
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    def answers(
+        self, wire: WireSetup, case: AnswerCase, plays: Iterable[Play], *, stream: bool
+    ) -> list[Outcome]:
+        """What the case's request gets when each of these is played, by one client."""
+
+        async def go() -> list[Outcome]:
+            retries = 2 if case.then else 0
+            later = [Play(case.then)] if case.then else []
+            outcomes: list[Outcome] = []
+            base_url = plain_url(wire, case.server)
+            async with self.client(wire, base_url, retries=retries) as client:
+                for play in plays:
+                    self.player.play([play, *later])
+                    outcomes.append(await _outcome(client, case.request, stream))
+            return outcomes
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("HTTP_PROXY", "http_proxy"):
+                patch.setenv(name, self.player.url)
+            for name in ("NO_PROXY", "no_proxy"):
+                patch.delenv(name, raising=False)
+            return self.run(go())
+
+    def answer(
+        self, wire: WireSetup, case: AnswerCase, *, stream: bool, pieces: int = 0
+    ) -> Outcome:
+        """What the case's request gets."""
+        return self.answers(wire, case, [case.play(stream=stream, pieces=pieces)], stream=stream)[0]
+
+    def wire_request(
+        self, wire: WireSetup, request: ChatRequest, base_url: str = "", **how: Any
+    ) -> tuple[str, Any]:
+        """URL and JSON of what would be sent."""
+        stream = how.pop("stream", False)
+
+        async def go() -> tuple[str, Any]:
+            async with self.client(wire, base_url, **how) as client:
+                assert isinstance(client, WireClient)
+                made = client.wire_request(request, stream=stream)
+                assert made == client.wire_request(request, stream=stream), "twice the same"
+                return made.url, json.loads(made.body)
+
+        return self.run(go())
+
+    def models(self, wire: WireSetup, case: ModelsCase) -> list[ModelInfo] | ModelError:
+        """What the client makes of a list of models."""
+
+        async def go() -> list[ModelInfo] | ModelError:
+            body = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
+            self.player.play([Play(body)])
+            async with self.client(wire) as client:
+                try:
+                    return await client.list_models()
+                except ModelError as error:
+                    return error
+
+        return self.run(go())
+
+
+async def _outcome(client: ChatClient, request: ChatRequest, stream: bool) -> Outcome:
+    chunks: list[ChatChunk] = []
+    try:
+        if not stream:
+            return chunks, await client.chat(request)
+        async for chunk in client.chat_stream(request):
+            assert not any(earlier.done for earlier in chunks), "a chunk behind the last one"
+            chunks.append(chunk)
+    except ModelError as error:
+        return chunks, error
+    response = chunks[-1].response
+    assert chunks[-1].done
+    assert response
+    return chunks, response
+
+
+def plain_url(wire: WireSetup, server: str) -> str:
+    """A server's base URL without TLS, so that a proxy can play it; empty for loopback."""
+    return wire.servers[server].replace("https:", "http:") if server else ""
+
+
+def matches(expected: Any, found: Any, at: str = "") -> None:
+    """Assert that a value is as expected: objects may have more keys, `...` is anything."""
+    if isinstance(expected, dict):
+        assert isinstance(found, dict), f"{at}: {found!r} is no object"
+        for key, value in cast("JSON", expected).items():
+            inner = cast("JSON", found).get(key, ABSENT)
+            matches(value, inner, f"{at}.{key}")
+    elif isinstance(expected, list):
+        wanted, given = cast("list[Any]", expected), cast("list[Any]", found)
+        assert isinstance(found, list), f"{at}: {found!r} is no list"
+        assert len(wanted) == len(given), f"{at}: {given!r}"
+        for n, (want, got) in enumerate(zip(wanted, given, strict=True)):
+            matches(want, got, f"{at}[{n}]")
+    elif expected is not ...:
+        assert found == expected, f"{at}: {found!r}, not {expected!r}"
+
+
+def check(case: AnswerCase, outcome: Outcome) -> None:
+    """Assert that an answer came to what the case says, and that its chunks agree with it."""
+    chunks, result = outcome
+    expect = case.expect
+    if expect.error:
+        assert isinstance(result, ModelError), f"a response: {result!r}"
+        assert (result.code, expect.words in str(result)) == (expect.error, True), str(result)
+        assert result.message.isprintable(), "more than one line"
+        assert expect.retryable in (None, result.retryable)
+        assert expect.status in (None, result.status)
+        assert KEY[:10] not in f"{result} {result!r} {vars(result)}"
+        return
+    assert isinstance(result, ChatResponse), f"an error: {result}"
+    message = result.message
+    assert (message.text, message.reasoning) == (expect.text, expect.reasoning)
+    calls = [(call.name, call.arguments) for call in message.tool_calls]
+    given = [(name, args if isinstance(args, dict) else None) for name, args in expect.calls]
+    assert calls == given
+    for call, (_, arguments) in zip(message.tool_calls, expect.calls, strict=True):
+        assert call.id
+        assert not isinstance(arguments, str) or call.arguments_raw == arguments
+    assert len({call.id for call in message.tool_calls}) == len(calls)
+    assert expect.ids in (None, [call.id for call in message.tool_calls])
+    assert expect.extras in (None, [call.extra for call in message.tool_calls])
+    assert result.finish_reason == (expect.finish or ("tool_calls" if calls else "stop"))
+    used = {name: n for name, n in (result.usage.model_dump() if result.usage else {}).items() if n}
+    assert expect.usage in (None, used)
+    if expect.raw is not None:
+        matches(expect.raw, ABSENT if result.raw is None else result.raw, "raw")
+    if chunks:
+        check_chunks(case, chunks, result)
+
+
+def check_chunks(case: AnswerCase, chunks: list[ChatChunk], response: ChatResponse) -> None:
+    """Assert that what was streamed is what the response holds."""
+    message = response.message
+    assert "".join(chunk.content for chunk in chunks) == message.text
+    if case.shown_reasoning:
+        assert "".join(chunk.reasoning for chunk in chunks) == (message.reasoning or "")
+    arguments = ["" for _ in message.tool_calls]
+    names: list[set[str]] = [set() for _ in message.tool_calls]
+    for delta in (chunk.tool_call_delta for chunk in chunks if chunk.tool_call_delta):
+        arguments[delta.index] += delta.arguments
+        names[delta.index] |= {delta.name} if delta.name else set()
+    assert arguments == [call.arguments_raw for call in message.tool_calls]
+    assert all(seen <= {call.name} for seen, call in zip(names, message.tool_calls, strict=True))
+    said = [chunk.notice.text for chunk in chunks if chunk.notice and chunk.notice.kind == "note"]
+    assert len(said) == len(case.expect.notes), said
+    assert all(words in text for words, text in zip(case.expect.notes, said, strict=True))
+    last = chunks[-1]
+    assert (last.finish_reason, last.usage) == (response.finish_reason, response.usage)
+
+
+def rows(wires: Iterable[WireSetup], kind: str) -> list[Any]:
+    """Rows of a test over one kind of case of all wires; a known defect must fail."""
+    made: list[Any] = []
+    for wire in wires:
+        for case in getattr(wire, kind):
+            mark = pytest.mark.xfail(strict=True, reason=f"defect {case.defect}")
+            marks = [mark] if case.defect else []
+            made.append(pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=marks))
+    return made

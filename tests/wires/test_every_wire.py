@@ -1,0 +1,357 @@
+"""What holds for the client of every wire: pieces do not matter, a cut is no answer, and more.
+
+A wire brings its tables in a module of its own (`chat_cases`) and one entry of WIRES.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from servers.player import Play
+from wires import chat_cases
+from wires.harness import (
+    JSON,
+    AnswerCase,
+    ModelsCase,
+    Outcome,
+    RequestCase,
+    WireSetup,
+    World,
+    ask,
+    check,
+    matches,
+    plain_url,
+    rows,
+)
+
+from nbagent.contracts.chat import ChatResponse, Message, TextPart, is_keepable
+from nbagent.contracts.errors import CODES, ModelError
+from nbagent.contracts.secrets import SecretKey, redact
+
+WIRES: tuple[WireSetup, ...] = (chat_cases.WIRE,)
+ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
+"""What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
+PROMISES: dict[str, Callable[[AnswerCase], bool]] = {
+    "text": lambda case: bool(case.expect.text),
+    "reasoning": lambda case: bool(case.expect.reasoning),
+    "one call": lambda case: len(case.expect.calls) == 1,
+    "parallel calls": lambda case: len(case.expect.calls) > 1,
+    "arguments that are no JSON": lambda case: any(
+        isinstance(arguments, str) for _, arguments in case.expect.calls
+    ),
+    "cached and reasoning tokens": lambda case: (
+        {"cached_tokens", "reasoning_tokens"} <= (case.expect.usage or {}).keys()
+    ),
+    "length": lambda case: case.expect.finish == "length",
+    "filter or refusal": lambda case: case.expect.finish == "content_filter",
+    "error in a stream": lambda case: bool(case.stream and case.expect.error),
+    "400": lambda case: case.status == 400 and case.expect.error == "LLM_HTTP_ERROR",
+    "401": lambda case: case.expect.error == "LLM_AUTH_FAILED",
+    "429": lambda case: case.expect.error == "LLM_RATE_LIMITED",
+    "overflow": lambda case: case.expect.error == "LLM_CONTEXT_OVERFLOW",
+    "quota": lambda case: case.expect.error == "LLM_QUOTA_EXCEEDED",
+    "unknown fields": lambda case: "unknown fields" in case.id,
+    "empty answer": lambda case: "empty answer" in case.id,
+    "cut at every byte": lambda case: case.thorough and bool(case.expect.calls),
+    "wrong types everywhere": lambda case: case.thorough and bool(case.body),
+    "goes back": lambda case: case.back is not None,
+}
+
+
+def cases(kind: str, only: Callable[[Any], bool] = lambda _: True) -> Any:
+    """Parametrise over the cases of all wires."""
+    chosen = [row for row in rows(WIRES, kind) if only(row.values[1])]
+    return pytest.mark.parametrize(("wire", "case"), chosen)
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@pytest.mark.parametrize("promise", PROMISES)
+def test_every_wire_brings_a_case_for_every_promise(wire: WireSetup, promise: str) -> None:
+    assert any(map(PROMISES[promise], wire.answers))
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_the_names_of_cases_are_told_apart(wire: WireSetup) -> None:
+    for kind in (wire.answers, wire.requests, wire.models):
+        names = [case.id for case in kind]
+        assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_every_quirk_of_the_wire_has_a_case(wire: WireSetup) -> None:
+    names = " ".join(case.id for case in (*wire.answers, *wire.requests, *wire.models))
+    assert set(wire.quirks) <= {int(number) for number in re.findall(r"#(\d+)\b", names)}
+
+
+@cases("answers", lambda case: bool(case.body))
+def test_a_whole_answer_is_what_the_server_said(
+    world: World, wire: WireSetup, case: AnswerCase
+) -> None:
+    check(case, world.answer(wire, case, stream=False))
+    assert len(world.player.asked) == case.expect.asked
+
+
+@cases("answers")
+def test_a_streamed_answer_is_what_the_server_said(
+    world: World, wire: WireSetup, case: AnswerCase
+) -> None:
+    check(case, world.answer(wire, case, stream=True))
+    assert len(world.player.asked) == case.expect.asked
+
+
+@cases("answers", lambda case: bool(case.stream) and not case.whole_pieces)
+def test_the_pieces_of_a_stream_do_not_matter(
+    world: World, wire: WireSetup, case: AnswerCase
+) -> None:
+    check(case, world.answer(wire, case, stream=True, pieces=7))
+    for newline in wire.newlines if case.thorough else ():
+        body = case.stream.replace(b"\n", newline)
+        plays = [Play(b"\xef\xbb\xbf" + body, pieces=1), Play(body, pieces=3, framing="none")]
+        for outcome in world.answers(wire, case, plays, stream=True):
+            check(case, outcome)
+
+
+@cases("answers", lambda case: case.thorough)
+def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
+    world: World, wire: WireSetup, case: AnswerCase
+) -> None:
+    found = wire.ended.search(case.stream)
+    assert found, "the stream has no marker of its end"
+    cuts = [Play(case.stream[:end]) for end in range(len(case.stream))]
+    outcomes = world.answers(wire, case, cuts, stream=True)
+    whole = 0
+    for end, (chunks, result) in enumerate(outcomes):
+        if isinstance(result, ModelError):
+            assert result.code in ("LLM_BAD_RESPONSE", "LLM_HTTP_ERROR")
+            assert case.expect.text.startswith("".join(chunk.content for chunk in chunks))
+            continue
+        assert end >= found.end(), f"cut at {end}: {case.stream[:end][-60:]!r}"
+        check(without_usage(case), (chunks, result))
+        whole += 1
+    assert whole, "behind its marker an answer is whole"
+    body = [Play(case.body[:end]) for end in range(len(case.body.rstrip()))]
+    for _, result in world.answers(wire, case, body, stream=False):
+        assert isinstance(result, ModelError)
+        assert result.code == "LLM_BAD_RESPONSE"
+
+
+@cases("answers", lambda case: case.thorough)
+@pytest.mark.parametrize("how", ["reset", "close", "length"])
+def test_a_connection_that_breaks_within_an_answer_is_an_error(
+    world: World, wire: WireSetup, case: AnswerCase, how: Any
+) -> None:
+    found = wire.ended.search(case.stream)
+    assert found
+    places = [found.end() * n // 12 for n in range(12)]
+    how = {"framing": "length", "ending": "close"} if how == "length" else {"ending": how}
+    cuts = [Play(case.stream[:end], **how) for end in places]
+    for _, result in world.answers(wire, case, cuts, stream=True):
+        assert isinstance(result, ModelError)
+        assert result.code in ("LLM_BAD_RESPONSE", "LLM_HTTP_ERROR")
+
+
+@cases("answers", lambda case: case.thorough)
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_any_value_in_any_place_is_an_answer_or_one_clear_error(
+    world: World, wire: WireSetup, case: AnswerCase, stream: bool
+) -> None:
+    sample = case.stream if stream else case.body
+    plays = [Play(body) for body in (*with_odd_values(sample), *noise(sample))]
+    found = world.answers(wire, case, plays, stream=stream)
+    assert len(found) > 100
+    kinds = [usable(outcome) for outcome in found]
+    assert kinds.count(True) > 50, "most values of an answer do not matter so much"
+    assert kinds.count(False) > 10
+
+
+@cases("answers", lambda case: case.back is not None)
+def test_what_an_answer_needs_back_goes_back_with_the_next_request(
+    world: World, wire: WireSetup, case: AnswerCase
+) -> None:
+    for stream in [True, *([False] if case.body else [])]:
+        _, result = world.answer(wire, case, stream=stream)
+        assert isinstance(result, ChatResponse)
+        # It goes through a record, as in a conversation that is taken up again.
+        message = Message.model_validate_json(result.message.model_dump_json())
+        done = (TextPart(text='{"ok":true,"data":1}'),)
+        results = [
+            Message(role="tool", tool_call_id=call.id, name=call.name, content=done)
+            for call in message.tool_calls
+        ]
+        messages = (*case.request.messages, message, *results)
+        model = case.next_model or case.request.model
+        asked = case.request.model_copy(update={"messages": messages, "model": model})
+        server = case.server if case.next_server is None else case.next_server
+        matches(case.back, world.wire_request(wire, asked, plain_url(wire, server))[1])
+
+
+@cases("requests")
+def test_a_request_is_what_the_server_takes(
+    world: World, wire: WireSetup, case: RequestCase
+) -> None:
+    server = wire.servers.get(case.server, case.server)
+    url, body = world.wire_request(wire, case.request, server, stream=case.stream, **case.config)
+    matches(case.expect, body)
+    assert not case.only or body.keys() == case.expect.keys()
+    assert case.url in ("", url)
+
+
+@cases("models")
+def test_models_are_listed_with_what_the_server_tells(
+    world: World, wire: WireSetup, case: ModelsCase
+) -> None:
+    found = world.models(wire, case)
+    if isinstance(found, ModelError):
+        assert found.code == case.expect
+    else:
+        listed = [(model.id, model.context_length, list(model.capabilities)) for model in found]
+        assert listed == [(name, size, list(can)) for name, size, can in case.expect]
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_one_connection_serves_answer_after_answer(world: World, wire: WireSetup) -> None:
+    case = next(case for case in wire.answers if case.thorough)
+    plays = [case.play(stream=True)] * 4
+    before = world.player.count
+    for outcome in world.answers(wire, case, plays, stream=True):
+        check(case, outcome)
+    assert world.player.count == before + 1
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_the_key_travels_in_one_header_and_no_client_shows_it(
+    world: World, wire: WireSetup
+) -> None:
+    case = next(case for case in wire.answers if case.thorough)
+    key = "sk-another-9876543210fedcba"
+
+    async def go() -> str:
+        world.player.play([case.play(stream=False)])
+        async with world.client(wire, api_key=SecretKey(key)) as client:
+            await client.chat(ask())
+            return repr(client)
+
+    shown = world.run(go())
+    (asked,) = world.player.asked
+    assert sum(key in text for text in asked.headers.values()) == 1
+    assert key not in f"{shown} {asked.line} {asked.body}"
+    assert key not in redact(key), "the filter knows it"
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@pytest.mark.parametrize("leave", ["cancel", "close"])
+def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, leave: str) -> None:
+    case = next(case for case in wire.answers if case.thorough)
+    half = Play(case.stream[: len(case.stream) // 2], ending="silent")
+
+    async def go() -> int:
+        world.player.play([half])
+        async with world.client(wire) as client:
+            before = len(world.player.connections)
+            chunks = client.chat_stream(case.request)
+            await anext(chunks)
+            waiting = asyncio.ensure_future(anext(chunks))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises((asyncio.CancelledError, StopAsyncIteration)):
+                while True:
+                    await waiting
+                    waiting = asyncio.ensure_future(anext(chunks))
+                    await asyncio.sleep(0.05)
+                    waiting.cancel()
+            if leave == "close":
+                await chunks.aclose()
+            for _ in range(100):
+                if len(world.player.connections) <= before:
+                    break
+                await asyncio.sleep(0.01)
+            return len(world.player.connections) - before
+
+    assert world.run(go()) <= 0
+
+
+def without_usage(case: AnswerCase) -> AnswerCase:
+    """What comes behind the marker may be missing."""
+    return replace(case, expect=replace(case.expect, usage=None))
+
+
+def usable(outcome: Outcome) -> bool:
+    """Whether it is a response that can be kept, and not one clear error."""
+    chunks, result = outcome
+    if isinstance(result, ModelError):
+        assert result.code in CODES - {"UNKNOWN"}, str(result)
+        assert result.message.isprintable()
+        return False
+    result.model_dump_json()
+    assert "".join(chunk.content for chunk in chunks) in ("", result.message.text)
+    assert all(is_keepable(call.arguments) for call in result.message.tool_calls)
+    return True
+
+
+def with_odd_values(sample: bytes) -> Iterator[bytes]:
+    """The bytes with each value of each JSON line, or of a whole body, replaced by each odd one."""
+    lines = [sample] if is_json(sample) else sample.split(b"\n")
+    for at, line in enumerate(lines):
+        start = line.find(b"{")
+        if start < 0:
+            continue
+        document = json.loads(line[start:])
+        for path in places(document):
+            for odd in ODD:
+                changed = line[:start] + json.dumps(replaced(document, path, odd)).encode()
+                yield b"\n".join([*lines[:at], changed, *lines[at + 1 :]])
+
+
+def is_json(sample: bytes) -> bool:
+    """Whether it is one JSON value."""
+    try:
+        json.loads(sample)
+    except ValueError:
+        return False
+    return True
+
+
+def noise(sample: bytes) -> Iterator[bytes]:
+    """The bytes with some of them changed or lost."""
+    chance = random.Random(7)
+    yield sample.replace(b'"', b'"\\ud800', 9)
+    yield sample.replace(b": 1", b": NaN")
+    for _ in range(150):
+        body = bytearray(sample)
+        for _ in range(chance.randrange(1, 8)):
+            at = chance.randrange(len(body))
+            if chance.random() < 0.5:
+                body[at] = chance.randrange(256)
+            else:
+                del body[at : at + chance.randrange(1, 40)]
+        yield bytes(body)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path to every value inside."""
+    items: Any = ()
+    if isinstance(value, dict):
+        items = cast("JSON", value).items()
+    elif isinstance(value, list):
+        items = enumerate(cast("list[Any]", value))
+    for key, inner in items:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def replaced(document: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    """A copy in which one value is another."""
+    made = copy.deepcopy(document)
+    holder = made
+    for step in path[:-1]:
+        holder = holder[step]
+    holder[path[-1]] = odd
+    return made
