@@ -32,7 +32,7 @@ from nbagent.providers.http import (
     MAX_STREAM_BYTES,
     HttpClient,
 )
-from nbagent.providers.limits import Limiter
+from nbagent.providers.limits import Limiter, Place
 from nbagent.providers.reader import AnswerReader
 from nbagent.providers.refusals import Refusals, plain_refusal
 from nbagent.providers.registry import normal_base_url, origin, whole_response
@@ -215,7 +215,9 @@ class WireClient:
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
         return ClientNotice("retry", text, exchange.attempts - 1, wait_s, fault.info)
 
-    async def _attempted(self, exchange: _Exchange, attempt: _Attempt) -> AsyncGenerator[ChatChunk]:
+    async def _attempted(
+        self, exchange: _Exchange, attempt: _Attempt, place: Place
+    ) -> AsyncGenerator[ChatChunk]:
         """One request on the wire."""
         wire, into = attempt.wire, attempt.into
         streams = exchange.stream and "stream" not in attempt.changed

@@ -29,7 +29,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient, WireClient
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.base import find_provider
+from nbagent.providers.registry import find_provider
 
 T = TypeVar("T")
 JSON = dict[str, Any]
