@@ -41,7 +41,7 @@ from nbagent.providers.refusals import needs_responses
 from nbagent.providers.schemas import wire_schema
 from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
 
-_ANY_ID = re.compile(r"[\x20-\x7e]{1,256}")
+_ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
 _OPENAI_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?")

@@ -45,16 +45,25 @@ class Case:
 Opener = Callable[[list[Said]], AbstractContextManager[Case]]
 
 
+def _chat(provider: str) -> Opener:
+    @contextmanager
+    def opened(answers: list[Said]) -> Generator[Case]:
+        with _chat_server(answers) as url:
+            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=url)
+            yield Case(find_provider(provider).open(config), "little")
+
+    return opened
+
+
 @contextmanager
-def _openai(answers: list[Said]) -> Generator[Case]:
+def _chat_server(answers: list[Said]) -> Generator[str]:
     def reply(said: Said) -> Reply:
         calls = [(name.replace(".", "__"), arguments) for name, arguments in said.calls]
         pause = 30.0 if said.slow else 0.0
         return Reply(text=said.text, calls=calls, between_s=pause, cut=said.broken)
 
     with ModelServer([reply(said) for said in answers]) as server:
-        config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
-        yield Case(find_provider("openai").open(config), "little")
+        yield server.url
 
 
 @contextmanager
@@ -71,4 +80,8 @@ def _offline(answers: list[Said]) -> Generator[Case]:
     yield Case(client, script.model_id.partition(":")[2])
 
 
-CASES: dict[str, Opener] = {"openai": _openai, "offline": _offline}
+_CHAT = (
+    *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
+    *("vllm", "lmstudio", "llamacpp"),
+)
+CASES: dict[str, Opener] = {**{name: _chat(name) for name in _CHAT}, "offline": _offline}
