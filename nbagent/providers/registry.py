@@ -38,6 +38,8 @@ class Provider:
     """Environment variables that may hold the key, first one wins."""
     base_url_variables: tuple[str, ...] = ()
     """Environment variables that may name the server, first one wins."""
+    read_url: Callable[[str], str] = str.strip
+    """How such a variable is read, where it is no plain URL."""
     default_base_url: str | None = None
     """None for a provider without a server of its own: it has to be named, or needs none."""
     default_model: str | None = None
@@ -104,13 +106,13 @@ class Provider:
         if any(f".{host}".endswith(f".{domain}") for domain in self.key_hosts):
             return True
         own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
-        named_urls = [url for v in own if (url := environ.get(v, "").strip())]
+        named_urls = [self.read_url(url) for v in own if (url := environ.get(v, "").strip())]
         return target in {origin(url) for url in (self.default_base_url, *named_urls)}
 
     def _named_url(self, environ: Mapping[str, str]) -> str | None:
         for variable in self.base_url_variables:
             if text := environ.get(variable, "").strip():
-                return text
+                return self.read_url(text)
         return None
 
 

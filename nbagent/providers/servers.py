@@ -13,6 +13,7 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.providers import azure
 from nbagent.providers.azure import azure_wires
 from nbagent.providers.chat import PROFILES, Chat, profile_of
+from nbagent.providers.ollama import Ollama, ollama_url
 from nbagent.providers.registry import Provider
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
@@ -30,6 +31,7 @@ class Server:
     base_url: str | None = None
     keys: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
+    read_url: Callable[[str], str] = str.strip
     key_hosts: tuple[str, ...] = ()
     model: str | None = None
     needs_key: bool = True
@@ -47,6 +49,7 @@ class Server:
             default_base_url=self.base_url,
             default_model=self.model,
             needs_key=self.needs_key and not self.is_local,
+            read_url=self.read_url,
             key_hosts=self.key_hosts,
             needs_base_url=self.base_url is None,
             is_free=self.is_local,
@@ -128,6 +131,16 @@ SERVERS = (
         base_url="https://api.mistral.ai/v1",
         keys=("MISTRAL_API_KEY",),
         urls=("MISTRAL_BASE_URL",),
+    ),
+    Server(
+        name="ollama",
+        wires=lambda config: [Ollama()],
+        base_url="http://127.0.0.1:11434",
+        keys=("OLLAMA_API_KEY",),
+        key_hosts=("ollama.com",),
+        urls=("OLLAMA_HOST",),
+        read_url=ollama_url,
+        is_local=True,
     ),
     Server(
         name="vllm",
