@@ -46,7 +46,7 @@ class Assembly:
         self._calls = Calls(names)
         self._late_calls = False
         """Calls came behind the finish reason."""
-        self._kept: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}
         self._unknown: dict[str, Any] = {}
         self._usage: Usage | None = None
         self._before: Usage | None = None
@@ -191,11 +191,11 @@ class Assembly:
 
     def keep(self, **fields: Any) -> None:
         """What the provider needs back with this message, by its name in `raw`."""
-        self._kept.update(fields)
+        self.kept.update(fields)
 
     def keep_unknown(self, name: str, value: Any) -> None:
         """A field that nobody here knows: kept in `raw` within a bound, for the person."""
-        if value is None or value == "" or name in self._kept:
+        if value is None or value == "" or name in self.kept:
             return
         before = self._unknown.get(name)
         joined = before + value if isinstance(before, str) and isinstance(value, str) else value
@@ -229,7 +229,7 @@ class Assembly:
         """The whole answer."""
         calls = self._calls.finished()
         text = "".join(self._text)
-        raw = dict(self._kept)
+        raw = dict(self.kept)
         if self._finish is None and self._word:
             raw["finish_reason"] = self._word[:200]
         if self._field:

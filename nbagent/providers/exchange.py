@@ -73,13 +73,17 @@ class WireClient:
         for wire in self._wires:
             if clash := wire.reserved & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
+        account = {
+            "OpenAI-Organization": config.organization_id,
+            "OpenAI-Project": config.project_id,
+        }
         self._limiter = Limiter.of(self._origin, config.api_key)
         self._http = HttpClient(
             self._base_url,
             key=config.api_key,
             key_header=first.key_header,
             key_prefix=first.key_prefix,
-            headers=config.headers,
+            headers={**{k: v for k, v in account.items() if v}, **config.headers},
             fault=first.fault,
         )
         self._toolset = Toolset((), first)
@@ -111,8 +115,10 @@ class WireClient:
         models: list[ModelInfo] = []
         page: str | None = ""
         for _ in range(_MOST_PAGES):
-            path = f"{wire.models_path}?{page}" if page else wire.models_path
-            headers = wire.headers(frozenset())
+            path = wire.models_path
+            if page:
+                path += f"{'&' if '?' in path else '?'}{page}"
+            headers = self._headers_of(wire, frozenset())
             response = await self._http.send("GET", path, deadline=deadline, headers=headers)
             try:
                 body = await response.read()
@@ -228,7 +234,7 @@ class WireClient:
                 attempt.body,
                 deadline=exchange.deadline,
                 between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-                headers=wire.headers(attempt.flags),
+                headers=self._headers_of(wire, attempt.flags),
             )
         except ModelError as error:
             if error.status and error.code != "LLM_QUOTA_EXCEEDED":
@@ -273,6 +279,12 @@ class WireClient:
         if not same or known.wire is not wire:
             self._toolset = Toolset(request.tools, wire)
         return self._toolset
+
+    def _headers_of(self, wire: Wire, flags: frozenset[str]) -> dict[str, str]:
+        """The wire's headers, where the person gave none of the name."""
+        given = {name.lower() for name in self._config.headers}
+        headers = wire.headers(flags)
+        return {name: text for name, text in headers.items() if name.lower() not in given}
 
     def _history(self, wire: Wire, context: Encoding) -> History:
         history = self._histories.get(context)

@@ -14,6 +14,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.chat import FilePart, ImagePart, Message, TextPart, ToolCall
+from nbagent.contracts.errors import ModelError
 from nbagent.providers.wires import Encoding, Wire
 
 FILLER = Message.of("assistant", "…")
@@ -93,6 +94,23 @@ def results_together(messages: Sequence[Message]) -> Iterable[tuple[Message, ...
         yield tuple(results)
 
 
+def calls_with_results(messages: Sequence[Message]) -> Iterable[tuple[Message, ...]]:
+    """Each message alone, but an answer with the tool messages that follow it as one group."""
+    group: list[Message] = []
+    for message in messages:
+        if message.role != "tool" and group:
+            yield tuple(group)
+            group = []
+        group.append(message)
+    if group:
+        yield tuple(group)
+
+
+def is_failure(message: Message) -> bool:
+    """Whether a tool message says that its call failed (the JSON of a tool result begins so)."""
+    return message.text.startswith('{"ok":false')
+
+
 def in_turns(messages: Iterable[Message]) -> list[Message]:
     """The messages with a short answer before each word of the user that follows no answer."""
     arranged: list[Message] = []
@@ -151,6 +169,15 @@ def data_url(part: ImagePart | FilePart) -> str:
 def attached(message: Message) -> list[ImagePart | FilePart]:
     """The images and files of a message."""
     return [part for part in message.content if not isinstance(part, TextPart)]
+
+
+def unreadable(part: FilePart, who: str) -> ModelError:
+    """The error for a file that a provider does not take."""
+    return ModelError(
+        f"{who} takes no file like {part.name!r} ({part.media_type}); give its text, or choose"
+        " another provider.",
+        code="LLM_HTTP_ERROR",
+    )
 
 
 def file_as_text(name: str, text: str) -> str:

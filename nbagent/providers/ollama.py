@@ -25,7 +25,7 @@ from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import Ndjson, bad_answer, clean, objects_in, text_or_empty
-from nbagent.providers.history import arguments_object, file_as_text, text_of_file
+from nbagent.providers.history import arguments_object, file_as_text, text_of_file, unreadable
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
 from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
@@ -281,11 +281,7 @@ def _text(message: Message) -> str:
         elif not isinstance(part, ImagePart):
             text = text_of_file(part)
             if text is None:
-                raise ModelError(
-                    f"Ollama takes no file like {part.name!r} ({part.media_type}); give its text,"
-                    " or choose another provider.",
-                    code="LLM_HTTP_ERROR",
-                )
+                raise unreadable(part, "Ollama")
             texts.append(file_as_text(part.name, text))
     return "".join(texts)
 

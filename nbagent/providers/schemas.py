@@ -1,4 +1,4 @@
-"""A tool's JSON Schema as a Chat Completions server understands it. `strict` is never asked for.
+"""A tool's JSON Schema as a server understands it. `strict` is never asked for.
 
 What a schema means is not changed; what a server cannot read is written another way.
 """
@@ -14,6 +14,9 @@ _BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"}
 """Keywords whose keys are names, not keywords."""
 _DATA = frozenset({"enum", "const", "default", "examples", "example", "required"})
 _MISTRAL_REFUSES = ("$id", "$schema", "strict")
+_GEMINI_REFUSES = frozenset(
+    {"$schema", "title", "examples", "discriminator", "exclusiveMinimum", "exclusiveMaximum"}
+)
 _MOST_NODES = 2_000
 """A schema that grows beyond this by being written out keeps its references."""
 
@@ -36,6 +39,24 @@ def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) ->
     if inline and ("$defs" in schema or "definitions" in schema):
         schema = _written_out(schema)
     return _walk(schema, _plain if plain else _with_properties)
+
+
+def gemini_schema(schema: Schema) -> Schema:
+    """The schema for Gemini's `…JsonSchema` fields, without what it refuses."""
+    return _walk(schema, _for_gemini)
+
+
+def _for_gemini(node: Schema) -> Schema:
+    kept = {name: value for name, value in node.items() if name not in _GEMINI_REFUSES}
+    if "const" in kept:
+        kept["enum"] = [kept.pop("const")]
+    if "oneOf" in kept:
+        kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
+    form = kept.get("format")
+    if kept.get("type") == "string" and isinstance(form, str):
+        del kept["format"]
+        kept["description"] = f"{kept.get('description', '')} (format: {form})".strip()
+    return _with_properties(kept)
 
 
 def _with_properties(node: Schema) -> Schema:

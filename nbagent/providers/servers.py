@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers import azure
+from nbagent.providers.anthropic import Anthropic
 from nbagent.providers.azure import azure_wires
 from nbagent.providers.chat import PROFILES, Chat, profile_of
+from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
 from nbagent.providers.registry import Provider
 from nbagent.providers.responses import Responses
@@ -131,6 +133,22 @@ SERVERS = (
         base_url="https://api.mistral.ai/v1",
         keys=("MISTRAL_API_KEY",),
         urls=("MISTRAL_BASE_URL",),
+    ),
+    Server(
+        name="anthropic",
+        wires=lambda config: [Anthropic(config.base_url or "")],
+        base_url="https://api.anthropic.com/v1",
+        keys=("ANTHROPIC_API_KEY",),
+        urls=("ANTHROPIC_BASE_URL",),
+        model="claude-sonnet-5-5",
+    ),
+    Server(
+        name="google",
+        wires=lambda config: [Google()],
+        base_url="https://generativelanguage.googleapis.com/v1",
+        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        urls=("GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
+        model="gemini-3.8-flash",
     ),
     Server(
         name="ollama",

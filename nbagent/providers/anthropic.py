@@ -1,0 +1,310 @@
+"""Anthropic's Messages wire: what a request is. What is answered is in `anthropic_answers`.
+
+Wire facts: Anthropic's API reference and types (providers.md 8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    ModelInfo,
+    Part,
+    TextPart,
+    ToolSpec,
+)
+from nbagent.contracts.errors import ModelError
+from nbagent.providers.anthropic_answers import AnthropicParser
+from nbagent.providers.assembly import Assembly
+from nbagent.providers.chat import effort_word
+from nbagent.providers.frames import objects_in, text_or_empty
+from nbagent.providers.history import (
+    arguments_object,
+    file_as_text,
+    is_failure,
+    results_together,
+    text_of_file,
+    unreadable,
+    wire_id,
+)
+from nbagent.providers.names import WireNames
+from nbagent.providers.schemas import wire_schema
+from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CURRENT = "2026-10-21"
+_COMPATIBLE = "2023-06-01"
+"""What proxies and servers of others expect."""
+_MAX_TOKENS = 16_000
+"""The field is required; thinking is within it. Every model that is served takes so many."""
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576, "max": 32_768}
+_LEAST_BUDGET = 1_024
+_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
+_CACHED = {"type": "ephemeral"}
+_BOUND = "bound to a different conversation"
+_WANTS_ADAPTIVE = re.compile(
+    r"(?:enabled|budget_tokens)\b.{0,80}not (?:support|permit)|use .{0,40}"
+    r"adaptive",
+    re.I | re.S,
+)
+_WANTS_BUDGET = re.compile(r"adaptive\b.{0,80}not (?:support|permit)", re.I | re.S)
+
+
+class Anthropic(Wire):
+    """Messages, at Anthropic or at a server that speaks it."""
+
+    name = "anthropic"
+    endings = ("/messages",)
+    key_header = "x-api-key"
+    key_prefix = ""
+    models_path = "/models?limit=1000"
+    reserved = frozenset({"messages", "tools", "system"})
+
+    def __init__(self, base_url: str) -> None:
+        host = urlsplit(base_url).hostname or "" if "://" in base_url else base_url
+        self._is_anthropic = not host or f".{host}".endswith(".anthropic.com")
+        # Removed with version 2026-10-21: any value is refused.
+        sampling = ("temperature", "top_p") if self._is_anthropic else ()
+        self.lacks = frozenset(sampling)
+
+    def path(self, request: ChatRequest, *, stream: bool) -> str:
+        """One endpoint for all."""
+        return "/messages"
+
+    def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
+        """The version, and the beta that a changed conversation needs."""
+        version = _CURRENT if self._is_anthropic else _COMPATIBLE
+        beta = {"anthropic-beta": _BINDING_BETA} if "drop_block" in flags else {}
+        return {"anthropic-version": version, **beta}
+
+    def params(
+        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+    ) -> dict[str, Any]:
+        """All of the body but system, messages and tools."""
+        params: dict[str, Any] = {
+            "model": request.model,
+            "max_tokens": request.max_tokens or _MAX_TOKENS,
+        }
+        if request.tools:
+            choice = request.tool_choice or "auto"
+            known = _CHOICES.get(choice)
+            named = {"type": "tool", "name": names.to_wire(choice)}
+            params["tool_choice"] = {"type": known} if known else named
+        if request.stop_sequences:
+            params["stop_sequences"] = list(request.stop_sequences)
+        if not self._is_anthropic:
+            sampling = {"temperature": request.temperature, "top_p": request.top_p}
+            params.update({k: v for k, v in sampling.items() if v is not None})
+        self._add_thinking(params, request, flags)
+        if request.output_schema is not None:
+            form = {"type": "json_schema", "schema": request.output_schema}
+            params.setdefault("output_config", {})["format"] = form
+        if self._is_anthropic:
+            params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
+        if stream:
+            params["stream"] = True
+        return params
+
+    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """A tool of the person's."""
+        described = {"description": spec.description} if spec.description else {}
+        schema = wire_schema({"type": "object", **spec.parameters})
+        return {"name": name, **described, "input_schema": schema}
+
+    def groups(
+        self, messages: Sequence[Message], flags: frozenset[str]
+    ) -> Iterable[tuple[Message, ...]]:
+        """The results of a turn go in one message."""
+        return results_together(messages)
+
+    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+        """Messages of the user that follow each other are joined by the server, in order."""
+        if group[0].role == "assistant":
+            role, blocks = "assistant", _assistant_blocks(group[0], context)
+        elif group[0].role == "tool":
+            role, blocks = "user", [_result(message) for message in group]
+        else:
+            role, blocks = "user", _blocks(group[0].content)
+        return [{"role": role, "content": blocks}] if blocks else []
+
+    def body(
+        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
+    ) -> bytes:
+        """The system text is marked: tools and system are read from the cache from then on."""
+        if system:
+            block: dict[str, Any] = {"type": "text", "text": system}
+            marked = {**block, "cache_control": _CACHED} if self._is_anthropic else block
+            params = {"system": [marked], **params}
+        offered = b',"tools":' + tools if tools else b""
+        if not tools:
+            params = {name: value for name, value in params.items() if name != "tool_choice"}
+        return b'{"messages":' + messages + offered + b"," + dump_json(params)[1:]
+
+    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
+        """A reader for one answer."""
+        return AnthropicParser(into)
+
+    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
+        """One page of the models."""
+        found = json_object(body) or {}
+        if not isinstance(found.get("data"), list):
+            raise ValueError("no list of models")
+        models = [_model(item) for item in objects_in(found["data"])]
+        last = text_or_empty(found.get("last_id"))
+        page = f"after_id={quote(last)}" if found.get("has_more") and last else None
+        return [model for model in models if model.id], page
+
+    def lesson(
+        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
+    ) -> Lesson | None:
+        """Blocks of thinking that no longer fit, and the form in which a model wants to think."""
+        if error.status != 400:
+            return None
+        if _BOUND in error.said:
+            told = "earlier thinking is left out where the conversation before it has changed"
+            return Lesson("drop_block", told)
+        if "adaptive" not in flags and _WANTS_ADAPTIVE.search(error.said):
+            return Lesson("adaptive", f"{request.model} decides itself how long it thinks")
+        if "budget" not in flags and _WANTS_BUDGET.search(error.said):
+            return Lesson("budget", f"{request.model} is given a number of tokens to think")
+        return None
+
+    def _add_thinking(
+        self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
+    ) -> None:
+        asked, thinking = request.reasoning, None
+        version = _version(request.model)
+        adaptive = "adaptive" in flags or ("budget" not in flags and version >= (4, 6))
+        if asked == "none":
+            thinking = _off(request.model, version)
+        elif asked is not None and adaptive and not (asked.isdecimal() and version == (4, 6)):
+            thinking = {"type": "adaptive", "display": "summarized"}
+            effort = effort_word(asked)
+            params["output_config"] = {"effort": "low" if effort == "minimal" else effort}
+        elif asked is not None:
+            tokens = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, _LEAST_BUDGET)
+            tokens = max(_LEAST_BUDGET, tokens)
+            thinking = {"type": "enabled", "budget_tokens": tokens}
+            # The budget is within max_tokens and must leave room for the answer.
+            if params["max_tokens"] <= tokens:
+                params["max_tokens"] = tokens + (request.max_tokens or _MAX_TOKENS)
+        if "drop_block" in flags:
+            binding = {"prefix_mismatch_behavior": "drop_block"}
+            thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
+        if thinking is not None:
+            params["thinking"] = thinking
+
+
+def _version(model: str) -> tuple[int, int]:
+    """The generation of a Claude; (0, 0) for a model of another maker."""
+    found = _VERSION.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+
+
+def _off(model: str, version: tuple[int, int]) -> dict[str, Any] | None:
+    if version < (5, 0):
+        return None  # Off unless asked for.
+    between = "sonnet" in model and version >= (5, 5)
+    return {"type": "between_tools" if between else "disabled"}
+
+
+def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
+    calls = [
+        {
+            "type": "tool_use",
+            "id": wire_id(call.id, _ID),
+            "name": context.names.to_wire(call.name),
+            "input": arguments_object(call),
+        }
+        for call in message.tool_calls
+    ]
+    kept = objects_in(context.own(message).get("blocks"))
+    if not kept:
+        text = [{"type": "text", "text": message.text}] if message.text.strip() else []
+        return [*text, *calls]
+    # As they came, in place; a signature that was cut off is never valid.
+    blocks: list[Any] = []
+    left = iter(calls)
+    for block in kept:
+        kind = block.get("type")
+        if kind == "thinking" and not block.get("signature"):
+            continue
+        if kind == "text" and not text_or_empty(block.get("text")).strip():
+            continue
+        if kind == "tool_use":
+            call = next(left, None)
+            if call is None:
+                continue
+            block = call
+        blocks.append(block)
+    return blocks
+
+
+def _result(message: Message) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": wire_id(message.tool_call_id or "", _ID),
+    }
+    if all(isinstance(part, TextPart) for part in message.content):
+        content: Any = message.text
+    else:
+        content = _blocks(message.content)
+    if content:
+        wire["content"] = content
+    if is_failure(message):
+        wire["is_error"] = True
+    return wire
+
+
+def _blocks(parts: Sequence[Part]) -> list[Any]:
+    blocks = [_block(part) for part in parts]
+    return [block for block in blocks if block.get("text", True)]
+
+
+def _block(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ImagePart):
+        if part.url:
+            return {"type": "image", "source": {"type": "url", "url": part.url}}
+        return {"type": "image", "source": _source(part.media_type, part.data or "")}
+    if (text := text_of_file(part)) is not None:
+        return {"type": "text", "text": file_as_text(part.name, text)}
+    if part.media_type != "application/pdf":
+        raise unreadable(part, "Anthropic")
+    source = _source(part.media_type, part.data)
+    return {"type": "document", "source": source, "title": part.name}
+
+
+def _source(media_type: str, data: str) -> dict[str, Any]:
+    return {"type": "base64", "media_type": media_type, "data": data}
+
+
+def _model(item: dict[str, Any]) -> ModelInfo:
+    length: Any = item.get("max_input_tokens")
+    said = json_object(item.get("capabilities")) or {}
+    found = {"tools"}
+    if _is_supported(said.get("image_input")):
+        found.add("vision")
+    thinking = json_object(said.get("thinking")) or {}
+    types = json_object(thinking.get("types")) or {}
+    if _is_supported(thinking) or any(_is_supported(types[n]) for n in types if n != "disabled"):
+        found.add("reasoning")
+    return ModelInfo(
+        id=text_or_empty(item.get("id")),
+        context_length=length if isinstance(length, int) and length > 0 else None,
+        capabilities=tuple(sorted(found)),
+    )
+
+
+def _is_supported(value: Any) -> bool:
+    return (json_object(value) or {}).get("supported") is True

@@ -1,0 +1,172 @@
+"""What a Messages server answers: named events or a whole message, given to an `Assembly`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.chat import FinishReason, Usage
+from nbagent.providers.assembly import Assembly
+from nbagent.providers.chat_answers import arguments_of, tokens
+from nbagent.providers.errors import stream_error
+from nbagent.providers.frames import bad_answer, objects_in, text_or_empty
+from nbagent.providers.wires import Parser
+
+_FINISH: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",  # Only with tools of the server, which are not asked for.
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_JOINED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_PLAIN = frozenset({"text", "tool_use"})
+"""Blocks that can be written again from the message itself."""
+
+
+class AnthropicParser(Parser):
+    """Reads one answer."""
+
+    def __init__(self, into: Assembly) -> None:
+        self._into = into
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._usage: dict[str, Any] = {}
+        self._word = ""
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one event. Its data repeats its name."""
+        found = json_object(data)
+        if found is None:
+            raise bad_answer(f"an event is {type(data).__name__}, not an object")
+        if found.get("error"):
+            self._into.fail(stream_error(found))
+        match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
+            case "content_block_delta":
+                self._delta(_place(found), json_object(found.get("delta")) or {})
+            case "content_block_start":
+                self._begin(_place(found), json_object(found.get("content_block")) or {})
+            case "content_block_stop":
+                self._end_of_block(_place(found))
+            case "message_start":
+                self._head(json_object(found.get("message")) or {})
+            case "message_delta":
+                self._tail(json_object(found.get("delta")) or {}, found.get("usage"))
+            case "message_stop":
+                self._finish()
+            case _:
+                pass  # `ping`, and what a later version adds.
+
+    def whole(self, body: Any) -> None:
+        """Take a whole message."""
+        found = json_object(body)
+        if found is None:
+            raise bad_answer(f"the body is {type(body).__name__}, not an object")
+        if found.get("error"):
+            self._into.fail(stream_error(found))
+        if not isinstance(found.get("content"), list):
+            raise bad_answer("there is no content in it")
+        self._head(found)
+        for place, block in enumerate(objects_in(found["content"])):
+            self._begin(place, block)
+            self._end_of_block(place)
+        self._tail(found, None)
+        self._finish()
+
+    def _head(self, message: dict[str, Any]) -> None:
+        self._into.model = text_or_empty(message.get("model"))
+        self._count(message.get("usage"))
+
+    def _begin(self, place: int, block: dict[str, Any]) -> None:
+        into = self._into
+        into.answered = True
+        self._blocks[place] = dict(block)
+        kind = block.get("type")
+        if kind == "tool_use":
+            call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
+            into.call(place, id=call_id, name=name)
+        elif kind == "text":
+            self._show("text", block.get("text"))
+        elif kind == "thinking":
+            self._show("thinking", block.get("thinking"))
+
+    def _delta(self, place: int, delta: dict[str, Any]) -> None:
+        block = self._blocks.setdefault(place, {})
+        kind = delta.get("type")
+        if kind == "input_json_delta":
+            block["partial"] = True
+            self._into.call(place, arguments=text_or_empty(delta.get("partial_json")))
+        elif kind in _JOINED:
+            field = _JOINED[kind]
+            piece = delta.get(field)
+            if not isinstance(piece, str):
+                raise bad_answer(f"a {kind} is {type(piece).__name__}, not text")
+            block[field] = text_or_empty(block.get(field)) + piece
+            self._show(field, piece)
+        elif kind == "citations_delta":
+            citations = objects_in(block.get("citations"))
+            block["citations"] = [*citations, *objects_in([delta.get("citation")])]
+
+    def _show(self, field: str, piece: Any) -> None:
+        if not isinstance(piece, str) or not piece:
+            return
+        if field == "text":
+            self._into.text(piece)
+        elif field == "thinking":
+            self._into.reasoning(piece)
+
+    def _end_of_block(self, place: int) -> None:
+        block = self._blocks.get(place, {})
+        given = block.get("input")
+        # What was given at the start counts where no pieces followed.
+        if not block.pop("partial", False) and block.get("type") == "tool_use" and given:
+            self._into.call(place, arguments=arguments_of(given))
+
+    def _tail(self, delta: dict[str, Any], usage: Any) -> None:
+        self._word = text_or_empty(delta.get("stop_reason")) or self._word
+        self._count(usage)
+        details = json_object(delta.get("stop_details"))
+        if details:
+            self._into.keep(stop_details=details)
+            said = details.get("explanation")
+            if self._word == "refusal" and not self._into.has_text and isinstance(said, str):
+                self._into.text(said)
+
+    def _count(self, usage: Any) -> None:
+        """Cumulative: what is there and not null is the last word."""
+        found = json_object(usage) or {}
+        self._usage.update({name: value for name, value in found.items() if value is not None})
+
+    def _finish(self) -> None:
+        into = self._into
+        blocks = [self._blocks[place] for place in sorted(self._blocks)]
+        if any(block.get("type") not in _PLAIN or block.get("citations") for block in blocks):
+            into.keep(blocks=blocks)
+        into.usage(_usage_of(self._usage))
+        into.finish(_FINISH.get(self._word), self._word)
+        into.end()
+
+
+def _usage_of(usage: dict[str, Any]) -> Usage | None:
+    """`input_tokens` is without what was read from the cache or written into it."""
+    if not usage:
+        return None
+    read = tokens(usage, "cache_read_input_tokens")
+    written = tokens(usage, "cache_creation_input_tokens")
+    prompt = tokens(usage, "input_tokens") + read + written
+    completion = tokens(usage, "output_tokens")
+    details = json_object(usage.get("output_tokens_details")) or {}
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        cached_tokens=read,
+        reasoning_tokens=min(tokens(details, "thinking_tokens"), completion),
+        cache_write_tokens=written,
+    )
+
+
+def _place(found: dict[str, Any]) -> int:
+    value: Any = found.get("index")
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

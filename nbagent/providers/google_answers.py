@@ -1,0 +1,160 @@
+"""What Gemini answers: chunks of a stream or a whole response, given to an `Assembly`."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.chat import FinishReason, Usage
+from nbagent.contracts.errors import ModelError
+from nbagent.providers.assembly import Assembly
+from nbagent.providers.chat_answers import arguments_of, tokens
+from nbagent.providers.errors import stream_error
+from nbagent.providers.frames import bad_answer, clean, objects_in, text_or_empty
+from nbagent.providers.wires import Parser
+
+_FINISH: dict[str, FinishReason] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "CONTINUATION": "length",
+    **dict.fromkeys(
+        (
+            *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
+            *("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR", "ESCALATION"),
+            "PUP_LIMITED_DISABLED",
+        ),
+        "content_filter",
+    ),
+    **dict.fromkeys(
+        (
+            *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
+            *("LANGUAGE", "OTHER", "NO_IMAGE", "IMAGE_OTHER"),
+        ),
+        "error",
+    ),
+}
+_BROKEN_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
+
+
+class GoogleParser(Parser):
+    """Reads one answer. There is no last word: the reason to finish and a clean end are it."""
+
+    def __init__(self, into: Assembly) -> None:
+        self._into = into
+        self._parts: list[dict[str, Any]] = list(into.kept.get("parts", ()))
+        """As they came; only pieces of plain text are joined."""
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one chunk."""
+        if isinstance(data, list):
+            for item in cast("list[Any]", data):
+                self.event(name, item)
+            return
+        chunk = json_object(data)
+        if chunk is None:
+            raise bad_answer(f"a chunk is {type(data).__name__}, not an object")
+        if chunk.get("error"):
+            self._into.fail(stream_error(chunk))
+        into = self._into
+        into.model = into.model or text_or_empty(chunk.get("modelVersion"))
+        into.usage(_usage_of(chunk.get("usageMetadata")))
+        blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
+        if blocked:
+            into.keep(block_reason=str(blocked)[:200])
+            into.finish("content_filter", str(blocked))
+        candidates: Any = chunk.get("candidates") or []
+        if not isinstance(candidates, list):
+            raise bad_answer("`candidates` is not a list")
+        for candidate in objects_in(candidates)[:1]:
+            self._candidate(candidate)
+
+    def whole(self, body: Any) -> None:
+        """Take a whole response, or the array that a stream without `alt=sse` is."""
+        self.event(b"", body)
+        if not self._into.finished:
+            raise bad_answer("it says neither an answer nor why there is none")
+
+    def _candidate(self, candidate: dict[str, Any]) -> None:
+        into = self._into
+        content = json_object(candidate.get("content")) or {}
+        parts: Any = content.get("parts") or []
+        if not isinstance(parts, list):
+            raise bad_answer("`parts` is not a list")
+        for part in objects_in(parts):
+            self._part(part)
+        word = text_or_empty(candidate.get("finishReason"))
+        if word in _BROKEN_CALLS:
+            into.fail(_broken_call(candidate, word))
+        if word:
+            token = candidate.get("continuationToken")
+            if word == "CONTINUATION" and isinstance(token, str):
+                into.go_on = {"continuationToken": token}
+            if any(_is_opaque(part) for part in self._parts):
+                into.keep(parts=self._parts)
+            into.finish(_FINISH.get(word), word)
+
+    def _part(self, part: dict[str, Any]) -> None:
+        into = self._into
+        into.answered = True
+        self._keep(part)
+        text = part.get("text")
+        if isinstance(text, str) and text:
+            if part.get("thought") is True:
+                into.reasoning(text)
+            else:
+                into.text(text)
+        if call := json_object(part.get("functionCall")):
+            into.call(
+                None,
+                id=text_or_empty(call.get("id")),
+                name=text_or_empty(call.get("name")),
+                arguments=arguments_of(call.get("args")),
+                whole=True,
+            )
+
+    def _keep(self, part: dict[str, Any]) -> None:
+        last = self._parts[-1] if self._parts else {}
+        alike = last.get("thought") == part.get("thought")
+        if alike and _is_plain(last) and _is_plain(part):
+            self._parts[-1] = {**last, "text": last["text"] + part["text"]}
+        else:
+            self._parts.append(part)
+
+
+def _is_plain(part: dict[str, Any]) -> bool:
+    """Text alone: a signed part is neither joined nor split."""
+    return isinstance(part.get("text"), str) and not part.keys() - {"text", "thought"}
+
+
+def _is_opaque(part: dict[str, Any]) -> bool:
+    """Whether it cannot be written again from the message itself."""
+    call = json_object(part.get("functionCall")) or {}
+    return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
+
+
+def _broken_call(candidate: dict[str, Any], word: str) -> ModelError:
+    said = clean(text_or_empty(candidate.get("finishMessage")))[:600]
+    return ModelError(
+        f"the model wrote a call that the server cannot read ({word}){': ' + said if said else ''};"
+        " try again, or choose another model.",
+        code="LLM_BAD_RESPONSE",
+        details={"code": "tool_use_failed"},
+        said=said or word,
+    )
+
+
+def _usage_of(value: Any) -> Usage | None:
+    """Counts are cumulative, and thoughts are not within the candidates' tokens."""
+    usage = json_object(value)
+    if not usage:
+        return None
+    prompt = tokens(usage, "promptTokenCount") + tokens(usage, "toolUsePromptTokenCount")
+    thoughts = tokens(usage, "thoughtsTokenCount")
+    completion = tokens(usage, "candidatesTokenCount") + thoughts
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=tokens(usage, "totalTokenCount") or prompt + completion,
+        cached_tokens=min(tokens(usage, "cachedContentTokenCount"), prompt),
+        reasoning_tokens=thoughts,
+    )
