@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from wires import chat_requests
 from wires.harness import (
     ABSENT,
     JSON,
+    KEY,
     TOOLS,
     AnswerCase,
     ModelsCase,
@@ -807,8 +809,33 @@ def errors() -> Iterator[AnswerCase]:
     yield answer_case(
         "blank lines before a body #8", body=b"\n\n \n" + answer_of({"content": "x"}), text="x"
     )
+    packed: JSON = {"headers": {"content-encoding": "gzip"}, "text": "x"}
+    plain = answer_of({"content": "x"})
+    yield answer_case("a body in gzip", body=gzip.compress(plain), **packed)
+    other = {"content-encoding": "br"}
+    yield answer_case(
+        "a body in an unknown coding", body=plain, headers=other, error="LLM_BAD_RESPONSE"
+    )
+    yield from echoed_keys()
     yield from groq()
     yield from late()
+
+
+def echoed_keys() -> Iterator[AnswerCase]:
+    """Texts of a server with the key in them: hidden before they are cut, whole or in part."""
+    echo = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    refusals = [echo, "x" * 590 + KEY, " " * (64 * 1024 - 16) + KEY]
+    for n, text in enumerate(refusals):
+        yield answer_case(
+            f"the key in a refusal, {n}", status=400, body=text.encode(), error="LLM_HTTP_ERROR"
+        )
+    for n, text in enumerate(["x" * 65 + KEY, "{" + "x" * 64 + KEY]):
+        body = text.encode() + b"z" * 3000
+        yield answer_case(f"the key in no answer, {n}", body=body, error="LLM_BAD_RESPONSE")
+    headers = {"x-request-id": "x" * 185 + KEY}
+    yield answer_case(
+        "the key in an id", status=400, body=b"no", headers=headers, error="LLM_HTTP_ERROR"
+    )
 
 
 WRITTEN: dict[str, Calls] = {

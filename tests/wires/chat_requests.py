@@ -525,6 +525,8 @@ def going_back() -> Iterator[AnswerCase]:
         {"content": "Yes.", **signed},
         message={**text, **signed},
     )
+    made = {"tool_calls": [{"id": "RksXkbv4v"}]}
+    yield row("nine characters also for its own ids", "mistral", made)
     odd = "call:with/odd " + "x" * 60
     own: JSON = {"tool_calls": [{"id": odd, "function": {"name": "fs__read", "arguments": "{}"}}]}
     yield row("its own odd ids", "loopback", {"tool_calls": [{"id": odd}]}, message=own)

@@ -197,11 +197,12 @@ def test_what_an_answer_needs_back_goes_back_with_the_next_request(
 def test_a_request_is_what_the_server_takes(
     world: World, wire: WireSetup, case: RequestCase
 ) -> None:
-    server = wire.servers.get(case.server, case.server)
+    server, before = wire.servers.get(case.server, case.server), case.request.model_dump_json()
     url, body = world.wire_request(wire, case.request, server, stream=case.stream, **case.config)
     matches(case.expect, body)
     assert not case.only or body.keys() == case.expect.keys()
     assert case.url in ("", url)
+    assert case.request.model_dump_json() == before, "the tools' own schemas stay as they are"
 
 
 @cases("models")
