@@ -70,7 +70,8 @@ class Expect:
     error: str = ""
     words: str = ""
     """Stand in the error's message."""
-    status: int | None = None
+    http_status: int | None = None
+    """Of the error."""
     retryable: bool | None = None
     notes: Sequence[str] = ()
     """Words of the notices that stay with the answer, one each."""
@@ -308,7 +309,7 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
         assert (result.code, expect.words in str(result)) == (expect.error, True), str(result)
         assert result.message.isprintable(), "more than one line"
         assert expect.retryable in (None, result.retryable)
-        assert expect.status in (None, result.status)
+        assert expect.http_status in (None, result.status)
         assert KEY[:10] not in f"{result} {result!r} {vars(result)}"
         return
     assert isinstance(result, ChatResponse), f"an error: {result}"
