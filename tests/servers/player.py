@@ -35,7 +35,7 @@ class Play:
 
     def parts(self) -> Iterator[bytes]:
         """The bytes on the wire, piece by piece."""
-        headers = {"content-type": "text/event-stream", **self.headers}
+        headers = dict(self.headers)
         if self.framing == "chunked":
             headers["transfer-encoding"] = "chunked"
         elif self.framing == "length":

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from wires.harness import ABSENT, JSON, AnswerCase, RequestCase, answer_case, ask
+from wires.harness import ABSENT, JSON, AnswerCase, Exactly, RequestCase, answer_case, ask
 
 from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
 
@@ -95,83 +95,61 @@ def requests() -> Iterator[RequestCase]:
     yield from parameters()
     for server in SERVERS:
         yield from by_server(server)
-    yield from histories()
-    yield from images()
-    yield from schemas()
+    for id, (messages, sent) in HISTORIES.items():
+        yield RequestCase(id=id, request=of(*messages), expect={"messages": sent})
+    for id, (server, schema, written) in SCHEMAS.items():
+        tool = ToolSpec(name="b", parameters=schema)
+        expect = {"tools": [{"function": {"parameters": Exactly(written)}}]}
+        yield RequestCase(
+            id=f"schema: {id}", server=server, request=ask(tools=(tool,)), expect=expect
+        )
     for given, meant in URLS.items():
         quirk = "#52" if "?" in given else "#64"
-        yield RequestCase(
-            id=f"base URL {given} {quirk}",
-            request=ask(),
-            server=given,
-            expect={},
-            url=f"{meant}/chat/completions",
-        )
+        url = f"{meant}/chat/completions"
+        id = f"base URL {given} {quirk}"
+        yield RequestCase(id=id, request=ask(), server=given, expect={}, url=url)
+
+
+HI = [{"role": "user", "content": "hi"}]
+EVERYTHING = ask(
+    system_prompt="Be brief.", tools=(READ, ToolSpec(name="b")), tool_choice="fs.read",
+    temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",), reasoning="low",
+    output_schema={"type": "object"},
+)  # fmt: skip
+EVERYTHING_SENT: JSON = {
+    "model": "m", "temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop": ["X"], "top_k": 3,
+    "reasoning_effort": "low", "messages": [{"role": "system", "content": "Be brief."}, *HI],
+    "tools": [
+        {"type": "function", "function": Exactly(
+            {"name": "fs__read", "description": "Read.", "parameters": EMPTY})},
+        {"type": "function", "function": Exactly({"name": "b", "parameters": EMPTY})},
+    ],
+    "tool_choice": {"type": "function", "function": {"name": "fs__read"}},
+    "response_format": {"type": "json_schema", "json_schema": {
+        "name": "answer", "schema": {"type": "object"}}},
+}  # fmt: skip
 
 
 def parameters() -> Iterator[RequestCase]:
     """Only what was set is sent."""
-    hi = [{"role": "user", "content": "hi"}]
-    yield RequestCase(
-        id="nothing is set", request=ask(), expect={"model": "m", "messages": hi}, only=True
-    )
-    usage = {"stream": True, "stream_options": {"include_usage": True}}
-    yield RequestCase(
-        id="a stream asks for usage #5",
-        request=ask(),
-        stream=True,
-        only=True,
-        expect={"model": "m", "messages": hi, **usage},
-    )
-    everything = ask(
-        system_prompt="Be brief.",
-        tools=(READ, ToolSpec(name="b")),
-        tool_choice="fs.read",
-        temperature=0.5,
-        top_p=0.9,
-        max_tokens=7,
-        stop_sequences=("X",),
-        reasoning="low",
-        output_schema={"type": "object"},
-    )
-    function = {"name": "fs__read", "description": "Read.", "parameters": EMPTY}
-    yield RequestCase(
-        id="everything is set",
-        request=everything,
-        config={"extra_body": {"top_k": 3}},
-        only=True,
-        expect={
-            "model": "m",
-            "messages": [{"role": "system", "content": "Be brief."}, *hi],
-            "tools": [
-                {"type": "function", "function": function},
-                {"function": {"name": "b", "description": ABSENT}},
-            ],
-            "tool_choice": {"type": "function", "function": {"name": "fs__read"}},
-            "temperature": 0.5,
-            "top_p": 0.9,
-            "max_tokens": 7,
-            "stop": ["X"],
-            "top_k": 3,
-            "reasoning_effort": "low",
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": {"type": "object"}},
-            },
-        },
-    )
+    bare: JSON = {"model": "m", "messages": HI}
+    yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
+    usage: JSON = {**bare, "stream": True, "stream_options": {"include_usage": True}}
+    id = "a stream asks for usage #5"
+    yield RequestCase(id=id, request=ask(), stream=True, only=True, expect=usage)
+    more = {"extra_body": {"top_k": 3}}
+    id = "everything is set"
+    yield RequestCase(id=id, request=EVERYTHING, config=more, only=True, expect=EVERYTHING_SENT)
     for choice in ("auto", "required", None):
-        yield RequestCase(
-            id=f"tool choice {choice}",
-            request=ask(tools=(READ,), tool_choice=choice),
-            expect={"tool_choice": choice or "auto"},
-        )
-    yield RequestCase(
-        id="OpenRouter's effort",
-        server="openrouter",
-        request=ask(reasoning="max"),
-        expect={"reasoning": {"effort": "xhigh"}, "reasoning_effort": ABSENT},
-    )
+        request = ask(tools=(READ,), tool_choice=choice)
+        expect = {"tool_choice": choice or "auto"}
+        yield RequestCase(id=f"tool choice {choice}", request=request, expect=expect)
+    effort = {"reasoning": {"effort": "xhigh"}, "reasoning_effort": ABSENT}
+    request = ask(reasoning="max")
+    yield RequestCase(id="OpenRouter's effort", server="openrouter", request=request, expect=effort)
+    nine = {"messages": [{"tool_calls": [{"id": "abc123XYZ"}]}]}
+    request = of(called("abc123XYZ"))
+    yield RequestCase(id="Mistral's ids stay", server="mistral", request=request, expect=nine)
 
 
 def by_server(name: str) -> Iterator[RequestCase]:
@@ -185,47 +163,30 @@ def by_server(name: str) -> Iterator[RequestCase]:
     newer = name in OPENAI
     limits = {"max_completion_tokens": 9 if newer else ABSENT, "max_tokens": ABSENT if newer else 9}
     yield row("the limit of tokens #26", ask(max_tokens=9), limits)
-    given = of(
-        Message.of("system", "B"),
-        Message.of("system", "C"),
-        Message.of("user", "hi"),
-        system_prompt="A",
-    )
+    systems = (Message.of("system", "B"), Message.of("system", "C"))
+    given = of(*systems, Message.of("user", "hi"), system_prompt="A")
     merged = {"role": "system", "content": "A\n\nB\n\nC"}
     bare: JSON = {"model": "m", "messages": [merged, {"role": "user"}]}
     yield row("one system message, no tool keys #22 #23 #24", given, bare, only=True)
     unheard = name in ("mistral", "groq", "ollama")
     kept: JSON = {"tools": [...], "tool_choice": "none"}
-    yield row(
-        "a choice of none #25",
-        ask(tools=(READ,), tool_choice="none"),
-        dict.fromkeys(kept, ABSENT) if unheard else kept,
-    )
+    none = ask(tools=(READ,), tool_choice="none")
+    yield row("a choice of none #25", none, dict.fromkeys(kept, ABSENT) if unheard else kept)
     nothing = None if name in NULL_CONTENT else ""
     content = {"content": nothing, "refusal": ABSENT}
     yield row("content beside calls #19", of(called("call_1")), {"messages": [content]})
-    empty = of(
-        user(TextPart(text="a")),
-        Message(role="assistant", reasoning="hm"),
-        user(TextPart(text="b")),
-    )
+    silent = Message(role="assistant", reasoning="hm")
+    empty = of(user(TextPart(text="a")), silent, user(TextPart(text="b")))
     roles = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     yield row("an empty answer is not sent #20", empty, {"messages": roles})
-    foreign = Message(
-        role="assistant",
-        content=(TextPart(text="x"),),
-        name="n",
-        raw={"origin": "elsewhere", "model": "m", "fields": {"annotations": []}},
-    )
-    clean = {"role": "assistant", "content": "x", "name": ABSENT, "annotations": ABSENT}
+    raw: JSON = {"origin": "elsewhere", "model": "m", "fields": {"annotations": []}}
+    foreign = Message(role="assistant", content=(TextPart(text="x"),), name="n", raw=raw)
+    clean = Exactly({"role": "assistant", "content": "x"})
     yield row("fields of another server", of(foreign, tools=(READ,)), {"messages": [clean]})
     long = "toolu:" + "x" * 60
     short = {"mistral": "oxeX9lO9q"}.get(name, "oxeX9lO9qrdN82ygnLaRftrZ")
-    yield row(
-        "ids that do not fit #55",
-        of(called(long), result(long)),
-        {"messages": [{"tool_calls": [{"id": short}]}, {"tool_call_id": short}]},
-    )
+    fitted: JSON = {"messages": [{"tool_calls": [{"id": short}]}, {"tool_call_id": short}]}
+    yield row("ids that do not fit #55", of(called(long), result(long)), fitted)
     if name != "mistral":
         fits = {"messages": [{"tool_calls": [{"id": "call_1"}]}, {"tool_call_id": "call_1"}]}
         yield row("ids that fit", of(called("call_1"), result("call_1")), fits)
@@ -239,124 +200,69 @@ def by_server(name: str) -> Iterator[RequestCase]:
     written = city["properties"] if keeps else {"city": inner}
     defs = {"City": ...} if keeps else ABSENT
     function = {"parameters": {"properties": written, "$defs": defs}, "strict": ABSENT}
-    yield row(
-        "schemas",
-        ask(tools=(ToolSpec(name="b", parameters=city),)),
-        {"tools": [{"function": function}]},
-    )
+    tool = ToolSpec(name="b", parameters=city)
+    yield row("schemas", ask(tools=(tool,)), {"tools": [{"function": function}]})
 
 
-def histories() -> Iterator[RequestCase]:
-    """Old messages on the wire."""
-    bad = ToolCall(id="c2", name="b", arguments=None, arguments_raw="{oh")
-    blank = ToolCall(id="c1", name="fs.read", arguments={}, arguments_raw=" ")
-    told = Message(role="assistant", tool_calls=(blank, bad), reasoning="hm")
-    functions = [
-        {"name": "fs__read", "arguments": "{}"},
-        {"name": "b", "arguments": '{"INVALID_JSON":"{oh"}'},
-    ]
-    sent = [{"type": "function", "function": it} for it in functions]
-    answers = [{"tool_call_id": "c1", "content": "{}", "name": ABSENT}, {"tool_call_id": "c2"}]
-    yield RequestCase(
-        id="calls with bad arguments, and a later system message",
-        request=of(
-            user(TextPart(text="a")), told, result("c1"), result("c2"), Message.of("system", "S")
-        ),
-        expect={
-            "messages": [
-                {"role": "user"},
-                {"role": "assistant", "reasoning": ABSENT, "tool_calls": sent},
-                *answers,
-                {"role": "system", "content": "S"},
-            ]
-        },
-    )
-    yield RequestCase(
-        id="Mistral: nine characters are kept",
-        server="mistral",
-        request=of(called("abc123XYZ")),
-        expect={"messages": [{"tool_calls": [{"id": "abc123XYZ"}]}]},
-    )
+def label(id: str) -> JSON:
+    """What stands before the images of a result."""
+    return {"type": "text", "text": f"Given back by fs__read (call {id}):"}
 
 
-def images() -> Iterator[RequestCase]:
-    """Images and files, in prompts and out of tool results."""
+def text(words: str) -> JSON:
+    """A part of text."""
+    return {"type": "text", "text": words}
 
-    def row(id: str, *messages: Message, expect: list[Any]) -> RequestCase:
-        return RequestCase(id=f"images: {id}", request=of(*messages), expect={"messages": expect})
 
-    def label(id: str) -> JSON:
-        return {"type": "text", "text": f"Given back by fs__read (call {id}):"}
+def file(name: str, data: str) -> JSON:
+    """A part that is a file."""
+    return {"type": "file", "file": {"filename": name, "file_data": data}}
 
-    left, right = TextPart(text="Left:"), TextPart(text="right:")
-    yield row("plain text is a text", user(left, right), expect=[{"content": "Left:right:"}])
-    parts = [{"type": "text", "text": "Left:"}, image(RED), {"type": "text", "text": "right:"}]
-    yield row(
-        "stand where they were put",
-        user(left, RED, right, BLUE, FAR),
-        expect=[{"content": [*parts, image(BLUE), image(FAR)]}],
-    )
-    data = base64.b64encode("a;b\nü;1".encode()).decode()
-    table = FilePart(name="t.csv", media_type="text/csv; charset=utf-8", data=data)
-    broken = FilePart(name="x.txt", media_type="text/plain", data="/w==")
 
-    def file(name: str, data: str) -> JSON:
-        return {"type": "file", "file": {"filename": name, "file_data": data}}
-
-    yield row(
-        "a text file is text, another one a file",
-        user(table, PDF, broken),
-        expect=[
-            {
-                "content": [
-                    {"type": "text", "text": "File t.csv:\na;b\nü;1"},
-                    file("a.pdf", "data:application/pdf;base64,UERG"),
-                    file("x.txt", "data:text/plain;base64,/w=="),
-                ]
-            }
-        ],
-    )
-    answered, so = Message.of("assistant", "Nice."), user(TextPart(text="And?"))
-    tools = [{"role": "tool", "content": "{}", "tool_call_id": f"c{n}"} for n in (1, 2, 3)]
-    attached = [label("c1"), image(RED), label("c3"), image(BLUE), {"type": "file"}]
-    yield row(
-        "of results follow all results of the turn",
-        called("c1", "c2", "c3"),
-        result("c1", RED),
-        result("c2"),
-        result("c3", BLUE, PDF),
-        answered,
-        so,
-        expect=[
-            {"role": "assistant"},
-            *tools,
-            {"role": "user", "content": attached},
-            {"role": "assistant"},
-            {"role": "user", "content": "And?"},
-        ],
-    )
-    yield row(
-        "each turn has its own",
-        called("c1"),
-        result("c1", RED),
-        called("c2"),
-        result("c2", BLUE),
-        expect=[
-            {"role": "assistant"},
-            {"role": "tool"},
-            {"role": "user", "content": [..., image(RED)]},
-            {"role": "assistant"},
-            {"role": "tool"},
-            {"content": [label("c2"), image(BLUE)]},
-        ],
-    )
-    yield row(
-        "a result without any",
-        called("c1"),
-        result("c1"),
-        so,
-        expect=[{"role": "assistant"}, {"role": "tool"}, {"content": "And?"}],
-    )
+LEFT, RIGHT, SO = TextPart(text="Left:"), TextPart(text="right:"), user(TextPart(text="So?"))
+DATA = base64.b64encode("a;b\nü;1".encode()).decode()
+TABLE = FilePart(name="t.csv", media_type="text/csv; charset=utf-8", data=DATA)
+BROKEN = FilePart(name="x.txt", media_type="text/plain", data="/w==")
+ODD_CALLS = (
+    ToolCall(id="c1", name="fs.read", arguments={}, arguments_raw=" "),
+    ToolCall(id="c2", name="b", arguments=None, arguments_raw="{oh"),
+)
+ODD_CALLS_SENT = [
+    {"type": "function", "function": {"name": "fs__read", "arguments": "{}"}},
+    {"type": "function", "function": {"name": "b", "arguments": '{"INVALID_JSON":"{oh"}'}},
+]
+A, T = {"role": "assistant"}, {"role": "tool"}
+# id: messages, and how they are sent.
+HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
+    "calls with bad arguments, and a later system message": (
+        [SO, Message(role="assistant", tool_calls=ODD_CALLS, reasoning="hm"), result("c1"),
+         result("c2"), Message.of("system", "S")],
+        [{"role": "user", "content": "So?"}, {"reasoning": ABSENT, "tool_calls": ODD_CALLS_SENT},
+         Exactly({"role": "tool", "tool_call_id": "c1", "content": "{}"}), {"tool_call_id": "c2"},
+         {"role": "system", "content": "S"}]),
+    "plain text is a text": ([user(LEFT, RIGHT)], [{"content": "Left:right:"}]),
+    "images stand where they were put": (
+        [user(LEFT, RED, RIGHT, BLUE, FAR)],
+        [{"content": [text("Left:"), image(RED), text("right:"), image(BLUE), image(FAR)]}]),
+    "a text file is text, another one a file": (
+        [user(TABLE, PDF, BROKEN)],
+        [{"content": [text("File t.csv:\na;b\nü;1"),
+                      file("a.pdf", "data:application/pdf;base64,UERG"),
+                      file("x.txt", "data:text/plain;base64,/w==")]}]),
+    "images of results follow all results of the turn": (
+        [called("c1", "c2", "c3"), result("c1", RED), result("c2"), result("c3", BLUE, PDF),
+         Message.of("assistant", "Nice."), SO],
+        [A, *({"role": "tool", "content": "{}", "tool_call_id": f"c{n}"} for n in (1, 2, 3)),
+         {"role": "user", "content": [
+             label("c1"), image(RED), label("c3"), image(BLUE), {"type": "file"}]},
+         A, {"content": "So?"}]),
+    "each turn has its own images": (
+        [called("c1"), result("c1", RED), called("c2"), result("c2", BLUE)],
+        [A, T, {"role": "user", "content": [..., image(RED)]},
+         A, T, {"role": "user", "content": [label("c2"), image(BLUE)]}]),
+    "a result without images": (
+        [called("c1"), result("c1"), SO], [A, T, {"role": "user", "content": "So?"}]),
+}  # fmt: skip
 
 
 def obj(**properties: Any) -> JSON:
@@ -369,170 +275,103 @@ def ref(name: str) -> JSON:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def schemas() -> Iterator[RequestCase]:
-    """A tool's schema as servers read it: nothing changes its meaning."""
-
-    def row(id: str, schema: JSON, written: JSON, server: str = "vllm") -> RequestCase:
-        before = json.dumps(schema)
-        parameters = {"parameters": {**written, "$defs": written.get("$defs", ABSENT)}}
-        case = RequestCase(
-            id=f"schema: {id}",
-            server=server,
-            expect={"tools": [{"function": parameters}]},
-            request=ask(tools=(ToolSpec(name="b", parameters=schema),)),
-        )
-        assert json.dumps(schema) == before
-        return case
-
-    nested = obj(
-        a={"type": "object"},
-        b={"type": "array", "items": {"type": "object"}},
-        c={"anyOf": [{"type": "object"}, {"type": "null"}]},
-    )
-    full = obj(a=EMPTY, b={"type": "array", "items": EMPTY}, c={"anyOf": [EMPTY, {"type": "null"}]})
-    yield row("every object says its properties", nested, full)
-    names = {
-        "properties": {"type": "string"},
-        "strict": EMPTY,
-        "default": {"enum": [{"type": "object"}], "default": {"type": "object"}},
-    }
-    yield row(
-        "names and values are no keywords",
-        obj(**{**names, "strict": {"type": "object"}}),
-        obj(**names),
-        "mistral",
-    )
-    number = {"type": "integer"}
-    open_one = {"type": "object", "additionalProperties": number}
-    inner = {**obj(x=number), "additionalProperties": False, "$id": "y"}
-    given = {**obj(a=inner, b=open_one), "$schema": "s", "additionalProperties": False}
-    absent = {"additionalProperties": ABSENT, "$id": ABSENT}
-    mistral = obj(a={**obj(x=number), **absent}, b={**open_one, "properties": {}})
-    yield row("what Mistral refuses", given, {**mistral, "$schema": ABSENT, **absent}, "mistral")
-    defs = {"A": obj(b=ref("B")), "B": {"type": "string", "enum": ["x"]}}
-    either = {"anyOf": [ref("B"), {"type": "null"}]}
-    beside = {**obj(a={**ref("A"), "description": "mine"}, b=either), "$defs": defs}
-    b = defs["B"]
-    flat = obj(a={**obj(b=b), "description": "mine"}, b={"anyOf": [b, {"type": "null"}]})
-    yield row("references are written out", beside, flat)
-    yield row("references stay where they are followed", beside, beside, "openai")
-    node = obj(children={"type": "array", "items": ref("Node")})
-    yield row(
-        "one that contains itself",
-        {**obj(root=ref("Node")), "$defs": {"Node": node}},
-        {**obj(root=node), "$defs": {"Node": node}},
-    )
-    for target in ("#/$defs/None", "https://example.org/x", "#"):
-        unknown = {**obj(a={"$ref": target}), "$defs": {"A": {"type": "string"}}}
-        yield row(f"an unknown reference {target}", unknown, unknown)
-    levels = {f"L{n}": obj(a=ref(f"L{n + 1}"), b=ref(f"L{n + 1}")) for n in range(20)}
-    large = {**obj(a=ref("L0")), "$defs": {**levels, "L20": {"type": "string"}}}
-    yield row("one that would explode", large, large)
-    kind = {"propertyName": "kind", "mapping": {"a": "#/$defs/A"}}
-    union = {"oneOf": [ref("A")], "discriminator": kind}
-    a = obj(kind={"const": "a"})
-    yield row(
-        "a discriminator of what is gone",
-        {**obj(x=union), "$defs": {"A": a}},
-        obj(x={"oneOf": [a], "discriminator": ABSENT}),
-    )
+OBJECT, NUMBER, STRING = {"type": "object"}, {"type": "integer"}, {"type": "string"}
+NULL, ENUM = {"type": "null"}, {"type": "string", "enum": ["x"]}
+CLOSED = {**obj(x=NUMBER), "additionalProperties": False, "$id": "y"}
+OPEN: JSON = {"type": "object", "additionalProperties": NUMBER}
+DATA_IN: JSON = {"enum": [OBJECT], "default": OBJECT}
+BESIDE: JSON = {
+    **obj(a={**ref("A"), "description": "mine"}, b={"anyOf": [ref("B"), NULL]}),
+    "$defs": {"A": obj(b=ref("B")), "B": ENUM},
+}
+NODE = obj(children={"type": "array", "items": ref("Node")})
+STRANGE: JSON = {
+    **obj(a=ref("None"), b={"$ref": "https://example.org/x"}, c={"$ref": "#"}),
+    "$defs": {"A": STRING},
+}
+LEVELS = {f"L{n}": obj(a=ref(f"L{n + 1}"), b=ref(f"L{n + 1}")) for n in range(20)}
+LARGE: JSON = {**obj(a=ref("L0")), "$defs": {**LEVELS, "L20": STRING}}
+KIND = {"propertyName": "kind", "mapping": {"a": "#/$defs/A"}}
+KIND_A = obj(kind={"const": "a"})
+# id: server, the tool's schema, and how it is sent: nothing changes its meaning.
+SCHEMAS: dict[str, tuple[str, JSON, JSON]] = {
+    "every object says its properties": (
+        "vllm", obj(a=OBJECT, b={"type": "array", "items": OBJECT}, c={"anyOf": [OBJECT, NULL]}),
+        obj(a=EMPTY, b={"type": "array", "items": EMPTY}, c={"anyOf": [EMPTY, NULL]})),
+    "names and values are no keywords": (
+        "mistral", obj(properties=STRING, strict=OBJECT, default=DATA_IN),
+        obj(properties=STRING, strict=EMPTY, default=DATA_IN)),
+    "what Mistral refuses": (
+        "mistral", {**obj(a=CLOSED, b=OPEN), "$schema": "s", "additionalProperties": False},
+        obj(a=obj(x=NUMBER), b={**OPEN, "properties": {}})),
+    "references are written out": (
+        "vllm", BESIDE,
+        obj(a={**obj(b=ENUM), "description": "mine"}, b={"anyOf": [ENUM, NULL]})),
+    "references stay where they are followed": ("openai", BESIDE, BESIDE),
+    "one that contains itself": (
+        "vllm", {**obj(root=ref("Node")), "$defs": {"Node": NODE}},
+        {**obj(root=NODE), "$defs": {"Node": NODE}}),
+    "an unknown reference": ("vllm", STRANGE, STRANGE),
+    "one that would explode": ("vllm", LARGE, LARGE),
+    "a discriminator of what is gone": (
+        "vllm", {**obj(x={"oneOf": [ref("A")], "discriminator": KIND}), "$defs": {"A": KIND_A}},
+        obj(x={"oneOf": [KIND_A]})),
+}  # fmt: skip
+CALL: JSON = {"id": "call_1", "function": {"name": "fs__read", "arguments": "{}"}}
+ODD_ID = "call:with/odd " + "x" * 60
+ANSWERED: JSON = {"content": "Yes.", "tool_calls": []}
+DETAILS = [{"type": "reasoning.encrypted", "data": "ENC", "index": 0}]
+DETAILED: JSON = {"message": {"reasoning": None, "reasoning_details": DETAILS}}
+SIGNATURE: JSON = {"extra_content": {"google": {"thought_signature": "s"}}}
+SIGNED: JSON = {"message": {"tool_calls": [{**CALL, **SIGNATURE}]}}
+ODD_CALL: JSON = {"message": {"tool_calls": [{**CALL, "id": ODD_ID}]}}
+UNSIGNED: JSON = {"tool_calls": [{"extra_content": ABSENT}]}
+# server: what it answers and where it goes next; how that answer is sent back.
+BACK: list[tuple[str, JSON, JSON]] = [
+    ("deepseek", {}, {"reasoning": ABSENT, "reasoning_content": "hm"}),
+    ("deepseek", {"message": ANSWERED}, {"reasoning": ABSENT, "reasoning_content": "hm"}),
+    ("deepseek", {"message": {"reasoning": ""}}, {"reasoning_content": ""}),
+    ("deepseek", {"next_model": "other"}, {"reasoning_content": ""}),
+    ("openai", {"next_server": "deepseek"}, {"reasoning_content": ""}),
+    ("deepseek", {"tools": ()}, {"reasoning_content": ABSENT}),
+    ("openrouter", DETAILED, {"reasoning_details": DETAILS}),
+    ("openrouter", {**DETAILED, "next_server": "vllm"}, {"reasoning_details": ABSENT}),
+    ("gemini", SIGNED, {"tool_calls": [SIGNATURE]}),
+    ("gemini", {**SIGNED, "next_server": "vllm"}, UNSIGNED),
+    ("gemini", {"message": {**ANSWERED, **SIGNATURE}}, {"content": "Yes.", **SIGNATURE}),
+    ("mistral", {}, {"tool_calls": [{"id": "RksXkbv4v"}]}),
+    ("", ODD_CALL, {"tool_calls": [{"id": ODD_ID}]}),
+    ("vllm", {**ODD_CALL, "next_server": ""}, {"tool_calls": [{"id": "9MCz0XnYp6oGNAdigaexFZki"}]}),
+]  # fmt: skip
 
 
 def going_back() -> Iterator[AnswerCase]:
     """What a server needs back with its own answer, and what others must not get."""
-
-    def row(id: str, server: str, back: JSON, **more: Any) -> AnswerCase:
-        message: JSON = {"reasoning": "hm", **more.pop("message", {})}
-        message.setdefault(
-            "tool_calls",
-            [
-                {
-                    "id": "call_1",
-                    "function": {"name": "fs__read", "arguments": "{}"},
-                    **more.pop("extra", {}),
-                }
-            ],
-        )
-        choice = {"message": message, "finish_reason": None}
-        body = json.dumps({"choices": [choice]}).encode()
-        request = ask(tools=more.pop("tools", (READ,)))
-        name = "fs.read" if request.tools else "fs__read"
-        found: list[tuple[str, JSON]] = [(name, {})] if message["tool_calls"] else []
-        rest = [...] if found else []
-        return answer_case(
-            f"back to {server}: {id}",
-            server=server if server in SERVERS else "",
-            body=body,
-            request=request,
-            calls=found,
-            reasoning=message["reasoning"] or None,
-            text=message.get("content", ""),
-            back={"messages": [..., back, *rest]},
-            **more,
-        )
-
     for server, field in REASONING_BACK.items():
-        absent = {"reasoning_content": ABSENT}
-        yield row("reasoning", server, {"reasoning": field, **absent})
-        yield row(
-            "reasoning, another model", server, {"reasoning": ABSENT, **absent}, next_model="other"
-        )
-        yield row("reasoning without tools", server, {"reasoning": ABSENT, **absent}, tools=())
-    deepseek = {"reasoning": ABSENT}
-    text: JSON = {"content": "Yes.", "tool_calls": []}
-    for id, message in {"calls": {}, "text": text}.items():
-        yield row(
-            f"reasoning of {id} #30",
-            "deepseek",
-            {**deepseek, "reasoning_content": "hm"},
-            message=message,
-        )
-    yield row(
-        "calls without reasoning",
-        "deepseek",
-        {**deepseek, "reasoning_content": ""},
-        message={"reasoning": ""},
-    )
-    yield row(
-        "reasoning of another model", "deepseek", {"reasoning_content": ""}, next_model="other"
-    )
-    yield row(
-        "reasoning of another server", "openai", {"reasoning_content": ""}, next_server="deepseek"
-    )
-    yield row("reasoning without tools", "deepseek", {"reasoning_content": ABSENT}, tools=())
-    details = [{"type": "reasoning.encrypted", "data": "ENC", "index": 0}]
-    given: JSON = {"reasoning": None, "reasoning_details": details}
-    yield row("details", "openrouter", {"reasoning_details": details}, message=given)
-    yield row(
-        "details elsewhere",
-        "openrouter",
-        {"reasoning_details": ABSENT},
-        message=given,
-        next_server="vllm",
-    )
-    signed = {"extra_content": {"google": {"thought_signature": "s"}}}
-    yield row("a call's signature", "gemini", {"tool_calls": [signed]}, extra=signed)
-    yield row(
-        "a call's signature elsewhere",
-        "gemini",
-        {"tool_calls": [{"extra_content": ABSENT}]},
-        extra=signed,
-        next_server="vllm",
-    )
-    yield row(
-        "a plain answer's signature",
-        "gemini",
-        {"content": "Yes.", **signed},
-        message={**text, **signed},
-    )
-    odd = "call:with/odd " + "x" * 60
-    own: JSON = {"tool_calls": [{"id": odd, "function": {"name": "fs__read", "arguments": "{}"}}]}
-    fitting = {"tool_calls": [{"id": "9MCz0XnYp6oGNAdigaexFZki"}]}
-    yield row("its own odd ids", "loopback", fitting, message=own)
-    yield row(
-        "odd ids elsewhere",
-        "vllm",
-        fitting,
-        message=own,
-        next_server="lm studio",
+        gone = {"reasoning": ABSENT, "reasoning_content": ABSENT}
+        yield back_case(f"{server}: reasoning", server, {}, {**gone, "reasoning": field})
+        yield back_case(f"{server}: another model", server, {"next_model": "other"}, gone)
+        yield back_case(f"{server}: no tools", server, {"tools": ()}, gone)
+    for n, (server, given, back) in enumerate(BACK):
+        yield back_case(f"{server or 'loopback'}, {n} #30", server, given, back)
+
+
+def back_case(id: str, server: str, given: JSON, back: JSON) -> AnswerCase:
+    """A row: a whole answer with reasoning and one call, if it is not told otherwise."""
+    more = dict(given)
+    message: JSON = {"reasoning": "hm", "tool_calls": [CALL], **more.pop("message", {})}
+    choice = {"message": message, "finish_reason": None}
+    request = ask(tools=more.pop("tools", (READ,)))
+    name = "fs.read" if request.tools else "fs__read"
+    found: list[tuple[str, JSON]] = [(name, {})] if message["tool_calls"] else []
+    return answer_case(
+        f"back to {id}",
+        server=server,
+        body=json.dumps({"choices": [choice]}).encode(),
+        request=request,
+        calls=found,
+        reasoning=message["reasoning"] or None,
+        text=message.get("content", ""),
+        back={"messages": [..., back, *([...] if found else [])]},
+        **more,
     )

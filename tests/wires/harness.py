@@ -41,6 +41,15 @@ TOOLS = (LOOK, ToolSpec(name="b"), ToolSpec(name="c"))
 """Offered in every case that does not say otherwise."""
 ABSENT: Any = "ABSENT"
 """In an expected object: this key must not be there."""
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """In an expected object: this value, without further keys."""
+
+    value: Any
+
+
 Result = ChatResponse | ModelError
 Outcome = tuple[list[ChatChunk], Result]
 
@@ -70,7 +79,8 @@ class Expect:
     error: str = ""
     words: str = ""
     """Stand in the error's message."""
-    status: int | None = None
+    http_status: int | None = None
+    """Of the error."""
     retryable: bool | None = None
     notes: Sequence[str] = ()
     """Words of the notices that stay with the answer, one each."""
@@ -109,11 +119,14 @@ class AnswerCase:
     defect: int = 0
     """Of the list of known defects: fails today."""
 
-    def play(self, *, stream: bool, pieces: int = 0) -> Play:
-        """The answer in one of its forms."""
-        body = (self.stream if stream else self.body) or self.body
-        headers = {"retry-after": "0", **self.headers}
-        return Play(body, self.status, headers, pieces, self.framing, self.ending)
+    def play(self, *, stream: bool, body: bytes | None = None, **how: Any) -> Play:
+        """The answer in one of its forms, or a changed one; `how`: fields of Play."""
+        streamed = stream and bool(self.stream)
+        kind = "text/event-stream" if streamed else "application/json"
+        headers = {"content-type": kind, "retry-after": "0", **self.headers}
+        given = (self.stream if streamed else self.body) if body is None else body
+        how = {"framing": self.framing, "ending": self.ending, **how}
+        return Play(given, self.status, headers, **how)
 
 
 _CASE_FIELDS = {item.name for item in fields(AnswerCase)}
@@ -229,7 +242,8 @@ class World:
         self, wire: WireSetup, case: AnswerCase, *, stream: bool, pieces: int = 0
     ) -> Outcome:
         """What the case's request gets."""
-        return self.answers(wire, case, [case.play(stream=stream, pieces=pieces)], stream=stream)[0]
+        play = case.play(stream=stream, pieces=pieces)
+        return self.answers(wire, case, [play], stream=stream)[0]
 
     def wire_request(
         self, wire: WireSetup, request: ChatRequest, base_url: str = "", **how: Any
@@ -284,7 +298,9 @@ def plain_url(wire: WireSetup, server: str) -> str:
 
 def matches(expected: Any, found: Any, at: str = "") -> None:
     """Assert that a value is as expected: objects may have more keys, `...` is anything."""
-    if isinstance(expected, dict):
+    if isinstance(expected, Exactly):
+        assert found == expected.value, f"{at}: {found!r}"
+    elif isinstance(expected, dict):
         assert isinstance(found, dict), f"{at}: {found!r} is no object"
         for key, value in cast("JSON", expected).items():
             inner = cast("JSON", found).get(key, ABSENT)
@@ -308,7 +324,7 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
         assert (result.code, expect.words in str(result)) == (expect.error, True), str(result)
         assert result.message.isprintable(), "more than one line"
         assert expect.retryable in (None, result.retryable)
-        assert expect.status in (None, result.status)
+        assert expect.http_status in (None, result.status)
         assert KEY[:10] not in f"{result} {result!r} {vars(result)}"
         return
     assert isinstance(result, ChatResponse), f"an error: {result}"

@@ -24,8 +24,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.notebook.static_text import plain
 from nbagent.notebook.view_state import view_of
-from nbagent.providers.openai import OpenAIClient
-from nbagent.providers.retry import RetryPolicy
+from nbagent.providers.registry import find_provider
 
 TOOLS = (ToolSpec(name="look"),)
 IMAGE = Message(role="user", content=(TextPart(text="See."), ImagePart(data="AAAA")))
@@ -51,7 +50,7 @@ def answer(
 
     async def one(request: ChatRequest) -> ChatResponse:
         given = ProviderConfig(base_url=server.url, **config)
-        client = OpenAIClient(given, retry=RetryPolicy(first_wait_s=0.01))
+        client = find_provider("openai").open(given)
         try:
             if not stream:
                 return await client.chat(request, notify=notices.append)
@@ -258,7 +257,7 @@ def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -
     server.then(*refusing(["temperature", "max_tokens", "max_completion_tokens"], openai, 200))
 
     async def go() -> list[ChatResponse]:
-        client = OpenAIClient(ProviderConfig(base_url=server.url))
+        client = find_provider("openai").open(ProviderConfig(base_url=server.url))
         try:
             asked = ask(temperature=0.2, max_tokens=9)
             return await asyncio.gather(*[client.chat(asked) for _ in range(20)])
