@@ -78,8 +78,6 @@ _CODES = frozenset(
 )
 _STATUSES = frozenset({400, 404, 422, 501})
 _MOST_KNOWN = 256
-_TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.I)
-"""Chat templates of Mistral and Gemma: what the person says has to follow an answer."""
 _ONLY_RESPONSES = re.compile(r"only supported in v1/responses", re.I)
 
 _CAN = r"support|accept|take|allow|enabl|handle|process"
@@ -110,8 +108,6 @@ class Refusals:
         """Parameters, with the refused value or None for any."""
         self._renamed: dict[str, str] = {}
         self._no_effort_with_tools = False
-        self.wants_turns = False
-        """A short answer has to stand before each message of the person."""
 
     @staticmethod
     def of(base_url: str, model: str) -> Refusals:
@@ -147,9 +143,6 @@ class Refusals:
         Args:
             params: what was sent, after `apply`.
         """
-        if not self.wants_turns and _TURNS.search(error.said):
-            self.wants_turns = True
-            return "a short answer was put between messages: this model takes them only in turns"
         if not _is_refusal(error):
             return None
         if tools and _is_effort_rule(error):

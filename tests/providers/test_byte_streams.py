@@ -6,10 +6,10 @@ import json
 import time
 
 import pytest
-
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.http.chunked import ChunkDecoder
 from nbagent.providers.sse import EventSplitter, LineSplitter
+
+from nbagent.contracts.errors import ModelError
 
 
 def events(body: bytes, step: int) -> list[tuple[bytes, bytes]]:

@@ -19,9 +19,9 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.registry import find_provider, provider_names
 from nbagent.providers.offline import DELAY_VARIABLE, PROVIDER
 from nbagent.providers.offline.stream import estimated_tokens, split_pieces
+from nbagent.providers.registry import find_provider, provider_names
 
 TOOL = ToolSpec(
     name="population",
