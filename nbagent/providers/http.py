@@ -17,7 +17,6 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
@@ -31,7 +30,7 @@ from nbagent.contracts.secrets import SecretKey, redact, register
 from nbagent.providers.base import is_loopback
 from nbagent.providers.failures import request_id_of, response_error, without_key, without_logins
 from nbagent.providers.frames import bad_answer, inflater_of
-from nbagent.providers.streams import Backend, StaleConnection, Stream
+from nbagent.providers.streams import Backend, StaleConnection, Stream, tls_context
 
 CONNECT_TIMEOUT_S = 5.0
 BETWEEN_BYTES_S = 300.0
@@ -87,9 +86,6 @@ class HttpClient:
         self._fault = fault
         self._shared: _LoopPools | None = None
 
-    def __repr__(self) -> str:
-        return f"HttpClient({self.address.shown!r})"
-
     async def send(
         self,
         method: str,
@@ -111,9 +107,8 @@ class HttpClient:
             ModelError: anything went wrong, or the status is not 2xx.
         """
         request = self._request(method, path, body, headers or {})
-        left = deadline - asyncio.get_running_loop().time()
-        timeouts = {"connect": min(CONNECT_TIMEOUT_S, left), "read": between_bytes_s}
-        request.extensions = {"timeout": timeouts}
+        connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
+        request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
             async with asyncio.timeout_at(deadline):
                 response = await self._answered(request, deadline)
@@ -226,31 +221,29 @@ class Response:
             ModelError: it broke off, came too slowly, or is larger than `limit`.
         """
         fault: ModelError | None = None
+        stream, total = self._stream, 0
+        most = stream.received + limit * _MOST_FRAMING
         try:
             inflater = inflater_of(self.headers.get("content-encoding", ""))
-            inflated = 0
-            async with aclosing(self._raw_pieces(limit)) as raw:
+            async with aclosing(self._raw_pieces()) as raw:
                 async for piece in raw:
-                    if inflater is None:
-                        yield piece
-                        continue
-                    for part in inflater.feed(piece):
-                        inflated += len(part)
-                        if inflated > limit:
-                            raise _too_large(limit)
+                    for part in inflater.feed(piece) if inflater else (piece,):
+                        total += len(part)
+                        if total > limit or stream.received > most:
+                            raise bad_answer(f"it is larger than {limit // 2**20} MB")
                         yield part
-                        # A few bytes may hold a gigabyte: neither the loop nor the deadline waits.
-                        await asyncio.sleep(0)
-                        if asyncio.get_running_loop().time() >= self._stream.deadline:
-                            raise TimeoutError
+                        if inflater:
+                            # A few bytes may hold a gigabyte: loop and deadline do not wait for it.
+                            await asyncio.sleep(0)
+                            stream.check_deadline()
         except Exception as error:
-            fault = _model_error(error, self._server, self._stream.deadline)
+            fault = _model_error(error, self._server, stream.deadline)
         if fault is not None:
             raise fault
 
-    async def _raw_pieces(self, limit: int) -> AsyncGenerator[bytes]:
+    async def _raw_pieces(self) -> AsyncGenerator[bytes]:
         """The body as it was sent; chunks that arrived together come as one piece."""
-        total, most = 0, self._stream.received + limit * _MOST_FRAMING
+        stream = self._stream
         body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
         held: list[bytes] = []
         last = b""
@@ -258,12 +251,9 @@ class Response:
         try:
             async with aclosing(body):
                 async for last in body:
-                    total += len(last)
-                    if total > limit or self._stream.received > most:
-                        raise _too_large(limit)
                     held.append(last)
-                    # The next one would be waited for. (Half a chunk may wait for its other half.)
-                    if self._stream.last.endswith((last, last + b"\r\n")):
+                    # The next one has not arrived. (Half of one may hold those before it back.)
+                    if stream.last.endswith((last, last + b"\r\n")):
                         yield b"".join(held) if len(held) > 1 else last
                         held.clear()
         except Exception as error:
@@ -274,8 +264,8 @@ class Response:
             raise fault
         # Bytes behind an answer would be taken for the answer to the next request.
         end = b"0\r\n\r\n" if "transfer-encoding" in self.headers else last or b"\r\n\r\n"
-        if not self._stream.last.endswith(end):
-            await self._stream.aclose()
+        if not stream.last.endswith(end):
+            await stream.aclose()
 
     async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
         """The whole body, or its first `limit` bytes."""
@@ -308,13 +298,10 @@ class Address:
         except ValueError:
             raise UsageError(f"the base URL {base_url!r} cannot be read; check it.") from None
         if parts.username or parts.password:
-            raise UsageError(
-                "the base URL holds a name or a password; give the key in LLM_API_KEY instead."
-            )
+            what = "the base URL holds a name or a password"
+            raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
         if parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
-            raise UsageError(
-                f"the base URL {base_url!r} is not one; write it as http://HOST:PORT/v1."
-            )
+            raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
         self.scheme = parts.scheme
         self._path = parts.path.rstrip("/")
         self._query = parts.query
@@ -351,20 +338,18 @@ class Route(NamedTuple):
     """`SSL_CERT_FILE` and `SSL_CERT_DIR`; None without TLS."""
 
 
-@dataclass
 class _LoopPools:
     """The connections of one event loop, kept as long as a client of it is open."""
 
-    loop: asyncio.AbstractEventLoop
-    users: int = 0
-    pools: dict[Route, httpcore2.AsyncConnectionPool] = field(
-        default_factory=dict[Route, httpcore2.AsyncConnectionPool]
-    )
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.users = 0
+        self.pools: dict[Route, httpcore2.AsyncConnectionPool] = {}
 
     @staticmethod
     def acquire(loop: asyncio.AbstractEventLoop) -> _LoopPools:
-        for other in [known for known in _loops if known.is_closed()]:
-            _loops.pop(other, None)
+        for closed in [known for known in _loops if known.is_closed()]:
+            _loops.pop(closed, None)
         shared = _loops.setdefault(loop, _LoopPools(loop))
         shared.users += 1
         return shared
@@ -385,7 +370,7 @@ class _LoopPools:
         pool = self.pools.get(route)
         if pool is None:
             pool = self.pools[route] = httpcore2.AsyncConnectionPool(
-                ssl_context=_tls(*route.certificates) if route.certificates else None,
+                ssl_context=tls_context(*route.certificates) if route.certificates else None,
                 proxy=_proxy(route.proxy_url) if route.proxy_url else None,
                 max_connections=_MAX_CONNECTIONS,
                 max_keepalive_connections=_MAX_CONNECTIONS // 4,
@@ -396,18 +381,6 @@ class _LoopPools:
 
 
 _loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
-
-
-@cache
-def _tls(file: str, folder: str) -> ssl.SSLContext:
-    # 23 ms to build: one for the process, made when the first https request needs it.
-    # The two are named to tell contexts apart; the library reads the variables itself.
-    try:
-        return httpcore2.default_ssl_context()
-    except (OSError, ValueError) as error:
-        name = "SSL_CERT_FILE" if file else "SSL_CERT_DIR"
-        fault = f"no certificates can be read from {file or folder!r} ({error}); correct {name}."
-    raise _http_error(fault)
 
 
 @cache
@@ -463,9 +436,8 @@ def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]
 def _header_of(prefix: str, key: SecretKey) -> str:
     text = key.reveal().strip()
     if not text.isascii() or not text.isprintable():
-        raise ModelError(
-            "the key has characters that no key has; copy it again.", code="LLM_AUTH_FAILED"
-        )
+        what = "the key has characters that no key has; copy it again."
+        raise ModelError(what, code="LLM_AUTH_FAILED")
     return prefix + text
 
 
@@ -491,19 +463,18 @@ def _model_error(error: Exception, server: str, deadline: float) -> ModelError:
         case ConnectionResetError() | BrokenPipeError() | httpcore2.RemoteProtocolError():
             return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
         case ssl.SSLError():
-            what = f"no secure connection to {server} ({said}); check it or SSL_CERT_FILE."
-            return _http_error(what)
+            what = f"no secure connection to {server} ({said})"
+            return _http_error(f"{what}; check it or SSL_CERT_FILE.")
         case socket.gaierror():
             what = f"the name {server} cannot be found ({said}); check it."
             return _http_error(what, retry=error.errno == socket.EAI_AGAIN)
         case OSError():
-            what = f"cannot connect to {server} ({said}); is it running?"
-            return _http_error(what, retry=True)
+            return _http_error(f"cannot connect to {server} ({said}); is it running?", retry=True)
         case httpcore2.ProtocolError():
             return _http_error(f"the request to {server} failed ({said}); check the base URL.")
         case _:
-            what = f"{type(error).__name__}: {said}"
-            return ModelError(f"the request to {server} failed: {what}; please report it.")
+            said = f"{type(error).__name__}: {said}"
+            return ModelError(f"the request to {server} failed: {said}; please report it.")
 
 
 def _http_error(text: str, *, retry: bool = False) -> ModelError:
@@ -524,7 +495,3 @@ def _redirected(response: Response, shown: str) -> ModelError:
     )
     error.status, error.request_id = response.status, response.request_id
     return error
-
-
-def _too_large(limit: int) -> ModelError:
-    return bad_answer(f"it is larger than {limit // 2**20} MB")
