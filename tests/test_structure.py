@@ -70,8 +70,8 @@ INSIDE = {
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
     # The mcp package takes a client of it, for headers and proxies.
-    "httpx2": ("providers.http", "tools.mcp"),
-    "httpcore2": ("providers.http",),
+    "httpx2": ("tools.mcp",),
+    "httpcore2": ("providers.http", "providers.streams"),
     "pandas": ("archive.frames",),
     "numpy": ("archive.frames",),
     "sqlite3": ("archive.store",),
