@@ -41,7 +41,7 @@ _NO_FLOAT = "9e999"
 _EXTRA = ("run", "session", "model", "since", "until", "limit")
 _DEAD_COLUMNS = (
     *("n", "ended_at", "duration_ms", "prompt_tokens", "completion_tokens", "total_tokens"),
-    *("cached_tokens", "reasoning_tokens", "cost_usd"),
+    *("cached_tokens", "reasoning_tokens", "cache_write_tokens", "cost_usd"),
 )
 
 
