@@ -6,6 +6,7 @@ import asyncio
 import io
 import math
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 from engine.test_broken_parts import Client, plan_of, run_plan, whole
@@ -77,7 +78,7 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     assert 295 <= turn.model_ms < 400
     assert turn.duration_ms >= 795
     assert store.load(record.id) == record
-    frame = frames.turns(store)
+    frame: Any = frames.turns(store)
     assert list(frame["attempts"]) == [3]
     assert list(frame["retry_wait_ms"]) == [turn.retry_wait_ms]
 
