@@ -128,15 +128,13 @@ class Times:
         since = monotonic_ms() - self._attempt_at
         waited = min(self._wait_ms, since)
         self.retry_wait_ms += waited
-        self._attempt_at += waited
         self._wait_ms, self._retries = 0.0, False
         return since - waited
 
     def shows(self) -> None:
         """The person sees something of the answer."""
-        at_work = self.goes_on()
         if self.ttft_ms is None:
-            self.ttft_ms = at_work
+            self.ttft_ms = self.goes_on()
 
     def end(self, *, stopped: bool) -> None:
         """The request is over; a stop may have come before the wait for an attempt was."""

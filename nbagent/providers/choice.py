@@ -18,6 +18,7 @@ from nbagent.contracts.chat import ModelInfo
 from nbagent.providers.base import find_provider, provider_names
 
 OFFLINE = "offline:demo"
+_OPENAI_URLS = ("OPENAI_BASE_URL", "LLM_BASE_URL")
 _PROBE_S = 0.3
 _ALL_PROBES_S = 0.25
 """What is left of 0.3 s is for starting and joining the threads."""
@@ -94,7 +95,8 @@ def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> di
     """Where servers of this machine may be, by provider: those of the table, and the one set."""
     servers = {it.name: it.address(environ) for it in LOCAL_SERVERS}
     servers |= {"ollama": _ollama_url(environ)}
-    if named := base_url or environ.get("LLM_BASE_URL", "").strip():
+    addresses = [base_url or "", *(environ.get(it, "").strip() for it in _OPENAI_URLS)]
+    if named := next(filter(None, addresses), None):
         servers["openai"] = named
     return {name: url for name, url in servers.items() if _is_on_loopback(url)}
 
@@ -180,7 +182,7 @@ def _ollama_url(environ: Mapping[str, str]) -> str:
     name = "127.0.0.1" if parts.hostname in (None, "0.0.0.0", "::") else parts.hostname
     try:
         return f"http://{name}:{parts.port or 11434}/v1"
-    except ValueError:  # a port that is none
+    except KeyError:
         return host
 
 

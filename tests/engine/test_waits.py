@@ -22,11 +22,11 @@ from nbagent.notebook.static_html import html
 from nbagent.notebook.view_state import view_of
 
 LIMIT = "waiting 0.2 s: rate limit of api.openai.com"
-Step = ClientNotice | float | ModelError | str
+Step = ClientNotice | ChatChunk | float | ModelError | str
 
 
 class Waits(Client):
-    """Plays its steps: a notice is told, a number slept, an error raised, a text answered."""
+    """Plays its steps: a notice or chunk is told, a number slept, a text answered."""
 
     def __init__(self, *steps: Step) -> None:
         super().__init__(self._play)
@@ -37,6 +37,8 @@ class Waits(Client):
             match one:
                 case ClientNotice():
                     yield ChatChunk(notice=one)
+                case ChatChunk():
+                    yield one
                 case ModelError():
                     raise one
                 case str():
@@ -68,7 +70,8 @@ def wait(wait_s: float, text: str = LIMIT) -> ClientNotice:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream: bool) -> None:
     # 0.1 s fail, 0.3 s wait, 0.05 s fail, 0.2 s wait, 0.15 s to the answer.
-    client = Waits(0.1, retry(1, 0.3), 0.3, 0.05, retry(2, 0.2), 0.2, 0.15, "At last.")
+    seen = ChatChunk(reasoning="Hm.")
+    client = Waits(0.1, seen, retry(1, 0.3), 0.3, 0.05, retry(2, 0.2), 0.2, 0.15, "At last.")
     store = Store.memory()
     record = run_plan(plan_of(client, stream=stream), store.write)
     (turn,) = record.turns
