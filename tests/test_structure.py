@@ -61,7 +61,7 @@ INSIDE = {
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
         {"approval"},
-        {"hosts"},
+        {"hosts", "listed"},
         {"prepare"},
         {"live"},
         {"preview"},

@@ -122,7 +122,6 @@ class Turn:
         )
 
     async def _ask(self, request: ChatRequest) -> AsyncGenerator[Event]:
-        asked_ms = self.answer.model_ms
         async for event in ask(
             self.plan.client,
             request,
@@ -132,7 +131,6 @@ class Turn:
             stream=self.plan.stream,
         ):
             yield event
-        self.answer.model_ms += asked_ms
         if self.answer.response is not None:
             # The request that was answered, which may be a shortened one.
             self.room.observe(request, self.answer.response)
@@ -164,7 +162,7 @@ class Turn:
     def _shortened(self, request: ChatRequest, text: str) -> ChatRequest:
         """The request once more, with what `room` sends shortened now."""
         assert self._request is not None
-        self.answer = Answer(notices=[*self.answer.notices, text], model_ms=self.answer.model_ms)
+        self.answer = Answer(notices=[*self.answer.notices, text], times=self.answer.times)
         self._request = self._request.model_copy(update={"trimmed": self.room.trimmed})
         return request.model_copy(update={"messages": self.room.sent(self.history)})
 
@@ -351,6 +349,7 @@ class Turn:
 
     def _record(self, runs: tuple[ToolRun, ...], end: End) -> EngineTurn:
         assert self._request is not None
+        times = self.answer.times
         return EngineTurn(
             id=self.id,
             run_id=self.plan.run.id,
@@ -362,8 +361,10 @@ class Turn:
             stop_reason=end.stop_reason,
             started_at=self._started_at,
             duration_ms=monotonic_ms() - self._began_ms,
-            model_ms=self.answer.model_ms,
-            ttft_ms=self.answer.ttft_ms,
+            model_ms=times.model_ms,
+            ttft_ms=times.ttft_ms,
+            attempts=times.attempts,
+            retry_wait_ms=times.retry_wait_ms,
             cost_usd=self._cost(),
             node=self.composition.node,
             agent=self.composition.agent,

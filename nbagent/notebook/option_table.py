@@ -200,7 +200,9 @@ COMMANDS: tuple[Command, ...] = (
         "models",
         "[PROVIDER]",
         "the models that can be asked",
-        "Asks the servers; what they list is completed after --model from then on.",
+        "Without a name: servers that answer on this machine, and providers whose key is set; no "
+        "other machine is asked. With one, the provider is asked for all. What was listed is "
+        "completed after --model from then on; nbagent.models() gives it as a DataFrame.",
         ("%agent models openai",),
     ),
     Command(
