@@ -73,8 +73,10 @@ class Line:
 
     def exchange(self) -> Exchange:
         """What it says. Raises ModelError where it is no exchange."""
+        if not is_keepable(self.value):
+            raise _bad_line(self.path, self.number, "nested too deeply, or an infinite number")
         try:
-            found = Exchange.model_validate(self.value if is_keepable(self.value) else {})
+            found = Exchange.model_validate(self.value)
         except ValidationError as error:
             first = error.errors()[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

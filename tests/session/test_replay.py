@@ -8,11 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from kernels import clean_environment
 from notebooks.make_outputs import executed
@@ -78,9 +76,7 @@ def test_recorded_run_runs_again_without_server_and_with_its_tools(
     server = recorded(file)
     run = agent(server, file, cache="replay", stream=stream).run("How many live in Oslo?")
     assert (run.raise_for_error().text, sources(run)) == (THEN.text, ["replay", "replay"])
-    assert [turn.response and turn.response.reasoning for turn in run.turns] == [
-        *("Look it up first.", "Now I know."),
-    ]
+    assert run.messages[1].reasoning == FIRST.reasoning
     assert asked == ["Oslo", "Oslo"]
     assert run.usage.total_tokens > 0
     again = agent(server, file).run("How many live in Oslo?")
@@ -208,8 +204,7 @@ def test_failed_answers_are_not_recorded(file: Path, reply: Reply) -> None:
     with ModelServer([reply] * 3) as server:
         assert agent(server, file).run("Hello?").error is not None
         assert not file.exists()
-        server.then("Hello.")
-    assert len(server.requests) >= 1
+    assert server.requests
 
 
 def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,32 +225,21 @@ def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert text.count("[redacted]") > 4
 
 
-def _nested(value: dict[str, Any]) -> str:
-    value["response"]["message"]["raw"] = {"a": json.loads("[" * 200 + "]" * 200)}
-    return json.dumps(value)
-
-
-def _as_user(value: dict[str, Any]) -> str:
-    value["response"]["message"]["role"] = "user"
-    return json.dumps(value)
-
-
-ODD: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
-    "prose": (lambda _: "my notes", "line 1 of answers.jsonl is no recorded answer (it is no"),
-    "a number": (lambda _: "7", "it is no JSON object with"),
-    "key is a list": (lambda line: json.dumps({**line, "key": []}), "it is no JSON object with"),
-    "no answer": (lambda line: json.dumps({**line, "response": None}), "(response: Input"),
-    "nested": (_nested, "line 1 of answers.jsonl is no recorded answer"),
-    "not the assistant": (_as_user, "its answer is not the assistant's"),
-}  # fmt: skip
+ODD: dict[str, tuple[str, str, str]] = {
+    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is no recorded answer (it is no JSON"),
+    "a number": ("^.*", "7", "it is no JSON object with"),
+    "key is a list": ('"key":"[^"]*"', '"key":[]', "it is no JSON object with a key"),
+    "no answer": ('"response":', '"other":', "(response: Field required)"),
+    "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),
+    "not the assistant": ('"role":"assistant"', '"role":"user"', "not the assistant's"),
+}
 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_line_that_is_no_answer_is_named_and_nothing_is_asked(file: Path, odd: str) -> None:
     server = recorded(file)
-    first, *rest = file.read_text("utf-8").splitlines()
-    make, said = ODD[odd]
-    text = "\n".join([make(json.loads(first)), *rest, ""])
+    pattern, odd_text, said = ODD[odd]
+    text = re.sub(pattern, odd_text, file.read_text("utf-8"), count=1)
     file.write_text(text, "utf-8")
     for mode in ("auto", "replay"):
         run = agent(server, file, cache=mode).run("How many live in Oslo?")
@@ -280,7 +264,9 @@ def test_torn_last_line_is_no_error_and_other_text_stays(file: Path) -> None:
     file.write_text("Dear diary", "utf-8")
     assert agent(server, file).run("Hello?").error is not None
     assert file.read_text("utf-8") == "Dear diary"
-    assert "is no file" in str(agent(server, file.parent, cache="replay").run("Hello?").error)
+    folder = file.with_name("folder.jsonl")
+    folder.mkdir()
+    assert "is no file" in str(agent(server, folder, cache="replay").run("Hello?").error)
 
 
 def test_many_runs_record_into_one_file_at_once(file: Path) -> None:
@@ -305,7 +291,8 @@ def test_calls_of_a_strangers_record_are_asked_about(file: Path) -> None:
     file.write_text(forged.replace("city", "path").replace("Oslo\\", "/\\"), "utf-8")
     asked.clear()
     options: dict[str, Any] = {"cache": "replay", "policy": policy, **tools}
-    run = agent(server, file, on_approval=lambda _: False, **options).run("How many live in Oslo?")
+    unwilling = agent(server, file, on_approval=lambda question: False, **options)
+    run = unwilling.run("How many live in Oslo?")
     assert [(r.tool_name, r.approval) for r in run.turns[0].tool_runs] == [("wipe", "denied")]
     assert asked == []
 
@@ -322,6 +309,9 @@ def test_cache_goes_on_with_the_conversation_and_is_forgotten_with_the_run(file:
         first.forget(children=True)
         assert list((home / "cache").iterdir()) == []
         assert sources(agent(server, None, cache="auto").run("First?")) == ["live"]
+        server.then("Four.")
+        assert agent(server, None, cache="refresh").run("First?").text == "Four."
+        assert agent(server, None, cache="replay").run("First?").text == "Four."
     server = recorded(file)
     run = nbagent.open_run("last")
     with pytest.warns(UserWarning, match=r"answers\.jsonl is a file of yours"):
@@ -361,13 +351,18 @@ CELLS = (
 def test_recorded_notebook_passes_nbval_without_a_server(tmp_path: Path) -> None:
     notebook = tmp_path / "recorded.ipynb"
     with ModelServer([FIRST, THEN, "The same."]) as server:
-        made: Any = nbformat.v4.new_notebook()
-        made.cells = [nbformat.v4.new_code_cell(cell.format(url=server.url)) for cell in CELLS]
-        nbformat.write(made, notebook)
-        made = executed(notebook, tmp_path)
-        nbformat.write(made, notebook)
-    assert "The same." in str(made.cells[3].outputs)
-    assert "replay" not in str(made.cells[3].outputs)
+        empty: dict[str, Any] = {
+            "cell_type": "code",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+        }
+        cells = [{**empty, "source": cell.format(url=server.url)} for cell in CELLS]
+        made: Any = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        notebook.write_text(json.dumps(made), "utf-8")
+        notebook.write_text(json.dumps(executed(notebook, tmp_path)), "utf-8")
+    assert "The same." in notebook.read_text("utf-8")
+    assert "replay" not in notebook.read_text("utf-8")
     sanitizer = Path(__file__).parents[1] / "nbval.cfg"
     plain = ["--nbval", "-p", "no:cacheprovider", "-p", "no:warnings", "-q", "-o", "addopts="]
     done = subprocess.run(
