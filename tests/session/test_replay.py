@@ -34,6 +34,10 @@ def population(city: str) -> int:
     return {"Oslo": 717_710, "Bergen": 291_940}[city]
 
 
+def never(question: object) -> bool:
+    return False
+
+
 def area(city: str) -> float:
     """Area of a city."""
     return 454.1
@@ -70,9 +74,7 @@ def recorded(file: Path, *, prompt: str = "How many live in Oslo?") -> ModelServ
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_recorded_run_runs_again_without_server_and_with_its_tools(
-    file: Path, stream: bool
-) -> None:
+def test_recorded_run_goes_again_without_server_with_its_tools(file: Path, stream: bool) -> None:
     server = recorded(file)
     run = agent(server, file, cache="replay", stream=stream).run("How many live in Oslo?")
     assert (run.raise_for_error().text, sources(run)) == (THEN.text, ["replay", "replay"])
@@ -118,7 +120,6 @@ def test_replay_needs_no_key_and_no_network(file: Path) -> None:
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": ({"prompt": "Who lives in Bergen?"}, "message 1: recorded 'user: How"),
     "system": ({"system": "Be brief."}, "system prompt: recorded 'You can call tools."),
-    "temperature": ({"temperature": 0}, "temperature: recorded '', now '0.0'"),
     "top_p": ({"top_p": 0.0}, "top_p: recorded '', now '0.0'"),
     "model": ({"model": "openai:large"}, "model: recorded 'little', now 'large'"),
     "tools": ({"tools": [population, area]}, "tool area: recorded '', now 'definition"),
@@ -143,6 +144,8 @@ def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) 
     recorded(file)
     before = lines(file)
     file.chmod(0o640)
+    reader = Cassette(file)
+    assert reader.find(before[1]["key"], 1)
     port = int(re.findall(r"127.0.0.1:(\d+)", before[0]["request"]["server"])[0])
     told: list[Event] = []
     with ModelServer([FIRST, "Oslo has 720,000 people."], port=port) as server:
@@ -154,8 +157,10 @@ def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) 
     assert notes[0] == "asked anew; same answer"
     assert notes[1].startswith("asked anew; changed: text: recorded 'Oslo has 717,710 people.'")
     after = lines(file)
+    found = reader.find(before[1]["key"], 1)
+    assert found is not None
+    assert found.response.message.text == run.text
     assert after[0] == before[0]
-    assert after[1]["response"]["message"]["content"][0]["text"] == "Oslo has 720,000 people."
     assert after[1]["key"] == before[1]["key"]
     assert (len(after), file.stat().st_mode & 0o777) == (2, 0o640)
     assert [path.name for path in file.parent.glob(".*jsonl*")] == []
@@ -197,8 +202,8 @@ def test_ids_and_vendor_fields_do_not_tell_requests_apart(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [Reply(text="Half of an", cut=True), Reply(status=400, error={"error": {"message": "no"}})],
-    ids=["cut", "refused"],
+    [Reply(text="Half", cut=True), Reply(status=400), Reply(text="Half", finish="error")],
+    ids=["cut", "refused", "error"],
 )
 def test_failed_answers_are_not_recorded(file: Path, reply: Reply) -> None:
     with ModelServer([reply] * 3) as server:
@@ -262,7 +267,8 @@ def test_torn_last_line_is_no_error_and_other_text_stays(file: Path) -> None:
         agent(server, file).run("Is it torn?")
     assert len(lines(file)) == 3
     file.write_text("Dear diary", "utf-8")
-    assert agent(server, file).run("Hello?").error is not None
+    with ModelServer(["Yes."]) as server:
+        assert "(it is no JSON" in str(agent(server, file).run("Hello?").error)
     assert file.read_text("utf-8") == "Dear diary"
     folder = file.with_name("folder.jsonl")
     folder.mkdir()
@@ -291,8 +297,7 @@ def test_calls_of_a_strangers_record_are_asked_about(file: Path) -> None:
     file.write_text(forged.replace("city", "path").replace("Oslo\\", "/\\"), "utf-8")
     asked.clear()
     options: dict[str, Any] = {"cache": "replay", "policy": policy, **tools}
-    unwilling = agent(server, file, on_approval=lambda question: False, **options)
-    run = unwilling.run("How many live in Oslo?")
+    run = agent(server, file, on_approval=never, **options).run("How many live in Oslo?")
     assert [(r.tool_name, r.approval) for r in run.turns[0].tool_runs] == [("wipe", "denied")]
     assert asked == []
 
@@ -328,11 +333,13 @@ def test_off_and_offline_models_record_nothing(file: Path) -> None:
 
 def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(file: Path) -> None:
     request = ChatRequest(model="gpt-4o-mini", messages=(Message.of("user", "Hello?"),))
+    place: Any = {"server": "https://api.openai.com:443", "cassette": Cassette(file)}
     with ModelServer(["Hello."]) as server:
         inner = choose("openai:gpt-4o-mini", base_url=server.url, timeout_s=9).client
-        tape = Cassette(file)
-        paid = ReplayClient(inner, server="https://api.openai.com:443", mode="auto", cassette=tape)
-        asyncio.run(paid.chat(request))
+        asyncio.run(ReplayClient(inner, mode="auto", **place).chat(request))
+    other = ReplayClient(inner, mode="replay", extra_body={"seed": 1}, **place)
+    with pytest.raises(nbagent.ModelError, match="extra_body: recorded ''"):
+        asyncio.run(other.chat(request))
     agent = nbagent.Agent("openai:gpt-4o-mini", cache="replay", cassette=str(file), tools="none")
     run = agent.run("Hello?").raise_for_error()
     assert run.text == "Hello."
@@ -351,13 +358,8 @@ CELLS = (
 def test_recorded_notebook_passes_nbval_without_a_server(tmp_path: Path) -> None:
     notebook = tmp_path / "recorded.ipynb"
     with ModelServer([FIRST, THEN, "The same."]) as server:
-        empty: dict[str, Any] = {
-            "cell_type": "code",
-            "execution_count": None,
-            "metadata": {},
-            "outputs": [],
-        }
-        cells = [{**empty, "source": cell.format(url=server.url)} for cell in CELLS]
+        empty: Any = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+        cells: Any = [{**empty, "source": cell.format(url=server.url)} for cell in CELLS]
         made: Any = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
         notebook.write_text(json.dumps(made), "utf-8")
         notebook.write_text(json.dumps(executed(notebook, tmp_path)), "utf-8")
