@@ -37,6 +37,8 @@ Facts = dict[str, tuple[object, str]]
 
 _MOST_COMPARED = 500
 _SHOWN_CHARS = 600
+_SYSTEM_CHARS = 160
+"""It stands in each line, mostly the same."""
 _MOST_PIECES = 200
 _PARAMS = (
     *("tool_choice", "temperature", "max_tokens", "top_p", "stop_sequences", "reasoning"),
@@ -131,7 +133,7 @@ class ReplayClient:
             server=self._server,
             model=request.model,
             params=params,
-            system=_cut(system),
+            system=_cut(system, _SYSTEM_CHARS),
             tools=tools,
             messages=tuple(sha_of(message)[:8] for message in messages),
             new=tuple(reversed([_words(m) for m in takewhile(_is_new, reversed(messages))])),
@@ -208,11 +210,11 @@ def _words(plain: Mapping[str, Any]) -> str:
     return f"{plain.get('name') or plain['role']}: {_cut(' '.join(words))}"
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, most: int = _SHOWN_CHARS) -> str:
     """A text that a line can hold; the hash tells two long ones apart."""
-    if len(text) <= _SHOWN_CHARS:
+    if len(text) <= most:
         return text
-    return f"{text[:_SHOWN_CHARS]}… ({len(text):,} characters, {sha_of(text)[:8]})"
+    return f"{text[:most]}… ({len(text):,} characters, {sha_of(text)[:8]})"
 
 
 def _chunks(response: ChatResponse) -> Iterator[ChatChunk]:
