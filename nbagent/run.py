@@ -22,11 +22,12 @@ from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.session.approval import checked_callback
+from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front
 from nbagent.session.last import forget_last, last_of, note_last
 from nbagent.session.live import LiveRun, at_work, start_run
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import current_store
+from nbagent.session.stores import current_store, home_of
 from nbagent.settings import RunOptions, Tools
 
 OnEvent = Callable[[Event], object]
@@ -258,7 +259,10 @@ class Run:
         """Delete this run and its texts; see `nbagent.forget`."""
         if self._live is not None and not self._live.done:
             raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
+        cassette = self.record.options.get("cassette")
         forgotten = self._store.forget(self.id, children=children)
+        for run_id in forgotten:
+            cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
         for handle in tuple(_handles):
             if handle.id in forgotten:
                 handle._final = _emptied(handle.record)
@@ -269,6 +273,12 @@ class Run:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
                 "until it has finished; `%agent doctor compact` clears them then",
+                stacklevel=2,
+            )
+        if cassette is not None:
+            warnings.warn(
+                f"{cassette} is a file of yours and may still hold what the run asked and was "
+                "answered; delete it, or those of its lines",
                 stacklevel=2,
             )
         return forgotten

@@ -336,7 +336,10 @@ class Turn:
 
     def _look_up_price(self, response: ChatResponse, usage: Usage) -> float | None:
         with suppress(Exception):  # a price list that fails is an unknown price
-            return self.plan.price(usage, response.model or self.plan.model)
+            price = self.plan.price(usage, response.model or self.plan.model)
+            # What was recorded has been paid; an unknown price stays unknown.
+            recorded = response.meta.source in ("hit", "replay")
+            return 0.0 if recorded and price is not None else price
         return None
 
     def _assemble(self) -> None:

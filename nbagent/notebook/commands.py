@@ -262,6 +262,8 @@ def _run_options(options: MagicOptions) -> RunOptions:
         stop_sequences=options.stop_sequences,
         timeout_s=options.timeout_s,
         trim=options.trim,
+        cache=options.cache,
+        cassette=options.cassette,
         mounts=options.mounts,
         skills=options.skills,
         policy=_policy(options),

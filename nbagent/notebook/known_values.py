@@ -22,7 +22,7 @@ from nbagent.notebook.line_words import is_typable
 from nbagent.notebook.model_lists import known_models
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS
 from nbagent.settings import Settings, effective, store_home
-from nbagent.settings.checks import AFTER_RUN, ISOLATIONS, TRIMS
+from nbagent.settings.checks import AFTER_RUN, CACHES, ISOLATIONS, TRIMS
 from nbagent.tools.hosts import host_words
 
 _RECENT = 100
@@ -126,6 +126,7 @@ def _setting_values(name: str, namespace: Mapping[str, Any]) -> Iterator[Known]:
         "stream": ("true", "false"),
         "after_run": AFTER_RUN,
         "trim": TRIMS,
+        "cache": CACHES,
         "isolation": ISOLATIONS,
         "reasoning": ("none", "minimal", "low", "medium", "high", "xhigh"),
     }

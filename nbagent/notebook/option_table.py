@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nbagent.settings.checks import TRIMS
+from nbagent.settings.checks import CACHES, TRIMS
 
 Kind = Literal["text", "choice", "tools", "int", "float", "seconds", "name", "run", "flag"]
 
@@ -76,6 +76,15 @@ OPTIONS: tuple[Option, ...] = (
         "shorten old tool results once a request was too large",
         choices=TRIMS,
     ),
+    Option(
+        ("--cache",),
+        "cache",
+        "choice",
+        " | ".join(CACHES),
+        "answer from a record; auto asks and records what is missing",
+        choices=CACHES,
+    ),
+    Option(("--cassette",), "cassette", metavar="FILE", help="the record: a JSON Lines file"),
     Option(
         ("--mount",),
         "mounts",
@@ -146,6 +155,8 @@ class MagicOptions:
     stop_sequences: tuple[str, ...] | None = None
     timeout_s: float | None = None
     trim: str | None = None
+    cache: str | None = None
+    cassette: str | None = None
     mounts: tuple[str, ...] | None = None
     skills: tuple[str, ...] | None = None
     ask: tuple[str, ...] | None = None
@@ -182,7 +193,7 @@ class Command:
 _RESUME_OPTIONS = (
     *("model", "base_url", "system", "tools", "tool_choice", "max_turns", "temperature", "top_p"),
     *("max_tokens", "stop_sequences", "timeout_s", "trim", "into", "name", "tags", "raw"),
-    *("mounts", "skills", "ask", "deny"),
+    *("cache", "cassette", "mounts", "skills", "ask", "deny"),
     *("no_stream", "quiet", "dry_run", "help"),
 )
 

@@ -18,6 +18,7 @@ from nbagent.notebook.view_turn import (
     error_words,
     escapes_seen,
     left_out,
+    recorded_words,
     summary_of,
     waits_of,
 )
@@ -136,7 +137,8 @@ class PlainPrinter:
             self._line(f"     note: {words}")
         usage = turn.response.usage if turn.response else None
         tokens = f"{usage.total_tokens:,} tok · " if usage and usage.total_tokens else ""
-        self._line(f"     {tokens}{seconds(turn.duration_ms)}")
+        words = recorded_words(turn)
+        self._line(f"     {tokens}{seconds(turn.duration_ms)}{f' · {words}' if words else ''}")
 
     def _end(self, run: RunRecord) -> None:
         state = view_of(run)

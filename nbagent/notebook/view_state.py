@@ -14,6 +14,7 @@ from nbagent.notebook.view_turn import (
     error_help,
     error_words,
     note_of,
+    recorded_words,
     request_view,
     segments_of,
     turn_view,
@@ -162,7 +163,8 @@ def facts_of(
     if cost_usd is not None:
         facts.append(_fact("cost", money(cost_usd), ""))
     time, _, unit = seconds(duration_ms).rpartition(" ")
-    facts.append(_fact("time", time, unit))
+    recorded = next((words for turn in turns if (words := recorded_words(turn))), "")
+    facts.append(_fact("time", time, unit, f"({recorded})" if recorded else ""))
     return facts
 
 

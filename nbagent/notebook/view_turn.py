@@ -55,6 +55,7 @@ _DECIDERS = {
 }
 _ASKED = ("person", "callback")
 _DECIDED = {"allowed": "✓ allowed", "edited": "✎ edited", "denied": "✕ denied"}
+_RECORDED = {"hit": "from cache", "replay": "replay"}
 _HELP: dict[str, str] = {
     "LLM_AUTH_FAILED": "%agent doctor says which key was found for this model, and where",
     "LLM_TIMEOUT": "%agent resume tries again; --timeout gives it more seconds",
@@ -160,9 +161,15 @@ def _is_failure(error: ErrorInfo | None) -> bool:
     return error is not None and not error.code.startswith("ENGINE_")
 
 
+def recorded_words(turn: EngineTurn) -> str:
+    """`replay` or `from cache` where a record answered: one word, that nbval can drop."""
+    return _RECORDED.get(turn.response.meta.source, "") if turn.response else ""
+
+
 def _numbers(turn: EngineTurn) -> str:
     usage = turn.response.usage if turn.response else None
-    time = seconds(turn.duration_ms)
+    words = recorded_words(turn)
+    time = seconds(turn.duration_ms) + (f" · {words}" if words else "")
     return f"{count(usage.total_tokens)} tok · {time}" if usage and usage.total_tokens else time
 
 
@@ -188,10 +195,6 @@ def _told_by(turn: EngineTurn) -> list[str]:
     told = [words for words in (waits_of(turn), left_out(turn)) if words]
     if turn.response is None:
         return told
-    if turn.response.meta.source == "hit":
-        told.append("answered from the cache")
-    if turn.response.meta.source == "replay":
-        told.append("replayed from a record; no model was asked")
     if turn.response.finish_reason == "length":
         told.append("cut off at the limit of tokens")
     if turn.response.finish_reason == "content_filter":

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.cassette import Cassette
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
-from nbagent.providers.registry import find_provider, split_model_id
+from nbagent.providers.registry import find_provider, origin, split_model_id
+from nbagent.providers.replay import Mode, ReplayClient
 from nbagent.settings import checked_value
 
 Key = Literal["sent", "none", "missing"]
@@ -39,6 +42,18 @@ class Chosen:
     def context_tokens(self) -> int | None:
         """What the model takes, as the price list has it; None when it is not known."""
         return context_tokens(self.provider, self.model, base_url=self.base_url)
+
+    def recorded(self, mode: Mode | Literal["off"], cassette: Cassette) -> ChatClient:
+        """The client of one run, which answers from a record. Offline models are as cheap."""
+        if mode == "off" or self.provider == "offline":
+            return self.client
+        server = origin(self.base_url) or ""
+        return ReplayClient(self.client, server=server, mode=mode, cassette=cassette)
+
+
+def cache_file(home: Path, run_id: str) -> Path:
+    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
+    return home / "cache" / f"{run_id}.jsonl"
 
 
 _clients: dict[tuple[Any, ...], ChatClient] = {}

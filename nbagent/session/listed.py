@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from nbagent.contracts.chat import ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.registry import find_provider, provider_names
 from nbagent.providers.choice import ask_local, local_servers, qualified
+from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import choose
 from nbagent.settings import effective

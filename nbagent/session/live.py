@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
@@ -30,10 +31,11 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.policy import Answer
-from nbagent.contracts.ports import AnsweringSink, Sink, ToolContext
+from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
+from nbagent.providers.cassette import Cassette
 from nbagent.runtime import (
     Courier,
     EventChannel,
@@ -43,10 +45,12 @@ from nbagent.runtime import (
     on_engine_thread,
 )
 from nbagent.session.approval import SessionApprover, Ways
+from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
 from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
-from nbagent.session.stores import alive, current_store
+from nbagent.session.stores import alive, current_store, home_of
+from nbagent.settings import project_folder
 
 _INTERRUPTIBLE_S = 0.2
 _LOCKED_S = 30.0
@@ -245,7 +249,7 @@ class LiveRun:
         return EnginePlan(
             run=made.record,
             history=self.history,
-            client=made.chosen.client,
+            client=made.chosen.client if self.ask.dry_run else self._client(),
             model=made.chosen.model,
             host=self.host,
             approver=self._approver,
@@ -263,6 +267,14 @@ class LiveRun:
             turn_places=self._turn_places,
             notices=self.warnings,
         )
+
+    def _client(self) -> ChatClient:
+        made, home = self.prepared, home_of(self.store)
+        if made.cassette is None:
+            cassette = Cassette(cache_file(home, self.record.id), cache=True)
+        else:
+            cassette = Cassette(project_folder() / Path(made.cassette).expanduser())
+        return made.chosen.recorded(made.cache, cassette)
 
     def _turn_places(self) -> dict[int, str]:
         """The turns of the conversation before, for what is told of a request that is too long."""

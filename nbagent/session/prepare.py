@@ -16,6 +16,7 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register_environment
+from nbagent.providers.replay import Mode
 from nbagent.session.approval import OnApproval
 from nbagent.session.clients import Chosen, choose
 from nbagent.session.composer import ChatComposer
@@ -33,6 +34,7 @@ _REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reas
 _LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
 _INHERITED = (
     *("model", "base_url", "system", "tools", "trim", "session", "mounts", "skills", "policy"),
+    *("cache", "cassette"),
     *_LIMITS,
     *_REQUEST_PARAMS,
 )
@@ -80,6 +82,9 @@ class Prepared:
     stream: bool
     first_index: int
     requests_before: int
+    cache: Mode | Literal["off"]
+    cassette: str | None
+    """The file to record in and answer from; None: the cache."""
     trim: bool
     """Whether old tool results may be sent shortened."""
     before: EngineTurn | None
@@ -115,11 +120,14 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     if named is None and ask.tools is None:
         named = settings.tools
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
+    cassette = options.cassette or settings.cassette
+    # Who names a cassette wants it used.
+    cache = cast("Any", options.cache or settings.cache or ("auto" if cassette else "off"))
     chosen = choose(
         options.model or settings.model,
         base_url=options.base_url or settings.base_url,
         timeout_s=options.timeout_s or settings.timeout_s,
-        need_key=not ask.dry_run,
+        need_key=not ask.dry_run and cache != "replay",
     )
     params = redact_json(_params(options, settings))
     stream = settings.stream if options.stream is None else options.stream
@@ -140,7 +148,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         base_url=chosen.base_url and redact(chosen.base_url),
         template=None if ask.template is None else redact(ask.template),
         prompt=redact(ask.prompt or ""),
-        options=redact_json(_kept(options, chosen)),
+        options=redact_json(_kept(replace(options, cassette=cassette), chosen)),
         limits=limits,
         started_at=utc_now(),
         notices=notices,
@@ -158,6 +166,8 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         stream=stream,
         first_index=base.first_index,
         requests_before=0 if ask.prompt or ask.messages else base.requests,
+        cache=cache,
+        cassette=cassette,
         trim=(options.trim or settings.trim) == "tool-results",
         before=base.turn_before(record),
         notices=notices,

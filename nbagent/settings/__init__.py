@@ -87,6 +87,10 @@ class RunOptions(_Shown):
     """Folders of skills beside the project's and the person's own."""
     policy: ToolPolicy | None = None
     """What this agent may do; it can only tighten what the settings say."""
+    cache: str | None = None
+    """`auto`, `replay`, `refresh`: answer from a record. `off`: ask, and record nothing."""
+    cassette: str | None = None
+    """The JSON Lines file to record in and answer from."""
     session: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
@@ -138,6 +142,10 @@ class Settings(_Shown):
     script_output_bytes: int = _LIMITS.script_output_bytes
     isolation: Isolation = "auto"
     """How scripts are kept apart: `auto` is the strongest that works here."""
+    cache: str | None = None
+    """None: `auto` where a cassette is named, else `off`."""
+    cassette: str | None = None
+    """None: the cache in the folder of the store."""
     session: str = "default"
     stream: bool = True
     after_run: str = "static"
@@ -177,6 +185,7 @@ _ONLY_TIGHTENED = frozenset(("ask", "deny", "hide", *(f.name for f in fields(Too
 """What a project's file may make stricter than the person has it, and not looser."""
 _NOT_IN_PROJECT = {
     "base_url": "your key would go there; use nbagent.configure(base_url=…) or LLM_BASE_URL",
+    "cassette": "a stranger's answers would be taken for the model's; use --cassette",
     **dict.fromkeys(
         ("allow", "mounts", "skills", "isolation"),
         "who wrote the project would decide what its agents may do on your machine; use "

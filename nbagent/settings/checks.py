@@ -20,6 +20,7 @@ from nbagent.contracts.secrets import redact, register_environment
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
 TRIMS = ("tool-results", "none")
+CACHES = ("off", "auto", "replay", "refresh")
 AFTER_RUN = ("static", "live")
 ISOLATIONS: tuple[Isolation, ...] = ("auto", "landlock", "bubblewrap", "process")
 _ONE_PATTERN = r"(?:[^\s,()]|\([^)]*\))+"
@@ -193,6 +194,8 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "reasoning": _text,
     "timeout_s": _number(0.001, 1e6, "seconds"),
     "trim": _one_of(TRIMS),
+    "cache": _one_of(CACHES),
+    "cassette": _text,
     "mounts": _texts,
     "skills": _texts,
     **dict.fromkeys(("allow", "ask", "deny", "hide"), _patterns),
