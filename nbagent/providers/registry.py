@@ -102,8 +102,9 @@ class Provider:
         if variable.startswith(_GENERIC):
             named = environ.get(f"{_GENERIC}BASE_URL", "").strip()
             return not named or origin(named) == target
-        host = (urlsplit(target or "").hostname or "").lower()
-        if any(f".{host}".endswith(f".{domain}") for domain in self.key_hosts):
+        parts = urlsplit(target or "")
+        host = parts.hostname or ""
+        if parts.scheme == "https" and any(f".{host}".endswith(f".{it}") for it in self.key_hosts):
             return True
         own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
         named_urls = [self.read_url(url) for v in own if (url := environ.get(v, "").strip())]
