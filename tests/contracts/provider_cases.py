@@ -5,12 +5,14 @@ A new provider adds one entry to CASES.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from servers.model_server import ModelServer, Reply
+from servers.model_server import ModelServer, Reply, Request, Step
+from wires import responses_cases
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -66,6 +68,37 @@ def _chat_server(answers: list[Said]) -> Generator[str]:
         yield server.url
 
 
+def _raw(provider: str, encode: Callable[[Said, bool], bytes]) -> Opener:
+    """A provider whose server plays bytes: `encode` makes them of an answer, streamed or whole."""
+
+    def step(said: Said) -> Step:
+        def reply(request: Request) -> Reply:
+            raw = encode(said, bool(request.body.get("stream")))
+            pause = 30.0 if said.slow else 0.0
+            return Reply(raw=raw, raw_pieces=len(raw) // 2 if said.slow else None, between_s=pause)
+
+        return reply
+
+    @contextmanager
+    def opened(answers: list[Said]) -> Generator[Case]:
+        with ModelServer([step(said) for said in answers]) as server:
+            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+            yield Case(find_provider(provider).open(config), "little")
+
+    return opened
+
+
+def _responses(said: Said, streams: bool) -> bytes:
+    wire = responses_cases
+    items = [wire.said(said.text)] if said.text else []
+    for n, (name, arguments) in enumerate(said.calls):
+        items.append(wire.call(json.dumps(arguments), name=name.replace(".", "__"), n=n))
+    if not streams:
+        return json.dumps(wire.answer_of(*items, usage=wire.USED)).encode()
+    end = [] if said.broken else [wire.last(*items, usage=wire.USED)]
+    return wire.sse(*wire.streamed(*items), *end)
+
+
 @contextmanager
 def _offline(answers: list[Said]) -> Generator[Case]:
     def step(said: Said) -> offline.Step:
@@ -84,4 +117,8 @@ _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
-CASES: dict[str, Opener] = {**{name: _chat(name) for name in _CHAT}, "offline": _offline}
+CASES: dict[str, Opener] = {
+    **{name: _chat(name) for name in _CHAT},
+    "openai-responses": _raw("openai-responses", _responses),
+    "offline": _offline,
+}
