@@ -149,7 +149,7 @@ class Agent:
         base, tools = self.options, self.tools
         if "tools" in options:
             named, tools = told_apart(options.pop("tools"))
-            base = replace(base, tools=named)
+            base = base.changed(tools=named)
         return Ask(
             prompt=prompt,
             messages=messages,

@@ -12,7 +12,6 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.settings import (
     RunOptions,
-    checked_options,
     checked_value,
     effective,
     origins,
@@ -152,12 +151,11 @@ def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
 
 
 def test_options_are_checked_as_settings_are() -> None:
-    options = RunOptions(temperature=1, stop_sequences=("x",), tags=("a", "b"), name="n")
-    assert checked_options(options) == options
-    given: Any = "one"
-    assert checked_options(RunOptions(tags=given)).tags == ("one",)
+    options = RunOptions(temperature=1, stop_sequences="x", tags="one", name="n")
+    assert (options.stop_sequences, options.tags, options.max_turns) == (("x",), ("one",), None)
+    assert options == RunOptions(name="n", tags=("one",), stop_sequences=["x"], temperature=1.0)
     with pytest.raises(UsageError, match="max_turns="):
-        checked_options(RunOptions(max_turns=-1))
+        RunOptions(max_turns=-1)
 
 
 def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
@@ -179,7 +177,7 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) 
 def test_a_base_url_that_may_hold_a_key_is_refused_and_not_shown(url: str) -> None:
     for ask in (
         lambda: nbagent.configure(base_url=url),
-        lambda: checked_options(RunOptions(base_url=url)),
+        lambda: RunOptions(base_url=url),
         lambda: effective({"LLM_BASE_URL": url}),
     ):
         with pytest.raises(UsageError, match="LLM_API_KEY") as caught:
@@ -204,7 +202,7 @@ NO_ADDRESSES = [
 def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -> None:
     for place, ask in (
         ("base_url", lambda: nbagent.configure(base_url=url)),
-        ("base_url", lambda: checked_options(RunOptions(base_url=url))),
+        ("base_url", lambda: RunOptions(base_url=url)),
         ("LLM_BASE_URL", lambda: effective({"LLM_BASE_URL": url})),
     ):
         if place == "LLM_BASE_URL" and url != url.strip():

@@ -253,11 +253,11 @@ class LiveRun:
             context=self.context,
             cancel=self.cancel,
             params=made.params,
-            stream=made.stream,
+            stream=made.asked.stream,
             first_index=made.first_index,
             requests_before=made.requests_before,
             price=made.chosen.price,
-            trim=made.trim,
+            trim=made.asked.trim == "tool-results",
             before=made.before,
             context_tokens=made.chosen.context_tokens,
             turn_places=self._turn_places,
@@ -442,7 +442,7 @@ def _views(run: LiveRun, here: Front) -> list[Sink]:
             return []
         return [plain_printer()] if options.echo else [StderrSink()]
     try:
-        view = here.surface.open(run.record, run, quiet=options.quiet, raw=options.raw)
+        view = here.surface.open(run.record, run, quiet=bool(options.quiet), raw=bool(options.raw))
     except Exception as error:
         run.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
         view = None

@@ -78,7 +78,7 @@ def test_help_of_a_command_says_what_it_takes(command: object) -> None:
     assert text.startswith(f"%agent {found.name}")
     assert found.help in " ".join(text.split())
     for option in OPTIONS:
-        if option.dest in found.options:
+        if option.name in found.options:
             assert option.flags[-1] in text
     assert max(len(line) for line in text.splitlines()) <= 100
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.notebook.options import (
     COMMANDS,
     OPTIONS,
-    MagicOptions,
+    Line,
     continued,
     parse,
     run_and_options,
@@ -25,8 +24,10 @@ READ: dict[str, dict[str, Any]] = {
     "-m offline:demo": {"model": "offline:demo"},
     "--model=ollama:qwen3:8b": {"model": "ollama:qwen3:8b"},
     "-m=offline:demo": {"model": "offline:demo"},
-    "--base-url http://localhost:8000/v1?x=1": {"base_url": "http://localhost:8000/v1?x=1"},
-    "--base-url=http://h/v1?x=1": {"base_url": "http://h/v1?x=1"},
+    "--base-url http://localhost:8000/v1?api-version=preview": {
+        "base_url": "http://localhost:8000/v1?api-version=preview"
+    },
+    "--base-url=http://h/v1?api-version=preview": {"base_url": "http://h/v1?api-version=preview"},
     "--system 'Be brief.'": {"system": "Be brief."},
     '--system ""': {"system": ""},
     '--system "-Be brief"': {"system": "-Be brief"},
@@ -56,7 +57,7 @@ READ: dict[str, dict[str, Any]] = {
     "--into größe": {"into": "größe"},
     "--name 'my run'": {"name": "my run"},
     "--tag a --raw --tag b": {"tags": ("a", "b"), "raw": True},
-    "--no-stream --quiet": {"no_stream": True, "quiet": True},
+    "--no-stream --quiet": {"stream": False, "quiet": True},
     "--help": {"help": True},
     "-h": {"help": True},
     "--name '#1 {x} $y'": {"name": "#1 {x} $y"},
@@ -74,7 +75,7 @@ READ: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("line", READ, ids=lambda line: line or "(empty)")
 def test_line_is_read(line: str) -> None:
-    assert parse(line) == MagicOptions(**READ[line])
+    assert parse(line) == Line(**READ[line])
 
 
 REFUSED: dict[str, tuple[str, ...]] = {
@@ -92,8 +93,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "--model --quiet": ("--model", "needs a value", "--model=--quiet"),
     "--model=": ("--model", "''"),
     "--into=": ("--into", "''", "NAME"),
-    "--max-turns 0": ("--max-turns", "'0'", "1 or more"),
-    "--max-turns -1": ("--max-turns", "'-1'", "1 or more"),
+    "--max-turns 0": ("--max-turns", "'0'", "from 1"),
+    "--max-turns -1": ("--max-turns", "'-1'", "from 1"),
     "--max-turns 2.0": ("--max-turns", "'2.0'", "whole number"),
     "--max-turns many": ("--max-turns", "'many'", "whole number"),
     "--max-tokens 0": ("--max-tokens", "'0'"),
@@ -134,7 +135,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "--name \u00abx\u00bb": ("\u00ab", "typographic quote"),
     "What's larger?": ("What's", "write the prompt on the next line"),
     "--trim tool-result": ("'tool-result'", "did you mean 'tool-results'"),
-    "--trim all": ("'all'", "tool-results or none"),
+    "--trim all": ("'all'", "'tool-results' or 'none'"),
     "--dryrun": ("--dryrun", "--dry-run"),
     "--dry-run=yes": ("--dry-run", "no value"),
 }
@@ -148,8 +149,7 @@ def test_line_is_refused_with_a_message_that_helps(line: str) -> None:
         assert fragment in caught.value.message
 
 
-def test_every_option_fills_its_own_field() -> None:
-    assert sorted(option.dest for option in OPTIONS) == sorted(f.name for f in fields(MagicOptions))
+def test_no_flag_means_two_options() -> None:
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags))
 
@@ -186,7 +186,7 @@ def test_unknown_command_names_the_nearest(line: str, fragments: tuple[str, ...]
 def test_line_that_ends_in_a_backslash_goes_on_in_the_next() -> None:
     line, prompt = continued("--model a \\", "  --raw \\\n--quiet\nWhich\ncity?\\\n")
     assert (parse(line), prompt) == (
-        MagicOptions(model="a", raw=True, quiet=True),
+        Line(model="a", raw=True, quiet=True),
         "Which\ncity?\\\n",
     )
     assert continued("--raw", "Which\\\ncity?") == ("--raw", "Which\\\ncity?")
@@ -206,7 +206,7 @@ RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("rest", RESUMED, ids=lambda rest: rest or "(empty)")
 def test_resume_takes_a_run_and_options(rest: str) -> None:
     ref, options = RESUMED[rest]
-    assert run_and_options("resume", rest) == (ref, MagicOptions(**options))
+    assert run_and_options("resume", rest) == (ref, Line(**options))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class OpenAIClient:
         self._config = config
         self._base_url = normal_base_url(config.base_url or DEFAULT_BASE_URL)
         self._dialect = Dialect.of(self._base_url)
-        self._retry = retry or RetryPolicy()
+        self._retry = retry or RetryPolicy(retries=config.retries)
         headers = {
             "OpenAI-Organization": config.organization_id,
             "OpenAI-Project": config.project_id,
