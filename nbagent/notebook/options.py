@@ -36,7 +36,7 @@ def parse(line: str) -> Line:
     Raises:
         UsageError: the line cannot be read as written; the message names the option and the value.
     """
-    words = words_of(line)
+    words = _words(line)
     if words and not _looks_like_option(words[0].text):
         # Said first: a prompt on this line may well hold an apostrophe.
         raise UsageError(_stray(line[words[0].start :].split()[0], "", None))
@@ -62,6 +62,7 @@ def split_command(line: str) -> tuple[str, str]:
     word, rest = [*line.strip().split(maxsplit=1), "", ""][:2]
     if word in ("", "-h", "--help"):
         return "help", rest.strip()
+    refuse_key(word.partition("=")[0])
     names = [command.name for command in COMMANDS]
     if word in names:
         return word, rest.strip()
@@ -87,7 +88,7 @@ def run_and_options(name: str, rest: str) -> tuple[str, Line]:
         UsageError: the rest cannot be read, or the command does not take an option.
     """
     command = next(command for command in COMMANDS if command.name == name)
-    words = _checked(words_of(rest), rest)
+    words = _checked(_words(rest), rest)
     at = next((i for i, word in enumerate(words) if _looks_like_option(word.text)), len(words))
     options = _options(words[at:], command) if at < len(words) else Line()
     named = words[:at]
@@ -97,7 +98,17 @@ def run_and_options(name: str, rest: str) -> tuple[str, Line]:
 
 def split_words(line: str) -> list[str]:
     """The words of a line without their quotes. Raises UsageError for one that is not whole."""
-    return [word.text for word in _checked(words_of(line), line)]
+    return [word.text for word in _checked(_words(line), line)]
+
+
+def _words(line: str) -> list[Word]:
+    """The words of a line, where no key stands. First: what is said later shows the words."""
+    words = words_of(line)
+    for word in words:
+        name, equals, _ = line[word.start : word.end].partition("=")
+        if (equals or _is_option(word.text)) and name not in BY_FLAG:
+            refuse_key(name)
+    return words
 
 
 def _options(words: Sequence[Word], command: Command | None = None) -> Line:
@@ -131,9 +142,6 @@ _LEADING_DASHES = re.compile(f"[-{_DASHES}]+")
 
 def _checked(words: list[Word], line: str) -> list[Word]:
     """The words, when each of them is whole and says what it seems to say."""
-    for word in words:
-        if _is_option(word.text) and word.text.partition("=")[0] not in BY_FLAG:
-            refuse_key(word.text.partition("=")[0])  # first: what is said below shows the line
     for word in words:
         typed = line[word.start : word.end]
         if word.open_quote:
@@ -205,7 +213,6 @@ def _checked_value(option: Option[Any], flag: str, text: str) -> Any:
 
 
 def _stray(word: str, before: str, option: Option[Any] | None) -> str:
-    refuse_key(word.partition("=")[0])
     dashes = _LEADING_DASHES.match(word)
     if dashes is not None and not dashes[0].isascii():
         meant = _meant(word)

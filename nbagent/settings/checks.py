@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from nbagent.contracts.canonical import dump_json, json_object, load_json
-from nbagent.contracts.chat import is_keepable
+from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy, call_pattern
 from nbagent.contracts.secrets import register
@@ -231,10 +230,12 @@ def key_variable(value: Any) -> str:
 def _object(value: Any) -> dict[str, Any]:
     """A JSON object, also as text; a copy that nobody else changes."""
     try:
-        found = json_object(load_json(value if isinstance(value, str) else dump_json(value)))
+        found = json_object(
+            load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
+        )
     except (ValueError, TypeError, RecursionError):
         found = None
-    if found is None or not is_keepable(found):
+    if found is None:
         raise ValueError('a JSON object such as {"name": "value"}')
     for word in _KEY_WORD.findall(json.dumps(list(found.values()), ensure_ascii=False)):
         register(word.strip('[]{}",:'))

@@ -62,6 +62,10 @@ READ: dict[str, dict[str, Any]] = {
     "-h": {"help": True},
     "--name '#1 {x} $y'": {"name": "#1 {x} $y"},
     "--trim tool-results": {"trim": "tool-results"},
+    "--reasoning off": {"reasoning": "none"},
+    "--reasoning 2048": {"reasoning": "2048"},
+    "--key-variable MY_KEY": {"key_variable": "MY_KEY"},
+    "--cache replay --cassette a.jsonl": {"cache": "replay", "cassette": "a.jsonl"},
     "--dry-run -c": {"dry_run": True, "continue_run": "last"},
     r'--system "C:\notes"': {"system": "C:\\notes"},
     r'--system "say \"hi\" \\ now"': {"system": 'say "hi" \\ now'},
@@ -152,6 +156,29 @@ def test_line_is_refused_with_a_message_that_helps(line: str) -> None:
 def test_no_flag_means_two_options() -> None:
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags))
+
+
+KEYS = [
+    *("--api-key sk-SECRET", "--api-key=sk-SECRET", "--key sk-SECRET", "api_key=sk-SECRET"),
+    *("--model x --api-key 'sk-SECRET", "-m x api_key=sk-SECRET", "--openai-api-key sk-SECRET"),
+    *("--api-key \u201csk-SECRET", "--token sk-SECRET", "key='sk-SECRET"),
+]
+
+
+@pytest.mark.parametrize("line", KEYS)
+def test_a_key_on_a_line_is_refused_and_not_shown(line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        split_command(line)
+    assert "SECRET" not in caught.value.message
+    for read in (parse, split_words, lambda rest: run_and_options("resume", f"last {rest}")):
+        with pytest.raises(
+            UsageError, match=r"key_variable=NAME \(--key-variable NAME\)"
+        ) as caught:
+            read(line)
+        assert "SECRET" not in caught.value.message
+    with pytest.raises(UsageError, match="no name of an environment variable") as caught:
+        parse("--key-variable sk-SECRET")
+    assert "SECRET" not in caught.value.message
 
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
