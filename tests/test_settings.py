@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -331,22 +332,22 @@ KEYS = ["sk-proj-Ab1", "gsk_abcdef", "AIzaSyAbc", "x" * 30 + "1", "a b", "MY-KEY
 
 @pytest.mark.parametrize("given", KEYS)
 def test_what_may_be_a_key_is_no_name_of_a_variable_and_is_not_shown(given: Any) -> None:
-    doors = (nbagent.configure, nbagent.Agent, lambda **key: effective(environment(key)))
-    for ask in doors if given else doors[:2]:
+    doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions, from_environment]
+    for ask in doors if given else doors[:3]:
         with pytest.raises(UsageError, match="no name of an environment variable") as caught:
             ask(key_variable=given)
         assert not given or str(given) not in str(caught.value)
 
 
-def environment(values: dict[str, Any]) -> dict[str, str]:
-    return {f"NBAGENT_{name.upper()}": str(value) for name, value in values.items()}
+def from_environment(key_variable: Any) -> Settings:
+    return effective({"NBAGENT_KEY_VARIABLE": str(key_variable)})
 
 
 @pytest.mark.parametrize("name", ["api_key", "key", "openai_api_key", "apikey", "token", "secret"])
 def test_a_key_itself_is_refused_at_each_door_and_hidden(name: str) -> None:
     agent = nbagent.Agent("offline:demo")
-    doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions]
-    for ask in (*doors, lambda **key: agent.run("Go.", **key)):
+    doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions, partial(agent.run, "Go.")]
+    for ask in doors:
         with pytest.raises(UsageError, match=r"key_variable=NAME") as caught:
             ask(**{name: "sk-SECRET"})
         assert "SECRET" not in str(caught.value)

@@ -19,14 +19,8 @@ from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_
 from nbagent.notebook import doctor, dry_run, listings, surface
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.magics import Interrupt
-from nbagent.notebook.options import (
-    Line,
-    continued,
-    parse,
-    run_and_options,
-    split_command,
-    split_words,
-)
+from nbagent.notebook.option_table import Line
+from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible

@@ -17,18 +17,6 @@ from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Command, L
 from nbagent.settings import Option, refuse_key
 from nbagent.settings.checks import any_text
 
-__all__ = [
-    "COMMANDS",
-    "OPTIONS",
-    "Command",
-    "Line",
-    "continued",
-    "parse",
-    "run_and_options",
-    "split_command",
-    "split_words",
-]
-
 
 def parse(line: str) -> Line:
     """Read the line of `%%agent`.

@@ -334,7 +334,7 @@ def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
 def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     """The options as they go into the record: what would go on, JSON values, no secrets."""
     rows = RunOptions.rows()
-    kept = {n: rows[n].hidden(value) for n, value in options.given.items() if rows[n].goes_on}
+    kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
     if options.policy is not None:
         kept["policy"] = options.policy.as_json()
     kept["model"] = chosen.model_id

@@ -85,44 +85,30 @@ def base_url(value: Any) -> str:
     return given
 
 
-def number(low: float, high: float, what: str = "") -> Callable[[Any], float]:
+def number(
+    low: float, high: float = math.inf, *, whole: bool = False, what: str = ""
+) -> Callable[[Any], Any]:
     """A check for numbers in a range; `what` is said of others."""
-    what = what or f"a number from {low:g} to {high:g}"
+    kind = "a whole number" if whole else "a number"
+    what = what or f"{kind} from {low:g}{f' to {high:g}' if high < math.inf else ''}"
 
-    def check(value: Any) -> float:
+    def check(value: Any) -> int | float:
+        # Python would take `1_000` and other alphabets' digits in a text, and cut 1.5 to 1.
+        plain = not isinstance(value, str) or re.fullmatch(r"[\s\d.eE+-]{1,100}", value, re.ASCII)
         try:
-            # float() would take `1_000`.
-            found = math.nan if isinstance(value, str) and "_" in value else float(value)
+            found = int(value) if whole else float(value)
+            fits = plain and not isinstance(value, bool) and low <= found == float(value) <= high
         except (ValueError, TypeError, OverflowError):
             raise ValueError(what) from None
-        if isinstance(value, bool) or not math.isfinite(found) or not low <= found <= high:
+        if not fits or not math.isfinite(found):
             raise ValueError(what)
         return found
 
     return check
 
 
-seconds = number(0.001, 1e6, "a number of seconds greater than 0")
-usd = number(0, 1e9, "an amount in USD")
-
-
-def whole(low: int, high: int | None = None) -> Callable[[Any], int]:
-    """A check for whole numbers in a range."""
-    what = f"a whole number from {low}" if high is None else f"a whole number from {low} to {high}"
-
-    def check(value: Any) -> int:
-        if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?[0-9]{1,100}\s*", value):
-            raise ValueError(what)
-        try:
-            found = int(value)
-            fits = not isinstance(value, bool) and found == float(value)
-        except (ValueError, TypeError, OverflowError):
-            raise ValueError(what) from None
-        if not fits or found < low or (high is not None and found > high):
-            raise ValueError(what)
-        return found
-
-    return check
+seconds = number(0.001, 1e6, what="a number of seconds greater than 0")
+usd = number(0, 1e9, what="an amount in USD")
 
 
 def switch(value: Any) -> bool:

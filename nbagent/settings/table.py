@@ -24,10 +24,10 @@ T = TypeVar("T")
 HIDDEN = "***"
 """Stands for a value that is never shown."""
 _LIMITS = ToolLimits()
-_COUNT = checks.whole(1)
+_COUNT = checks.number(1, whole=True)
 _NOTHING: Any = None
 _KEY_LIKE = pattern(
-    r"(?:^|_|api)(?:key|secret|password)s?$|^(?:(?:api|auth|access|bearer)_?)?token$", IGNORECASE
+    r"(?:\w*(?:_|api))?(?:key|secret|password)s?|(?:(?:api|auth|access|bearer)_?)?token", IGNORECASE
 )
 
 
@@ -105,18 +105,14 @@ class Option(Generic[T]):
             said = redact(f"{place}{given} does not fit; expected {error}")
             raise UsageError(said) from None
 
-    def hidden(self, value: Any) -> Any:
-        """The value without what is secret in it; keys that are known are another's affair."""
-        return dict.fromkeys(value, HIDDEN) if self.secret and value else value
-
     def shown(self, value: Any) -> Any:
-        """The value as a person may see it."""
-        return redact_json(self.hidden(value))
+        """The value as it may be seen and kept."""
+        return dict.fromkeys(value, HIDDEN) if self.secret and value else redact_json(value)
 
 
 def refuse_key(name: str) -> None:
     """Raise UsageError when a word would be followed by a key. What follows it is not shown."""
-    if _KEY_LIKE.search(name.lstrip("-").replace("-", "_")):
+    if _KEY_LIKE.fullmatch(name.lstrip("-").replace("-", "_")):
         raise UsageError(
             f"{name!r} is no option: a key that is given here would be kept and shown. Put it in "
             "an environment variable before the kernel starts (LLM_API_KEY, or the provider's "
@@ -204,7 +200,7 @@ class _Shared(Values):
     extra_body = Option[dict[str, Any] | None](
         "", "further fields of a request's JSON", checks.extra_body, server=True, secret=True
     )
-    retries = Option("", "most attempts after the first one", checks.whole(0, 10), 2)
+    retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
     timeout_s = Option(
         "--timeout SECONDS",
         "deadline of one request, its retries included (default: 600 s)",

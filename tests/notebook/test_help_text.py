@@ -7,14 +7,8 @@ from magic_shell import MagicShell
 
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.help_text import help_text
-from nbagent.notebook.options import (
-    COMMANDS,
-    OPTIONS,
-    parse,
-    run_and_options,
-    split_command,
-    split_words,
-)
+from nbagent.notebook.option_table import COMMANDS, OPTIONS
+from nbagent.notebook.options import parse, run_and_options, split_command, split_words
 from nbagent.settings import checked_value
 from nbagent.tools.hosts import host_of
 

@@ -7,16 +7,8 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.options import (
-    COMMANDS,
-    OPTIONS,
-    Line,
-    continued,
-    parse,
-    run_and_options,
-    split_command,
-    split_words,
-)
+from nbagent.notebook.option_table import COMMANDS, OPTIONS, Line
+from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
 
 READ: dict[str, dict[str, Any]] = {
     "": {},

@@ -136,7 +136,6 @@ def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
     servers: tuple[ModelServer, ModelServer],
     configured: None,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     agent = nbagent.Agent("openai:m", **everything(servers[0]))
@@ -147,7 +146,8 @@ def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
     dry = agent.dry_run("Go.")
     assert dry.body["user"] == "***"
     shown = [run.record.model_dump_json(), repr(agent.options), repr(effective()), repr(origins())]
-    shown += [str(dry), repr(dry), nbagent.runs().to_csv(), nbagent.turns().to_csv()]
+    frames: list[Any] = [nbagent.runs(), nbagent.turns()]
+    shown += [str(dry), repr(dry), *(frame.to_csv() for frame in frames)]
     for text in shown:
         assert TENANT not in text
     assert "headers={'X-Tenant': '***'}" in repr(agent.options)
