@@ -33,8 +33,8 @@ class Agent:
         system: the system prompt.
         on_approval: answers questions about tool calls instead of a person: it is given a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
-        options: further fields of `RunOptions`: `max_turns`, `temperature`, `base_url`, `session`,
-            `mounts`, `skills`, `policy`…
+        options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
+            No temperature is sent unless set; a request has 600 s unless `timeout_s` says otherwise.
 
     Raises:
         UsageError: an option that does not exist or does not fit.

@@ -5,6 +5,7 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -15,7 +16,7 @@ from nbagent.contracts.chat import Message, Part, TextPart, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.contracts.secrets import MASK, redact, redact_json, register_environment
+from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
 from nbagent.session.approval import OnApproval
 from nbagent.session.clients import Chosen, choose, same_server
 from nbagent.session.composer import ChatComposer
@@ -100,6 +101,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     parent = store.load(ask.parent_id) if ask.parent_id else None
     options = _merged(ask.options, parent, ask.dropped)
     asked = _asked(options, settings)
+    register(os.environ.get(asked.key_variable or "", ""))
     limits = _limits(options, asked)
     base = _Base.of(ask, parent, store)
     words = _words(ask, parent, base, limits.ceiling)

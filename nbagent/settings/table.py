@@ -6,12 +6,11 @@ goes on with a conversation. To add an option, add a row, and use it where it ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from re import IGNORECASE
-from re import compile as pattern
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overload
 
 from nbagent.contracts.errors import UsageError
@@ -26,8 +25,8 @@ HIDDEN = "***"
 _LIMITS = ToolLimits()
 _COUNT = checks.number(1, whole=True)
 _NOTHING: Any = None
-_KEY_LIKE = pattern(
-    r"(?:\w*(?:_|api))?(?:key|secret|password)s?|(?:(?:api|auth|access|bearer)_?)?token", IGNORECASE
+_KEY_LIKE = re.compile(
+    r"(?:\w*(?:_|api))?(?:key|secret|password)s?|(?:(?:api|auth|access|bearer)_?)?token", re.I
 )
 
 
@@ -158,8 +157,6 @@ class Values:
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and cast("Values", other).given == self.given
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
         rows = self.rows()
@@ -293,7 +290,7 @@ class _Shared(Values):
     )
     stream = Option(
         "--no-stream",
-        "ask for the answer in one piece",
+        "ask for the answer in one piece (stream=false)",
         checks.switch,
         True,
         bare=False,

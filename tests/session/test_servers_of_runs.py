@@ -139,6 +139,8 @@ def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     agent = nbagent.Agent("openai:m", **everything(servers[0]))
+    first = agent.run(f"Is {KEY} the key?")
+    assert KEY not in first.record.model_dump_json() + repr(servers[0].bodies)
     nbagent.configure(headers={"X-Tenant": TENANT}, extra_body={"user": TENANT})
     run = agent.run("Go.")
     assert run.record.options["headers"] == {"X-Tenant": "***"}
