@@ -34,7 +34,7 @@ class Agent:
         on_approval: answers questions about tool calls instead of a person: it is given a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
         options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
-            No temperature is sent unless set; a request has 600 s unless `timeout_s` says otherwise.
+            No temperature is sent unless set; `timeout_s` is 600 unless set.
 
     Raises:
         UsageError: an option that does not exist or does not fit.
