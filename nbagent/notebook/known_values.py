@@ -87,7 +87,11 @@ def _values_of(
     of: dict[str, Callable[[], Iterable[Known]]] = {
         "model": models,
         "base_url": _servers,
-        "key_variable": _key_variables,
+        "key_variable": lambda: (
+            Known(variable, "variable")
+            for variable in sorted(os.environ)
+            if variable.upper().endswith(("_KEY", "_TOKEN"))
+        ),
         "tools": lambda: _tools(namespace, names),
         "tool_choice": lambda: (Known(tool, "tool") for tool in _tool_names(namespace)),
         "session": _sessions,
@@ -122,35 +126,19 @@ def models() -> Iterator[Known]:
     Without the scripts that nobody gave a name to: a test makes hundreds.
     """
     offline = sys.modules.get("nbagent.providers.offline.scripted")
-    named = set(offline.named_scripts()) if offline is not None else set[str]()
-    for known in _models():
-        if not _NUMBERED.fullmatch(known.text) or known.text.partition(":")[2] in named:
-            yield known
-
-
-def _models() -> Iterator[Known]:
+    named = [f"offline:{name}" for name in offline.named_scripts()] if offline else []
+    found = [*(run.model for run in _recent()), *named]
     with suppress(Exception):
-        if (model := effective().model) is not None:
-            yield Known(model, "model")
-    yield from (Known(run.model, "model") for run in _recent())
-    with suppress(Exception):
-        yield from (Known(model, "model") for model in _listed())
+        found = [effective().model or "", *found, *known_models()]
     for name in _providers():
         with suppress(Exception):
             # Only of a provider that is loaded: an adapter takes longer to import than a key does.
-            provider = getattr(sys.modules.get(f"nbagent.providers.{name}"), "PROVIDER", None)
-            if provider is not None and provider.default_model:
-                yield Known(f"{name}:{provider.default_model}", "model")
-    yield Known("offline:demo", "model")
+            default = sys.modules[f"nbagent.providers.{name}"].PROVIDER.default_model
+            found.append(f"{name}:{default}" if default else "")
+    for model in (*found, "offline:demo"):
+        if model and (model in named or not _NUMBERED.fullmatch(model)):
+            yield Known(model, "model")
     yield from (Known(f"{name}:", "provider") for name in _providers())
-
-
-def _listed() -> Iterator[str]:
-    """What servers listed before, and the scripts of this kernel."""
-    offline = sys.modules.get("nbagent.providers.offline.scripted")
-    if offline is not None:
-        yield from (f"offline:{name}" for name in offline.named_scripts())
-    yield from known_models()
 
 
 def _providers() -> tuple[str, ...]:
@@ -168,11 +156,6 @@ def _servers() -> Iterator[Known]:
             yield Known(url, "server")
     yield Known("http://localhost:11434/v1", "server")
     yield Known("http://localhost:8000/v1", "server")
-
-
-def _key_variables() -> Iterator[Known]:
-    names = (name for name in os.environ if name.upper().endswith(("_KEY", "_TOKEN")))
-    yield from (Known(name, "variable") for name in sorted(names))
 
 
 def _tools(namespace: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Known]:

@@ -41,21 +41,18 @@ __all__ = [
 _PROJECT = "pyproject.toml"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """One effective value and where it came from."""
 
     name: str
-    value: Any
+    value: Any = field(repr=False)
     source: str
 
     @property
     def shown(self) -> Any:
         """The value without what is secret in it."""
         return Settings.row(self.name).shown(self.value)
-
-    def __repr__(self) -> str:
-        return f"Origin(name={self.name!r}, value={self.shown!r}, source={self.source!r})"
 
 
 def _no_overrides() -> dict[str, Any]:
