@@ -93,8 +93,8 @@ class Option(Generic[T]):
 
     def checked(self, value: Any, where: str = "") -> Any:
         """The value in its right type. Raises UsageError, which says where it stands."""
-        if value is None:
-            return None
+        if value is None or value is self.default:
+            return value
         try:
             return (self.check or checks.one_of(*self.words))(value)
         except (ValueError, TypeError) as error:
@@ -129,7 +129,10 @@ class Values:
     what: ClassVar[str] = "option"
 
     def __init__(self, **given: Any) -> None:
-        checked = {name: self.row(name).checked(value) for name, value in given.items()}
+        rows = self.rows()
+        for name in given.keys() - rows.keys():
+            self.row(name)  # raises
+        checked = {name: rows[name].checked(value) for name, value in given.items()}
         self.given = {name: value for name, value in checked.items() if value is not None}
 
     @classmethod
