@@ -9,8 +9,7 @@ import reprlib
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -31,7 +30,6 @@ from nbagent.session.stores import current_store, home_of
 from nbagent.settings import RunOptions, Tools
 
 OnEvent = Callable[[Event], object]
-_OPTIONS = frozenset(f.name for f in fields(RunOptions))
 
 
 _handles: WeakSet[Run] = WeakSet()
@@ -390,11 +388,6 @@ def model_id_of(model: object) -> str | None:
 
 
 def changed_options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
-    for name in changes:
-        if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_OPTIONS))}"
-            raise UsageError(f"unknown option {name!r}; {hint}")
     if "model" in changes:
         changes = {**changes, "model": model_id_of(changes["model"])}
-    return replace(base, **changes)
+    return base.changed(**changes)

@@ -7,14 +7,8 @@ from magic_shell import MagicShell
 
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.help_text import help_text
-from nbagent.notebook.options import (
-    COMMANDS,
-    OPTIONS,
-    parse,
-    run_and_options,
-    split_command,
-    split_words,
-)
+from nbagent.notebook.option_table import COMMANDS, OPTIONS
+from nbagent.notebook.options import parse, run_and_options, split_command, split_words
 from nbagent.settings import checked_value
 from nbagent.tools.hosts import host_of
 
@@ -78,7 +72,7 @@ def test_help_of_a_command_says_what_it_takes(command: object) -> None:
     assert text.startswith(f"%agent {found.name}")
     assert found.help in " ".join(text.split())
     for option in OPTIONS:
-        if option.dest in found.options:
+        if option.name in found.options:
             assert option.flags[-1] in text
     assert max(len(line) for line in text.splitlines()) <= 100
 
