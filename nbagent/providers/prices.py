@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from nbagent.contracts.chat import Usage
 from nbagent.providers.base import is_loopback
 
-_FREE_PROVIDERS = frozenset({"offline", "ollama"})
+_FREE_PROVIDERS = frozenset({"offline", "ollama", "local"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
 
 

@@ -15,6 +15,7 @@ from nbagent.notebook.options import (
     split_command,
     split_words,
 )
+from nbagent.providers.local.pull import split_name
 from nbagent.settings import checked_value
 from nbagent.tools.hosts import host_of
 
@@ -58,6 +59,8 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         run_and_options(name, rest)
     elif name in ("forget", "doctor"):
         assert len(split_words(rest)) == 1
+    elif name == "pull":
+        assert split_name(rest)
     elif name == "tools":
         assert all(host_of(word) for word in rest.split(","))
     else:
