@@ -60,7 +60,7 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
     elif name in ("forget", "doctor"):
         assert len(split_words(rest)) == 1
     elif name == "pull":
-        assert split_name(rest)
+        assert split_name(rest)[1].endswith(".gguf")
     elif name == "tools":
         assert all(host_of(word) for word in rest.split(","))
     else:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 CONTEXT = 8192
-SEED = 3
+SEED = 204
 _SPACE = "\u2581"
 _CALL = "<tool_call>"
 _END = "<|im_end|>"
@@ -120,7 +120,7 @@ def _table(words: list[str]) -> npt.NDArray[np.float32]:
         if not (len(word) == 1 and (word.isalnum() or word == _SPACE)):
             table[row] -= 30  # only where a grammar leaves nothing else
     for word in (_END, '"', "}", "]"):
-        table[words.index(word)] += 32
+        table[words.index(word)] += 32 if word in (_END, '"') else 29
     line_end = words.index("<0x0A>")
     table[words.index(_CALL), line_end] += 60
     table[line_end, words.index(_CALL)] += 90

@@ -17,10 +17,14 @@ import threading
 from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey, redact
 
+PARAMS_VARIABLE = "NBAGENT_LOCAL_PARAMS"
+"""Environment variable: a JSON object of llama.cpp's parameters, as xllamacpp's CommonParams names
+them, for example `{"n_ctx": 16384, "n_gpu_layers": 0, "cpuparams.n_threads": 4}`."""
 _POLL_S = 0.02
 _NOTICED_S = 0.5
 """So long after its connection broke a process may still be about to end."""
@@ -38,6 +42,7 @@ class ServerProcess:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._params = _given_params()
         self.key = SecretKey(secrets.token_urlsafe(24))
         self.context_length: int | None = None
         self._url: str | None = None
@@ -119,6 +124,7 @@ class ServerProcess:
             "name": self.path.name,
             "key": self.key.reveal(),
             "packages": _home_of("xllamacpp"),
+            "params": self._params,
         }
         try:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -174,6 +180,18 @@ def running_servers() -> list[ServerProcess]:
 def _stop_all() -> None:
     for server in _servers.values():
         server.stop()
+
+
+def _given_params() -> dict[str, Any]:
+    try:
+        given: Any = json.loads(os.environ.get(PARAMS_VARIABLE) or "{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ModelError(
+            f'{PARAMS_VARIABLE} is no JSON object; write for example {{"n_ctx": 8192}}.'
+        )
+    return cast("dict[str, Any]", given)
 
 
 def _bare_environment() -> dict[str, str]:

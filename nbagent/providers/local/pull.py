@@ -85,7 +85,7 @@ def downloaded() -> list[str]:
     """The GGUF files in the hub's cache, as `hf:OWNER/REPO/FILE.gguf`."""
     hub = _hub()
     try:
-        repos: Any = hub.scan_cache_dir().repos if hub else ()
+        repos: Any = hub.scan_cache_dir(hub.constants.HF_HUB_CACHE).repos if hub else ()
     except Exception:  # there is no cache yet, or somebody broke it
         return []
     return sorted(

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from functools import reduce
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -25,8 +26,8 @@ def main() -> None:
     sys.path.append(order["packages"])
     try:
         server = _started(order)
-    except RuntimeError as error:
-        sys.exit(str(error))  # what is wrong stands above it
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {error}")  # what is wrong with a file stands above it
     url = str(server.listening_address)
     print(json.dumps({"url": url, "context": _checked(url, order["key"])}), file=answers)
     answers.close()
@@ -46,6 +47,12 @@ def _started(order: dict[str, Any]) -> Any:
     params.use_jinja = True  # templates with tools (llama.cpp's docs/function-calling.md)
     params.n_parallel = -1  # four at once that share the context: what llama-server does by itself
     params.ui = False
+    for name, value in order["params"].items():
+        *inner, last = name.split(".")
+        try:
+            setattr(reduce(getattr, inner, params), last, value)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"the parameter {name} cannot be set: {error}") from error
     return library.Server(params)
 
 
