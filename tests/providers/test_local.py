@@ -19,7 +19,6 @@ import jsonschema
 import psutil
 import pytest
 from servers.model_hub import ModelHub
-from servers.tiny_gguf import write_tiny_gguf
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
@@ -30,11 +29,6 @@ from nbagent.providers.local.pull import SUGGESTED, cached, pull, split_name
 
 T = TypeVar("T")
 FILE = "owner/tiny-GGUF/tiny.gguf"
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture(autouse=True)
@@ -239,6 +233,7 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
         server = only_server()
         child = psutil.Process(server.pid)
         assert not {"OPENAI_API_KEY", "HOME"} & set(child.environ())
+        assert os.getpgid(server.pid) == server.pid  # interrupts of the kernel pass it by
         assert server.key.reveal() not in " ".join(child.cmdline()) + str(child.environ())
         [address] = {one.laddr for one in child.net_connections() if one.status == "LISTEN"}
         assert address.ip == "127.0.0.1"

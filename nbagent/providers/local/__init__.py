@@ -96,10 +96,12 @@ class LocalClient:
         if self._config.base_url:
             raise ModelError(
                 "a local: model has a server of its own; leave out the base URL, or write"
-                f" openai:{model} for the server at {self._config.base_url}."
+                f" openai:{model} for the server at {self._config.base_url}.",
+                code="LLM_HTTP_ERROR",
             )
         if find_spec("xllamacpp") is None:
-            raise ModelError(f"local: models need the package xllamacpp; {INSTALL}.")
+            text = f"local: models need the package xllamacpp; {INSTALL}."
+            raise ModelError(text, code="LLM_HTTP_ERROR")
         path = cached(model) if model.startswith(HUB) else Path(model)
         if path is None:
             fault = f"was not downloaded yet; run %agent pull {model.removeprefix(HUB)}"
@@ -107,7 +109,7 @@ class LocalClient:
             path = Path(os.path.abspath(os.path.expanduser(path)))
             fault = _fault_of(path)
         if path is None or fault:
-            raise ModelError(f"{model!r} {fault}.", code="LLM_HTTP_ERROR", status=404)
+            raise ModelError(f"{model!r} {fault}.", code="LLM_HTTP_ERROR")
         return path
 
 

@@ -55,6 +55,7 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_bare_environment(),
+            start_new_session=True,  # an interrupt of the kernel goes to its whole group
         )
         self._threads = [
             threading.Thread(target=work, name="nbagent-local", daemon=True)

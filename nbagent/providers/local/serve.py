@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 from urllib.request import Request, urlopen
@@ -74,8 +75,9 @@ def _end_with_parent() -> None:
         return
     # The library holds Python's lock while it loads a model, for minutes if that is large. The
     # end of a pipe in this mode is a signal, and its default is to end the process.
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    with suppress(OSError):  # a system that does this for sockets only
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _wait_for_end() -> None:
