@@ -342,7 +342,7 @@ def test_download_that_was_cut_goes_on_where_it_ended(
 @pytest.mark.parametrize(
     ("answers", "says", "code"),
     [
-        ({"refusal": (404, "EntryNotFound")}, "no such file: look at its", "LLM_HTTP_ERROR"),
+        ({"refusal": (404, "EntryNotFound")}, "no such file in it: check", "LLM_HTTP_ERROR"),
         ({"refusal": (401, "RepoNotFound")}, "check the name, or set HF_TOKEN", "LLM_AUTH_FAILED"),
         ({"refusal": (403, "GatedRepo")}, "accept the conditions", "LLM_AUTH_FAILED"),
         ({"told_size": 10**18}, r"1000000000\.00 GB .* make room", "E_INVALID_ARGUMENTS"),

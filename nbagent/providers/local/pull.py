@@ -37,7 +37,7 @@ names that the repositories give to these.
 _HINTS: dict[int | None, str] = {
     401: "there is no such repository, or it is not public: check the name, or set HF_TOKEN",
     403: "accept the conditions on the page of the repository, and set HF_TOKEN",
-    404: "the repository has no such file: look at its list of files",
+    404: "there is no such repository, or no such file in it: check the name",
 }
 
 
