@@ -25,6 +25,7 @@ from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
 from nbagent.notebook.which_run import continued_run, found_run
+from nbagent.providers.local.pull import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session import preview
 from nbagent.session.live import at_work
@@ -140,6 +141,7 @@ class Commands:
             "help": self._help,
             "tools": self._tools,
             "models": self._models,
+            "pull": self._pull,
             "runs": self._runs,
             "show": self._show,
             "resume": self._resume,
@@ -166,6 +168,12 @@ class Commands:
 
     def _models(self, rest: str) -> None:
         _say(listings.models_text(rest or None))
+
+    def _pull(self, rest: str) -> None:
+        if rest:
+            pull(rest, _say)
+        else:
+            _say(SUGGESTED)
 
     def _runs(self, rest: str) -> None:
         if rest and not (rest.isascii() and rest.isdigit() and 0 < int(rest[:9]) < 10_000):

@@ -82,6 +82,14 @@ COMMANDS: tuple[Command, ...] = (
         ("%agent models openai",),
     ),
     Command(
+        "pull",
+        "[FILE]",
+        "download a model file for local:, from the Hugging Face hub",
+        "FILE is OWNER/REPO/NAME.gguf; without it, three small models are named. Needs pip install "
+        "'nbagent[local]'. HF_ENDPOINT, HF_HOME and HF_TOKEN of the environment are obeyed.",
+        ("%agent pull ibm-granite/granite-4.1-3b-GGUF/granite-4.1-3b-Q4_K_M.gguf",),
+    ),
+    Command(
         "runs",
         "[N]",
         "the last runs: name, id, state, model, prompt",

@@ -9,6 +9,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.option_table import COMMANDS, OPTIONS
 from nbagent.notebook.options import parse, run_and_options, split_command, split_words
+from nbagent.providers.local.pull import split_name
 from nbagent.settings import checked_value
 from nbagent.tools.hosts import host_of
 
@@ -52,6 +53,8 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         run_and_options(name, rest)
     elif name in ("forget", "doctor"):
         assert len(split_words(rest)) == 1
+    elif name == "pull":
+        assert split_name(rest)[1].endswith(".gguf")
     elif name == "tools":
         assert all(host_of(word) for word in rest.split(","))
     else:
