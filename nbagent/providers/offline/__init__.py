@@ -1,6 +1,6 @@
 """The `offline` provider: models without network, key or server, and `nbagent.offline`.
 
-`offline:demo` follows visible rules (`rules`); `script([...])` plays what it was given
+`offline:demo` follows visible rules (`demo`); `script([...])` plays what it was given
 (`scripted`). This module only joins them to the client's interface.
 """
 
@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from difflib import get_close_matches
 
-from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
@@ -18,11 +18,10 @@ from nbagent.contracts.chat import (
     ClientNotice,
     ModelInfo,
     ProviderConfig,
-    ToolCall,
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.base import Provider, whole_response
-from nbagent.providers.offline.rules import Decision, Wish, decide
+from nbagent.providers.offline.demo import decide
 from nbagent.providers.offline.scripted import (
     Script,
     Step,
@@ -38,7 +37,7 @@ from nbagent.providers.offline.scripted import (
     step,
     text,
 )
-from nbagent.providers.offline.stream import Answer, play
+from nbagent.providers.offline.stream import play
 
 __all__ = [
     "PROVIDER",
@@ -98,17 +97,17 @@ class OfflineClient:
         raise _unknown_model(request.model)
 
     async def _demo(self, request: ChatRequest, delay_ms: float) -> AsyncGenerator[ChatChunk]:
-        decided = _decided(request)
-        answer = Answer(
-            text=decided.text,
-            reasoning=decided.reasoning,
-            calls=tuple(_tool_call(request, i, one) for i, one in enumerate(decided.calls)),
-        )
-        async for chunk in play(answer, request, delay_ms=delay_ms, timeout_s=self._timeout_s):
+        # The place in the conversation makes ids unique in it, and the same when asked again.
+        said = "".join(one.text for one in request.messages if one.role == "user")
+        place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
+        step = _decided(request)
+        async for chunk in play(
+            step, request, place=place, delay_ms=delay_ms, timeout_s=self._timeout_s
+        ):
             yield chunk
 
 
-def _decided(request: ChatRequest) -> Decision:
+def _decided(request: ChatRequest) -> Step:
     try:
         return decide(request)
     except Exception as failure:
@@ -117,15 +116,6 @@ def _decided(request: ChatRequest) -> Decision:
             f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
             " say it in other words, and please report the prompt."
         ) from failure
-
-
-def _tool_call(request: ChatRequest, index: int, wish: Wish) -> ToolCall:
-    raw = dump_json(wish.arguments).decode()
-    # The place in the conversation makes the id unique in it, and the same when asked again.
-    place = sha256_hex(f"{len(request.messages)}/{index}/{wish.tool}/{raw}")
-    return ToolCall(
-        id=f"call_{place[:12]}", name=wish.tool, arguments=wish.arguments, arguments_raw=raw
-    )
 
 
 def _delay_of(config: ProviderConfig) -> float:
