@@ -24,7 +24,6 @@ from nbagent.contracts.errors import ModelCode, ModelError, UsageError
 from nbagent.providers.base import whole_response
 from nbagent.providers.offline.stream import Call, Step, play
 
-
 StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
 

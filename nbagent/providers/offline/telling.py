@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object
-from nbagent.providers.offline.filling import stems
+from nbagent.providers.offline.filling import items, stems
 
 _LESS = "small|less|least|few|low|short|young|light|cold|cheap|slow|near"
 _MORE = "larg|bigg|more|most|high|great|long|tall|old|heav|warm|fast|deep|best|compare"
@@ -42,7 +42,6 @@ class Made:
     wish: Wish
     ok: bool
     data: Any
-    turn: int
 
     @property
     def label(self) -> str:
@@ -112,16 +111,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _alone(one: Made) -> str:
-    data = one.data
-    if isinstance(data, str) and "\n" in data:
-        return f"`{one.wish}`:\n\n{_fenced(data)}"
-    if (fields := json_object(data)) is not None:
-        return f"`{one.wish}`:\n\n{_fields(fields)}"
-    if isinstance(data, list) and (rows := _rows(cast("list[Any]", data))):
-        return f"`{one.wish}`:\n\n{rows}"
+    fields = json_object(one.data)
+    if long := _fields(fields) if fields else _rows(items(one.data)) or _long_text(one.data):
+        return f"`{one.wish}`:\n\n{long}"
     if len(one.wish.arguments) == 1:
-        return f"**{one.label}**: **{_cell(data)}** (`{one.wish.tool}`)"
-    return f"`{one.wish}`: {_cell(data)}"
+        return f"**{one.label}**: **{_cell(one.data)}** (`{one.wish.tool}`)"
+    return f"`{one.wish}`: {_cell(one.data)}"
 
 
 def _fields(fields: dict[str, Any]) -> str:
@@ -129,15 +124,17 @@ def _fields(fields: dict[str, Any]) -> str:
     lines: list[str] = []
     below: list[str] = []
     for key, value in fields.items():
-        inner = json_object(value)
-        rows = _rows(cast("list[Any]", value)) if isinstance(value, list) else ""
-        if inner:
+        if inner := json_object(value):
             lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
-        elif rows or (isinstance(value, str) and "\n" in value):
-            below.append(f"{key}:\n\n{rows or _fenced(value)}")
-        elif key != "sha256":  # of no use to a reader
+        elif long := _rows(items(value)) or _long_text(value):
+            below.append(f"{key}:\n\n{long}")
+        elif not key.startswith("sha256") and value not in ("", [], None):
             lines.append(f"- {key}: {_cell(value)}")
     return "\n\n".join(filter(None, ["\n".join(lines), *below]))
+
+
+def _long_text(value: Any) -> str:
+    return _fenced(value) if isinstance(value, str) and "\n" in value else ""
 
 
 def _side_by_side(same: Sequence[Made]) -> str:
@@ -148,10 +145,10 @@ def _side_by_side(same: Sequence[Made]) -> str:
     return _table(heads, [[row.get(key) for key in [*columns, *keys]] for row in told])
 
 
-def _rows(items: list[Any]) -> str:
+def _rows(listed: list[Any]) -> str:
     """Objects as a table; nothing for other items."""
-    rows = [row for one in items if (row := json_object(one)) is not None]
-    if not rows or len(rows) < len(items):
+    rows = [row for one in listed if (row := json_object(one)) is not None]
+    if not rows or len(rows) < len(listed):
         return ""
     keys = list(dict.fromkeys(key for row in rows for key in row))[:8]
     return _table(keys, [[row.get(key) for key in keys] for row in rows])
@@ -166,8 +163,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _fenced(text: str) -> str:
-    """The beginning of a long text, in a fence that the text does not hold."""
-    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    """The beginning of a long text, in a fence that is longer than any in it."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 0)
     cut = text[:_LONGEST].rstrip("\n") + (" … (cut)" if len(text) > _LONGEST else "")
     return f"{fence}\n{cut}\n{fence}"
 
@@ -178,7 +175,7 @@ def _cell(value: Any) -> str:
     if _is_number(value):
         return _number(value)
     if isinstance(value, list):
-        return ", ".join(_cell(one) for one in cast("list[Any]", value)[:_MOST_ROWS]) or "none"
+        return ", ".join(_cell(one) for one in items(value)[:_MOST_ROWS]) or "none"
     return value if isinstance(value, str) and len(value) <= 200 else _short(value, 200)
 
 
