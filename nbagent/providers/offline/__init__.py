@@ -22,6 +22,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.base import Provider, whole_response
 from nbagent.providers.offline.demo import decide
+from nbagent.providers.offline.recorded import replay
 from nbagent.providers.offline.scripted import (
     Script,
     Step,
@@ -50,6 +51,7 @@ __all__ = [
     "delay",
     "error",
     "reasoning",
+    "replay",
     "script",
     "step",
     "text",

@@ -241,7 +241,7 @@ def _named(parameters: Sequence[_Parameter], prompt: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in parameters:
         spaced = re.escape(one.name).replace("_", "[_ ]")
-        said = re.search(rf"\b{spaced}\s*[=:]\s*(\"[^\"]*\"|\[[^\]]*\]|[^\s,;]+)", prompt, re.I)
+        said = re.search(rf"\b{spaced}\s*=\s*(\"[^\"]*\"|\[[^\]]*\]|[^\s,;]+)", prompt, re.I)
         named = [c for c in one.choices if re.search(rf"\b{re.escape(str(c))}\b", prompt, re.I)]
         if said and not one.choices:
             text = said[1].rstrip(".")
@@ -272,11 +272,12 @@ def _matched(
             taken[p] = [v]
             used.add(v)
     for _, p, v in sorted(pairs):
-        first, other = values[taken[p][0]], values[v]
-        is_listed = other.before == first.before or len(required) == 1
-        if v not in used and other.kind == first.kind and is_listed:
-            taken[p].append(v)
-            used.add(v)
+        if p in taken and v not in used:
+            first, other = values[taken[p][0]], values[v]
+            is_listed = other.before == first.before or len(required) == 1
+            if other.kind == first.kind and is_listed:
+                taken[p].append(v)
+                used.add(v)
     found = {p: [values[v] for v in sorted(many)] for p, many in taken.items()}
     return {
         one.name: [[value.typed(str(one.items.get("type"))) for value in found[p]]]

@@ -252,4 +252,5 @@ def _copy(failure: ModelError) -> ModelError:
         retry_after_s=failure.retry_after_s,
         request_id=failure.request_id,
         retryable=failure.retryable,
+        said=failure.said,
     )

@@ -16,6 +16,7 @@ _COMPARING = re.compile(rf"\b(?:({_LESS})|{_MORE})\w*", re.IGNORECASE)
 _COUNTING = re.compile(r"\bhow (?:much|many)(?: more)?\b", re.IGNORECASE)
 _MOST_ROWS = 20
 _LONGEST = 1_500
+_EMPTY: tuple[Any, ...] = ("", [], None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _fields(fields: dict[str, Any]) -> str:
             lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
         elif long := _rows(items(value)) or _long_text(value):
             below.append(f"{key}:\n\n{long}")
-        elif not key.startswith("sha256") and value not in ("", [], None):
+        elif not key.startswith("sha256") and value not in _EMPTY:
             lines.append(f"- {key}: {_cell(value)}")
     return "\n\n".join(filter(None, ["\n".join(lines), *below]))
 
@@ -150,7 +151,8 @@ def _rows(listed: list[Any]) -> str:
     rows = [row for one in listed if (row := json_object(one)) is not None]
     if not rows or len(rows) < len(listed):
         return ""
-    keys = list(dict.fromkeys(key for row in rows for key in row))[:8]
+    filled = [key for row in rows for key, value in row.items() if value not in _EMPTY]
+    keys = list(dict.fromkeys(filled))[:8]
     return _table(keys, [[row.get(key) for key in keys] for row in rows])
 
 
