@@ -57,8 +57,6 @@ class Talk:
     tool_choice: str | None = None
     messages: list[Message] = field(default_factory=list[Message])
     calls: list[Called] = field(default_factory=list[Called])
-    turns: list[int] = field(default_factory=list[int])
-    """How many calls each response had."""
 
     def ask(self, prompt: str) -> str:
         """Say something, run the tools that are called, and give the answer's text."""
@@ -68,7 +66,6 @@ class Talk:
             response = respond(self.messages, self.tools, self.tool_choice if first else None)
             first = False
             self.messages.append(response.message)
-            self.turns.append(len(response.message.tool_calls))
             if not response.message.tool_calls:
                 assert response.finish_reason == "stop"
                 return response.message.text

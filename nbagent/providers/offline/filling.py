@@ -39,11 +39,11 @@ _STOP_WORDS = frozenset(
 )
 _ORDERS = frozenset(
     _words(
-        "ask book compare convert count describe download fetch find get give list look make plant"
-        " read run search send set show tell use write"
+        "ask book compare convert count describe download fetch find get give hello hi list look"
+        " make plant please read run search send set show tell thanks use write"
     )
 )
-"""Verbs that begin a sentence with a capital and belong to no name."""
+"""Words that begin a sentence with a capital and belong to no name."""
 _KINDS = (
     (_words("path file filename folder directory repo"), ("path", "text", "name")),
     (_words("url uri link"), ("url", "text")),
@@ -178,7 +178,9 @@ def fill(
         forced: the call is made anyway; a value that stands in is put where one is missing.
     """
     parameters = _parameters(tool)
-    found = {name: [value] for name, value in _named(parameters, prompt).items()}
+    found = {
+        name: [value] for name, value in _named(parameters, re.sub("`[^`]*`", "", prompt)).items()
+    }
     named = {str(value).lower() for (value,) in found.values()}
     left = [one for one in values if one.text.lower() not in named]
     left = [one for one in left if not re.search(r"\w\s*=\s*[\"\[]?\Z", prompt[: one.start])]
