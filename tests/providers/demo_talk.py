@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatRequest,
     ChatResponse,
@@ -87,6 +88,14 @@ class Talk:
             result = ToolResult.failure(info)
         content = (TextPart(text=result.to_json().decode()),)
         self.messages.append(Message(role="tool", tool_call_id=call_id, name=name, content=content))
+
+
+def written(calls: Iterable[Called]) -> str:
+    """Calls as one line: `population(city="Oslo"); uptime()`."""
+    return "; ".join(
+        f"{name}({', '.join(f'{key}={dump_json(value).decode()}' for key, value in given.items())})"
+        for name, given in calls
+    )
 
 
 def respond(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from demo_talk import Called, written
 
 import nbagent
 from nbagent.session.front import Front, use_front
 from nbagent.tools.mcp import McpServer
 
-Calls = list[tuple[str, dict[str, Any]]]
 FILES = {
     "README.md": "# Cities\n\nA small project about cities.\n\n- TODO: add Rome\n",
     "notes.md": "# Notes\n\nOslo is the capital.\n\nBergen is wetter.\n\nTODO: measure.\n",
@@ -77,79 +77,74 @@ def ask(prompt: str, tools: Sequence[object], *, allowed: bool = True, **options
     return run
 
 
-def calls_of(run: nbagent.Run) -> Calls:
+def calls_of(run: nbagent.Run) -> list[Called]:
     return [(one.tool_name, dict(one.args or {})) for turn in run.turns for one in turn.tool_runs]
 
 
-PROMPTS: list[tuple[str, Calls, str]] = [
-    ("What does README.md say?", [("fs.read", {"path": "README.md"})], "project about cities"),
-    ("Read notes.md.", [("fs.read", {"path": "notes.md"})], "Bergen is wetter."),
-    ("What is in @data/table.csv?", [("fs.read", {"path": "@data/table.csv"})], "Oslo,700"),
-    ("Read ../a.txt", [("fs.read", {"path": "../a.txt"})], "leads out of its folder"),
-    ("What does population.md say?", [("fs.read", {"path": "population.md"})], "Failed:"),
-    ("Which files are in notebooks?", [("fs.list", {"path": "notebooks"})], "| first.ipynb |"),
-    ("List the files of the project", [("fs.list", {})], "| README.md |"),
-    ("Search for TODO", [("fs.search", {"query": "TODO"})], "| @project/notes.md | 7 |"),
-    ("Search for Oslo in src", [("fs.search", {"query": "Oslo", "path": "src"})], "city.py"),
-    ("Find 'Oslo' in *.py", [("fs.search", {"query": "Oslo", "glob": "*.py"})], "city.py"),
+PROMPTS: list[tuple[str, str, str]] = [
+    ("What does README.md say?", 'fs.read(path="README.md")', "project about cities"),
+    ("Read notes.md.", 'fs.read(path="notes.md")', "Bergen is wetter."),
+    ("What is in @data/table.csv?", 'fs.read(path="@data/table.csv")', "Oslo,700"),
+    ("Read ../a.txt", 'fs.read(path="../a.txt")', "leads out of its folder"),
+    ("What does population.md say?", 'fs.read(path="population.md")', "Failed:"),
+    ("Which files are in notebooks?", 'fs.list(path="notebooks")', "| first.ipynb |"),
+    ("List the files of the project", "fs.list()", "| README.md |"),
+    ("Search for TODO", 'fs.search(query="TODO")', "| @project/notes.md | 7 |"),
+    ("Search for Oslo in src", 'fs.search(query="Oslo", path="src")', "city.py"),
+    ("Find 'Oslo' in *.py", 'fs.search(query="Oslo", glob="*.py")', "city.py"),
     (
         "Write 'hello' to out/hello.txt",
-        [("fs.write", {"path": "out/hello.txt", "content": "hello"})],
+        'fs.write(path="out/hello.txt", content="hello")',
         "- bytesWritten: 5",
     ),
     (
         "Replace Oslo with Bergen in notes.md",
-        [("fs.apply_patch", {"path": "notes.md", "oldText": "Oslo", "newText": "Bergen"})],
+        'fs.apply_patch(path="notes.md", oldText="Oslo", newText="Bergen")',
         "- path: @project/notes.md",
     ),
-    ("Which skills are there?", [("list_skills", {})], "| word-count | Counts the words"),
+    ("Which skills are there?", "list_skills()", "| word-count | Counts the words"),
     (
         "What does the skill word-count do?",
-        [("get_skill", {"skill_name": "word-count"})],
+        'get_skill(skill_name="word-count")',
         "Run `scripts/count.py TEXT`",
     ),
     (
         'Run `run_python_script("word-count", "scripts/count.py", args=["a b c"])`',
-        [
-            (
-                "run_python_script",
-                {"skill_name": "word-count", "script": "scripts/count.py", "args": ["a b c"]},
-            )
-        ],
+        'run_python_script(skill_name="word-count", script="scripts/count.py", args=["a b c"])',
         "3 words",
     ),
-    ("Which variables are there?", [("nb.variables", {})], "| names | list |"),
-    ("What is in df?", [("nb.inspect", {"name": "df"})], "- type: pandas.DataFrame"),
-    ("What is x?", [("nb.inspect", {"name": "x"})], "- value: 3"),
-    ("What is in df['city']?", [("nb.inspect", {"name": "df['city']"})], "Bergen"),
-    ("What is api_key?", [("nb.inspect", {"name": "api_key"})], "I was not allowed to call"),
-    ("Set x to 5", [("nb.set", {"name": "x", "value": 5})], "- now.value: 5"),
-    ("Set names to ['c', 'd']", [("nb.set", {"name": "names", "value": ["c", "d"]})], "now."),
-    ("Run `1 + 1`", [("nb.run", {"code": "1 + 1"})], "- value: 2"),
+    ("Which variables are there?", "nb.variables()", "| names | list |"),
+    ("What is in df?", 'nb.inspect(name="df")', "- type: pandas.DataFrame"),
+    ("What is x?", 'nb.inspect(name="x")', "- value: 3"),
+    ("What is in df['city']?", "nb.inspect(name=\"df['city']\")", "Bergen"),
+    ("What is api_key?", 'nb.inspect(name="api_key")', "I was not allowed to call"),
+    ("Set x to 5", 'nb.set(name="x", value=5)', "- now.value: 5"),
+    ("Set names to ['c', 'd']", 'nb.set(name="names", value=["c","d"])', "now."),
+    ("Run `1 + 1`", 'nb.run(code="1 + 1")', "- value: 2"),
     (
         "Run this:\n```python\nprint(x)\nx * 2\n```",
-        [("nb.run", {"code": "print(x)\nx * 2"})],
+        'nb.run(code="print(x)\\nx * 2")',
         "- value: 6\n\nstdout:\n\n```\n3\n```",
     ),
-    ("What is the population of Oslo?", [("population", {"city": "Oslo"})], "709,037"),
-    ("Find the population of Oslo", [("population", {"city": "Oslo"})], "709,037"),
+    ("What is the population of Oslo?", 'population(city="Oslo")', "709,037"),
+    ("Find the population of Oslo", 'population(city="Oslo")', "709,037"),
     (
         "Which of Oslo and Bergen is larger?",
-        [("population", {"city": "Oslo"}), ("population", {"city": "Bergen"})],
+        'population(city="Oslo"); population(city="Bergen")',
         "**Oslo** is larger",
     ),
-    ("What is 12 * 7?", [], "**84**"),
-    ("Hello", [], "rule-based stand-in"),
+    ("What is 12 * 7?", "", "**84**"),
+    ("Hello", "", "rule-based stand-in"),
 ]
 
 
 @pytest.mark.parametrize(("prompt", "calls", "said"), PROMPTS, ids=[case[0] for case in PROMPTS])
 def test_sentence_about_files_skills_and_variables_makes_its_call(
-    prompt: str, calls: Calls, said: str, project: Path, names: dict[str, Any]
+    prompt: str, calls: str, said: str, project: Path, names: dict[str, Any]
 ) -> None:
     mounts = [f"data={project / 'table'}:ro"]
     run = ask(prompt, ["fs", "skills", "notebook", population], mounts=mounts)
-    assert calls_of(run) == calls
+    assert written(calls_of(run)) == calls
     assert said in run.text
     assert "sk-secret-value" not in run.text
 
@@ -184,27 +179,18 @@ def clock() -> Iterator[McpServer]:
     server.close()
 
 
-CLOCK_PROMPTS: list[tuple[str, Calls, str]] = [
+CLOCK_PROMPTS: list[tuple[str, str, str]] = [
     (
         "What time is it in Europe/Oslo?",
-        [("time__get_current_time", {"timezone": "Europe/Oslo"})],
+        'time__get_current_time(timezone="Europe/Oslo")',
         "- datetime: 20",
     ),
     (
-        "Convert 14:00 from Europe/Oslo to Asia/Tokyo",
-        [
-            (
-                "time__convert_time",
-                {
-                    "source_timezone": "Europe/Oslo",
-                    "time": "14:00",
-                    "target_timezone": "Asia/Tokyo",
-                },
-            )
-        ],
+        "Convert 14:00 from Etc/UTC to Asia/Tokyo",
+        'time__convert_time(source_timezone="Etc/UTC", time="14:00", target_timezone="Asia/Tokyo")',
         "target.timezone: Asia/Tokyo",
     ),
-    ("What time is it in Atlantis?", [], "needs `timezone`"),
+    ("What time is it in Atlantis?", "", "needs `timezone`"),
 ]
 
 
@@ -212,8 +198,8 @@ CLOCK_PROMPTS: list[tuple[str, Calls, str]] = [
     ("prompt", "calls", "said"), CLOCK_PROMPTS, ids=[case[0] for case in CLOCK_PROMPTS]
 )
 def test_prompt_about_the_time_is_done_by_the_server(
-    prompt: str, calls: Calls, said: str, project: Path, clock: McpServer
+    prompt: str, calls: str, said: str, project: Path, clock: McpServer
 ) -> None:
     run = ask(prompt, ["fs", clock, population])
-    assert calls_of(run) == calls
+    assert written(calls_of(run)) == calls
     assert said in run.text

@@ -7,20 +7,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from difflib import get_close_matches
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
-    ChatResponse,
-    ClientNotice,
     ModelInfo,
     ProviderConfig,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.base import Provider, whole_response
+from nbagent.providers.base import Provider
 from nbagent.providers.offline.demo import decide
 from nbagent.providers.offline.recorded import replay
 from nbagent.providers.offline.scripted import (
@@ -38,7 +36,7 @@ from nbagent.providers.offline.scripted import (
     step,
     text,
 )
-from nbagent.providers.offline.stream import play
+from nbagent.providers.offline.stream import OfflineModel, play
 
 __all__ = [
     "PROVIDER",
@@ -63,37 +61,22 @@ DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 _DELAY_MS = 15.0
 
 
-class OfflineClient:
+class OfflineClient(OfflineModel):
     """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
-
-    provider = "offline"
 
     def __init__(self, config: ProviderConfig) -> None:
         self._delay_ms = _delay_of(config)
         self._timeout_s = config.timeout_s
-
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """One whole answer, without delays between pieces."""
-        return await whole_response(self._stream(request, paced=False), notify)
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The answer in pieces of the size of tokens."""
-        return self._stream(request, paced=True)
 
     async def list_models(self) -> list[ModelInfo]:
         """The demo and the scripts that were made in this process."""
         named = (DEMO, *script_names())
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    def _stream(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
+    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
+        """What the demo or the named script says."""
         if request.model == DEMO:
-            delay_ms = self._delay_ms if paced else 0.0
-            return self._demo(request, delay_ms)
+            return self._demo(request, self._delay_ms if paced else 0.0)
         if (found := script_named(request.model)) is not None:
             return found.stream(request, paced=paced, timeout_s=self._timeout_s)
         raise _unknown_model(request.model)

@@ -26,48 +26,26 @@ _GO_ON = re.compile(r"\bgo on\b.*\bwhere\b.*\bstopped\b", re.IGNORECASE)
 _AGAIN = re.compile(r"\b(?:again|now|latest)\b", re.IGNORECASE)
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
-_FILE = r"['\"`]?(?P<path>@?[\w./~*-]*\w/?)['\"`]?"
-_TEXT = r"['‘“\"`](?P<text>[^'’”\"`]+)['’”\"`]"
-_VARIABLE = r"[`'\"]?(?P<name>[A-Za-z_]\w*(?:\[[^\]]+\])*)[`'\"]?"
-_SENTENCES: tuple[tuple[str, str, dict[str, str]], ...] = (
-    (
-        "fs.write",
-        rf"\b(?:write|save)\s+{_TEXT}\s+(?:in)?to\s+{_FILE}",
-        {"path": "path", "content": "text"},
-    ),
-    (
-        "fs.apply_patch",
-        rf"\breplace\s+['\"`]?(?P<old>.+?)['\"`]?\s+(?:with|by)\s+['\"`]?(?P<new>.+?)['\"`]?\s+in\s+{_FILE}",
-        {"path": "path", "oldText": "old", "newText": "new"},
-    ),
-    (
-        "fs.search",
-        rf"\b(?:search|find|grep|look)\b(?:\s+for)?\s+['\"`]?(?P<text>[^'\"`?]+?)['\"`]?(?:\s+in\s+{_FILE})?\s*[.?!]*$",
-        {"query": "text", "path": "path"},
-    ),
-    ("list_skills", r"\bskills\b", {}),
-    ("get_skill", r"\bskill\s+[`'\"]?(?P<name>[\w-]+)", {"skill_name": "name"}),
-    (
-        "nb.set",
-        rf"\bset\s+{_VARIABLE}\s+to\s+(?P<value>.+?)\s*$",
-        {"name": "name", "value": "value"},
-    ),
-    ("nb.run", r"\b(?:run|execute)\b[^`]*(?P<code>```.+?```|`[^`]+`)", {"code": "code"}),
-    ("nb.variables", r"\bvariables\b", {}),
-    (
-        "nb.inspect",
-        rf"\b(?:what\s+is(?:\s+in)?|inspect|describe)\s+{_VARIABLE}\s*[.?!]*$",
-        {"name": "name"},
-    ),
-    (
-        "fs.read",
-        r"\b(?:read|open|show|says?|does|in|summari[sz]e)\b.*?(?P<path>@[\w-]+/[\w./~-]+|[\w./~-]*\w\.[A-Za-z]\w*)",
-        {"path": "path"},
-    ),
-    ("fs.list", rf"\b(?:list|which|what)\b.*\bfiles\b(?:.*?\bin\s+{_FILE})?", {"path": "path"}),
-)
-"""What is said to the tools of nbagent itself: tool, sentence, group of each argument."""
-_KNOWN = frozenset(name for name, _, _ in _SENTENCES)
+_Q = "['‘’“”\"`]"
+_FILE = rf"{_Q}?(?P<path>@?[\w./~*-]*\w/?){_Q}?"
+_VARIABLE = rf"{_Q}?(?P<name>[A-Za-z_]\w*(?:\[[^\]]+\])*){_Q}?"
+_SENTENCES = {
+    "fs.write": rf"\b(?:write|save)\s+{_Q}(?P<content>.+?){_Q}\s+(?:in)?to\s+{_FILE}",
+    "fs.apply_patch": rf"\breplace\s+{_Q}?(?P<oldText>.+?){_Q}?\s+(?:with|by)"
+    rf"\s+{_Q}?(?P<newText>.+?){_Q}?\s+in\s+{_FILE}",
+    "fs.search": rf"\b(?:search|find|grep|look)\b(?:\s+for)?\s+{_Q}?(?P<query>[^'\"`?]+?){_Q}?"
+    rf"(?:\s+in\s+{_FILE})?\s*[.?!]*$",
+    "list_skills": r"\bskills\b",
+    "get_skill": rf"\bskill\s+{_Q}?(?P<skill_name>[\w-]+)",
+    "nb.set": rf"\bset\s+{_VARIABLE}\s+to\s+(?P<value>.+?)\s*$",
+    "nb.run": r"\b(?:run|execute)\b[^`]*(?P<code>```.+?```|`[^`]+`)",
+    "nb.variables": r"\bvariables\b",
+    "nb.inspect": rf"\b(?:what\s+is(?:\s+in)?|inspect|describe)\s+{_VARIABLE}\s*[.?!]*$",
+    "fs.read": r"\b(?:read|open|show|says?|does|in|summari[sz]e)\b.*?"
+    r"(?P<path>@[\w-]+/[\w./~-]+|[\w./~-]*\w\.[A-Za-z]\w*)",
+    "fs.list": rf"\b(?:list|which|what)\b.*\bfiles\b(?:.*?\bin\s+{_FILE})?",
+}
+"""What is said to the tools of nbagent itself. The groups are the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +114,7 @@ def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     if written := _written(prompt, tools):
         return _Plan(written, "The prompt writes the call out.")
     chosen = _chosen(prompt, tools, forced=forced)
-    own = {one.tool for one in chosen.wishes} - _KNOWN
+    own = {one.tool for one in chosen.wishes} - _SENTENCES.keys()
     speaks = any(stems(name) & stems(spoken(prompt)) for name in own)
     if not speaks and (said := _said(prompt, tools)):
         return _Plan(said, "The prompt is a sentence that the rules know.")
@@ -162,14 +140,15 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
 
 
 def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
-    for name, pattern, groups in _SENTENCES:
+    for name, pattern in _SENTENCES.items():
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
-            found = {key: match[group] for key, group in groups.items() if match[group]}
+            found = {key: text for key, text in match.groupdict().items() if text}
             if "*" in found.get("path", "") and name == "fs.search":
                 found["glob"] = found.pop("path")
             read = {"value": literal, "code": unquoted}
-            return [Wish(name, {k: read.get(k, str.strip)(v) for k, v in found.items()})]
+            names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
+            return [Wish(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
     return []
 
 
@@ -190,7 +169,7 @@ def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     picked = order[:1] if scores[best.name] or forced else []
     if not picked and values:
         # A list of cities and one tool for cities; tools with sentences of their own are not meant.
-        free = [one for one in order if one.name not in _KNOWN]
+        free = [one for one in order if one.name not in _SENTENCES]
         picked = [one for one in free if any(fill(one, prompt, values)[0])][:1]
     note = ""
     wishes: list[Wish] = []

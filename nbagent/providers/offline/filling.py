@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
@@ -192,8 +192,9 @@ def fill(
             found[one.name] = [rest or _stand_in(one, prompt)]
     if gone := [one.name for one in missing if one.name not in found]:
         return [], gone
-    sets = [dict(zip(found, chosen, strict=True)) for chosen in product(*found.values())]
-    return sets[:_MOST_CALLS], []
+    names = [one.name for one in parameters if one.name in found]
+    sets = product(*(found[name] for name in names))
+    return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MOST_CALLS)], []
 
 
 def _parameters(tool: ToolSpec) -> list[_Parameter]:

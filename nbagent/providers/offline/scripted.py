@@ -14,15 +14,12 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
-    ChatResponse,
-    ClientNotice,
     FinishReason,
     ModelInfo,
     Usage,
 )
 from nbagent.contracts.errors import ModelCode, ModelError, UsageError
-from nbagent.providers.base import whole_response
-from nbagent.providers.offline.stream import Call, Step, play
+from nbagent.providers.offline.stream import Call, OfflineModel, Step, play
 
 StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
@@ -122,14 +119,12 @@ def delay(seconds: float) -> Step:
     return Step(wait_ms=seconds * 1000, only_waits=True)
 
 
-class Script:
+class Script(OfflineModel):
     """A model that plays its steps, one for each request, and keeps what it was sent.
 
     Made by `script`. It is a client of its own (`Agent(model=script)`), and is found by
     `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
     """
-
-    provider = "offline"
 
     def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
         self.name = name
@@ -161,16 +156,6 @@ class Script:
                 f" {len(left)} of {len(self._steps)} steps left: {named}"
             )
 
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """The next step as one answer, without delays between pieces."""
-        return await whole_response(self.stream(request, paced=False), notify)
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The next step in pieces."""
-        return self.stream(request)
-
     async def stream(
         self, request: ChatRequest, *, paced: bool = True, timeout_s: float | None = None
     ) -> AsyncGenerator[ChatChunk]:
@@ -189,9 +174,6 @@ class Script:
     async def list_models(self) -> list[ModelInfo]:
         """Itself."""
         return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     def _next(self, request: ChatRequest) -> tuple[Step, int]:
         """The step for this request, the waits before it added, and its number."""

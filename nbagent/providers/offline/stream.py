@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 
 from nbagent.contracts.canonical import dump_json, monotonic_ms
@@ -26,6 +27,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ErrorInfo, ModelError
+from nbagent.providers.base import whole_response
 
 CHARS_PER_TOKEN = 4
 """A token of English text has about four characters; offline models count with that."""
@@ -65,6 +67,29 @@ class Step:
     """Raised after the pieces."""
     only_waits: bool = False
     """The step holds no answer; the next one follows at once."""
+
+
+class OfflineModel:
+    """What all offline models share: whole answers and streams are one thing."""
+
+    provider = "offline"
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """One whole answer, without delays between pieces."""
+        return await whole_response(self.stream(request, paced=False), notify)
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The answer in pieces of the size of tokens."""
+        return self.stream(request)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
+        """The answer in pieces, with or without delays between them."""
+        raise NotImplementedError
 
 
 class _Pace:
@@ -132,7 +157,7 @@ async def play(
     await pace.wait(0)
     if step.failure is not None:
         # A fresh one each time: a raised exception carries the traceback of its raising.
-        raise _copy(step.failure)
+        raise copy(step.failure)
     response = _response(step, tuple(calls), notices, request)
     yield ChatChunk(
         done=True, finish_reason=response.finish_reason, usage=response.usage, response=response
@@ -240,17 +265,4 @@ def _response(
             attempts=len(notices) + 1,
             retry_wait_ms=sum(notice.wait_s for notice in notices) * 1000,
         ),
-    )
-
-
-def _copy(failure: ModelError) -> ModelError:
-    return ModelError(
-        failure.message,
-        code=failure.code,
-        details=failure.details,
-        status=failure.status,
-        retry_after_s=failure.retry_after_s,
-        request_id=failure.request_id,
-        retryable=failure.retryable,
-        said=failure.said,
     )

@@ -129,7 +129,7 @@ def _fields(fields: dict[str, Any]) -> str:
             lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
         elif long := _rows(items(value)) or _long_text(value):
             below.append(f"{key}:\n\n{long}")
-        elif not key.startswith("sha256") and value not in _EMPTY:
+        elif not re.search("^sha256|_ms$", key) and value not in _EMPTY:
             lines.append(f"- {key}: {_cell(value)}")
     return "\n\n".join(filter(None, ["\n".join(lines), *below]))
 
