@@ -321,6 +321,7 @@ WRITTEN = {
     "`unknown(city='Oslo')`": "",
     "`population(city=open())`": "",
     "`population(`": "",
+    "`population() + (1)`": "",
 }
 
 

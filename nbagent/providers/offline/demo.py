@@ -129,12 +129,12 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
             continue
         try:
             call = ast.parse(f"call({source})", mode="eval").body
-            assert isinstance(call, ast.Call)
-            names = list(tools[name].parameters.get("properties", {}))
-            given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
-            given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-            made.append(Wish(name, load_json(dump_json(given))))
-        except (ValueError, SyntaxError, TypeError, RecursionError):
+            if isinstance(call, ast.Call):
+                names = list(tools[name].parameters.get("properties", {}))
+                given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
+                given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+                made.append(Wish(name, load_json(dump_json(given))))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
     return made
 
@@ -153,33 +153,27 @@ def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
 
 
 def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
-    """The tools whose words the prompt uses; without any, one that its values fit."""
-    names = {one for name in tools for one in stems(name)}
-    values = values_in(prompt, names)
+    """The tool whose words the prompt uses most; without any, one that its values fit."""
+    values = values_in(prompt, {one for name in tools for one in stems(name)})
     said = stems(spoken(prompt))
     scores = {tool.name: _score(tool, said) for tool in tools.values()}
     order = sorted(tools.values(), key=lambda tool: -scores[tool.name])
-    why = "Words of the prompt in the tools: " + ", ".join(
-        f"{t.name} {scores[t.name]}" for t in order[:6]
-    )
-    why += f". Values: {', '.join(value.text for value in values) or 'none'}."
+    counted = ", ".join(f"{one.name} {scores[one.name]}" for one in order[:6])
+    seen = ", ".join(value.text for value in values) or "none"
+    why = f"Words of the prompt in the tools: {counted}. Values: {seen}."
     if _by_itself(prompt) and not forced and scores[order[0].name] < _NAME_COUNTS:
         return _Plan(why=why)
-    best = order[0]
-    picked = order[:1] if scores[best.name] or forced else []
-    if not picked and values:
+    tool = order[0] if forced or scores[order[0].name] else None
+    if tool is None and values:
         # A list of cities and one tool for cities; tools with sentences of their own are not meant.
-        free = [one for one in order if one.name not in _SENTENCES]
-        picked = [one for one in free if any(fill(one, prompt, values)[0])][:1]
-    note = ""
-    wishes: list[Wish] = []
-    for tool in picked:
-        sets, missing = fill(tool, prompt, values, forced=forced)
-        wishes = [Wish(tool.name, one) for one in sets]
-        if missing:
-            named = ", ".join(f"`{name}`" for name in missing)
-            note = f"`{tool.name}` needs {named}, which the prompt does not say."
-    return _Plan(wishes, why, note, reuses=True)
+        free = (one for one in order if one.name not in _SENTENCES)
+        tool = next((one for one in free if any(fill(one, prompt, values)[0])), None)
+    if tool is None:
+        return _Plan(why=why)
+    sets, missing = fill(tool, prompt, values, forced=forced)
+    named = ", ".join(f"`{name}`" for name in missing)
+    note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
+    return _Plan([Wish(tool.name, one) for one in sets], why, note, reuses=True)
 
 
 def _score(tool: ToolSpec, said: set[str]) -> int:
