@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -437,3 +439,19 @@ def test_long_results_are_cut_and_say_so() -> None:
     assert "… and 10 more" in answer
     assert "(cut)" in answer
     assert len(answer) < 3000
+
+
+PIECES = re.findall(
+    r"\S+",
+    "Oslo and or , . ? : ' \" 3 4.5 -2 of in from to with larger total count all A-17 a@b.c"
+    " 2024-01-02 = { } [ ] `code` `f( the is on 12*7 rate= much again ² ٣ İ \0 radio uptime",
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_prompt_put_together_at_random_ends_and_repeats_no_call(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(40):
+        talk = Talk(chance.sample([population, loan, grep, train, level, reserve, median, wiki], 4))
+        assert talk.ask(" ".join(chance.choices(PIECES, k=chance.randint(0, 20))))
+        assert len({written([one]) for one in talk.calls}) == len(talk.calls)

@@ -31,8 +31,8 @@ _FILE = rf"{_Q}?(?P<path>@?[\w./~*-]*\w/?){_Q}?"
 _VARIABLE = rf"{_Q}?(?P<name>[A-Za-z_]\w*(?:\[[^\]]+\])*){_Q}?"
 _SENTENCES = {
     "fs.write": rf"\b(?:write|save)\s+{_Q}(?P<content>.+?){_Q}\s+(?:in)?to\s+{_FILE}",
-    "fs.apply_patch": rf"\breplace\s+{_Q}?(?P<oldText>.+?){_Q}?\s+(?:with|by)"
-    rf"\s+{_Q}?(?P<newText>.+?){_Q}?\s+in\s+{_FILE}",
+    "fs.apply_patch": rf"\breplace\s+{_Q}?(?P<oldText>.{{1,80}}?){_Q}?\s+(?:with|by)"
+    rf"\s+{_Q}?(?P<newText>.{{1,80}}?){_Q}?\s+in\s+{_FILE}",
     "fs.search": rf"\b(?:search|find|grep|look)\b(?:\s+for)?\s+{_Q}?(?P<query>[^'\"`?]+?){_Q}?"
     rf"(?:\s+in\s+{_FILE})?\s*[.?!]*$",
     "list_skills": r"\bskills\b",
@@ -207,7 +207,7 @@ def _by_itself(prompt: str) -> str:
         asked = re.search(r"\b(\d{1,4})[- ]words?\b", prompt)
         wanted = int(asked[1]) if asked else 400
         return " ".join((_FILLER * (wanted // 10 + 1)).split()[:wanted])
-    if found := _SUM.search(prompt):
+    if (found := _SUM.search(prompt)) and len(found[0]) < 200:
         try:
             return f"{found[0]} = **{_calculated(ast.parse(found[0], mode='eval').body):,.12g}**"
         except (ValueError, SyntaxError, ArithmeticError, RecursionError):

@@ -19,7 +19,7 @@ _VALUE = re.compile(
     r"|(?P<path>(?<![\w.~-])@?[\w.~-]*(?:/[\w.~-]+)+/?|(?<!\w)@[\w-]+|\b[\w-]+\.[a-z]{1,5}\b)"
     r"|(?P<date>\b(?:\d{4}-\d\d-\d\d|\d{1,2}:\d\d|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|today"
     r"|tomorrow)\b)"
-    r"|(?P<id>\b(?=[\w-]*\d)[A-Za-z][\w-]*|\b[^\W_]+_\w+)"
+    r"|(?P<id>(?<![\w-])(?=[\w-]*\d)[A-Za-z][\w-]*|\b[^\W_]+_\w+)"
     r"|(?P<number>(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?)"
     r"|(?P<name>(?<!\w)[A-Z][^\W\d_]+(?:[ -](?:(?:of|de|la) )?[A-Z][^\W\d_]+)*)",
     re.DOTALL,
