@@ -224,6 +224,8 @@ def test_odd_prompt_ends_with_an_answer(prompt: str, with_tools: bool) -> None:
         {"type": "object", "properties": {"x": {"anyOf": []}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"type": ["null", "string"]}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"const": 3}}, "required": ["x"]},
+        {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"]},
+        {"type": "object", "properties": [], "required": {}},
         {"type": "object", "properties": {"x": {"type": "array"}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"pattern": "("}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"type": "object"}}, "required": ["x"]},

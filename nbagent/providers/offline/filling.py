@@ -178,18 +178,18 @@ def fill(
         forced: the call is made anyway; a value that stands in is put where one is missing.
     """
     parameters = _parameters(tool)
-    found = {
-        name: [value] for name, value in _named(parameters, re.sub("`[^`]*`", "", prompt)).items()
-    }
-    named = {str(value).lower() for (value,) in found.values()}
-    left = [one for one in values if one.text.lower() not in named]
+    named = _named(parameters, re.sub("`[^`]*`", "", prompt))
+    found = {name: [value] for name, value in named.items()}
+    taken = {str(value).lower() for value in named.values()}
+    left = [one for one in values if one.text.lower() not in taken]
     left = [one for one in left if not re.search(r"\w\s*=\s*[\"\[]?\Z", prompt[: one.start])]
     found |= _matched([one for one in parameters if one.name not in found], left, prompt)
     missing = [one for one in parameters if one.is_required and one.name not in found]
     for one in missing:
-        rest = one.type == "string" and not one.choices and _rest(one, prompt)
+        rest = _rest(one, prompt)
         if forced or rest:
-            found[one.name] = [rest or _stand_in(one, prompt)]
+            stand_in = _STAND_INS.get(one.type, prompt[:200])
+            found[one.name] = [rest or next(iter(one.choices), stand_in)]
     if gone := [one.name for one in missing if one.name not in found]:
         return [], gone
     names = [one.name for one in parameters if one.name in found]
@@ -211,7 +211,7 @@ def _parameter(name: str, schema: dict[str, Any], is_required: bool) -> _Paramet
     choices = items(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
     return _Parameter(
         name=name,
-        type=str(kinds[0] or ("object" if "properties" in schema else "string")),
+        type=str(next(iter(kinds), "null") or ("object" if "properties" in schema else "string")),
         choices=[one for one in choices if one is not None],
         items=json_object(schema.get("items")) or {},
         is_required=is_required,
@@ -318,14 +318,9 @@ def _nearness(parameter: _Parameter, value: Value, prompt: str) -> float:
 
 def _rest(parameter: _Parameter, prompt: str) -> str | None:
     """The rest of the sentence: `birds in winter` in `search for birds in winter`."""
-    if set(_words(parameter.name)) & {"id", "timezone"}:
+    no_words = parameter.type != "string" or parameter.choices
+    if no_words or set(_words(parameter.name)) & {"id", "timezone"}:
         return None
     pattern = r"\b(?:of|for|about|in)\s+(?!(?:the|my)\b)([a-z][\w ]*?)\s*[.?!]*\Z"
     found = re.search(pattern, prompt[-300:])
     return found[1] if found else None
-
-
-def _stand_in(parameter: _Parameter, prompt: str) -> Any:
-    if parameter.choices:
-        return parameter.choices[0]
-    return _STAND_INS.get(parameter.type, prompt[:200])

@@ -32,7 +32,7 @@ class Wish:
         return canonical_json([self.tool, self.arguments])
 
     def __str__(self) -> str:
-        said = ", ".join(f"{name}={_short(dump_json(v))}" for name, v in self.arguments.items())
+        said = ", ".join(f"{name}={_cut(_json(v), 60)}" for name, v in self.arguments.items())
         return f"{self.tool}({said})"
 
 
@@ -178,12 +178,14 @@ def _cell(value: Any) -> str:
         return _number(value)
     if isinstance(value, list):
         return ", ".join(_cell(one) for one in items(value)[:_MOST_ROWS]) or "none"
-    return value if isinstance(value, str) and len(value) <= 200 else _short(value, 200)
+    return _cut(value if isinstance(value, str) else _json(value), 200)
 
 
-def _short(value: Any, most: int = 60) -> str:
-    text = value.decode() if isinstance(value, bytes) else value
-    text = text if isinstance(text, str) else dump_json(text).decode("utf-8", "replace")
+def _json(value: Any) -> str:
+    return dump_json(value).decode("utf-8", "replace")
+
+
+def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
