@@ -26,11 +26,7 @@ from nbagent.providers.offline.stream import estimated_tokens, split_pieces
 TOOL = ToolSpec(
     name="population",
     description="People living in a city.",
-    parameters={
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 
 

@@ -11,12 +11,7 @@ from collections.abc import AsyncGenerator
 from difflib import get_close_matches
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    ModelInfo,
-    ProviderConfig,
-)
+from nbagent.contracts.chat import ChatChunk, ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.base import Provider
 from nbagent.providers.offline.demo import decide
@@ -128,9 +123,4 @@ def _unknown_model(name: str) -> ModelError:
     )
 
 
-PROVIDER = Provider(
-    name="offline",
-    open=OfflineClient,
-    default_model=DEMO,
-    needs_key=False,
-)
+PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

@@ -11,13 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    FinishReason,
-    ModelInfo,
-    Usage,
-)
+from nbagent.contracts.chat import ChatChunk, ChatRequest, FinishReason, ModelInfo, Usage
 from nbagent.contracts.errors import ModelCode, ModelError, UsageError
 from nbagent.providers.offline.stream import Call, OfflineModel, Step, play
 
@@ -163,11 +157,7 @@ class Script(OfflineModel):
         made, number = self._next(request)
         delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
         async for chunk in play(
-            made,
-            request,
-            place=str(number),
-            delay_ms=delay_ms if paced else 0,
-            timeout_s=timeout_s,
+            made, request, place=str(number), delay_ms=delay_ms if paced else 0, timeout_s=timeout_s
         ):
             yield chunk
 
