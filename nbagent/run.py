@@ -20,6 +20,7 @@ from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
+from nbagent.providers.offline.recorded import source_of
 from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front
@@ -167,6 +168,13 @@ class Run:
             UsageError: the run has no such turn.
         """
         return self._store.request_of(self.id, turn_id)
+
+    def to_script(self) -> str:
+        """A test as Python text: an `offline.script` that says what the model said in this run.
+
+        `nbagent.offline.replay(run)` is that script as a model.
+        """
+        return source_of(self.record)
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""

@@ -23,9 +23,9 @@ from servers.model_hub import ModelHub
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError, UsageError
-from nbagent.providers.base import find_provider
 from nbagent.providers.local import LocalClient, process, serve
 from nbagent.providers.local.pull import SUGGESTED, cached, pull, split_name
+from nbagent.providers.registry import find_provider
 
 T = TypeVar("T")
 FILE = "owner/tiny-GGUF/tiny.gguf"

@@ -1,8 +1,7 @@
 """The `local` provider: a GGUF file on disk, served by llama.cpp's own server in a child process.
 
-Owns which file a model id means. What is sent to the server is
-Chat Completions and belongs to that provider; the child is in `process`, its program in `serve`,
-downloads are in `pull`.
+Owns which file a model id means. What is sent to the server is Chat Completions; the child is in
+`process`, its program in `serve`, downloads are in `pull`.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.base import Provider, find_provider, whole_response
+from nbagent.providers.chat import PROFILES, Chat
 from nbagent.providers.local.process import ServerProcess, running_servers, server_of
 from nbagent.providers.local.pull import HUB, INSTALL, cached, downloaded, size_text
+from nbagent.providers.registry import Provider, whole_response
 
 NAME = "local"
 _MAGIC = b"GGUF"
@@ -128,10 +128,13 @@ def _fault_of(path: Path) -> str:
 
 def _client_at(url: str, server: ServerProcess, config: ProviderConfig) -> ChatClient:
     """The client that speaks to the child: Chat Completions, as llama.cpp takes them."""
+    # Imported late: listing the providers must not load the HTTP library.
+    from nbagent.providers.exchange import WireClient
+
     inner = replace(
         config, base_url=f"{url}/v1", api_key=server.key, organization_id=None, project_id=None
     )
-    return find_provider("openai").open(inner)
+    return WireClient(Chat(PROFILES["llamacpp"]), inner, provider=NAME)
 
 
 async def _answer(
@@ -146,4 +149,4 @@ async def _answer(
         yield ChatChunk(done=True, response=response)
 
 
-PROVIDER = Provider(name=NAME, open=LocalClient, needs_key=False)
+PROVIDER = Provider(name=NAME, open=LocalClient, needs_key=False, is_free=True)
