@@ -45,8 +45,5 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     approval = sys.modules.get("nbagent.session.approval")
     if approval is not None:
         approval.forget_approvals()
-    limits = sys.modules.get("nbagent.providers.limits")
-    if limits is not None:
-        limits.forget_limits()
     fresh_filter: Any = type(vars(secrets)["_filter"])()
     monkeypatch.setattr(secrets, "_filter", fresh_filter)

@@ -188,14 +188,17 @@ class Limiter:
         return max(0.0, self._open_at - now, *waits)
 
     def _paced_s(self, now: float) -> float:
-        """Seconds until the next one goes, so that no herd goes at once; one alone is none."""
-        alone = not self._sent and len(self._line) <= 1
-        return 0.0 if alone or self._per_s is None else max(0.0, self._next_at - now)
+        """Seconds until the next one goes, so that no herd goes at once."""
+        return 0.0 if self._per_s is None else max(0.0, self._next_at - now)
+
+    def _is_alone(self) -> bool:
+        return not self._sent and len(self._line) <= 1
 
     def _expected_s(self, tokens: int, ahead: int, now: float) -> float:
         spread = ahead / self._per_s if self._per_s else 0.0
         blocked = _PAUSE_S if self._is_full() else 0.0  # As good a guess as any.
-        return max(self._asked_s(tokens, now), self._paced_s(now), blocked) + spread
+        paced = 0.0 if self._is_alone() else self._paced_s(now)
+        return max(self._asked_s(tokens, now), paced, blocked) + spread
 
     def _is_full(self) -> bool:
         return self._at_once is not None and len(self._sent) >= int(self._at_once)
@@ -205,8 +208,7 @@ class Limiter:
     def join(self, place: Place) -> None:
         """Stand in line."""
         with self._lock:
-            idle = not self._sent and not self._line
-            if idle and time.monotonic() - self._refused_at > _FORGOTTEN_S:
+            if self._is_alone() and time.monotonic() - self._refused_at > _FORGOTTEN_S:
                 self._per_s = self._at_once = None
             self._line.append(place)
 
@@ -218,12 +220,13 @@ class Limiter:
         """
         with self._lock:
             now = time.monotonic()
+            alone = self._is_alone()
             asked = self._asked_s(place.tokens, now)
-            if asked > LONGEST_WAIT_S and now - self._refused_at > _FORGOTTEN_S:
-                self._open_at, asked = now, 0.0  # Asked again: it may have changed its mind.
-            if asked > LONGEST_WAIT_S or asked >= left_s or left_s <= 0:
-                raise _too_long(asked)
-            wait = max(asked, self._paced_s(now))
+            if asked > LONGEST_WAIT_S or asked >= left_s:
+                if not alone:
+                    raise _too_long(asked)
+                asked = 0.0  # A person tries again: the server may have changed its mind.
+            wait = asked if alone else max(asked, self._paced_s(now))
             first = self._line[0] is place and not self._is_full()
             if not first or wait > 0:
                 ahead = self._line.index(place)
@@ -247,10 +250,13 @@ class Limiter:
                 self._line.remove(place)
             self._wake_first()
 
-    def refused(self, place: Place) -> None:
-        """Forget that a request went."""
+    def answered(self, place: Place, status: int) -> None:
+        """Count a refused request as one that never went; a taken one ends the waiting."""
         with self._lock, suppress(ValueError):
-            self._went_at.remove(place.went_at)
+            if status == 429:
+                self._went_at.remove(place.went_at)
+            elif status < 400 and place.went_at > self._refused_at:
+                self._open_at = min(self._open_at, time.monotonic())
 
     def _wake_first(self) -> None:
         if self._line:
@@ -290,11 +296,11 @@ class Place:
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop, self._began = loop, loop.time()
-            self._told_until = self._began + _TOLD_FROM_S
+            self._loop, self._told_until = loop, loop.time() + _TOLD_FROM_S
             self._limiter.join(self)
         while wait := self._limiter.turn(self, deadline - loop.time()):
             sleep_s, expected_s = wait
+            self._began = self._began or loop.time()
             if loop.time() + expected_s > self._told_until:
                 self._told_until = loop.time() + expected_s + 1
                 return expected_s
@@ -302,7 +308,7 @@ class Place:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(loop.time() + sleep_s, deadline)):
                     await self._woken.wait()
-        self.waited_s = loop.time() - self._began
+        self.waited_s = loop.time() - self._began if self._began else 0.0
         return None
 
     def learn(
@@ -310,8 +316,7 @@ class Place:
     ) -> None:
         """Take what the answer to this request says about limits."""
         self.answered = True
-        if status == 429:
-            self._limiter.refused(self)
+        self._limiter.answered(self, status)
         self._limiter.learn(status, headers, retry_after_s)
 
     def wake(self) -> None:
@@ -319,11 +324,6 @@ class Place:
         if self._loop is not None:
             with suppress(RuntimeError):  # Its loop is closed, and it will leave.
                 self._loop.call_soon_threadsafe(self._woken.set)
-
-
-def forget_limits() -> None:
-    """Begin anew with every server."""
-    _limiters.clear()
 
 
 def _need(name: str, tokens: int) -> int:
