@@ -102,7 +102,7 @@ class OpenAIClient:
             key=config.api_key,
             headers={name: text for name, text in headers.items() if text},
         )
-        self._limiter = Limiter.of(origin(self._base_url) or "", config.api_key)
+        self._limiter = Limiter.of(self._base_url, config.api_key)
         self._toolset = Toolset(())
         self._encoders: dict[tuple[str, int], HistoryEncoder] = {}
 
