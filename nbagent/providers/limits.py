@@ -213,13 +213,6 @@ class Limiter:
     def _is_full(self) -> bool:
         return self._at_once is not None and len(self._sent) >= int(self._at_once)
 
-    def join(self, place: Place) -> None:
-        """Stand in line. This, `turn` and `leave` are what a Place calls."""
-        with self._lock:
-            if self._is_alone() and time.monotonic() - self._refused_at > _FORGOTTEN_S:
-                self._per_s = self._at_once = None
-            self._line.append(place)
-
     def turn(self, place: Place, left_s: float) -> tuple[float, float] | None:
         """None when the request goes now, else how long to sleep and what to expect, in seconds.
 
@@ -228,6 +221,10 @@ class Limiter:
         """
         with self._lock:
             now = time.monotonic()
+            if place not in self._line:
+                if self._is_alone() and now - self._refused_at > _FORGOTTEN_S:
+                    self._per_s = self._at_once = None
+                self._line.append(place)
             alone = self._is_alone()
             asked = self._asked_s(place.tokens, now)
             if asked > LONGEST_WAIT_S or 0 < left_s <= asked:
@@ -277,7 +274,8 @@ class Place:
         self._limiter = limiter
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._told_until = self._began = 0.0
+        self._told_until = self._loop.time() + _TOLD_FROM_S
+        self._began = 0.0
 
     def __enter__(self) -> Place:
         return self
@@ -297,9 +295,6 @@ class Place:
             ModelError: that would be longer than is waited; says how long.
         """
         loop = self._loop
-        if not self._told_until:
-            self._told_until = loop.time() + _TOLD_FROM_S
-            self._limiter.join(self)
         while wait := self._limiter.turn(self, deadline - loop.time()):
             sleep_s, expected_s = wait
             self._began = self._began or loop.time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nbagent.contracts.chat import Usage
-from nbagent.providers.prices import cost_usd
+from nbagent.providers.prices import context_tokens, cost_usd
 
 USAGE = Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100, cached_tokens=200)
 
@@ -36,3 +36,10 @@ def test_this_machine_and_offline_models_are_free(url: str) -> None:
 def test_odd_usage_never_raises() -> None:
     odd = Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=500)
     assert cost_usd("openai", "gpt-5.4", odd) is not None
+
+
+def test_the_price_list_tells_what_known_models_take() -> None:
+    assert (context_tokens("openai", "gpt-4o") or 0) >= 100_000
+    assert context_tokens("openai", "no-such-model-at-all") is None
+    assert context_tokens("openai", "gpt-4o", "http://127.0.0.1:8000/v1") is None
+    assert context_tokens("offline", "demo") is None
