@@ -38,7 +38,7 @@ _PROBE_S = 5.0
 """So long without a 429, and requests go a quarter faster."""
 _FORGOTTEN_S = 60.0
 _MOST_SEEN = 512
-_HEADERS = {
+_PATTERNS = {
     "requests": "x-ratelimit-{}-requests",
     "tokens": "x-ratelimit-{}-tokens",
     "window": "x-ratelimit-{}",
@@ -46,6 +46,10 @@ _HEADERS = {
     "anthropic tokens": "anthropic-ratelimit-tokens-{}",
     "anthropic input tokens": "anthropic-ratelimit-input-tokens-{}",
 }
+_HEADERS = [
+    (name, *(pattern.format(field) for field in ("limit", "remaining", "reset")))
+    for name, pattern in _PATTERNS.items()
+]
 
 
 @dataclass(slots=True)
@@ -141,8 +145,10 @@ class Limiter:
         """
         now = time.monotonic()
         with self._lock:
-            for name, pattern in _HEADERS.items():
-                self._read(name, pattern, headers, now)
+            for name, limit, remaining, reset in _HEADERS:
+                if remaining in headers and reset in headers:
+                    said = (headers.get(limit, ""), headers[remaining], headers[reset])
+                    self._read(name, said, now)
             if status == 429 and place is not None:
                 with suppress(ValueError):
                     self._went_at.remove(place.went_at)
@@ -153,12 +159,10 @@ class Limiter:
                 if place is not None and place.went_at > self._refused_at:
                     self._open_at = min(self._open_at, now)  # The server changed its mind.
 
-    def _read(self, name: str, pattern: str, headers: Mapping[str, str], now: float) -> None:
-        left = _number(headers.get(pattern.format("remaining"), ""))
-        reset_s = None if left is None else until_s(headers.get(pattern.format("reset"), ""))
+    def _read(self, name: str, said: tuple[str, str, str], now: float) -> None:
+        limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
         if left is None or reset_s is None or reset_s == math.inf:
             return
-        limit = _number(headers.get(pattern.format("limit"), "")) or math.inf
         fills = name != "window" and left < limit < math.inf and reset_s > 0
         per_s = (limit - left) / reset_s if fills else 0.0
         # The server had not seen those that are still on their way.

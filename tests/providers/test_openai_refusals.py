@@ -290,7 +290,7 @@ NESTED: list[tuple[dict[str, Any], int, Any, str]] = [
 def test_a_parameter_inside_another_is_left_out_on_every_wire(
     sent: dict[str, Any], status: int, error: Any, name: str
 ) -> None:
-    body = {"error": error if isinstance(error, dict) else {"message": error}}
+    body: Any = {"error": {"message": error} if isinstance(error, str) else error}
     refusals, before = Refusals(), dump_json(sent)
     notice = refusals.learn(response_error(status, {}, body), sent, tools=True)
     assert notice
@@ -425,24 +425,22 @@ NO_IMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("status", "said"), NO_TOOLS, ids=range(len(NO_TOOLS)))
-def test_refused_tools_are_one_clear_error(server: ModelServer, status: int, said: str) -> None:
-    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
-    found = failure(server, ask(tools=TOOLS))
-    assert (found.code, found.status) == ("LLM_HTTP_ERROR", status)
-    assert str(found).startswith("LLM_HTTP_ERROR: m takes no tools here; ")
-    assert str(found).removesuffix(".").endswith(f"The server said: {said}")
-    assert "\n" not in str(found)
-    assert len(server.bodies) == 1
+WITHOUT = [
+    *[("no tools", (), *row) for row in NO_TOOLS],
+    *[("no images or files", (IMAGE,), *row) for row in NO_IMAGES],
+]
 
 
-@pytest.mark.parametrize(("status", "said"), NO_IMAGES, ids=range(len(NO_IMAGES)))
-def test_refused_images_are_one_clear_error(server: ModelServer, status: int, said: str) -> None:
+@pytest.mark.parametrize(("what", "messages", "status", "said"), WITHOUT, ids=range(len(WITHOUT)))
+def test_refused_tools_and_images_are_one_clear_error(
+    server: ModelServer, what: str, messages: tuple[Message, ...], status: int, said: str
+) -> None:
     server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
-    found = failure(server, ask(messages=(IMAGE,), tools=TOOLS))
-    assert (found.code, found.status) == ("LLM_HTTP_ERROR", status)
-    assert str(found).startswith("LLM_HTTP_ERROR: m takes no images or files here; ")
-    assert said in str(found)
+    asked = ask(tools=TOOLS, messages=messages or (Message.of("user", "hi"),))
+    found = failure(server, asked)
+    assert (found.code, found.status, found.said) == ("LLM_HTTP_ERROR", status, said)
+    assert str(found).startswith(f"LLM_HTTP_ERROR: m takes {what} here; ")
+    assert str(found).removesuffix(".").endswith(f"The server said: {said.removesuffix('.')}")
     assert "\n" not in str(found)
     assert len(server.bodies) == 1
 
