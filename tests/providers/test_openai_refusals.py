@@ -277,6 +277,8 @@ NESTED: list[tuple[dict[str, Any], int, Any, str]] = [
      "Thinking may not be enabled when tool_choice forces tool use.", "tool_choice"),
     ({"temperature": 1.0, **CLAUDE}, 400, "`temperature` is deprecated for this model.",
      "temperature"),
+    ({**RESPONSES, "top_p": 0.5}, 400, "top_p is not supported here, but max_output_tokens is.",
+     "top_p"),
     (OLLAMA, 400, '"llama3" does not support thinking', "think"),
     (OLLAMA, 400, "unknown option: num_predict", "options.num_predict"),
     (RESPONSES, 400, {"message": "no", "param": "reasoning.summary", "code": "unsupported_value"},
