@@ -10,6 +10,8 @@ and says who goes when, in order. It sends nothing and retries nothing. For each
         place.learn(status, headers, retry_after_s)
 
 Leaving the block, by a cancellation too, gives back what was taken. Several loops may share one.
+A request that is alone is never paced, and asks even where waiting would be pointless: a person
+tried again. All others fail then at once with LLM_RATE_LIMITED.
 """
 
 from __future__ import annotations
