@@ -229,7 +229,9 @@ def test_one_connection_serves_answer_after_answer(world: World, wire: WireSetup
     for outcome in world.answers(wire, case, plays, stream=True):
         check(case, outcome)
     assert world.player.count == before + 1
-    assert world.player.asked[0].line.split()[1].startswith("/"), "no proxy for this machine"
+    (asked,) = world.player.asked
+    assert asked.line.split()[1].startswith("/"), "no proxy for this machine"
+    assert asked.headers["accept-encoding"] == "identity", "a proxy that packs a stream holds it"
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
