@@ -113,7 +113,12 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     params = redact_json(_params(options, asked))
     system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
-    notices = (*_notices(chosen, store), *_moved(chosen, parent, base.history), *told, *map(redact, ask.notices))
+    notices = (
+        *_notices(chosen, store),
+        *_moved(chosen, parent, base.history),
+        *told,
+        *map(redact, ask.notices),
+    )
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
@@ -339,9 +344,7 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _moved(
-    chosen: Chosen, parent: RunRecord | None, history: Sequence[Message]
-) -> tuple[str, ...]:
+def _moved(chosen: Chosen, parent: RunRecord | None, history: Sequence[Message]) -> tuple[str, ...]:
     """That the conversation goes to another model or server than before, and what stays behind."""
     if parent is None:
         return ()
