@@ -9,8 +9,7 @@ import reprlib
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -21,6 +20,7 @@ from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
+from nbagent.providers.offline.recorded import source_of
 from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front
@@ -31,7 +31,6 @@ from nbagent.session.stores import current_store, home_of
 from nbagent.settings import RunOptions, Tools
 
 OnEvent = Callable[[Event], object]
-_OPTIONS = frozenset(f.name for f in fields(RunOptions))
 
 
 _handles: WeakSet[Run] = WeakSet()
@@ -169,6 +168,13 @@ class Run:
             UsageError: the run has no such turn.
         """
         return self._store.request_of(self.id, turn_id)
+
+    def to_script(self) -> str:
+        """A test as Python text: an `offline.script` that says what the model said in this run.
+
+        `nbagent.offline.replay(run)` is that script as a model.
+        """
+        return source_of(self.record)
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
@@ -390,11 +396,6 @@ def model_id_of(model: object) -> str | None:
 
 
 def changed_options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
-    for name in changes:
-        if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_OPTIONS))}"
-            raise UsageError(f"unknown option {name!r}; {hint}")
     if "model" in changes:
         changes = {**changes, "model": model_id_of(changes["model"])}
-    return replace(base, **changes)
+    return base.changed(**changes)

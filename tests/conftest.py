@@ -50,8 +50,10 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     approval = sys.modules.get("nbagent.session.approval")
     if approval is not None:
         approval.forget_approvals()
-    limits = sys.modules.get("nbagent.providers.limits")
-    if limits is not None:
-        limits.forget_limits()
+    # A server of another test had the same port, and said what it does not take.
+    for name, learnt in (("refusals", "_known"), ("limits", "_limiters"), ("exchange", "_flags")):
+        module = sys.modules.get(f"nbagent.providers.{name}")
+        if module is not None:
+            vars(module)[learnt].clear()
     fresh_filter: Any = type(vars(secrets)["_filter"])()
     monkeypatch.setattr(secrets, "_filter", fresh_filter)

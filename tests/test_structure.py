@@ -83,6 +83,8 @@ HOMES = {
     "nest_asyncio2": ("notebook",),
     "griffe": ("tools",),
     "genai_prices": ("providers.prices",),
+    "xllamacpp": ("providers.local",),
+    "huggingface_hub": ("providers.local",),
     "markdown_it": ("notebook",),
     "ruamel": ("files.frontmatter",),
     "pathspec": ("files.walking",),

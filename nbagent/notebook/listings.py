@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.chat import ModelInfo, ToolSpec
@@ -17,7 +16,7 @@ from nbagent.session.hosts import tools_of
 from nbagent.session.listed import listings
 from nbagent.session.policies import Policies
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Tools, checked_options, effective, origins
+from nbagent.settings import RunOptions, Tools, effective, origins
 from nbagent.tools.hosts import host_words
 
 
@@ -30,7 +29,7 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     """
     settings, here = effective(), front()
     wanted = settings.tools if names is None else names
-    options = checked_options(replace(given or RunOptions(), tools=wanted))
+    options = (given or RunOptions()).changed(tools=wanted)
     chosen = tools_of(options.tools, None, options=options, settings=settings, front=here)
     context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
     if chosen.host.prepares:
@@ -151,7 +150,7 @@ def runs_text(limit: int) -> str:
 
 def settings_text() -> str:
     """Every setting, its value and where it came from."""
-    rows = [(o.name, "not set" if o.value is None else repr(o.value), o.source) for o in origins()]
+    rows = [(o.name, "not set" if o.value is None else repr(o.shown), o.source) for o in origins()]
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
     table = "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)

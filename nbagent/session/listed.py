@@ -15,8 +15,8 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.providers.choice import ask_local, local_servers, qualified
 from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
-from nbagent.session.clients import choose
-from nbagent.settings import effective
+from nbagent.session.clients import asked_of, choose
+from nbagent.settings import RunOptions, effective
 
 _LIST_S = 10.0
 """A provider has so many seconds to list its models."""
@@ -78,7 +78,10 @@ def _by_its_key(name: str) -> Listing:
         provider = find_provider(name)
     except NbagentError as error:  # of an installed package
         return Listing(name, reachable=False, why=error.message)
-    config = provider.resolve(ProviderConfig(base_url=_server_of(name)), os.environ)
+    try:
+        config = provider.resolve(ProviderConfig(base_url=_server_of(name)), os.environ)
+    except NbagentError as error:  # a server that has to be named
+        return Listing(name, reachable=False, why=error.message)
     own_server = config.base_url == provider.default_base_url
     usual = (ModelInfo(id=provider.default_model),) if provider.default_model else ()
     kept = _kept.get((name, config.base_url))
@@ -93,7 +96,8 @@ def _by_its_key(name: str) -> Listing:
 
 def _asked(name: str) -> tuple[ModelInfo, ...]:
     model = find_provider(name).default_model or "any"
-    chosen = choose(f"{name}:{model}", base_url=_server_of(name), timeout_s=_LIST_S)
+    given = RunOptions(model=f"{name}:{model}", timeout_s=_LIST_S)
+    chosen = choose(asked_of(given, effective()))
     future = asyncio.run_coroutine_threadsafe(_list(chosen.client), engine_loop())
     try:
         models = future.result()

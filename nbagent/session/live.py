@@ -13,6 +13,7 @@ from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
@@ -36,6 +37,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
 from nbagent.providers.cassette import Cassette
+from nbagent.providers.replay import Mode
 from nbagent.runtime import (
     Courier,
     EventChannel,
@@ -257,11 +259,11 @@ class LiveRun:
             context=self.context,
             cancel=self.cancel,
             params=made.params,
-            stream=made.stream,
+            stream=made.asked.stream,
             first_index=made.first_index,
             requests_before=made.requests_before,
             price=made.chosen.price,
-            trim=made.trim,
+            trim=made.asked.trim == "tool-results",
             before=made.before,
             context_tokens=made.chosen.context_tokens,
             turn_places=self._turn_places,
@@ -269,12 +271,14 @@ class LiveRun:
         )
 
     def _client(self) -> ChatClient:
-        made, home = self.prepared, home_of(self.store)
-        if made.cassette is None:
-            cassette = Cassette(cache_file(home, self.record.id), cache=True)
+        made, asked = self.prepared, self.prepared.asked
+        if asked.cassette is None:
+            cassette = Cassette(cache_file(home_of(self.store), self.record.id), cache=True)
         else:
-            cassette = Cassette(project_folder() / Path(made.cassette).expanduser())
-        return made.chosen.recorded(made.cache, cassette)
+            cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
+        # Who names a cassette wants it used.
+        mode = asked.cache or ("auto" if asked.cassette else "off")
+        return made.chosen.recorded(cast("Mode", mode), cassette)
 
     def _turn_places(self) -> dict[int, str]:
         """The turns of the conversation before, for what is told of a request that is too long."""
@@ -454,7 +458,7 @@ def _views(run: LiveRun, here: Front) -> list[Sink]:
             return []
         return [plain_printer()] if options.echo else [StderrSink()]
     try:
-        view = here.surface.open(run.record, run, quiet=options.quiet, raw=options.raw)
+        view = here.surface.open(run.record, run, quiet=bool(options.quiet), raw=bool(options.raw))
     except Exception as error:
         run.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
         view = None

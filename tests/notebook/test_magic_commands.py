@@ -14,7 +14,7 @@ import nbagent
 from nbagent import offline
 from nbagent.notebook.completion import IDENTIFIER
 from nbagent.notebook.magics import register
-from nbagent.notebook.options import COMMANDS
+from nbagent.notebook.option_table import COMMANDS
 
 
 def test_every_command_answers(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
