@@ -90,7 +90,7 @@ def test_a_telling_refusal_is_told_once_and_remembered_for_the_model(
         assert response.meta.attempts == 1
         assert RESPONSES_URL in world.player.asked[-1].line
         assert len(world.player.asked) == len(plays)
-    text = "told is asked at /v1/responses: it takes tools only there."
+    text = "told is asked at /v1/responses: only there it takes such a request."
     assert told == [[text], []]
     world.player.play([Play(chat_cases.FINE)])
     assert world.run(go(ask(model="other", tools=TOOLS)))[-1].done
