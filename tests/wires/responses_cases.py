@@ -250,9 +250,10 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
         {"calls": [*BARE, ("c", {})], "ids": ["x", "y"]}),
     "parallel calls without indices, interleaved": (
         [event(BEGUN, item=call("")), event(BEGUN, item=call("", name="c", n=2)),
-         event(ARGUMENTS, item_id="fc_1", delta='{"n"'),
-         event(ARGUMENTS, item_id="fc_2", delta="null"),
-         event(ARGUMENTS, item_id="fc_1", delta=":null}"), last()],
+         event(ARGUMENTS, item_id="fc_1", delta='{"n":'),
+         event(ARGUMENTS, item_id="fc_2", delta="{}"),
+         event(ARGUMENTS, item_id="fc_1", delta="null"),
+         event(ARGUMENTS, item_id="fc_1", delta="}"), last()],
         {"calls": [("b", {"n": None}), ("c", {})], "ids": ["call_1", "call_2"]}),
     "a call that was not announced": (
         [event(ARGUMENTS, output_index=0, delta="{}"), event(DONE, output_index=0, item=call()),
