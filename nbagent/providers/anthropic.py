@@ -253,7 +253,7 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     blocks: list[Any] = []
     left = iter(calls)
     for block in kept:
-        kind = block.get("type")
+        kind = text_or_empty(block.get("type"))
         if kind == "thinking" and not block.get("signature"):
             continue
         if kind in _THINKING and "no_replay" in context.flags:

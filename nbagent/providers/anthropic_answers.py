@@ -162,7 +162,8 @@ class AnthropicParser(Parser):
         for place in self._blocks:
             self._end_of_block(place)
         blocks = [self._blocks[place] for place in sorted(self._blocks)]
-        if any(block.get("type") not in _PLAIN or block.get("citations") for block in blocks):
+        blocks = [block for block in blocks if text_or_empty(block.get("type"))]
+        if any(block["type"] not in _PLAIN or block.get("citations") for block in blocks):
             into.keep(blocks=blocks)
         into.usage(_usage_of(self._usage))
         into.finish(_FINISH.get(self._word), self._word)
