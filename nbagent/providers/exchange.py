@@ -59,13 +59,22 @@ class WireClient:
         wires: the formats of the server; for each request the first one that suits is used.
         config: where the server is; `base_url` must be set.
         provider: the part of a model id before the colon.
+        key_variables: where a key may be set, for a server that answers only with one.
     """
 
-    def __init__(self, wires: Wire | Sequence[Wire], config: ProviderConfig, *, provider: str):
+    def __init__(
+        self,
+        wires: Wire | Sequence[Wire],
+        config: ProviderConfig,
+        *,
+        provider: str,
+        key_variables: Sequence[str] = (),
+    ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
         first = self._wires[0]
         self.provider = provider
         self._config = config
+        self._key_variables = tuple(key_variables)
         endings = [ending for wire in self._wires for ending in wire.endings]
         self._base_url = normal_base_url(config.base_url or "", home=first.home, endings=endings)
         self._origin = origin(self._base_url) or ""
@@ -77,7 +86,7 @@ class WireClient:
             "OpenAI-Organization": config.organization_id,
             "OpenAI-Project": config.project_id,
         }
-        self._limiter = Limiter.of(self._origin, config.api_key)
+        self._limiter = Limiter.of(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
             key=config.api_key,
@@ -143,6 +152,7 @@ class WireClient:
 
     async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
         """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
+        self._check_key()
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         exchange = _Exchange(request, stream, deadline)
         while True:
@@ -271,6 +281,16 @@ class WireClient:
             whole = "cut at its length" if into.was_cut_by_length else "whole"
             told = f"The server sent an error behind the answer, which is {whole}: {late.said}"
             yield ChatChunk(notice=ClientNotice("note", told, error=late.info))
+
+    def _check_key(self) -> None:
+        given = {name.lower() for name in self._config.headers}
+        has_key = self._config.api_key is not None or self._wires[0].key_header.lower() in given
+        if self._key_variables and not has_key:
+            raise ModelError(
+                f"there is no key for {self._http.address.server}; set"
+                f" {' or '.join(self._key_variables)}, or name another server with --base-url.",
+                code="LLM_AUTH_FAILED",
+            )
 
     def _toolset_of(self, request: ChatRequest, wire: Wire) -> Toolset:
         # Comparing tuples of the same objects is a comparison of pointers.

@@ -6,7 +6,7 @@ A server that speaks a known wire is a row here and no code.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -16,7 +16,7 @@ from nbagent.providers.azure import azure_wires
 from nbagent.providers.chat import PROFILES, Chat, profile_of
 from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
-from nbagent.providers.registry import Provider
+from nbagent.providers.registry import Provider, origin
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
@@ -61,7 +61,10 @@ class Server:
         # Imported late: listing the providers must not load the HTTP library.
         from nbagent.providers.exchange import WireClient
 
-        return WireClient(self.wires(config), config, provider=self.name)
+        config = replace(config, base_url=config.base_url or self.base_url)
+        own = self.base_url is None or origin(config.base_url) == origin(self.base_url)
+        needed = self.keys if own and self.needs_key and not self.is_local else ()
+        return WireClient(self.wires(config), config, provider=self.name, key_variables=needed)
 
 
 def _chat(server: str | None = None) -> Wires:

@@ -18,7 +18,8 @@ import nbagent
 from nbagent import offline
 from nbagent.notebook import model_lists
 from nbagent.notebook.line_words import quoted
-from nbagent.notebook.options import COMMANDS, OPTIONS, parse, run_and_options, split_command
+from nbagent.notebook.option_table import COMMANDS, OPTIONS
+from nbagent.notebook.options import parse, run_and_options, split_command
 from nbagent.providers import openai
 from nbagent.providers.offline import scripted
 from nbagent.settings import configure

@@ -340,7 +340,7 @@ BACK: list[tuple[str, JSON, JSON]] = [
     ("gemini", {**SIGNED, "next_server": "vllm"}, UNSIGNED),
     ("gemini", {"message": {**ANSWERED, **SIGNATURE}}, {"content": "Yes.", **SIGNATURE}),
     ("mistral", {}, {"tool_calls": [{"id": "RksXkbv4v"}]}),
-    ("", ODD_CALL, {"tool_calls": [{"id": ODD_ID}]}),
+    ("", ODD_CALL, {"tool_calls": [{"id": "9MCz0XnYp6oGNAdigaexFZki"}]}),
     ("vllm", {**ODD_CALL, "next_server": ""}, {"tool_calls": [{"id": "9MCz0XnYp6oGNAdigaexFZki"}]}),
 ]  # fmt: skip
 

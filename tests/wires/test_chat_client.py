@@ -46,7 +46,8 @@ def test_two_refusals_without_a_wait_are_told_and_counted(world: World) -> None:
             return await client.chat(ask(), notify=notices.append)
 
     meta = world.run(go()).meta
-    assert (meta.attempts, meta.retries, meta.retry_wait_ms) == (3, 2, 0.0)
+    assert (meta.attempts, meta.retries) == (3, 2)
+    assert meta.retry_wait_ms < 1_000
     assert [(n.kind, n.attempt, n.wait_s) for n in notices] == [("retry", 1, 0), ("retry", 2, 0)]
 
 
