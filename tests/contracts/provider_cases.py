@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from servers.model_server import ModelServer, Reply
+from servers.model_server import ModelServer, Reply, Request, Step
+from wires import anthropic_cases
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -66,6 +67,36 @@ def _chat_server(answers: list[Said]) -> Generator[str]:
         yield server.url
 
 
+def _raw(provider: str, encode: Callable[[Said, bool], bytes]) -> Opener:
+    """A provider whose server plays bytes: `encode` makes them of an answer, streamed or whole."""
+
+    def step(said: Said) -> Step:
+        def reply(request: Request) -> Reply:
+            raw = encode(said, bool(request.body.get("stream")))
+            pause = 30.0 if said.slow else 0.0
+            return Reply(raw=raw, raw_pieces=len(raw) // 2 if said.slow else None, between_s=pause)
+
+        return reply
+
+    @contextmanager
+    def opened(answers: list[Said]) -> Generator[Case]:
+        with ModelServer([step(said) for said in answers]) as server:
+            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+            yield Case(find_provider(provider).open(config), "little")
+
+    return opened
+
+
+def _anthropic(said: Said, streams: bool) -> bytes:
+    wire = anthropic_cases
+    content = [wire.text(said.text)] if said.text else []
+    for n, (name, arguments) in enumerate(said.calls):
+        content.append({**wire.use(f"toolu_{n}", name.replace(".", "__")), "input": arguments})
+    word = "tool_use" if said.calls else "end_turn"
+    made = (wire.stream if streams else wire.whole)(*content, word=word, usage=wire.USED)
+    return made.partition(b"event: message_delta")[0] if said.broken else made
+
+
 @contextmanager
 def _offline(answers: list[Said]) -> Generator[Case]:
     def step(said: Said) -> offline.Step:
@@ -84,4 +115,8 @@ _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
-CASES: dict[str, Opener] = {**{name: _chat(name) for name in _CHAT}, "offline": _offline}
+CASES: dict[str, Opener] = {
+    **{name: _chat(name) for name in _CHAT},
+    "anthropic": _raw("anthropic", _anthropic),
+    "offline": _offline,
+}

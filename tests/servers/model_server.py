@@ -224,7 +224,7 @@ class _Connection(asyncio.Protocol):
         self._handle(Request(method, path, headers, body, self._number))
 
     def _handle(self, request: Request) -> None:
-        if request.method == "GET" and request.path.endswith("/models"):
+        if request.method == "GET" and request.path.partition("?")[0].endswith("/models"):
             self._server.requests.append(request)
             listed = [{"id": m} if isinstance(m, str) else m for m in self._server.models]
             self._send(200, json.dumps({"object": "list", "data": listed}).encode())
