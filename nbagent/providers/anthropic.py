@@ -173,7 +173,7 @@ class Anthropic(Wire):
             if text_or_empty(item.get("id")) and item.get("lifecycle") != "retired"
         ]
         last = text_or_empty(found.get("last_id"))
-        page = f"after_id={quote(last)}" if found.get("has_more") and last else None
+        page = f"after_id={quote(last, safe='')}" if found.get("has_more") and last else None
         return models, page
 
     def lesson(
