@@ -37,6 +37,7 @@ USED: JSON = {"input_tokens": 5, "output_tokens": 2}
 SUM = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 STOP = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
 HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+QUOTA, OVERFLOW = "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW"
 
 
 def event(type: str, **fields: Any) -> bytes:
@@ -57,7 +58,7 @@ def start(place: int, block: JSON) -> bytes:
 
 def head(usage: Any = None) -> bytes:
     """The first event."""
-    message = {"id": "msg_1", "role": "assistant", "model": "m1", "content": []}
+    message: JSON = {"id": "msg_1", "role": "assistant", "model": "m1", "content": []}
     return event("message_start", message={**message, "stop_reason": None, "usage": usage})
 
 
@@ -68,29 +69,18 @@ def tail(word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
 
 
 def pieces(place: int, block: JSON) -> Iterator[bytes]:
-    """A whole block as its events; text and input come in two pieces."""
-    kind = block["type"]
-    if kind == "text":
-        yield start(place, {**block, "text": ""})
-        yield from (delta(place, "text_delta", text=half) for half in halves(block["text"]))
-    elif kind == "thinking":
-        yield start(place, {"type": "thinking", "thinking": "", "signature": ""})
-        for half in halves(block["thinking"]):
-            yield delta(place, "thinking_delta", thinking=half)
-        yield delta(place, "signature_delta", signature=block.get("signature", ""))
-    elif "input" in block:
-        yield start(place, {**block, "input": {}})
-        for half in halves(json.dumps(block["input"])):
-            yield delta(place, "input_json_delta", partial_json=half)
-    else:
-        yield start(place, block)
+    """A whole block as its events; what is written of it comes in two pieces."""
+    fields = {"text": ("text",), "thinking": ("thinking", "signature")}.get(block["type"], ())
+    written = [(f"{field}_delta", field, block.get(field, "")) for field in fields]
+    begun = {**block, **dict.fromkeys(fields, "")}
+    if "input" in block:
+        begun["input"] = dict[str, Any]()
+        written.append(("input_json_delta", "partial_json", json.dumps(block["input"])))
+    yield start(place, begun)
+    for kind, field, words in written:
+        middle = (len(words) + 1) // 2
+        yield from (delta(place, kind, **{field: it}) for it in (words[:middle], words[middle:]))
     yield event("content_block_stop", index=place)
-
-
-def halves(text: str) -> list[str]:
-    """The text in two pieces."""
-    middle = (len(text) + 1) // 2
-    return [text[:middle], text[middle:]]
 
 
 def whole(*content: Any, word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
@@ -167,40 +157,37 @@ def thorough() -> Iterator[AnswerCase]:
     yield both("text alone", text("One two"), used=USED, text="One two", usage=SUM, thorough=True)
 
 
+TWICE, FOUND_TWICE = [use("t", "b", n=1), use("t", "b", n=2)], [("b", {"n": 1}), ("b", {"n": 2})]
+DETAILS: JSON = {"type": "refusal", "category": "cyber", "explanation": "I will not."}
+REFUSED: JSON = {
+    "finish": "content_filter", "raw": {"stop_details": DETAILS}, "more": {"stop_details": DETAILS}
+}  # fmt: skip
+# id: blocks and stop reason, and what they come to.
+WHOLE: dict[str, tuple[list[JSON], str, JSON]] = {
+    "one call": ([LOOK], "tool_use", {"calls": [LOOKED], "raw": {"blocks": ABSENT}}),
+    "a call without arguments": ([use("t", "b")], "tool_use", {"calls": [("b", {})]}),
+    "a call that ends the turn": ([LOOK], "end_turn", {"calls": [LOOKED]}),
+    "two calls under one id #60": (TWICE, "tool_use", {"calls": FOUND_TWICE, "ids": ["t", "t_2"]}),
+    "empty answer": ([], "end_turn", {}),
+    "an unknown end of nothing": ([], "bored", {"finish": "error"}),
+    "blocks of later versions": ([{"type": "mood", "of": 1}, text("x")], "end_turn", {"text": "x"}),
+    "a tool of the server's is no call": ([SEARCHED, FOUND, text("x")], "end_turn", {
+        "text": "x", "back": {"messages": [
+            ..., {"content": [Exactly(SEARCHED), Exactly(FOUND), text("x")]}]}}),
+    "refused": ([], "refusal", {"text": "I will not.", **REFUSED}),
+    "refused in the middle": ([text("Half.")], "refusal", {"text": "Half.", **REFUSED}),
+    "refused without a word": ([], "refusal", {"finish": "content_filter"}),
+}  # fmt: skip
+
+
 def blocks() -> Iterator[AnswerCase]:
-    """Every kind of block."""
-    twice = [use("t", "b", n=1), use("t", "b", n=2)]
-    found = [("b", {"n": 1}), ("b", {"n": 2})]
-    yield both("one call", LOOK, word="tool_use", calls=[LOOKED], raw={"blocks": ABSENT})
-    yield both("a call without arguments", use("t", "b"), word="tool_use", calls=[("b", {})])
-    yield both("a call that ends the turn", LOOK, calls=[LOOKED])
-    yield both("two calls under one id #60", *twice, calls=found, ids=["t", "t_2"])
-    yield both("empty answer", text="")
-    yield both("an unknown end of nothing", word="bored", finish="error")
-    yield both("blocks of later versions", {"type": "mood", "of": 1}, text("x"), text="x")
-    id = "a tool of the server's is no call"
-    yield both(id, SEARCHED, FOUND, text("x"), text="x", back={
-        "messages": [..., {"content": [Exactly(SEARCHED), Exactly(FOUND), text("x")]}]})  # fmt: skip
-    broken = [
-        *(head(), start(0, {**LOOK, "input": {}}), delta(0, "input_json_delta", partial_json="{o")),
-        tail("tool_use"),
-    ]
-    yield answer_case("arguments that are no JSON", stream=b"".join(broken), calls=[
-        ("fs.look", "{o")])  # fmt: skip
-    cut = [*broken[:-1], tail("max_tokens")]
-    id = "cut by length within arguments"
-    yield answer_case(id, stream=b"".join(cut), calls=[("fs.look", "{o")], finish="length")
+    """Every kind of block, event and end."""
+    for id, (content, word, expect) in WHOLE.items():
+        yield both(id, *content, word=word, **expect)
     for id, (parts, expect) in STREAMS.items():
         yield answer_case(id, stream=b"".join(parts), **expect)
     for word, finish in FINISH.items():
         yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish)
-    details: JSON = {"type": "refusal", "category": "cyber", "explanation": "I will not."}
-    refused: JSON = {"word": "refusal", "finish": "content_filter"}
-    for said in ((), (text("Half."),)):
-        shown = said[0]["text"] if said else "I will not."
-        yield both(f"refused after {said}", *said, **refused, text=shown, raw={
-            "stop_details": details}, more={"stop_details": details})  # fmt: skip
-    yield both("refused without a word", **refused)
 
 
 def parsed(*parts: str) -> list[bytes]:
@@ -213,6 +200,9 @@ CALLED: JSON = {"calls": [LOOKED]}
 GIVEN: JSON = {"calls": [("fs.look", {"at": None})]}
 # id: events, and what they come to.
 STREAMS: dict[str, tuple[list[bytes], JSON]] = {
+    "arguments that are no JSON": ([*parsed("{o"), tail()], {"calls": [("fs.look", "{o")]}),
+    "cut by length within arguments": (
+        [*parsed("{o"), tail("max_tokens")], {"calls": [("fs.look", "{o")], "finish": "length"}),
     "input at the start, and no pieces": ([start(0, LOOK), tail("tool_use")], CALLED),
     "input at the start and in pieces": (
         [start(0, LOOK), delta(0, "input_json_delta", partial_json='{"at": "a"}'), tail()], CALLED),
@@ -288,34 +278,27 @@ BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
 def going_back() -> Iterator[AnswerCase]:
     """What Anthropic needs back, byte for byte, and what others must not get."""
     for id, (content, given, sent) in BACK.items():
-        thoughts = "".join(block.get("thinking", "") for block in content)
-        words = "".join(block.get("text", "") for block in content).lstrip()
-        yield both(
-            f"back: {id} #45",
-            *content,
-            request=ask(model=CLAUDE, tools=TOOLS),
-            server="anthropic",
-            text=words,
-            reasoning=thoughts or None,
-            calls=[LOOKED],
-            back={"messages": [..., {"content": sent}, {"content": [given_back("toolu_1")]}]},
-            **given,
-        )
-    lost = answer_case("back: an answer that was only thinking #20", body=whole(CUT_SHORT),
-                       reasoning="never signed", back={"messages": [{"role": "user"}]})  # fmt: skip
-    yield lost
+        expect: JSON = {
+            "text": "".join(block.get("text", "") for block in content).lstrip(),
+            "reasoning": "".join(block.get("thinking", "") for block in content) or None,
+            "back": {"messages": [..., {"content": sent}, {"content": [given_back("toolu_1")]}]},
+            "request": ask(model=CLAUDE, tools=TOOLS),
+        }
+        more = {**expect, "server": "anthropic", "calls": [LOOKED], **given}
+        yield both(f"back: {id} #45", *content, **more)
+    lost: JSON = {"reasoning": CUT_SHORT["thinking"], "back": {"messages": [{"role": "user"}]}}
+    yield both("back: an answer that was only thinking #20", CUT_SHORT, **lost)
 
 
 # status, type, message: code and whether it may be tried again.
 STATUSES: list[tuple[int, str, str, str, bool]] = [
     (400, "invalid_request_error", "no", HTTP, False),
-    (400, "invalid_request_error", "Your credit balance is too low #48", "LLM_QUOTA_EXCEEDED", False),
-    (400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum",
-     "LLM_CONTEXT_OVERFLOW", False),
+    (400, "invalid_request_error", "Your credit balance is too low #48", QUOTA, False),
+    (400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", OVERFLOW, False),
     (400, "invalid_request_error", "input length and `max_tokens` exceed context limit: 9 + 8 > 10",
-     "LLM_CONTEXT_OVERFLOW", False),
+     OVERFLOW, False),
     (401, "authentication_error", "invalid x-api-key", "LLM_AUTH_FAILED", False),
-    (402, "billing_error", "no", "LLM_QUOTA_EXCEEDED", False),
+    (402, "billing_error", "no", QUOTA, False),
     (403, "permission_error", "no", "LLM_AUTH_FAILED", False),
     (404, "not_found_error", "model: m", HTTP, False),
     (409, "conflict_error", "no", HTTP, True),
@@ -329,7 +312,7 @@ CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
 SAID = delta(0, "text_delta", text="Half.")
 BROKEN: dict[str, JSON] = {
     "a spend cap is no rate limit": {
-        "status": 429, "body": b"{}", "headers": CAPPED, "error": "LLM_QUOTA_EXCEEDED"},
+        "status": 429, "body": b"{}", "headers": CAPPED, "error": QUOTA},
     "no content": {"body": b'{"type": "message"}', "error": BAD},
     "a list": {"body": b"[]", "error": BAD},
     "a page": {"body": b"<html>", "error": BAD},
@@ -344,17 +327,17 @@ def errors() -> Iterator[AnswerCase]:
     """Errors by status, and in streams."""
     for status, kind, said, code, again in STATUSES:
         body = json.dumps({"type": "error", "error": {"type": kind, "message": said}}).encode()
-        expect: JSON = {"error": code, "retryable": again, "words": said}
-        yield answer_case(f"status {status}: {said}", status=status, body=body, **expect)
+        expect: JSON = {"status": status, "error": code, "retryable": again, "words": said}
+        yield answer_case(f"status {status}: {said}", body=body, **expect)
         alone = b"event: error\ndata: " + body + b"\n\n"
         if status not in (400, 409, 413):
             yield answer_case(f"in a stream, {kind}", stream=head() + alone, error=code)
     busy: JSON = {"type": "overloaded_error", "message": "Overloaded"}
     failed = event("error", error=busy)
-    again: JSON = {"then": FINE, "text": "fine", "asked": 2}
-    yield answer_case("overloaded, and asked again #47", stream=head() + failed, **again)
-    yield answer_case("overloaded in a body", body=json.dumps({"error": busy}).encode(), **again)
-    yield answer_case("status 529, and asked again", status=529, body=b"{}", **again)
+    anew: JSON = {"then": FINE, "text": "fine", "asked": 2}
+    yield answer_case("overloaded, and asked again #47", stream=head() + failed, **anew)
+    yield answer_case("overloaded in a body", body=json.dumps({"error": busy}).encode(), **anew)
+    yield answer_case("status 529, and asked again", status=529, body=b"{}", **anew)
     shown: JSON = {"then": FINE, "error": HTTP, "http_status": 529, "retryable": True}
     yield answer_case("overloaded behind a text #47", stream=head() + SAID + failed, **shown)
     late = stream(LOOK, word="tool_use")[: -len(STOP)] + failed
@@ -375,6 +358,8 @@ EVERYTHING: JSON = {
 ANSWER = {"type": "integer", "description": "(minimum: 1)"}
 CLOSED = {"type": "object", "properties": {"n": ANSWER}, "additionalProperties": False}
 SENT: JSON = {
+    "model": CLAUDE, "thinking": {"type": "adaptive"}, "output_config": {
+        "effort": "low", "format": {"type": "json_schema", "schema": Exactly(CLOSED)}},
     "max_tokens": 7, "messages": HI, "stop_sequences": ["X"],
     "tools": [Exactly({"name": "fs__read", "description": "Read.", "input_schema": EMPTY}),
               Exactly({"name": "b", "input_schema": EMPTY})],
@@ -469,22 +454,18 @@ def requests() -> Iterator[RequestCase]:
     """All rows."""
     bare: JSON = {"model": "m", "max_tokens": 16_000, "messages": HI}
     yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
+    request = ask(**{**EVERYTHING, "model": CLAUDE})
     for server in ("anthropic", ""):
-        sampling = ("temperature", "top_p")
+        where, marks = server or "elsewhere", CACHED if server else {}
         kept = {} if server else {"temperature": 0.5, "top_p": 0.9}
-        marks = CACHED if server else {}
-        shape = {"type": "json_schema", "schema": Exactly(CLOSED)}
-        expect = {**SENT, **kept, **marks, "model": "claude-opus-5-5",
-                  "thinking": {"type": "adaptive"},
-                  "output_config": {"effort": "low", "format": shape},
-                  "system": [Exactly({**text("Be brief."), **marks})]}  # fmt: skip
-        request = ask(**{**EVERYTHING, "model": CLAUDE})
-        yield RequestCase(id=f"everything, {server or 'elsewhere'} #42", server=server, stream=True,
-                          only=True, request=request, config={"extra_body": {"top_k": 3}},
-                          expect=expect)  # fmt: skip
-        given = {"headers": {"Anthropic-Version": "2023-06-01"}}
-        yield RequestCase(id=f"the person's version, {server or 'elsewhere'}", server=server,
-                          request=request, config=given, expect=dict.fromkeys(sampling, ...))  # fmt: skip
+        system = [Exactly({**text("Be brief."), **marks})]
+        yield RequestCase(
+            id=f"everything, {where} #42", server=server, stream=True, only=True, request=request,
+            config={"extra_body": {"top_k": 3}}, expect={**SENT, **kept, **marks, "system": system},
+        )  # fmt: skip
+        old = {"headers": {"Anthropic-Version": "2023-06-01"}}
+        id, expect = f"the person's version, {where}", {"temperature": 0.5, "top_p": 0.9}
+        yield RequestCase(id=id, server=server, request=request, config=old, expect=expect)
     for choice, sent in {None: "auto", "auto": "auto", "none": "none", "required": "any"}.items():
         expect = {"tool_choice": Exactly({"type": sent}), "tools": [...]}
         request = ask(tools=(READ,), tool_choice=choice)

@@ -18,15 +18,8 @@ from wires.harness import JSON, RequestCase, World, ask
 from nbagent.contracts.chat import Message, ToolCall
 
 CALL = ToolCall(id="toolu_1", name="fs.read", arguments={"at": "a"}, arguments_raw='{"at":"a"}')
-OURS = Message(
-    role="assistant",
-    tool_calls=(CALL,),
-    raw={
-        "origin": "https://api.anthropic.com:443",
-        "model": "claude-sonnet-5-5",
-        "blocks": [THOUGHT, LOOK],
-    },
-)
+FROM: JSON = {"origin": "https://api.anthropic.com:443", "model": "claude-sonnet-5-5"}
+OURS = Message(role="assistant", tool_calls=(CALL,), raw={**FROM, "blocks": [THOUGHT, LOOK]})
 CONVERSATION = ask(
     model="claude-sonnet-5-5",
     messages=(Message.of("user", "Look at a."), OURS, result("toolu_1", RED)),
@@ -86,8 +79,8 @@ def problem(value: Any, kind: Any, at: str = "") -> str:
     if isinstance(origin, type) and issubclass(origin, Iterable):
         if not isinstance(value, list):
             return f"{at}: {value!r} is no list"
-        items = [problem(item, args[0], f"{at}[{n}]") for n, item in enumerate(value)]
-        return next(filter(None, items), "")
+        items = enumerate(cast("list[Any]", value))
+        return next(filter(None, (problem(it, args[0], f"{at}[{n}]") for n, it in items)), "")
     if kind in (object, Any) or (kind in (str, int, float, bool) and type(value) is kind):
         return ""
     return "" if kind in (None, NoneType) and value is None else f"{at}: {value!r} is no {kind}"
