@@ -258,7 +258,7 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
             continue
         if kind in _THINKING and "no_replay" in context.flags:
             continue
-        if kind == "text" and not text_or_empty(block.get("text")).strip():
+        if kind == "text" and not str(block.get("text") or "").strip():
             continue
         if kind == "tool_use":
             call = next(left, None)
