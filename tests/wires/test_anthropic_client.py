@@ -13,7 +13,15 @@ from wires.chat_requests import RED, result
 from wires.harness import ABSENT, JSON, KEY, TOOLS, World, ask, matches
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatRequest, ChatResponse, ClientNotice, Message, TextPart
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    FilePart,
+    Message,
+    TextPart,
+)
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import WireClient
 
 BETA = "thinking-binding-controls-2026-08-01"
@@ -175,3 +183,28 @@ def test_each_request_extends_the_one_before_byte_for_byte(world: World) -> None
     assert {body.count(b"cache_control") for body in bodies} == {2}
     _, first, _, last, *_ = json.loads(bodies[-1])["messages"]
     assert (first["content"][0], last["content"]) == (THOUGHT, [text("Done.")])
+
+
+@pytest.mark.parametrize("header", ["X-Api-Key", "Authorization", ""])
+def test_a_key_may_stand_in_a_header_of_the_persons(
+    world: World, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setenv("https_proxy", world.player.url)
+    headers = {header: "Bearer k"} if header else {}
+
+    async def go() -> None:
+        play(world, Play(b"", 502))
+        async with world.client(
+            WIRE, SERVERS["anthropic"], api_key=None, headers=headers
+        ) as client:
+            await client.chat(ask())
+
+    with pytest.raises(ModelError) as caught:
+        world.run(go())
+    assert (caught.value.code == "LLM_AUTH_FAILED") == (not header), str(caught.value)
+
+
+def test_a_file_that_is_not_taken_is_named(world: World) -> None:
+    packed = FilePart(name="a.zip", media_type="application/zip", data="UEs=")
+    with pytest.raises(ModelError, match=r"takes no file like 'a\.zip'"):
+        world.wire_request(WIRE, ask(messages=(Message(role="user", content=(packed,)),)))
