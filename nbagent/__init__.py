@@ -27,6 +27,7 @@ _HOMES = {
     "turns": "nbagent.history",
     "tool_runs": "nbagent.history",
     "messages": "nbagent.history",
+    "models": "nbagent.history",
     "NbagentError": "nbagent.contracts.errors",
     "ModelError": "nbagent.contracts.errors",
     "EngineError": "nbagent.contracts.errors",
@@ -64,6 +65,7 @@ __all__ = [
     "forget",
     "mcp",
     "messages",
+    "models",
     "offline",
     "open_run",
     "panel",
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
     )
     from nbagent.contracts.policy import Answer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
-    from nbagent.history import messages, runs, tool_runs, turns
+    from nbagent.history import messages, models, runs, tool_runs, turns
     from nbagent.notebook.panel import panel
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run

@@ -33,8 +33,8 @@ class Agent:
         system: the system prompt.
         on_approval: answers questions about tool calls instead of a person: it is given a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
-        options: further fields of `RunOptions`: `max_turns`, `temperature`, `base_url`, `session`,
-            `mounts`, `skills`, `policy`…
+        options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
+            No temperature is sent unless set; `timeout_s` is 600 unless set.
 
     Raises:
         UsageError: an option that does not exist or does not fit.
@@ -149,7 +149,7 @@ class Agent:
         base, tools = self.options, self.tools
         if "tools" in options:
             named, tools = told_apart(options.pop("tools"))
-            base = replace(base, tools=named)
+            base = base.changed(tools=named)
         return Ask(
             prompt=prompt,
             messages=messages,

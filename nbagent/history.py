@@ -1,10 +1,11 @@
-"""The history of runs as DataFrames: the doors to `archive.frames` over this home's store."""
+"""The history of runs, and the models for new ones, as DataFrames: doors to `archive.frames`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from nbagent.archive import frames
+from nbagent.session.listed import listings
 from nbagent.session.stores import current_store
 
 if TYPE_CHECKING:
@@ -36,3 +37,22 @@ def tool_runs(**filters: Any) -> DataFrame:
 def messages(**filters: Any) -> DataFrame:
     """One row a message, in the order of the conversation. Join on `run_id`, `turn_id`."""
     return frames.messages(current_store(), **filters)
+
+
+def models(provider: str | None = None) -> DataFrame:
+    """One row a model that can be asked: `id`, `context_length`, `capabilities`, `reachable`.
+
+    Args:
+        provider: asked for all of its models, with its key. Without one, what is reachable now:
+            servers on this machine that answer, and the usual model of each provider, reachable
+            where its key is in the environment. No other machine is asked then.
+
+    Raises:
+        UsageError: there is no such provider, or no key for it.
+        ModelError: it does not answer.
+    """
+    return frames.models(
+        (found.provider, model, found.reachable)
+        for found in listings(provider)
+        for model in found.models
+    )

@@ -9,8 +9,7 @@ import reprlib
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -21,16 +20,17 @@ from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
+from nbagent.providers.offline.recorded import source_of
 from nbagent.session.approval import checked_callback
+from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front
 from nbagent.session.last import forget_last, last_of, note_last
 from nbagent.session.live import LiveRun, at_work, start_run
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import current_store
+from nbagent.session.stores import current_store, home_of
 from nbagent.settings import RunOptions, Tools
 
 OnEvent = Callable[[Event], object]
-_OPTIONS = frozenset(f.name for f in fields(RunOptions))
 
 
 _handles: WeakSet[Run] = WeakSet()
@@ -169,6 +169,13 @@ class Run:
         """
         return self._store.request_of(self.id, turn_id)
 
+    def to_script(self) -> str:
+        """A test as Python text: an `offline.script` that says what the model said in this run.
+
+        `nbagent.offline.replay(run)` is that script as a model.
+        """
+        return source_of(self.record)
+
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
         if self._live is not None:
@@ -258,7 +265,10 @@ class Run:
         """Delete this run and its texts; see `nbagent.forget`."""
         if self._live is not None and not self._live.done:
             raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
+        cassette = self.record.options.get("cassette")
         forgotten = self._store.forget(self.id, children=children)
+        for run_id in forgotten:
+            cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
         for handle in tuple(_handles):
             if handle.id in forgotten:
                 handle._final = _emptied(handle.record)
@@ -269,6 +279,12 @@ class Run:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
                 "until it has finished; `%agent doctor compact` clears them then",
+                stacklevel=2,
+            )
+        if cassette is not None:
+            warnings.warn(
+                f"{cassette} is a file of yours and may still hold what the run asked and was "
+                "answered; delete it, or those of its lines",
                 stacklevel=2,
             )
         return forgotten
@@ -380,11 +396,6 @@ def model_id_of(model: object) -> str | None:
 
 
 def changed_options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
-    for name in changes:
-        if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_OPTIONS))}"
-            raise UsageError(f"unknown option {name!r}; {hint}")
     if "model" in changes:
         changes = {**changes, "model": model_id_of(changes["model"])}
-    return replace(base, **changes)
+    return base.changed(**changes)

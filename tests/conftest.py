@@ -29,6 +29,8 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "nbagent-home"))
     # No model server of the developer's machine takes part in a test.
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    for name in ("LMSTUDIO", "VLLM", "LLAMACPP"):
+        monkeypatch.setenv(f"{name}_BASE_URL", "http://127.0.0.1:1/v1")
     connect = socket.socket.connect
 
     def only_loopback(self: socket.socket, address: Any) -> None:
@@ -42,11 +44,16 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = sys.modules.get("nbagent.settings")
     if settings is not None:
         vars(settings)["_first_folder"].cache_clear()  # a test of its own begins where it is
+    listed = sys.modules.get("nbagent.session.listed")
+    if listed is not None:
+        vars(listed)["_kept"].clear()
     approval = sys.modules.get("nbagent.session.approval")
     if approval is not None:
         approval.forget_approvals()
-    limits = sys.modules.get("nbagent.providers.limits")
-    if limits is not None:
-        limits.forget_limits()
+    # A server of another test had the same port, and said what it does not take.
+    for name, learnt in (("refusals", "_known"), ("limits", "_limiters"), ("exchange", "_flags")):
+        module = sys.modules.get(f"nbagent.providers.{name}")
+        if module is not None:
+            vars(module)[learnt].clear()
     fresh_filter: Any = type(vars(secrets)["_filter"])()
     monkeypatch.setattr(secrets, "_filter", fresh_filter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.settings import (
     RunOptions,
-    checked_options,
+    Settings,
     checked_value,
     effective,
     origins,
@@ -152,12 +153,11 @@ def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
 
 
 def test_options_are_checked_as_settings_are() -> None:
-    options = RunOptions(temperature=1, stop_sequences=("x",), tags=("a", "b"), name="n")
-    assert checked_options(options) == options
-    given: Any = "one"
-    assert checked_options(RunOptions(tags=given)).tags == ("one",)
+    options = RunOptions(temperature=1, stop_sequences="x", tags="one", name="n")
+    assert (options.stop_sequences, options.tags, options.max_turns) == (("x",), ("one",), None)
+    assert options == RunOptions(name="n", tags=("one",), stop_sequences=["x"], temperature=1.0)
     with pytest.raises(UsageError, match="max_turns="):
-        checked_options(RunOptions(max_turns=-1))
+        RunOptions(max_turns=-1)
 
 
 def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) 
 def test_a_base_url_that_may_hold_a_key_is_refused_and_not_shown(url: str) -> None:
     for ask in (
         lambda: nbagent.configure(base_url=url),
-        lambda: checked_options(RunOptions(base_url=url)),
+        lambda: RunOptions(base_url=url),
         lambda: effective({"LLM_BASE_URL": url}),
     ):
         with pytest.raises(UsageError, match="LLM_API_KEY") as caught:
@@ -204,7 +204,7 @@ NO_ADDRESSES = [
 def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -> None:
     for place, ask in (
         ("base_url", lambda: nbagent.configure(base_url=url)),
-        ("base_url", lambda: checked_options(RunOptions(base_url=url))),
+        ("base_url", lambda: RunOptions(base_url=url)),
         ("LLM_BASE_URL", lambda: effective({"LLM_BASE_URL": url})),
     ):
         if place == "LLM_BASE_URL" and url != url.strip():
@@ -271,3 +271,115 @@ def test_rules_as_text_may_have_blanks_inside_their_parentheses(tmp_path: Path) 
     text = "fs.write(path=@project/a b.md, content=x), mcp:git"
     held = effective({"NBAGENT_DENY": text}, tmp_path)
     assert held.deny == ("fs.write(path=@project/a b.md, content=x)", "mcp:git")
+
+
+NEW: dict[str, tuple[Any, Any]] = {
+    "organization_id": ("org-1", "org-1"),
+    "project_id": ("p", "p"),
+    "key_variable": ("MY_API_KEY", "MY_API_KEY"),
+    "headers": ('{"X-A": "b"}', {"X-A": "b"}),
+    "extra_body": ('{"seed": 7, "a": [true]}', {"seed": 7, "a": [True]}),
+    "retries": ("0", 0),
+    "cache": ("auto", "auto"),
+    "cassette": ("runs/a.jsonl", "runs/a.jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_what_is_about_the_server_comes_from_the_environment_and_never_from_a_project(
+    name: str, tmp_path: Path
+) -> None:
+    text, value = NEW[name]
+    held = effective({f"NBAGENT_{name.upper()}": text}, tmp_path)
+    assert getattr(held, name) == value
+    assert getattr(RunOptions(**{name: value}), name) == value
+    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{name} = {text!r}\n", "utf-8")
+    with pytest.raises(UsageError, match="may not be set in a project's file"):
+        effective({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        *(("LOW", "low"), ("off", "none"), ("none", "none"), ("max", "max"), ("xhigh", "xhigh")),
+        *(("02048", "2048"), (2048, "2048")),
+    ],
+)
+def test_reasoning_is_a_word_or_a_number_of_tokens(given: Any, value: str) -> None:
+    assert checked_value("reasoning", given) == value
+
+
+ODD: list[tuple[str, Any]] = [
+    *(("reasoning", given) for given in ("lots", "0", "-5", "1.5", "", True, 0, 2.5)),
+    *(("retries", given) for given in (-1, 11, "2.0", True, "many", "1_0")),
+    *(("cache", given) for given in ("on", "", True, "Auto")),
+    *(("cassette", given) for given in ("a.json", "", 5, "a\n.jsonl")),
+    *(("headers", given) for given in ("X-A: b", '["X-A"]', {"X A": "b"}, {"X": "a\nb"}, {"X": 5})),
+    *(("extra_body", given) for given in ("seed=7", "[1]", {"a": {1}}, {"a": float("nan")}, 5)),
+    *(("organization_id", given) for given in ("", 5)),
+]
+
+
+@pytest.mark.parametrize(("name", "given"), ODD)
+def test_what_does_not_fit_a_server_is_refused(name: str, given: Any) -> None:
+    for ask in (nbagent.configure, RunOptions):
+        with pytest.raises(UsageError, match=f"{name}.* does not fit; expected "):
+            ask(**{name: given})
+
+
+KEYS = ["sk-proj-Ab1", "gsk_abcdef", "AIzaSyAbc", "x" * 30 + "1", "a b", "MY-KEY", "", 5, "hf_aBc"]
+
+
+@pytest.mark.parametrize("given", KEYS)
+def test_what_may_be_a_key_is_no_name_of_a_variable_and_is_not_shown(given: Any) -> None:
+    doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions, from_environment]
+    for ask in doors if given else doors[:3]:
+        with pytest.raises(UsageError, match="no name of an environment variable") as caught:
+            ask(key_variable=given)
+        assert not given or str(given) not in str(caught.value)
+
+
+def from_environment(key_variable: Any) -> Settings:
+    return effective({"NBAGENT_KEY_VARIABLE": str(key_variable)})
+
+
+@pytest.mark.parametrize("name", ["api_key", "key", "openai_api_key", "apikey", "token", "secret"])
+def test_a_key_itself_is_refused_at_each_door_and_hidden(name: str) -> None:
+    agent = nbagent.Agent("offline:demo")
+    doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions, partial(agent.run, "Go.")]
+    for ask in doors:
+        with pytest.raises(UsageError, match=r"key_variable=NAME") as caught:
+            ask(**{name: "sk-SECRET"})
+        assert "SECRET" not in str(caught.value)
+
+
+def test_a_project_may_lower_a_budget_and_not_raise_it(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nmax_cost_usd = 5\n")
+    assert effective({}, tmp_path).max_cost_usd == 5
+    own = tmp_path / "config" / "nbagent" / "settings.toml"
+    own.parent.mkdir(parents=True)
+    for limit, held in ((2, 2), (9, 5)):
+        own.write_text(f"max_cost_usd = {limit}\n")
+        assert (
+            effective({"XDG_CONFIG_HOME": str(tmp_path / "config")}, tmp_path).max_cost_usd == held
+        )
+
+
+def test_a_project_may_not_name_a_model_that_starts_a_program(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\nmodel = "local:a.gguf"\n')
+    with pytest.raises(UsageError, match=r"model may not name 'local:a.gguf'"):
+        effective({}, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [RunOptions, Settings])
+def test_each_row_of_the_table_is_whole(kind: type[RunOptions] | type[Settings]) -> None:
+    for name, row in kind.rows().items():
+        assert row.name == name
+        assert row.help
+        assert row.checked(row.default) == row.default, "a default fits, and stays what it is"
+        assert all(row.checked(word) is not None for word in row.words if name != "tool_choice")
+        assert not (row.project != "no" and (row.server or row.secret))
+        assert row.metavar or not row.usage or row.bare is not None
+    held: Any = kind(**{name: row.default for name, row in kind.rows().items()})
+    with pytest.raises(AttributeError):
+        held.model = "another"

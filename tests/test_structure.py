@@ -61,7 +61,7 @@ INSIDE = {
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
         {"approval"},
-        {"hosts"},
+        {"hosts", "listed"},
         {"prepare"},
         {"live"},
         {"preview"},
@@ -70,8 +70,8 @@ INSIDE = {
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
     # The mcp package takes a client of it, for headers and proxies.
-    "httpx2": ("providers.http", "tools.mcp"),
-    "httpcore2": ("providers.http",),
+    "httpx2": ("tools.mcp",),
+    "httpcore2": ("providers.http", "providers.streams"),
     "pandas": ("archive.frames",),
     "numpy": ("archive.frames",),
     "sqlite3": ("archive.store",),
@@ -83,6 +83,8 @@ HOMES = {
     "nest_asyncio2": ("notebook",),
     "griffe": ("tools",),
     "genai_prices": ("providers.prices",),
+    "xllamacpp": ("providers.local",),
+    "huggingface_hub": ("providers.local",),
     "markdown_it": ("notebook",),
     "ruamel": ("files.frontmatter",),
     "pathspec": ("files.walking",),

@@ -50,7 +50,9 @@ def _same(names: str, prefix: str, dtype: Dtype = "Int64") -> tuple[Column, ...]
     return tuple(Column(name, f"{prefix}.{name}", dtype) for name in names.split())
 
 
-_TOKENS = "prompt_tokens completion_tokens total_tokens cached_tokens reasoning_tokens"
+_TOKENS = (
+    "prompt_tokens completion_tokens total_tokens cached_tokens reasoning_tokens cache_write_tokens"
+)
 _WHEN: Dtype = "datetime64[us, UTC]"
 
 
@@ -117,6 +119,7 @@ _TRIMMED = (
     "CASE WHEN instr(t.details, '\"trimmed\"') "
     "THEN coalesce(json_array_length(t.details, '$.trimmed.places'), 0) ELSE 0 END"
 )
+_LEAST_MS = "max(t.duration_ms, t.model_ms + t.retry_wait_ms)"
 TURNS = Table(
     source="turns t",
     run="t.run",
@@ -135,9 +138,11 @@ TURNS = Table(
         *_same("n_messages n_new tool_calls " + _TOKENS, "t"),
         Column("cost_usd", "t.cost_usd", "Float64"),
         Column("started_at", "t.started_at", _WHEN),
-        Column("duration_ms", _cut("duration_ms", "max(t.duration_ms, t.model_ms)"), "Float64"),
+        Column("duration_ms", _cut("duration_ms", _LEAST_MS), "Float64"),
         *_same("model_ms ttft_ms", "t", "Float64"),
+        Column("attempts", "t.retries + 1"),
         Column("retries", "t.retries"),
+        Column("retry_wait_ms", "t.retry_wait_ms", "Float64"),
         Column("dropped_params", _DROPPED, "string"),
         Column("trimmed", _TRIMMED),
         Column("toolset_sha", "t.toolset", "category", lookup="sha"),

@@ -7,7 +7,7 @@ is said in `columns`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -18,6 +18,7 @@ from nbagent.archive.columns import (
     TOOL_RUNS,
     TURNS,
     Column,
+    Dtype,
     Table,
 )
 from nbagent.archive.filters import cells_of, limit_of, moment_of, text_of
@@ -26,6 +27,7 @@ from nbagent.archive.store.database import Connection, OperationalError
 from nbagent.archive.store.moments import to_us
 from nbagent.archive.store.reading import Reader, rows
 from nbagent.archive.store.rows import cell_text
+from nbagent.contracts.chat import ModelInfo
 from nbagent.contracts.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ _NO_FLOAT = "9e999"
 _EXTRA = ("run", "session", "model", "since", "until", "limit")
 _DEAD_COLUMNS = (
     *("n", "ended_at", "duration_ms", "prompt_tokens", "completion_tokens", "total_tokens"),
-    *("cached_tokens", "reasoning_tokens", "cost_usd"),
+    *("cached_tokens", "reasoning_tokens", "cache_write_tokens", "cost_usd"),
 )
 
 
@@ -69,6 +71,26 @@ def tool_runs(store: Store, **filters: Any) -> pd.DataFrame:
 def messages(store: Store, **filters: Any) -> pd.DataFrame:
     """One row for each message, under the run that added it. Filters as in `runs`."""
     return _frame(store, MESSAGES, filters)
+
+
+def models(found: Iterable[tuple[str, ModelInfo, bool]]) -> pd.DataFrame:
+    """One row for each model: its provider, what is known of it, whether it can be asked now."""
+    import pandas as pd
+
+    rows = list(found)
+    columns: dict[str, tuple[list[Any], Dtype]] = {
+        "id": ([f"{provider}:{model.id}" for provider, model, _ in rows], "string"),
+        "provider": ([provider for provider, _, _ in rows], "category"),
+        "context_length": ([model.context_length for _, model, _ in rows], "Int64"),
+        "capabilities": ([",".join(model.capabilities) for _, model, _ in rows], "string"),
+        "reachable": ([reachable for _, _, reachable in rows], "boolean"),
+    }
+    return pd.DataFrame(
+        {
+            name: _category(values) if dtype == "category" else pd.array(values, dtype=dtype)
+            for name, (values, dtype) in columns.items()
+        }
+    )
 
 
 def _frame(

@@ -62,7 +62,7 @@ def finish_turn(
             "phase_after": "Failed",
             "stop_reason": "error",
             "error": RUN_INTERRUPTED,
-            "duration_ms": max(turn.duration_ms, turn.model_ms),
+            "duration_ms": max(turn.duration_ms, turn.model_ms + turn.retry_wait_ms),
         }
     )
     return finished, tuple(tool_message(run) for run in runs)

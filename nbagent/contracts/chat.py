@@ -238,8 +238,10 @@ class ClientNotice:
 
     kind: Literal["retry", "wait", "dropped_param", "note"]
     text: str
+    """What is shown; a `wait` without a text says that a wait is over."""
     attempt: int = 0
     wait_s: float = 0.0
+    """How long it will now wait; infinite when only the next notice will tell."""
     error: ErrorInfo | None = None
 
 

@@ -75,10 +75,12 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The run waits for something: a free kernel, a rate limit."""
+    """The run waits for something: a free kernel, a rate limit. No text: no longer."""
 
     turn_id: str | None
     text: str
+    wait_s: float = 0.0
+    """0 when nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

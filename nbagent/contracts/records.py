@@ -142,9 +142,13 @@ class EngineTurn(Value):
     started_at: datetime
     duration_ms: float = 0.0
     model_ms: float = 0.0
-    """From the request to the end of the response, retries included."""
+    """From the request to the end of the response, retries included, waits not."""
     ttft_ms: float | None = None
-    """From the request to the first token."""
+    """From the last attempt's request to its first token."""
+    attempts: int = 1
+    """The first one and its retries, also where none of them was answered."""
+    retry_wait_ms: float = 0.0
+    """Waited between attempts and for a rate limit."""
     cost_usd: float | None = None
     """None when the price is unknown."""
     node: str | None = None
@@ -282,8 +286,25 @@ def _unpacked_turn(turn: dict[str, Any], messages: Sequence[Any]) -> dict[str, A
     response = turn.get("response")
     if response is not None and isinstance(response.get("message"), int):
         turn = {**turn, "response": {**response, "message": messages[response["message"]]}}
+    turn = _with_attempts(turn)
     runs = [_with_result(run, messages) for run in turn.get("tool_runs", ())]
     return {**turn, "tool_runs": runs}
+
+
+def _with_attempts(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn of a notebook that was saved when only responses counted their retries."""
+    response = turn.get("response")
+    retries = response.get("meta", {}).get("retries") if response else None
+    if response is None or retries is None:
+        return turn
+    meta, waited = response["meta"], response["meta"].get("retry_wait_ms", 0.0)
+    return {
+        **turn,
+        "attempts": retries + 1,
+        "retry_wait_ms": waited,
+        "model_ms": max(0.0, turn.get("model_ms", 0.0) - waited),
+        "response": {**response, "meta": {**meta, "attempts": retries + 1}},
+    }
 
 
 def _with_result(run: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Owns the partial text of a request that was stopped or cut. Does not decide what
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -90,14 +91,68 @@ class _PartialCall:
 
 
 @dataclass(slots=True)
+class Times:
+    """When the attempts of a turn's requests began, and how long was waited between them."""
+
+    attempts: int = 1
+    retry_wait_ms: float = 0.0
+    """Waited between attempts and for a rate limit."""
+    model_ms: float = 0.0
+    """From each request to its end, without the waits."""
+    ttft_ms: float | None = None
+    """Of the last attempt."""
+    _asked_at: float = 0.0
+    _waited_before: float = 0.0
+    _attempt_at: float = 0.0
+    _wait_ms: float = 0.0
+    """How long the wait that began at `_attempt_at` lasts, as the client says; 0: it is over."""
+    _retries: bool = False
+    """After this wait comes another attempt."""
+
+    def begin(self) -> None:
+        """A request leaves."""
+        self._asked_at = self._attempt_at = monotonic_ms()
+        self._waited_before = self.retry_wait_ms
+
+    def waits(self, notice: ClientNotice) -> None:
+        """The client begins to wait, before another attempt or before the first."""
+        self.goes_on()
+        if notice.kind == "retry":
+            self.attempts += 1
+            self.ttft_ms = None
+        self._attempt_at, self._wait_ms = monotonic_ms(), notice.wait_s * 1000
+        self._retries = notice.kind == "retry"
+
+    def goes_on(self) -> float:
+        """Something arrived: a wait is over. Returns for how long the attempt is at work."""
+        since = monotonic_ms() - self._attempt_at
+        waited = min(self._wait_ms, since)
+        self.retry_wait_ms += waited
+        self._wait_ms, self._retries = 0.0, False
+        return since - waited
+
+    def shows(self) -> None:
+        """The person sees something of the answer."""
+        if self.ttft_ms is None:
+            self.ttft_ms = self.goes_on()
+
+    def end(self, *, stopped: bool) -> None:
+        """The request is over; a stop may have come before the wait for an attempt was."""
+        if stopped and self._retries and monotonic_ms() - self._attempt_at < self._wait_ms:
+            self.attempts -= 1
+        self.goes_on()
+        waited = self.retry_wait_ms - self._waited_before
+        self.model_ms += max(0.0, monotonic_ms() - self._asked_at - waited)
+
+
+@dataclass(slots=True)
 class Answer:
     """What came of a request."""
 
     response: ChatResponse | None = None
     error: ErrorInfo | None = None
     stopped: bool = False
-    ttft_ms: float | None = None
-    model_ms: float = 0.0
+    times: Times = field(default_factory=Times)
     notices: list[str] = field(default_factory=list[str])
     shown_text: StreamFilter = field(default_factory=StreamFilter)
     shown_reasoning: StreamFilter = field(default_factory=StreamFilter)
@@ -213,14 +268,14 @@ async def ask(
     task.add_done_callback(lambda _: mailbox.wake())
     patience = _Patience(task, mailbox)
     forget = cancel.on_set(lambda: loop.call_soon_threadsafe(patience.begin))
-    began = monotonic_ms()
+    answer.times.begin()
     try:
         over = False
         while not over:
             # Looked at before the chunks are taken: what comes between is taken the next time.
             over = task.done() or patience.over
             for chunk in mailbox.take():
-                for event in _events_of(chunk, answer, turn_id, began):
+                for event in _events_of(chunk, answer, turn_id):
                     yield event
             if not over:
                 await mailbox.wait()
@@ -228,7 +283,7 @@ async def ask(
         forget()
         patience.end()
         task.cancel()
-        answer.model_ms = monotonic_ms() - began
+        answer.times.end(stopped=cancel.is_set)
     _close(answer, task, cancel, request.model)
     for event in _rest_of(answer, turn_id):
         yield event
@@ -326,7 +381,7 @@ def described(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str, began: float) -> list[Event]:
+def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str) -> list[Event]:
     events: list[Event] = []
     if chunk.content:
         answer.add_text(chunk.content)
@@ -337,8 +392,8 @@ def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str, began: float) -> 
     if (delta := chunk.tool_call_delta) is not None:
         arguments = answer.add_call(delta)
         events.append(ToolCallDelta(turn_id, delta.index, delta.name, arguments))
-    if events and answer.ttft_ms is None:
-        answer.ttft_ms = monotonic_ms() - began
+    if events:
+        answer.times.shows()
     if chunk.notice is not None:
         events.append(_notice_event(chunk.notice, answer, turn_id))
     if chunk.done and chunk.response is not None:
@@ -361,9 +416,12 @@ def _rest_of(answer: Answer, turn_id: str) -> list[Event]:
 
 def _notice_event(notice: ClientNotice, answer: Answer, turn_id: str) -> Event:
     text = redact(notice.text)
-    answer.notices.append(text)
+    if text:
+        answer.notices.append(text)
+    if notice.kind in ("retry", "wait"):
+        answer.times.waits(notice)
     if notice.kind == "retry":
         return Retrying(turn_id, notice.attempt, notice.wait_s, notice.error, text)
     if notice.kind == "wait":
-        return Waiting(turn_id, text)
+        return Waiting(turn_id, text, notice.wait_s if math.isfinite(notice.wait_s) else 0.0)
     return Notice("info", text, turn_id)

@@ -122,7 +122,6 @@ class Turn:
         )
 
     async def _ask(self, request: ChatRequest) -> AsyncGenerator[Event]:
-        asked_ms = self.answer.model_ms
         async for event in ask(
             self.plan.client,
             request,
@@ -132,7 +131,6 @@ class Turn:
             stream=self.plan.stream,
         ):
             yield event
-        self.answer.model_ms += asked_ms
         if self.answer.response is not None:
             # The request that was answered, which may be a shortened one.
             self.room.observe(request, self.answer.response)
@@ -164,7 +162,7 @@ class Turn:
     def _shortened(self, request: ChatRequest, text: str) -> ChatRequest:
         """The request once more, with what `room` sends shortened now."""
         assert self._request is not None
-        self.answer = Answer(notices=[*self.answer.notices, text], model_ms=self.answer.model_ms)
+        self.answer = Answer(notices=[*self.answer.notices, text], times=self.answer.times)
         self._request = self._request.model_copy(update={"trimmed": self.room.trimmed})
         return request.model_copy(update={"messages": self.room.sent(self.history)})
 
@@ -338,7 +336,10 @@ class Turn:
 
     def _look_up_price(self, response: ChatResponse, usage: Usage) -> float | None:
         with suppress(Exception):  # a price list that fails is an unknown price
-            return self.plan.price(usage, response.model or self.plan.model)
+            price = self.plan.price(usage, response.model or self.plan.model)
+            # What was recorded has been paid; an unknown price stays unknown.
+            recorded = response.meta.source in ("hit", "replay")
+            return 0.0 if recorded and price is not None else price
         return None
 
     def _assemble(self) -> None:
@@ -351,6 +352,7 @@ class Turn:
 
     def _record(self, runs: tuple[ToolRun, ...], end: End) -> EngineTurn:
         assert self._request is not None
+        times = self.answer.times
         return EngineTurn(
             id=self.id,
             run_id=self.plan.run.id,
@@ -362,8 +364,10 @@ class Turn:
             stop_reason=end.stop_reason,
             started_at=self._started_at,
             duration_ms=monotonic_ms() - self._began_ms,
-            model_ms=self.answer.model_ms,
-            ttft_ms=self.answer.ttft_ms,
+            model_ms=times.model_ms,
+            ttft_ms=times.ttft_ms,
+            attempts=times.attempts,
+            retry_wait_ms=times.retry_wait_ms,
             cost_usd=self._cost(),
             node=self.composition.node,
             agent=self.composition.agent,

@@ -15,28 +15,21 @@ from IPython.core.display_functions import display
 from nbagent import run as handles
 from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.policy import ToolPolicy
 from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
 from nbagent.notebook import doctor, dry_run, listings, surface
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.magics import Interrupt
-from nbagent.notebook.options import (
-    MagicOptions,
-    continued,
-    parse,
-    run_and_options,
-    split_command,
-    split_words,
-)
+from nbagent.notebook.option_table import Line
+from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
 from nbagent.notebook.which_run import continued_run, found_run
+from nbagent.providers.local.pull import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session import preview
 from nbagent.session.live import at_work
 from nbagent.session.prepare import Ask
-from nbagent.settings import RunOptions
 
 _LAST_RUNS = 10
 
@@ -95,7 +88,7 @@ class Commands:
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
-            options=_run_options(options),
+            options=options.run_options(),
             kind="start" if parent_id is None else "continue",
             parent_id=parent_id,
             tools=self._given_tools(parent_id, options),
@@ -124,7 +117,7 @@ class Commands:
             return f"interrupted; run {run.id[:8]} had ended"
         return f"interrupted twice; run {run.id[:8]} ends by itself, %agent stop waits for that"
 
-    def _given_tools(self, run_id: str | None, options: MagicOptions) -> tuple[object, ...] | None:
+    def _given_tools(self, run_id: str | None, options: Line) -> tuple[object, ...] | None:
         """The functions that `agent.run(tools=[…])` was given: no name in the options says which.
 
         They go on with the run, as in `run.resume()`, unless the line names others.
@@ -148,6 +141,7 @@ class Commands:
             "help": self._help,
             "tools": self._tools,
             "models": self._models,
+            "pull": self._pull,
             "runs": self._runs,
             "show": self._show,
             "resume": self._resume,
@@ -170,10 +164,16 @@ class Commands:
         bare = not rest.strip() or rest.lstrip().startswith("-")
         names = tuple(re.findall(r"[^\s,]+", "" if bare else ref))
         chosen = ref if ref in ("all", "none") else names or None
-        _say(listings.tools_text(chosen, _run_options(options)))
+        _say(listings.tools_text(chosen, options.run_options()))
 
     def _models(self, rest: str) -> None:
         _say(listings.models_text(rest or None))
+
+    def _pull(self, rest: str) -> None:
+        if rest:
+            pull(rest, _say)
+        else:
+            _say(SUGGESTED)
 
     def _runs(self, rest: str) -> None:
         if rest and not (rest.isascii() and rest.isdigit() and 0 < int(rest[:9]) < 10_000):
@@ -193,7 +193,7 @@ class Commands:
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
-            options=_run_options(options),
+            options=options.run_options(),
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
         )
@@ -246,38 +246,6 @@ def _say(text: str) -> None:
     """Print with every key of the environment hidden, and what a terminal would obey shown."""
     register_environment()
     print(visible(redact(text)))
-
-
-def _run_options(options: MagicOptions) -> RunOptions:
-    return RunOptions(
-        model=options.model,
-        base_url=options.base_url,
-        system=options.system,
-        tools=options.tools,
-        tool_choice=options.tool_choice,
-        max_turns=options.max_turns,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        max_tokens=options.max_tokens,
-        stop_sequences=options.stop_sequences,
-        timeout_s=options.timeout_s,
-        trim=options.trim,
-        mounts=options.mounts,
-        skills=options.skills,
-        policy=_policy(options),
-        session=options.session,
-        name=options.name,
-        tags=options.tags or (),
-        stream=False if options.no_stream else None,
-        quiet=bool(options.quiet),
-        raw=bool(options.raw),
-    )
-
-
-def _policy(options: MagicOptions) -> ToolPolicy | None:
-    if options.ask is None and options.deny is None:
-        return None
-    return ToolPolicy(ask=options.ask or (), deny=options.deny or ())
 
 
 def _assignments(rest: str) -> dict[str, Any]:

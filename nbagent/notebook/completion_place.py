@@ -6,10 +6,11 @@ Reads text that is not finished yet; pure. What could stand there is in `known_v
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from nbagent.notebook.line_words import QUOTES, Word, goes_on, words_of
-from nbagent.notebook.option_table import BY_FLAG, COMMANDS, Command, Option
+from nbagent.notebook.option_table import BY_FLAG, COMMANDS, Command
+from nbagent.settings import Option
 
 What = Literal["options", "value", "value or options", "commands", "argument", "python", "free"]
 _CELL, _LINE = "%%agent", "%agent"
@@ -22,11 +23,11 @@ class Typing:
     what: What
     fragment: str = ""
     """As typed up to the cursor: what a completion replaces. Of a list, the last name."""
-    option: Option | None = None
-    """Whose value it is."""
+    option: str = ""
+    """Whose value it is, on a line of options."""
     command: Command | None = None
     given: frozenset[str] = frozenset()
-    """Options (by `dest`) that stand on the line already."""
+    """Options (by name) that stand on the line already."""
     names: tuple[str, ...] = ()
     """The other names of a list."""
     setting: str | None = None
@@ -117,15 +118,15 @@ def _split(before: str) -> tuple[list[Word], str]:
 def _of_options(before: str, command: Command | None = None) -> Typing:
     words, fragment = _split(before)
     given: set[str] = set()
-    waiting: Option | None = None
+    waiting: Option[Any] | None = None
     for word in words:
         flag, equals, _ = word.text.partition("=")
         option = BY_FLAG.get(flag)
         if option is None:
             waiting = None  # the value of the option before, or a word that means nothing
             continue
-        given.add(option.dest)
-        waiting = None if equals or option.kind == "flag" else option
+        given.add(option.name)
+        waiting = None if equals or not option.metavar else option
     flag, equals, value = fragment.partition("=")
     if equals and (option := BY_FLAG.get(flag)) is not None:
         return _value(option, value, given, command)
@@ -134,17 +135,17 @@ def _of_options(before: str, command: Command | None = None) -> Typing:
     return Typing(what="options", fragment=fragment, command=command, given=frozenset(given))
 
 
-def _value(option: Option, fragment: str, given: set[str], command: Command | None) -> Typing:
+def _value(option: Option[Any], fragment: str, given: set[str], command: Command | None) -> Typing:
     names: tuple[str, ...] = ()
-    if option.kind == "tools":
+    if option.name == "tools":
         *before, fragment = fragment.split(",")
         names = tuple(name.strip().strip(QUOTES) for name in before)
         fragment = fragment.lstrip()
-    optional = option.default is not None and not fragment
+    optional = option.bare is not None and not fragment
     return Typing(
         what="value or options" if optional else "value",
         fragment=fragment,
-        option=option,
+        option=option.name,
         command=command,
         given=frozenset(given),
         names=names,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from typing import Any
 
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Command, Option
+from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Command
+from nbagent.settings import Option, Settings
 
 _WIDTH = 96
 
@@ -20,11 +22,14 @@ def help_text(topic: str = "") -> str:
     topic = topic.strip()
     if not topic or topic in ("%%agent", "%agent", "agent"):
         return _everything()
+    settings = Settings.rows()
     named = topic.removeprefix("%agent ").strip()
     found = ["\n".join(_command_help(command)) for command in COMMANDS if command.name == named]
     # `tools` is both, and so is `help`, of which one is enough.
     flags = (f for f in (topic, f"--{topic}") if f in BY_FLAG and topic != "help")
-    found += ["\n".join(_option_help(BY_FLAG[flag])) for flag in flags]
+    options = {BY_FLAG[flag].name: BY_FLAG[flag] for flag in flags}
+    options |= {topic: settings[topic]} if topic in settings else {}
+    found += ["\n".join(_option_help(option)) for option in options.values()]
     if found:
         return "\n\n".join(found)
     names = [*(command.name for command in COMMANDS), *BY_FLAG]
@@ -41,7 +46,7 @@ def _everything() -> str:
         [
             "%%agent [options]          ask a model; the prompt stands on the next lines",
             "",
-            *_table([(_usage(option), option.help) for option in OPTIONS]),
+            *_table([(option.usage, option.help) for option in OPTIONS]),
             "",
             "In the prompt, {{ expression }} is evaluated in the notebook; for two literal braces",
             "write {{ '{{' }}. Quote values with spaces: --system 'Be brief.' A value that starts",
@@ -50,6 +55,10 @@ def _everything() -> str:
             "%agent COMMAND",
             "",
             *_table(commands),
+            "",
+            "No temperature is sent unless you set one. A request has 600 s, its retries included;",
+            "--timeout changes that. Keys are read from the environment only (--key-variable).",
+            "%agent help NAME also explains what %agent config lists.",
             "",
             "Examples",
             "  %%agent --model offline:demo --tools population --into first",
@@ -73,24 +82,22 @@ def _command_help(command: Command) -> Iterator[str]:
     yield ""
     yield from _wrapped(f"{command.help}. {command.more}".rstrip())
     if command.options:
-        rows = [(_usage(o), o.help) for o in OPTIONS if o.dest in command.options]
+        rows = [(o.usage, o.help) for o in OPTIONS if o.name in command.options]
         yield from ("", "Options", *_table(rows))
     if command.examples:
         yield from ("", "Examples", *(f"  {example}" for example in command.examples))
 
 
-def _option_help(option: Option) -> Iterator[str]:
-    yield f"%%agent {_usage(option)}"
+def _option_help(option: Option[Any]) -> Iterator[str]:
+    yield f"%%agent {option.usage}" if option.usage else f"%agent config {option.name}=…"
     yield ""
     facts = [option.help]
-    facts += ["may stand several times"] if option.repeatable else []
-    taken = [command.name for command in COMMANDS if option.dest in command.options]
-    facts += [f"also with %agent {name}" for name in taken if option.dest != "help"]
+    facts += ["may stand several times"] if option.many and option.usage else []
+    taken = [command.name for command in COMMANDS if option.name in command.options]
+    facts += [f"also with %agent {name}" for name in taken if option.name != "help"]
     yield f"  {'; '.join(facts)}"
-
-
-def _usage(option: Option) -> str:
-    return f"{', '.join(option.flags)} {option.metavar}".rstrip()
+    if option.name in Settings.rows():
+        yield f"  Set for all: %agent config {option.name}=…, or {option.variables[-1]}"
 
 
 def _table(rows: list[tuple[str, str]]) -> Iterator[str]:

@@ -13,16 +13,15 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from nbagent.notebook.completion_place import Typing
 from nbagent.notebook.line_words import is_typable
 from nbagent.notebook.model_lists import known_models
-from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS
+from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Line
 from nbagent.settings import Settings, effective, store_home
-from nbagent.settings.checks import AFTER_RUN, ISOLATIONS, TRIMS
 from nbagent.tools.hosts import host_words
 
 _RECENT = 100
@@ -60,7 +59,7 @@ def _all(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
         case "commands":
             yield from (Known(command.name, "command") for command in COMMANDS)
         case "value" | "value or options":
-            yield from _values(typing, namespace)
+            yield from _values_of(typing.option, namespace, typing.names)
             if typing.what == "value or options":
                 yield from _options(typing)
         case "argument":
@@ -72,37 +71,43 @@ def _all(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
 def _options(typing: Typing) -> Iterator[Known]:
     command = typing.command
     for option in OPTIONS:
-        taken = command is None or option.dest in command.options
-        if taken and (option.repeatable or option.dest not in typing.given):
+        taken = command is None or option.name in command.options
+        if taken and (option.many or option.name not in typing.given):
             yield Known(option.flags[-1], "option")
     if typing.fragment.startswith("-") and not typing.fragment.startswith("--"):
         yield from (Known(f, "option") for f in BY_FLAG if f == typing.fragment)
 
 
-def _values(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
-    option = typing.option
-    if option is None:
-        return
-    yield from (Known(choice, "value") for choice in option.choices)
+def _values_of(
+    name: str, namespace: Mapping[str, Any], names: tuple[str, ...] = ()
+) -> Iterator[Known]:
+    """Values of one option; `names` stand in its list already."""
+    row = {**Settings.rows(), **Line.rows()}.get(name)
+    yield from (Known(word, "value") for word in (row.words if row else ()))
     of: dict[str, Callable[[], Iterable[Known]]] = {
         "model": models,
         "base_url": _servers,
-        "tools": lambda: _tools(namespace, typing.names),
-        "tool_choice": lambda: _choices(namespace),
+        "key_variable": lambda: (
+            Known(variable, "variable")
+            for variable in sorted(os.environ)
+            if variable.upper().endswith(("_KEY", "_TOKEN"))
+        ),
+        "tools": lambda: _tools(namespace, names),
+        "tool_choice": lambda: (Known(tool, "tool") for tool in _tool_names(namespace)),
         "session": _sessions,
         "continue_run": _runs,
         "into": lambda: _holders(namespace),
     }
-    if option.dest in of:
-        yield from of[option.dest]()
+    if name in of:
+        yield from of[name]()
 
 
 def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
     argument = typing.command.argument if typing.command else ""
     if typing.setting is not None:
-        yield from _setting_values(typing.setting, namespace)
+        yield from _values_of(typing.setting, namespace)
     elif "NAME=VALUE" in argument:
-        names = (f.name for f in fields(Settings) if f.name not in typing.names)
+        names = (name for name in Settings.rows() if name not in typing.names)
         yield from (Known(f"{name}=", "setting") for name in names)
     elif "RUN" in argument:
         yield from _runs()
@@ -115,60 +120,25 @@ def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
         yield from (Known(option.flags[-1], "option") for option in OPTIONS)
 
 
-def _setting_values(name: str, namespace: Mapping[str, Any]) -> Iterator[Known]:
-    of: dict[str, Callable[[], Iterable[Known]]] = {
-        "model": models,
-        "base_url": _servers,
-        "tools": lambda: _tools(namespace, ()),
-        "session": _sessions,
-    }
-    words = {
-        "stream": ("true", "false"),
-        "after_run": AFTER_RUN,
-        "trim": TRIMS,
-        "isolation": ISOLATIONS,
-        "reasoning": ("none", "minimal", "low", "medium", "high", "xhigh"),
-    }
-    if name in of:
-        yield from of[name]()
-    yield from (Known(word, "value") for word in words.get(name, ()))
-
-
 def models() -> Iterator[Known]:
     """Ids that are known without asking, then the prefixes of all providers.
 
     Without the scripts that nobody gave a name to: a test makes hundreds.
     """
     offline = sys.modules.get("nbagent.providers.offline.scripted")
-    named = set(offline.named_scripts()) if offline is not None else set[str]()
-    for known in _models():
-        if not _NUMBERED.fullmatch(known.text) or known.text.partition(":")[2] in named:
-            yield known
-
-
-def _models() -> Iterator[Known]:
+    named = [f"offline:{name}" for name in offline.named_scripts()] if offline else []
+    found = [*(run.model for run in _recent()), *named]
     with suppress(Exception):
-        if (model := effective().model) is not None:
-            yield Known(model, "model")
-    yield from (Known(run.model, "model") for run in _recent())
-    with suppress(Exception):
-        yield from (Known(model, "model") for model in _listed())
+        found = [effective().model or "", *found, *known_models()]
     for name in _providers():
         with suppress(Exception):
             # Only of a provider that is loaded: an adapter takes longer to import than a key does.
-            provider = getattr(sys.modules.get(f"nbagent.providers.{name}"), "PROVIDER", None)
-            if provider is not None and provider.default_model:
-                yield Known(f"{name}:{provider.default_model}", "model")
-    yield Known("offline:demo", "model")
+            default = sys.modules[f"nbagent.providers.{name}"].PROVIDER.default_model
+            found.append(f"{name}:{default}" if default else "")
+    for model in (*found, "offline:demo"):
+        if model and (model in named or not _NUMBERED.fullmatch(model)):
+            yield Known(model, "model")
     yield from (Known(f"{name}:", "provider") for name in _providers())
-
-
-def _listed() -> Iterator[str]:
-    """What servers listed before, and the scripts of this kernel."""
-    offline = sys.modules.get("nbagent.providers.offline.scripted")
-    if offline is not None:
-        yield from (f"offline:{name}" for name in offline.named_scripts())
-    yield from known_models()
 
 
 def _providers() -> tuple[str, ...]:
@@ -216,11 +186,6 @@ def _tool_names(namespace: Mapping[str, Any]) -> Iterator[str]:
             home = str(value.__globals__.get("__name__", ""))
             if not home.startswith("IPython"):
                 yield name
-
-
-def _choices(namespace: Mapping[str, Any]) -> Iterator[Known]:
-    yield from (Known(word, "value") for word in ("auto", "none", "required"))
-    yield from (Known(name, "tool") for name in _tool_names(namespace))
 
 
 def _holders(namespace: Mapping[str, Any]) -> Iterator[Known]:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from nbagent.contracts.chat import ModelInfo, ProviderConfig, ToolSpec
-from nbagent.contracts.errors import NbagentError
+from nbagent.contracts.chat import ModelInfo, ToolSpec
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
-from nbagent.notebook.model_lists import remember_models
 from nbagent.notebook.visible import one_line, visible
-from nbagent.providers.choice import choose_model
-from nbagent.providers.registry import Provider, find_provider, provider_names
 from nbagent.runtime import Courier, engine_loop
 from nbagent.session.front import front
 from nbagent.session.hosts import tools_of
+from nbagent.session.listed import listings
 from nbagent.session.policies import Policies
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Tools, checked_options, effective, origins
+from nbagent.settings import RunOptions, Tools, effective, origins
 from nbagent.tools.hosts import host_words
-
-_LIST_S = 10.0
-"""A provider that does not list its models in so many seconds is skipped."""
 
 
 def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
@@ -37,7 +29,7 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     """
     settings, here = effective(), front()
     wanted = settings.tools if names is None else names
-    options = checked_options(replace(given or RunOptions(), tools=wanted))
+    options = (given or RunOptions()).changed(tools=wanted)
     chosen = tools_of(options.tools, None, options=options, settings=settings, front=here)
     context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
     if chosen.host.prepares:
@@ -119,49 +111,13 @@ def _type(schema: Any) -> str:
 
 
 def models_text(provider: str | None) -> str:
-    """The models of one provider, or of every provider that can be asked from here."""
-    names = [provider] if provider else list(provider_names())
+    """The models of one provider, or what can be asked from here now."""
     lines: list[str] = []
-    for name in names:
-        lines += _models_of(name, asked=provider is not None)
+    for found in listings(provider):
+        models = found.models if found.reachable else ()
+        lines += [_model_line(found.provider, model) for model in models]
+        lines += [f"{found.provider}: {one_line(visible(found.why), 300)}"] if found.why else []
     return "\n".join(lines)
-
-
-def _models_of(name: str, *, asked: bool) -> list[str]:
-    found = find_provider(name)
-    config = found.resolve(ProviderConfig(base_url=_server()), os.environ)
-    if found.needs_key and config.api_key is None and config.base_url == found.default_base_url:
-        variables = " or ".join(found.key_variables)
-        return [f"{name}: no key; set {variables} in the environment before the kernel starts"]
-    future = asyncio.run_coroutine_threadsafe(_listed(found, config), engine_loop())
-    try:
-        models = future.result()
-    except TimeoutError:
-        return [f"{name}: no answer within {_LIST_S:g} s from {config.base_url}"]
-    except NbagentError as error:
-        if asked:
-            raise
-        return [f"{name}: {error}"]
-    finally:
-        future.cancel()
-    remember_models(name, (model.id for model in models))
-    return [_model_line(name, model) for model in models] or [f"{name}: lists no models"]
-
-
-def _server() -> str | None:
-    """The server that a run would ask: the settings', or a local one that was found."""
-    settings = effective()
-    if settings.base_url is None and settings.model is None:
-        return choose_model(os.environ).base_url
-    return settings.base_url
-
-
-async def _listed(provider: Provider, config: ProviderConfig) -> Sequence[ModelInfo]:
-    client = provider.open(config)
-    try:
-        return await asyncio.wait_for(client.list_models(), _LIST_S)
-    finally:
-        await client.close()
 
 
 def _model_line(provider: str, model: ModelInfo) -> str:
@@ -194,7 +150,7 @@ def runs_text(limit: int) -> str:
 
 def settings_text() -> str:
     """Every setting, its value and where it came from."""
-    rows = [(o.name, "not set" if o.value is None else repr(o.value), o.source) for o in origins()]
+    rows = [(o.name, "not set" if o.value is None else repr(o.shown), o.source) for o in origins()]
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
     table = "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)

@@ -233,7 +233,7 @@ class LiveState:
         self._now("model")
         return [self._replace(turn, turn.view), self._head_op()]
 
-    def _now(self, doing: Doing, activity: str = "", *, wait_s: float = 0.0) -> None:
+    def _now(self, doing: Doing, activity: str = "", wait_s: float = 0.0) -> None:
         self._state["doing"] = doing
         self._state["activity"] = activity
         self._wait_until_ms = self._clock() + 1000 * wait_s if wait_s > 0 else 0.0
@@ -367,9 +367,9 @@ class LiveState:
             case events.Retrying():
                 why = one_line(error_words(event.error) or visible(event.text), 200)
                 words = f"attempt {event.attempt} failed, again in {event.wait_s:.1f} s · {why}"
-                self._now("bad", words, wait_s=event.wait_s)
+                self._now("bad", words, event.wait_s)
             case events.Waiting():
-                self._now("wait", note_of(event.text))
+                self._now("wait" if event.text else "model", note_of(event.text), event.wait_s)
             case events.Notice(turn_id=str() as turn_id):
                 turn = self._turn(turn_id)
                 turn.view["notices"].append(note_of(event.text))

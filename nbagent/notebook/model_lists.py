@@ -6,8 +6,8 @@ Never keeps a person waiting: a server that does not answer at once is heard the
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 
@@ -18,18 +18,12 @@ _WAIT_S = 0.12
 
 class _Lists:
     def __init__(self) -> None:
-        self.by_provider: dict[str, tuple[str, ...]] = {}
         self.local: dict[str, tuple[str, ...]] = {}
-        """By server, of servers on loopback."""
+        """By provider, of servers on loopback."""
         self.asking: threading.Thread | None = None
 
 
 _lists = _Lists()
-
-
-def remember_models(provider: str, names: Iterable[str]) -> None:
-    """Keep what a provider listed."""
-    _lists.by_provider[provider] = tuple(names)
 
 
 def known_models() -> list[str]:
@@ -40,8 +34,10 @@ def known_models() -> list[str]:
         _lists.asking = thread
         thread.start()
     thread.join(_WAIT_S)
-    local = [f"openai:{name}" for names in _lists.local.values() for name in names]
-    kept = [f"{p}:{name}" for p, names in _lists.by_provider.items() for name in names]
+    local = [f"{provider}:{name}" for provider, names in _lists.local.items() for name in names]
+    # Nothing was kept where nothing was listed, so it is not loaded for this.
+    listed = sys.modules.get("nbagent.session.listed")
+    kept = listed.kept_ids() if listed is not None else []
     return list(dict.fromkeys([*local, *kept]))
 
 
@@ -50,4 +46,5 @@ def _ask_around() -> None:
     with suppress(Exception):
         choice = import_module("nbagent.providers.choice")
         servers = choice.local_servers(os.environ, effective().base_url)
-        _lists.local = {url: choice.local_models(url) for url in servers}
+        found = choice.ask_local(servers, again=False)
+        _lists.local = {name: tuple(it.id for it in models) for name, models in found.items()}

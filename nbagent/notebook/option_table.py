@@ -1,166 +1,49 @@
-"""The options of `%%agent` and the commands of `%agent`, as data.
+"""The line of `%%agent` and the commands of `%agent`, as data.
 
-What a line is read into, what is completed and what the help says all come from here. Adding an
-option or a command begins with a row in one of the two tables.
+Options of a run are rows of `settings.table`; here are those of a cell alone, and the commands.
+What a line is read into, what is completed and what the help says come from these tables.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from nbagent.settings.checks import TRIMS
-
-Kind = Literal["text", "choice", "tools", "int", "float", "seconds", "name", "run", "flag"]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of `%%agent`."""
-
-    flags: tuple[str, ...]
-    dest: str
-    """The field of `MagicOptions` that it fills."""
-    kind: Kind = "text"
-    metavar: str = ""
-    help: str = ""
-    low: float | None = None
-    """Smallest value allowed."""
-    high: float | None = None
-    repeatable: bool = False
-    default: str | None = None
-    """What the option without its value stands for; None when the value must be there."""
-    choices: tuple[str, ...] = ()
-    """All values that there are."""
+from nbagent.contracts.policy import ToolPolicy
+from nbagent.settings import Option, RunOptions, Settings, checks
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option(("-m", "--model"), "model", metavar="PROVIDER:MODEL", help="the model to ask"),
-    Option(
-        ("--base-url",),
-        "base_url",
-        metavar="URL",
-        help="the server to ask, instead of the provider's own",
-    ),
-    Option(("--system",), "system", metavar="TEXT", help="the system prompt"),
-    Option(
-        ("-t", "--tools"),
-        "tools",
-        "tools",
-        "A,B | none | all",
-        "functions, fs, skills, notebook, mcp:NAME (default: your functions)",
-    ),
-    Option(
-        ("--tool-choice",),
-        "tool_choice",
-        metavar="auto | none | required | TOOL",
-        help="whether the first answer must use a tool",
-    ),
-    Option(("--max-turns",), "max_turns", "int", "N", "pause after so many turns", low=1),
-    Option(("--temperature",), "temperature", "float", "0–2", "sampling temperature", 0, 2),
-    Option(("--top-p",), "top_p", "float", "0–1", "nucleus sampling", 0, 1),
-    Option(("--max-tokens",), "max_tokens", "int", "N", "most tokens of one answer", low=1),
-    Option(
-        ("--stop-seq",),
-        "stop_sequences",
-        metavar="TEXT",
-        help="end the answer before this text",
-        repeatable=True,
-    ),
-    Option(("--timeout",), "timeout_s", "seconds", "SECONDS", "longest time for one request"),
-    Option(
-        ("--trim",),
-        "trim",
-        "choice",
-        "tool-results | none",
-        "shorten old tool results once a request was too large",
-        choices=TRIMS,
-    ),
-    Option(
-        ("--mount",),
-        "mounts",
-        metavar="NAME=PATH[:ro|rw]",
-        help="a folder that file tools may use, beside @project",
-        repeatable=True,
-    ),
-    Option(
-        ("--skills",),
-        "skills",
-        metavar="DIR",
-        help="a folder of skills, beside the project's own",
-        repeatable=True,
-    ),
-    Option(
-        ("--ask",),
-        "ask",
-        metavar="CALLS",
-        help="calls that you want to be asked about: fs.write, 'fs.*', mcp:git",
-        repeatable=True,
-    ),
-    Option(
-        ("--deny",),
-        "deny",
-        metavar="CALLS",
-        help="calls that are refused: 'fs.write(path=@project/docs/*)'",
-        repeatable=True,
-    ),
-    Option(
-        ("--session",),
-        "session",
-        metavar="NAME",
-        help="the run's session; with --continue: go on with its last run",
-    ),
-    Option(
-        ("-c", "--continue"),
-        "continue_run",
-        "run",
-        "[RUN]",
-        "go on with a run: its name or id; the last one without",
-        default="last",
-    ),
-    Option(("--into",), "into", "name", "NAME", "put the run into this variable"),
-    Option(("--name",), "name", metavar="TEXT", help="a name for the run"),
-    Option(("--tag",), "tags", metavar="TEXT", help="a tag for the run", repeatable=True),
-    Option(("--raw",), "raw", "flag", help="print the text of the answer, and no view"),
-    Option(("--no-stream",), "no_stream", "flag", help="ask for the answer in one piece"),
-    Option(("--quiet",), "quiet", "flag", help="show nothing but errors"),
-    Option(("--dry-run",), "dry_run", "flag", help="show what would be sent, and send nothing"),
-    Option(("-h", "--help"), "help", "flag", help="show this"),
-)
-BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MagicOptions:
+class Line(RunOptions):
     """What stood on the line of `%%agent`. None = not given."""
 
-    model: str | None = None
-    base_url: str | None = None
-    system: str | None = None
-    tools: tuple[str, ...] | Literal["none", "all"] | None = None
-    tool_choice: str | None = None
-    max_turns: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    stop_sequences: tuple[str, ...] | None = None
-    timeout_s: float | None = None
-    trim: str | None = None
-    mounts: tuple[str, ...] | None = None
-    skills: tuple[str, ...] | None = None
-    ask: tuple[str, ...] | None = None
-    deny: tuple[str, ...] | None = None
-    session: str | None = None
-    continue_run: str | None = None
-    """`last` when `--continue` had no value."""
-    into: str | None = None
-    name: str | None = None
-    tags: tuple[str, ...] | None = None
-    raw: bool | None = None
-    no_stream: bool | None = None
-    quiet: bool | None = None
-    dry_run: bool | None = None
-    help: bool | None = None
+    __slots__ = ()
+
+    ask = Settings.ask
+    deny = Settings.deny
+    continue_run = Option[str | None](
+        "-c, --continue [RUN]",
+        "go on with a run: its name or id; the last one without",
+        checks.text,
+        bare="last",
+    )
+    into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
+    dry_run = Option(
+        "--dry-run", "show what would be sent, and send nothing", checks.switch, False, bare=True
+    )
+    help = Option("-h, --help", "show this", checks.switch, False, bare=True)
+
+    def run_options(self) -> RunOptions:
+        """What is for the run."""
+        known = RunOptions.rows()
+        given = {name: value for name, value in self.given.items() if name in known}
+        if self.ask or self.deny:
+            given["policy"] = ToolPolicy(ask=self.ask or (), deny=self.deny or ())
+        return RunOptions(**given)
+
+
+OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
+"""What can stand on the line."""
+BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +59,10 @@ class Command:
     """What `%agent help COMMAND` adds."""
     examples: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """The options of `%%agent` (by their `dest`) that it takes after its argument."""
+    """The options of `%%agent` (by name) that it takes after its argument."""
 
 
-_RESUME_OPTIONS = (
-    *("model", "base_url", "system", "tools", "tool_choice", "max_turns", "temperature", "top_p"),
-    *("max_tokens", "stop_sequences", "timeout_s", "trim", "into", "name", "tags", "raw"),
-    *("mounts", "skills", "ask", "deny"),
-    *("no_stream", "quiet", "dry_run", "help"),
-)
+_RESUME_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in ("session", "continue_run"))
 
 COMMANDS: tuple[Command, ...] = (
     Command(
@@ -202,6 +80,14 @@ COMMANDS: tuple[Command, ...] = (
         "the models that can be asked",
         "Asks the servers; what they list is completed after --model from then on.",
         ("%agent models openai",),
+    ),
+    Command(
+        "pull",
+        "[FILE]",
+        "download a model file for local:, from the Hugging Face hub",
+        "FILE is OWNER/REPO/NAME.gguf; without it, three small models are named. Needs pip install "
+        "'nbagent[local]'. HF_ENDPOINT, HF_HOME and HF_TOKEN of the environment are obeyed.",
+        ("%agent pull ibm-granite/granite-4.1-3b-GGUF/granite-4.1-3b-Q4_K_M.gguf",),
     ),
     Command(
         "runs",

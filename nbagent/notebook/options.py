@@ -1,51 +1,30 @@
 """The lines of `%%agent` and `%agent`: turns one into a plain value, or says what is wrong.
 
-Which options and commands there are stands in `option_table`. What the options mean for a run
-belongs to the session; nothing here is looked up or started.
+Which options and commands there are stands in `option_table`, what a value may be in the settings'
+table. Nothing here is looked up or started.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from keyword import iskeyword
-from typing import Any, Literal
+from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.line_words import CURLY, Word, goes_on, words_of
-from nbagent.notebook.option_table import (
-    BY_FLAG,
-    COMMANDS,
-    OPTIONS,
-    Command,
-    Kind,
-    MagicOptions,
-    Option,
-)
-
-__all__ = [
-    "COMMANDS",
-    "OPTIONS",
-    "Command",
-    "MagicOptions",
-    "Option",
-    "continued",
-    "parse",
-    "run_and_options",
-    "split_command",
-    "split_words",
-]
+from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Command, Line
+from nbagent.settings import Option, refuse_key
+from nbagent.settings.checks import any_text
 
 
-def parse(line: str) -> MagicOptions:
+def parse(line: str) -> Line:
     """Read the line of `%%agent`.
 
     Raises:
         UsageError: the line cannot be read as written; the message names the option and the value.
     """
-    words = words_of(line)
+    words = _words(line)
     if words and not _looks_like_option(words[0].text):
         # Said first: a prompt on this line may well hold an apostrophe.
         raise UsageError(_stray(line[words[0].start :].split()[0], "", None))
@@ -71,6 +50,7 @@ def split_command(line: str) -> tuple[str, str]:
     word, rest = [*line.strip().split(maxsplit=1), "", ""][:2]
     if word in ("", "-h", "--help"):
         return "help", rest.strip()
+    refuse_key(word.partition("=")[0])
     names = [command.name for command in COMMANDS]
     if word in names:
         return word, rest.strip()
@@ -87,7 +67,7 @@ def split_command(line: str) -> tuple[str, str]:
     )
 
 
-def run_and_options(name: str, rest: str) -> tuple[str, MagicOptions]:
+def run_and_options(name: str, rest: str) -> tuple[str, Line]:
     """The run that a command names (`last` when it names none), and the options behind it.
 
     A name may have spaces, in quotes or not.
@@ -96,9 +76,9 @@ def run_and_options(name: str, rest: str) -> tuple[str, MagicOptions]:
         UsageError: the rest cannot be read, or the command does not take an option.
     """
     command = next(command for command in COMMANDS if command.name == name)
-    words = _checked(words_of(rest), rest)
+    words = _checked(_words(rest), rest)
     at = next((i for i, word in enumerate(words) if _looks_like_option(word.text)), len(words))
-    options = _options(words[at:], command) if at < len(words) else MagicOptions()
+    options = _options(words[at:], command) if at < len(words) else Line()
     named = words[:at]
     ref = named[0].text if len(named) == 1 else " ".join(word.text for word in named)
     return ref if ref.strip() else "last", options
@@ -106,14 +86,24 @@ def run_and_options(name: str, rest: str) -> tuple[str, MagicOptions]:
 
 def split_words(line: str) -> list[str]:
     """The words of a line without their quotes. Raises UsageError for one that is not whole."""
-    return [word.text for word in _checked(words_of(line), line)]
+    return [word.text for word in _checked(_words(line), line)]
 
 
-def _options(words: Sequence[Word], command: Command | None = None) -> MagicOptions:
+def _words(line: str) -> list[Word]:
+    """The words of a line, where no key stands. First: what is said later shows the words."""
+    words = words_of(line)
+    for word in words:
+        name, equals, _ = line[word.start : word.end].partition("=")
+        if (equals or _is_option(word.text)) and name not in BY_FLAG:
+            refuse_key(name)
+    return words
+
+
+def _options(words: Sequence[Word], command: Command | None = None) -> Line:
     texts = [word.text for word in words]
     found: dict[str, Any] = {}
     position = 0
-    option: Option | None = None
+    option: Option[Any] | None = None
     while position < len(texts):
         word = texts[position]
         if not _is_option(word):
@@ -123,17 +113,14 @@ def _options(words: Sequence[Word], command: Command | None = None) -> MagicOpti
         option = BY_FLAG.get(flag)
         if option is None:
             raise UsageError(_unknown_option(flag, command))
-        if command is not None and option.dest not in command.options:
+        if command is not None and option.name not in command.options:
             raise UsageError(_not_taken(flag, command))
-        if option.dest in found and not option.repeatable:
+        if option.name in found and not option.many:
             raise UsageError(f"{flag} stands on the line twice; keep one of them.")
         value, taken = _value(option, flag, attached if equals else None, texts[position:])
         position += taken
-        if option.repeatable:
-            found[option.dest] = (*found.get(option.dest, ()), value)
-        else:
-            found[option.dest] = value
-    return MagicOptions(**found)
+        found[option.name] = (*found.get(option.name, ()), *value) if option.many else value
+    return Line(**found)
 
 
 _LOOKS_LIKE_OPTION = re.compile(r"--?[A-Za-z]\S*\Z")
@@ -186,138 +173,39 @@ def _meant(word: str) -> str | None:
 
 
 def _value(
-    option: Option, flag: str, attached: str | None, following: list[str]
+    option: Option[Any], flag: str, attached: str | None, following: list[str]
 ) -> tuple[Any, int]:
     """The value of an option, and how many of the following words it took."""
-    if option.kind == "flag":
+    if not option.metavar:
         if attached is not None:
             raise UsageError(f"{flag} takes no value, but was given {attached!r}; remove it.")
-        return True, 0
+        return option.bare, 0
     if attached is not None:
-        return _converted(option, flag, attached), 0
+        return _checked_value(option, flag, attached), 0
     if following and _meant(following[0]) is not None:
         raise UsageError(_stray(following[0], flag, None))
-    optional = option.default is not None
+    optional = option.bare is not None
     if following and not (following[0].startswith("-") if optional else _is_option(following[0])):
-        return _converted(option, flag, following[0]), 1
-    if option.default is not None:
-        return option.default, 0
+        return _checked_value(option, flag, following[0]), 1
+    if optional:
+        return option.bare, 0
     hint = f"; attach a value that starts with a dash: {flag}={following[0]}" if following else ""
     raise UsageError(f"{flag} needs a value: {flag} {option.metavar}{hint}.")
 
 
-def _converted(option: Option, flag: str, text: str) -> Any:
-    if not text.strip() and option.kind != "text":
-        raise UsageError(f"{flag} needs a value, {text!r} is empty; write {flag} {option.metavar}.")
-    return _CONVERT[option.kind](option, flag, text)
-
-
-def _text(option: Option, flag: str, text: str) -> str:
+def _checked_value(option: Option[Any], flag: str, text: str) -> Any:
     # An empty system prompt means something; an empty model, name or stop sequence does not.
-    if not text and option.dest != "system":
+    if not text and option.check is not any_text:
         raise UsageError(f"{flag} needs a value, '' is empty; write {flag} {option.metavar}.")
-    return text
+    return option.checked((text,) if option.many else text, flag)
 
 
-def _run(option: Option, flag: str, text: str) -> str:
-    return text
-
-
-def _choice(option: Option, flag: str, text: str) -> str:
-    if text not in option.choices:
-        near = get_close_matches(text, option.choices, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise UsageError(f"{flag} is {text!r}, expected {' or '.join(option.choices)}{hint}")
-    return text
-
-
-def _int(option: Option, flag: str, text: str) -> int:
-    wanted = f"a whole number, {_range(option)}"
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise UsageError(f"{flag} is {text!r}, expected {wanted}.")
-    # More digits than any limit needs; int() itself refuses thousands of them.
-    value = int(text) if len(text) < 100 else -1
-    _check_range(option, flag, text, value, wanted)
-    return value
-
-
-def _float(option: Option, flag: str, text: str) -> float:
-    wanted = f"a number, {_range(option)}"
-    value = _number(text)
-    if value is None:
-        raise UsageError(f"{flag} is {text!r}, expected {wanted}.")
-    _check_range(option, flag, text, value, wanted)
-    return value
-
-
-def _seconds(option: Option, flag: str, text: str) -> float:
-    value = _number(text)
-    if value is None or value <= 0:
-        raise UsageError(f"{flag} is {text!r}, expected seconds as a number greater than 0.")
-    return value
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in text else None
-
-
-def _range(option: Option) -> str:
-    if option.high is None:
-        return f"{option.low:g} or more"
-    return f"from {option.low:g} to {option.high:g}"
-
-
-def _check_range(option: Option, flag: str, text: str, value: float, wanted: str) -> None:
-    too_low = option.low is not None and value < option.low
-    if too_low or (option.high is not None and value > option.high):
-        raise UsageError(f"{flag} is {text!r}, expected {wanted}.")
-
-
-def _name(option: Option, flag: str, text: str) -> str:
-    if not text.isidentifier() or iskeyword(text):
-        raise UsageError(
-            f"{flag} is {text!r}, expected the name of a variable: letters, digits and _."
-        )
-    return text
-
-
-def _tools(option: Option, flag: str, text: str) -> tuple[str, ...] | Literal["none", "all"]:
-    names = tuple(dict.fromkeys(re.findall(r"[^\s,]+", text)))
-    if not names:
-        raise UsageError(f"{flag} is {text!r}, expected names as in {flag} a,b or none or all.")
-    if names == ("none",):
-        return "none"
-    if names == ("all",):
-        return "all"
-    if alone := {"none", "all"} & set(names):
-        raise UsageError(
-            f"{flag} is {text!r}: {sorted(alone)[0]!r} stands alone; give it or a list of names."
-        )
-    return names
-
-
-_CONVERT: dict[Kind, Callable[[Option, str, str], Any]] = {
-    "text": _text,
-    "choice": _choice,
-    "tools": _tools,
-    "int": _int,
-    "float": _float,
-    "seconds": _seconds,
-    "name": _name,
-    "run": _run,
-}
-
-
-def _stray(word: str, before: str, option: Option | None) -> str:
+def _stray(word: str, before: str, option: Option[Any] | None) -> str:
     dashes = _LEADING_DASHES.match(word)
     if dashes is not None and not dashes[0].isascii():
         meant = _meant(word)
         return f"{word!r} begins with a typographic dash; type {meant or 'it with -'}."
-    if option is not None and option.kind == "tools":
+    if option is not None and option.name == "tools":
         return (
             f"{word!r} stands alone after the list of tools; the list is one word without spaces:"
             f" --tools {before.rstrip(',')},{word.lstrip(',')} (or in quotes)."
@@ -329,6 +217,7 @@ def _stray(word: str, before: str, option: Option | None) -> str:
 
 
 def _unknown_option(flag: str, command: Command | None) -> str:
+    refuse_key(flag)
     short = flag[:2]
     if not flag.startswith("--") and short in BY_FLAG and len(flag) > 2:
         return (
@@ -345,12 +234,12 @@ def _unknown_option(flag: str, command: Command | None) -> str:
 def _not_taken(flag: str, command: Command) -> str:
     if not command.options:
         return f"%agent {command.name} takes a run and no options; remove {flag}."
-    taken = ", ".join(o.flags[-1] for o in OPTIONS if o.dest in command.options)
+    taken = ", ".join(o.flags[-1] for o in OPTIONS if o.name in command.options)
     return f"%agent {command.name} does not take {flag}; it takes {taken}."
 
 
-def _flags(dests: Collection[str]) -> list[str]:
-    return [flag for flag, option in BY_FLAG.items() if option.dest in dests]
+def _flags(names: Collection[str]) -> list[str]:
+    return [flag for flag, option in BY_FLAG.items() if option.name in names]
 
 
 def _nearest(word: str, known: Collection[str]) -> str:

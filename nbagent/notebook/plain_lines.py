@@ -18,7 +18,9 @@ from nbagent.notebook.view_turn import (
     error_words,
     escapes_seen,
     left_out,
+    recorded_words,
     summary_of,
+    waits_of,
 )
 from nbagent.notebook.visible import arguments_in_short, clean, seconds, visible
 
@@ -73,7 +75,7 @@ class PlainPrinter:
             case events.Retrying():
                 why = error_words(event.error) or visible(event.text)
                 self._line(f"     again in {event.wait_s:.1f} s: {why}")
-            case events.Waiting(text=text):
+            case events.Waiting(text=text) if text:
                 self._line(f"     {visible(text)}")
             case events.Notice(level=level, text=text):
                 self._line(f"     {'note' if level == 'info' else level}: {visible(text)}")
@@ -131,11 +133,12 @@ class PlainPrinter:
             self._line(f"{turn.id}  {clean(turn.text)}")
         if turn.error and not turn.error.code.startswith("ENGINE_"):
             self._line(f"{turn.id}  ✕ {error_words(turn.error)}")
-        if words := left_out(turn):
+        for words in filter(None, (waits_of(turn), left_out(turn))):
             self._line(f"     note: {words}")
         usage = turn.response.usage if turn.response else None
         tokens = f"{usage.total_tokens:,} tok · " if usage and usage.total_tokens else ""
-        self._line(f"     {tokens}{seconds(turn.duration_ms)}")
+        words = recorded_words(turn)
+        self._line(f"     {tokens}{seconds(turn.duration_ms)}{f' · {words}' if words else ''}")
 
     def _end(self, run: RunRecord) -> None:
         state = view_of(run)

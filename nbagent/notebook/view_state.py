@@ -14,6 +14,7 @@ from nbagent.notebook.view_turn import (
     error_help,
     error_words,
     note_of,
+    recorded_words,
     request_view,
     segments_of,
     turn_view,
@@ -158,13 +159,19 @@ def facts_of(
     if calls:
         facts.append(_fact("calls", count(calls), "call" if calls == 1 else "calls"))
     if usage.total_tokens:
-        cached = f"({count(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
-        facts.append(_fact("tokens", count(usage.total_tokens), "tokens", cached))
+        facts.append(_fact("tokens", count(usage.total_tokens), "tokens", _of_cache(usage)))
     if cost_usd is not None:
         facts.append(_fact("cost", money(cost_usd), ""))
     time, _, unit = seconds(duration_ms).rpartition(" ")
-    facts.append(_fact("time", time, unit))
+    recorded = next((words for turn in turns if (words := recorded_words(turn))), "")
+    facts.append(_fact("time", time, unit, f"({recorded})" if recorded else ""))
     return facts
+
+
+def _of_cache(usage: Usage) -> str:
+    told = [(usage.cached_tokens, "cached"), (usage.cache_write_tokens, "written to the cache")]
+    words = ", ".join(f"{count(tokens)} {word}" for tokens, word in told if tokens)
+    return f"({words})" if words else ""
 
 
 def _fact(key: str, value: str, word: str, aside: str = "") -> Fact:

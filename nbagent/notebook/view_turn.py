@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from nbagent.contracts.chat import MAX_DEPTH, Message, ResponseMeta, ToolSpec
+from nbagent.contracts.chat import MAX_DEPTH, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
 from nbagent.notebook.markdown_tree import MAX_CHARS, Node, tree_of, words_of
@@ -55,6 +55,7 @@ _DECIDERS = {
 }
 _ASKED = ("person", "callback")
 _DECIDED = {"allowed": "✓ allowed", "edited": "✎ edited", "denied": "✕ denied"}
+_RECORDED = {"hit": "from cache", "replay": "replay"}
 _HELP: dict[str, str] = {
     "LLM_AUTH_FAILED": "%agent doctor says which key was found for this model, and where",
     "LLM_TIMEOUT": "%agent resume tries again; --timeout gives it more seconds",
@@ -160,10 +161,25 @@ def _is_failure(error: ErrorInfo | None) -> bool:
     return error is not None and not error.code.startswith("ENGINE_")
 
 
+def recorded_words(turn: EngineTurn) -> str:
+    """`replay` or `from cache` where a record answered: one word, that nbval can drop."""
+    return _RECORDED.get(turn.response.meta.source, "") if turn.response else ""
+
+
 def _numbers(turn: EngineTurn) -> str:
     usage = turn.response.usage if turn.response else None
-    time = seconds(turn.duration_ms)
+    words = recorded_words(turn)
+    time = seconds(turn.duration_ms) + (f" · {words}" if words else "")
     return f"{count(usage.total_tokens)} tok · {time}" if usage and usage.total_tokens else time
+
+
+def waits_of(turn: EngineTurn) -> str:
+    """How often a turn's request was made again, and how long it waited."""
+    waited = f"waited {seconds(turn.retry_wait_ms)}"
+    if turn.attempts > 1:
+        times = "1 retry" if turn.attempts == 2 else f"{turn.attempts - 1} retries"
+        return f"{times}, {waited}"
+    return waited if turn.retry_wait_ms else ""
 
 
 def left_out(turn: EngineTurn) -> str:
@@ -175,17 +191,10 @@ def left_out(turn: EngineTurn) -> str:
 
 
 def _told_by(turn: EngineTurn) -> list[str]:
-    """What the response itself says about how it came to be."""
+    """What a turn says about how its response came to be."""
+    told = [words for words in (waits_of(turn), left_out(turn)) if words]
     if turn.response is None:
-        return []
-    meta, told = turn.response.meta, list[str]()
-    if meta.retries:
-        times = "1 retry" if meta.retries == 1 else f"{meta.retries} retries"
-        told.append(f"{times}, waited {seconds(meta.retry_wait_ms)}")
-    if words := left_out(turn):
-        told.append(words)
-    if meta.source == "cache":
-        told.append("answered from the cache")
+        return told
     if turn.response.finish_reason == "length":
         told.append("cut off at the limit of tokens")
     if turn.response.finish_reason == "content_filter":
@@ -397,18 +406,19 @@ def _message_view(message: Message) -> MessageView:
 
 def segments_of(turn: EngineTurn) -> list[Segment]:
     """Where the time of a turn went. Which pieces there are depends on events, not on times."""
-    meta = turn.response.meta if turn.response else ResponseMeta()
-    model = turn.model_ms if turn.model_ms or turn.tool_runs else turn.duration_ms
-    retry = min(meta.retry_wait_ms, model)
+    model = turn.model_ms
+    if not model and not turn.tool_runs:
+        model = turn.duration_ms - turn.retry_wait_ms
     pieces: list[Segment] = []
-    if meta.retries:
-        pieces.append({"kind": "bad", "ms": retry, "turn": turn.id})
+    if turn.attempts > 1 or turn.retry_wait_ms:
+        kind = "bad" if turn.attempts > 1 else "wait"
+        pieces.append({"kind": kind, "ms": turn.retry_wait_ms, "turn": turn.id})
     kind = "bad" if _is_failure(turn.error) else "model"
-    pieces.append({"kind": kind, "ms": model - (retry if meta.retries else 0), "turn": turn.id})
+    pieces.append({"kind": kind, "ms": model, "turn": turn.id})
     runs = [run for run in turn.tool_runs if run.result is not None]
     if not runs:
         return _rounded(pieces)
-    rest = max(0.0, turn.duration_ms - model)
+    rest = max(0.0, turn.duration_ms - model - turn.retry_wait_ms)
     # All calls of a turn begin together, so their waits lie upon one another.
     waited = min(max(run.waited_ms for run in runs), rest)
     if waited:

@@ -23,6 +23,16 @@ _RETRIED = frozenset({408, 409, 498})
 _KINDS_OF_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
     401: ("invalid_api_key", "authentication_error", "unauthenticated"),
+    402: (
+        "billing_error",
+        "billing_hard_limit_reached",
+        "credit_balance_exhausted",
+        "exceeded_current_quota_error",
+        "insufficient_quota",
+        "organization_spend_limit_exceeded",
+        "organization_usage_limit_exceeded",
+        "project_spend_limit_exceeded",
+    ),
     403: ("permission_error", "permission_denied"),
     404: ("model_not_found", "not_found_error", "not_found"),
     408: ("timeout", "timeout_error"),
@@ -36,31 +46,14 @@ _KINDS_OF_STATUS = {
     529: ("overloaded_error",),
 }
 _STATUS_OF = {kind: status for status, kinds in _KINDS_OF_STATUS.items() for kind in kinds}
-"""Of an error object without an HTTP status, by its code, type or status word."""
-_QUOTA_KINDS = frozenset(
-    {
-        "insufficient_quota",
-        "billing_hard_limit_reached",
-        "credit_balance_exhausted",
-        "organization_spend_limit_exceeded",
-        "project_spend_limit_exceeded",
-        "organization_usage_limit_exceeded",
-        "exceeded_current_quota_error",
-        "billing_error",
-    }
-)
+"""What an error object says by its code, type or status word, where there is no HTTP status."""
 _QUOTA_TEXT = re.compile(
     r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED", re.I
 )
-_MODERATED_KINDS = frozenset(
-    {
-        "content_filter",
-        "image_content_policy_violation",
-        "bio_policy",
-        "misalignment_policy_violation",
-    }
-)
+_MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
 """The provider's filter stopped the prompt or the answer: the end of a turn."""
+_FINAL = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
+"""Whatever `x-should-retry` says."""
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
 _OVERFLOW_KINDS = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"}
@@ -244,20 +237,25 @@ def _classified(
     key_sent: bool = True,
 ) -> ModelError:
     wait_s = _wait_s(status, fault, headers)
-    code, retryable = _code_of(status, fault, headers, wait_s)
+    # Anthropic sends a wait with each rate limit, and none with the cap of a month.
+    capped = wait_s is None and any(name.startswith("anthropic-") for name in headers)
+    code, retryable = _code_of(402 if status == 429 and capped else status, fault)
     forced = headers.get("x-should-retry", "").lower()
-    if forced in ("true", "false") and code in (
-        "LLM_RATE_LIMITED",
-        "LLM_TIMEOUT",
-        "LLM_HTTP_ERROR",
-    ):
+    if forced in ("true", "false") and code not in _FINAL:
         retryable = forced == "true"
+    headline, advice = _WORDS[code]
+    if code == "LLM_AUTH_FAILED" and not key_sent:
+        headline, advice = _NO_KEY
+    elif code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
+        headline, advice = _BROKEN
+    elif status == 404 and url:
+        advice = f"Asked was {url}; check the model's name and the base URL."
+    if signin_url := fault.get("signin_url"):
+        advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
+    label = f"HTTP {status}" if status else "error object in the answer"
     said = _said(fault)
-    words = _NO_KEY if code == "LLM_AUTH_FAILED" and not key_sent else _WORDS[code]
-    if code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
-        words = _BROKEN
     return ModelError(
-        _sentences(words, status, fault, said, url, wait_s),
+        _sentences(f"{headline} ({label})", said, wait_s, advice),
         code=code,
         details=_details(status, fault, code),
         status=status,
@@ -268,17 +266,15 @@ def _classified(
     )
 
 
-def _code_of(
-    status: int | None, fault: dict[str, Any], headers: Mapping[str, str], wait_s: float | None
-) -> tuple[ModelCode, bool]:
+def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool]:
     """Code and whether a retry may help; the special cases come before the status."""
-    kinds = set(_kinds(fault))
+    kinds = _kinds(fault)
     text = _all_text(fault)
-    if kinds & _OVERFLOW_KINDS or _OVERFLOW_TEXT.search(text):
+    if not _OVERFLOW_KINDS.isdisjoint(kinds) or _OVERFLOW_TEXT.search(text):
         return "LLM_CONTEXT_OVERFLOW", False
-    if kinds & _QUOTA_KINDS or status == 402 or _QUOTA_TEXT.search(text):
-        return "LLM_QUOTA_EXCEEDED", False
-    if status == 429 and (_is_daily(fault) or _is_spend_cap(headers, wait_s)):
+    paid = status == 402 or 402 in [_STATUS_OF.get(kind) for kind in kinds]
+    daily = "QuotaFailure" in text and "PerDay" in text  # Gemini's, which no retry brings back.
+    if paid or daily or _QUOTA_TEXT.search(text):
         return "LLM_QUOTA_EXCEEDED", False
     if status in (401, 403) or "API_KEY_INVALID" in text:
         return "LLM_AUTH_FAILED", False
@@ -291,26 +287,13 @@ def _code_of(
     return "LLM_HTTP_ERROR", status in _RETRIED or status >= 500 or bool(_BUSY_TEXT.search(text))
 
 
-def _is_daily(fault: dict[str, Any]) -> bool:
-    """Gemini's quota of the day, which no retry brings back."""
-    details = _text(fault.get("details"))
-    return "QuotaFailure" in details and "PerDay" in details
-
-
-def _is_spend_cap(headers: Mapping[str, str], wait_s: float | None) -> bool:
-    """Anthropic sends a wait with each rate limit, and none with the cap of a month."""
-    return wait_s is None and any(name.startswith("anthropic-") for name in headers)
-
-
 def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
-    metadata = json_object(fault.get("metadata")) or {}
-    by_openrouter = bool(metadata.get("reasons") or metadata.get("flagged_input"))
-    by_azure = bool(fault.get("content_filters"))
-    kinds = {*_kinds(fault), *_kinds(json_object(fault.get("innererror")) or {})}
+    inner = json_object(fault.get("innererror")) or {}  # Azure's.
+    metadata = json_object(fault.get("metadata")) or {}  # OpenRouter's.
     return (
-        bool(kinds & _MODERATED_KINDS)
-        or (status == 403 and by_openrouter)
-        or (status == 400 and by_azure)
+        any(_MODERATED_KIND.search(kind) for kind in _kinds(fault) + _kinds(inner))
+        or (status == 403 and bool(metadata.get("reasons") or metadata.get("flagged_input")))
+        or (status == 400 and bool(fault.get("content_filters")))
     )
 
 
@@ -335,7 +318,7 @@ def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str
 def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
     kept: dict[str, Any] = {
         key: without_logins(redact(_text(fault[key])))[:200]
-        for key in ("type", "code", "param", "status", "signin_url")
+        for key in ("type", "code", "param", "status")
         if fault.get(key) is not None
     }
     if status:
@@ -366,26 +349,13 @@ def _overflow_sizes(fault: dict[str, Any]) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def _sentences(
-    words: tuple[str, str],
-    status: int | None,
-    fault: dict[str, Any],
-    said: str,
-    url: str,
-    wait_s: float | None,
-) -> str:
+def _sentences(what: str, said: str, wait_s: float | None, advice: str) -> str:
     """What happened, in the provider's words too, and what to do about it."""
-    headline, advice = words
-    label = f"HTTP {status}" if status else "error object in the answer"
-    first = f"{headline} ({label}){': ' + said if said else ''}"
+    first = f"{what}: {said}" if said else what
     pieces = [first if first.endswith((".", "!", "?", "…")) else f"{first}."]
     if wait_s is not None and wait_s > LONGEST_WAIT_S:
         asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
         pieces.append(f"It asks to wait {asked}, which is longer than is waited here.")
-    if status == 404 and url:
-        advice = f"Asked was {url}; check the model's name and the base URL."
-    if signin_url := fault.get("signin_url"):
-        advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
     return " ".join([*pieces, advice])
 
 

@@ -1,4 +1,4 @@
-"""From bytes to frames: lines, server-sent events, JSON as servers write it; in linear time.
+"""From bytes to frames: inflating, lines, server-sent events, JSON as servers write it.
 
 Knows no wire: what an event or a value means belongs to the wires. Splits bytes, because text
 splitters also cut at U+2028.
@@ -8,19 +8,74 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 import orjson
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError
+from nbagent.contracts.secrets import redact
 from nbagent.providers.errors import start_of
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _LOOKED_INTO_BYTES = 1024 * 1024
 _MOST_VALUES = 500_000
+_STEP_BYTES = 64 * 1024
+"""Inflated at once."""
+_GZIP = 0x1F
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Inflater:
+    """Plain bytes from pieces of gzip or deflate, in steps, so that a small bomb stays small.
+
+    Compression is never asked for; some servers and proxies compress all the same.
+    """
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj()
+        self._at_start = True
+        self._is_gzip = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What these bytes hold, in pieces of at most 64 kB. Raises ModelError."""
+        while data:
+            if self._at_start:
+                self._begin(data[0])
+            try:
+                part = self._zlib.decompress(data, _STEP_BYTES)
+                while part:
+                    yield part
+                    # Asked until nothing comes: the last bytes may wait inside, without input.
+                    part = self._zlib.decompress(self._zlib.unconsumed_tail, _STEP_BYTES)
+            except zlib.error as error:
+                raise bad_answer(f"its compression is damaged ({error})") from None
+            if not self._zlib.eof:
+                return
+            data = self._zlib.unused_data
+            if not (self._is_gzip and data[:1] == bytes([_GZIP])):
+                return  # What follows the end is of no use to anybody.
+            self._at_start = True
+
+    def _begin(self, first: int) -> None:
+        self._at_start = False
+        self._is_gzip = first == _GZIP
+        # "deflate" without the zlib header: some servers send it, and browsers accept it.
+        bare = not self._is_gzip and first & 0x0F != 8
+        self._zlib = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+
+
+def inflater_of(encoding: str) -> Inflater | None:
+    """What undoes an encoding; None when there is nothing to undo."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return Inflater()
+    raise bad_answer(f"it is encoded as {redact(encoding)[:40]!r}, which was not asked for")
 
 
 class Splitter(Protocol):

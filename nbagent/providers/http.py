@@ -15,12 +15,10 @@ import os
 import re
 import socket
 import ssl
-import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import httpcore2
@@ -30,8 +28,9 @@ from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
 from nbagent.providers.errors import request_id_of, response_error, without_logins
+from nbagent.providers.frames import bad_answer, inflater_of
 from nbagent.providers.registry import is_loopback
-from nbagent.providers.streams import Backend, StaleConnection, Stream
+from nbagent.providers.streams import Backend, StaleConnection, Stream, tls_context
 
 CONNECT_TIMEOUT_S = 5.0
 BETWEEN_BYTES_S = 300.0
@@ -48,9 +47,6 @@ _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_S = 60.0
 _STALE_CONNECTIONS = 3
 """So many are passed over at once; then the server is left alone."""
-_INFLATED_BYTES = 64 * 1024
-"""Of one step."""
-_GZIP = 0x1F
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 """Names, IPv4, IPv6 with its zone; nothing else is worth asking a resolver for."""
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -90,9 +86,6 @@ class HttpClient:
         self._fault = fault
         self._shared: _LoopPools | None = None
 
-    def __repr__(self) -> str:
-        return f"HttpClient({self.address.shown!r})"
-
     async def send(
         self,
         method: str,
@@ -113,10 +106,12 @@ class HttpClient:
         Raises:
             ModelError: anything went wrong, or the status is not 2xx.
         """
+        request = self._request(method, path, body, headers or {})
+        connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
+        request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
             async with asyncio.timeout_at(deadline):
-                request = self._request(method, path, body, headers or {})
-                response = await self._answered(request, deadline, between_bytes_s)
+                response = await self._answered(request, deadline)
         except Exception as error:
             fault = _model_error(error, self.address.server, deadline)
         else:
@@ -144,34 +139,25 @@ class HttpClient:
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
-    async def _answered(
-        self, request: httpcore2.Request, deadline: float, between_bytes_s: float
-    ) -> Response:
+    async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
         """The response to the request, whatever its status."""
-        left = deadline - asyncio.get_running_loop().time()
-        request.extensions["timeout"] = {
-            "connect": min(CONNECT_TIMEOUT_S, left),
-            "read": between_bytes_s,
-        }
-        for spare in reversed(range(_STALE_CONNECTIONS + 1)):
-            try:
-                response = await self._pool().handle_async_request(request)
-            except StaleConnection:
-                # The server had closed an idle connection: that is no answer to anything.
-                if not spare:
-                    raise
-                continue
-            stream = response.extensions["network_stream"]
-            if not isinstance(stream, Stream):
-                await response.aclose()
-                raise _http_error(
-                    "the server wants another protocol than HTTP; check the base URL."
-                )
-            if stream.answered:
-                return Response(response, stream, deadline, self.address.server)
-            # Read with the answer before it, so no answer to this request.
+        for _ in range(_STALE_CONNECTIONS):
+            # The server had closed an idle connection: that is no answer to anything.
+            with suppress(StaleConnection):
+                return await self._asked(request, deadline)
+        return await self._asked(request, deadline)
+
+    async def _asked(self, request: httpcore2.Request, deadline: float) -> Response:
+        response = await self._pool().handle_async_request(request)
+        stream = cast("Any", response).extensions["network_stream"]
+        if not isinstance(stream, Stream):
             await response.aclose()
-        raise ConnectionResetError("the server answers before it is asked")
+            raise _http_error("the server wants another protocol than HTTP; check the base URL.")
+        if not stream.answered:
+            # It was read behind the answer before.
+            await response.aclose()
+            raise StaleConnection("the server answered before it was asked")
+        return Response(response, stream, deadline, self.address.server)
 
     def _pool(self) -> httpcore2.AsyncConnectionPool:
         loop = asyncio.get_running_loop()
@@ -239,42 +225,51 @@ class Response:
             ModelError: it broke off, came too slowly, or is larger than `limit`.
         """
         fault: ModelError | None = None
+        stream, total = self._stream, 0
+        most = stream.received + limit * _MOST_FRAMING
         try:
-            inflater = _inflater_of(self.headers.get("content-encoding", ""))
-            inflated = 0
-            async with aclosing(self._raw_pieces(limit)) as raw:
+            inflater = inflater_of(self.headers.get("content-encoding", ""))
+            async with aclosing(self._raw_pieces()) as raw:
                 async for piece in raw:
-                    if inflater is None:
-                        yield piece
-                        continue
-                    for part in inflater.feed(piece):
-                        inflated += len(part)
-                        if inflated > limit:
-                            raise _too_large(limit)
+                    for part in inflater.feed(piece) if inflater else (piece,):
+                        total += len(part)
+                        if total > limit or stream.received > most:
+                            raise bad_answer(f"it is larger than {limit // 2**20} MB")
                         yield part
-                        # A few bytes may hold a gigabyte: neither the loop nor the deadline waits.
-                        await asyncio.sleep(0)
-                        if asyncio.get_running_loop().time() >= self._stream.deadline:
-                            raise TimeoutError
+                        if inflater:
+                            # A few bytes may hold a gigabyte: loop and deadline do not wait for it.
+                            await asyncio.sleep(0)
+                            stream.check_deadline()
         except Exception as error:
-            fault = _model_error(error, self._server, self._stream.deadline)
+            fault = _model_error(error, self._server, stream.deadline)
         if fault is not None:
             raise fault
 
-    async def _raw_pieces(self, limit: int) -> AsyncGenerator[bytes]:
-        total, most = 0, self._stream.received + limit * _MOST_FRAMING
-        piece = b""
+    async def _raw_pieces(self) -> AsyncGenerator[bytes]:
+        """The body as it was sent; chunks that arrived together come as one piece."""
+        stream = self._stream
         body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
-        async with aclosing(body):
-            async for piece in body:
-                total += len(piece)
-                if total > limit or self._stream.received > most:
-                    raise _too_large(limit)
-                yield piece
+        held: list[bytes] = []
+        last = b""
+        fault: Exception | None = None
+        try:
+            async with aclosing(body):
+                async for last in body:
+                    held.append(last)
+                    # The next one has not arrived. (Half of one may hold those before it back.)
+                    if stream.last.endswith((last, last + b"\r\n")):
+                        yield b"".join(held) if len(held) > 1 else last
+                        held.clear()
+        except Exception as error:
+            fault = error
+        if held:
+            yield b"".join(held)
+        if fault is not None:
+            raise fault
         # Bytes behind an answer would be taken for the answer to the next request.
-        end = b"0\r\n\r\n" if "transfer-encoding" in self.headers else piece or b"\r\n\r\n"
-        if not self._stream.last.endswith(end):
-            await self._stream.aclose()
+        end = b"0\r\n\r\n" if "transfer-encoding" in self.headers else last or b"\r\n\r\n"
+        if not stream.last.endswith(end):
+            await stream.aclose()
 
     async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
         """The whole body, or its first `limit` bytes."""
@@ -307,13 +302,10 @@ class Address:
         except ValueError:
             raise UsageError(f"the base URL {base_url!r} cannot be read; check it.") from None
         if parts.username or parts.password:
-            raise UsageError(
-                "the base URL holds a name or a password; give the key in LLM_API_KEY instead."
-            )
+            what = "the base URL holds a name or a password"
+            raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
         if parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
-            raise UsageError(
-                f"the base URL {base_url!r} is not one; write it as http://HOST:PORT/v1."
-            )
+            raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
         self.scheme = parts.scheme
         self._path = parts.path.rstrip("/")
         self._query = parts.query
@@ -342,40 +334,26 @@ class Address:
         return Route(proxy_url, certificates)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """What the connections to a server have in common; equal routes share a pool."""
 
     proxy_url: str | None
     certificates: tuple[str, str] | None
     """`SSL_CERT_FILE` and `SSL_CERT_DIR`; None without TLS."""
 
-    def open(self) -> httpcore2.AsyncConnectionPool:
-        """A pool for it. Raises ModelError when the environment names what cannot be used."""
-        return httpcore2.AsyncConnectionPool(
-            ssl_context=_tls(*self.certificates) if self.certificates else None,
-            proxy=_proxy(self.proxy_url) if self.proxy_url else None,
-            max_connections=_MAX_CONNECTIONS,
-            max_keepalive_connections=_MAX_CONNECTIONS // 4,
-            keepalive_expiry=_KEEP_ALIVE_S,
-            network_backend=Backend(),
-        )
 
-
-@dataclass
 class _LoopPools:
     """The connections of one event loop, kept as long as a client of it is open."""
 
-    loop: asyncio.AbstractEventLoop
-    users: int = 0
-    pools: dict[Route, httpcore2.AsyncConnectionPool] = field(
-        default_factory=dict[Route, httpcore2.AsyncConnectionPool]
-    )
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.users = 0
+        self.pools: dict[Route, httpcore2.AsyncConnectionPool] = {}
 
     @staticmethod
     def acquire(loop: asyncio.AbstractEventLoop) -> _LoopPools:
-        for other in [known for known in _loops if known.is_closed()]:
-            _loops.pop(other, None)
+        for closed in [known for known in _loops if known.is_closed()]:
+            _loops.pop(closed, None)
         shared = _loops.setdefault(loop, _LoopPools(loop))
         shared.users += 1
         return shared
@@ -392,27 +370,21 @@ class _LoopPools:
         await asyncio.sleep(0)
 
     def pool(self, route: Route) -> httpcore2.AsyncConnectionPool:
+        """Raises ModelError when the environment names what cannot be used."""
         pool = self.pools.get(route)
         if pool is None:
-            pool = self.pools[route] = route.open()
+            pool = self.pools[route] = httpcore2.AsyncConnectionPool(
+                ssl_context=tls_context(*route.certificates) if route.certificates else None,
+                proxy=_proxy(route.proxy_url) if route.proxy_url else None,
+                max_connections=_MAX_CONNECTIONS,
+                max_keepalive_connections=_MAX_CONNECTIONS // 4,
+                keepalive_expiry=_KEEP_ALIVE_S,
+                network_backend=Backend(),
+            )
         return pool
 
 
 _loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
-
-
-@cache
-def _tls(certificate_file: str, certificate_folder: str) -> ssl.SSLContext:
-    # 23 ms to build: one for the process, made when the first https request needs it.
-    # The two are named to tell contexts apart; the library reads the variables itself.
-    try:
-        return httpcore2.default_ssl_context()
-    except (OSError, ValueError) as error:
-        name = "SSL_CERT_FILE" if certificate_file else "SSL_CERT_DIR"
-        named = certificate_file or certificate_folder
-        raise _http_error(
-            f"no certificates can be read from {named!r} ({error}); correct {name}."
-        ) from None
 
 
 @cache
@@ -432,12 +404,15 @@ def _proxy(address: str) -> httpcore2.Proxy:
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
+        if host and parts.scheme not in ("http", "https"):
+            host, why = None, f"it is a {parts.scheme[:20]!r} one, and only HTTP proxies are known"
     except ValueError:
-        raise _bad_proxy(why) from None
-    if not host:
-        raise _bad_proxy(why)
-    if parts.scheme not in ("http", "https"):
-        raise _bad_proxy(f"it is a {parts.scheme[:20]!r} one, and only HTTP proxies are known")
+        parts = host = port = None
+    if parts is None or not host:
+        raise _http_error(
+            f"the proxy that the environment names cannot be used: {why}; correct HTTPS_PROXY,"
+            " HTTP_PROXY or ALL_PROXY, or name the server in NO_PROXY."
+        )
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if password:
         # A short password is no secret to the filter by itself; as it is sent it is long enough.
@@ -447,13 +422,6 @@ def _proxy(address: str) -> httpcore2.Proxy:
     url = httpcore2.URL(scheme=parts.scheme, host=host, port=port, target="/")
     # The library takes text for ASCII.
     return httpcore2.Proxy(url, auth=(user.encode(), password.encode()) if user else None)
-
-
-def _bad_proxy(why: str) -> ModelError:
-    return _http_error(
-        f"the proxy that the environment names cannot be used: {why}; correct HTTPS_PROXY,"
-        " HTTP_PROXY or ALL_PROXY, or name the server in NO_PROXY."
-    )
 
 
 def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]:
@@ -472,102 +440,45 @@ def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]
 def _header_of(prefix: str, key: SecretKey) -> str:
     text = key.reveal().strip()
     if not text.isascii() or not text.isprintable():
-        raise ModelError(
-            "the key has characters that no key has; copy it again.", code="LLM_AUTH_FAILED"
-        )
+        what = "the key has characters that no key has; copy it again."
+        raise ModelError(what, code="LLM_AUTH_FAILED")
     return prefix + text
-
-
-class Inflater:
-    """Plain bytes from pieces of gzip or deflate, in steps, so that a small bomb stays small.
-
-    Compression is never asked for; some servers and proxies compress all the same.
-    """
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj()
-        self._at_start = True
-        self._is_gzip = False
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes hold, in pieces of at most 64 kB. Raises ModelError."""
-        while data:
-            if self._at_start:
-                self._begin(data[0])
-            try:
-                part = self._zlib.decompress(data, _INFLATED_BYTES)
-                while part:
-                    yield part
-                    # Asked until nothing comes: the last bytes may wait inside, without input.
-                    part = self._zlib.decompress(self._zlib.unconsumed_tail, _INFLATED_BYTES)
-            except zlib.error as error:
-                raise ModelError(
-                    f"the compressed answer is damaged ({error}); try again.",
-                    code="LLM_BAD_RESPONSE",
-                ) from None
-            if not self._zlib.eof:
-                return
-            data = self._zlib.unused_data
-            if not (self._is_gzip and data[:1] == bytes([_GZIP])):
-                return  # What follows the end is of no use to anybody.
-            self._at_start = True
-
-    def _begin(self, first: int) -> None:
-        self._at_start = False
-        self._is_gzip = first == _GZIP
-        # "deflate" without the zlib header: some servers send it, and browsers accept it.
-        bare = not self._is_gzip and first & 0x0F != 8
-        self._zlib = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
-
-
-def _inflater_of(encoding: str) -> Inflater | None:
-    """What undoes an encoding; None when there is nothing to undo."""
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return None
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        return Inflater()
-    raise ModelError(
-        f"the server encoded its answer as {redact(encoding)[:40]!r}, which was not asked for;"
-        " check the server or the proxy before it.",
-        code="LLM_BAD_RESPONSE",
-    )
 
 
 def _model_error(error: Exception, server: str, deadline: float) -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
-    if isinstance(error, ModelError):
-        return error
     said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
-    if isinstance(error, httpcore2.ConnectTimeout):
-        text = f"{server} did not accept a connection in time; is it running?"
-        return ModelError(text, code="LLM_TIMEOUT", retryable=True)
-    if isinstance(error, TimeoutError):
-        late = asyncio.get_running_loop().time() >= deadline
-        what = "did not answer in the time allowed; raise --timeout or try again."
-        silent = "fell silent in the middle of its answer; try again."
-        return ModelError(f"{server} {what if late else silent}", code="LLM_TIMEOUT")
-    if isinstance(error, httpcore2.ProxyError):
-        # The status alone: the rest is the proxy's own words, and it was shown a password.
-        return _proxy_refused(server, said.partition(" ")[0], "HTTPS_PROXY")
-    if isinstance(error, ConnectionResetError | BrokenPipeError):
-        return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
-    if isinstance(error, httpcore2.RemoteProtocolError):
-        broke = "disconnected" in said or "closed" in said
-        what = "broke the connection" if broke else "did not speak HTTP as it should"
-        return _http_error(f"{server} {what} ({said}); try again.", retry=broke)
-    if isinstance(error, ssl.SSLError):
-        return _http_error(f"no secure connection to {server} ({said}); check it or SSL_CERT_FILE.")
-    if isinstance(error, socket.gaierror):
-        again = error.errno == socket.EAI_AGAIN
-        return _http_error(f"the name {server} cannot be found ({said}); check it.", retry=again)
-    if isinstance(error, OSError):
-        return _http_error(f"cannot connect to {server} ({said}); is it running?", retry=True)
-    if isinstance(error, httpcore2.ProtocolError):
-        return _http_error(f"the request to {server} failed ({said}); check the base URL.")
-    return ModelError(
-        f"the request to {server} failed: {type(error).__name__}: {said}; please report it."
-    )
+    match error:
+        case ModelError():
+            return error
+        case httpcore2.ConnectTimeout():
+            text = f"{server} did not accept a connection in time; is it running?"
+            return ModelError(text, code="LLM_TIMEOUT", retryable=True)
+        case TimeoutError():
+            what = "fell silent in the middle of its answer; try again."
+            if asyncio.get_running_loop().time() >= deadline:
+                what = "did not answer in the time allowed; raise --timeout or try again."
+            return ModelError(f"{server} {what}", code="LLM_TIMEOUT")
+        case httpcore2.ProxyError():
+            # The status alone: the rest is the proxy's own words, and it was shown a password.
+            return _proxy_refused(server, said.partition(" ")[0], "HTTPS_PROXY")
+        case httpcore2.RemoteProtocolError() if "disconnected" not in said and "closed" not in said:
+            return _http_error(f"{server} did not speak HTTP as it should ({said}); try again.")
+        case ConnectionResetError() | BrokenPipeError() | httpcore2.RemoteProtocolError():
+            return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
+        case ssl.SSLError():
+            what = f"no secure connection to {server} ({said})"
+            return _http_error(f"{what}; check it or SSL_CERT_FILE.")
+        case socket.gaierror():
+            what = f"the name {server} cannot be found ({said}); check it."
+            return _http_error(what, retry=error.errno == socket.EAI_AGAIN)
+        case OSError():
+            return _http_error(f"cannot connect to {server} ({said}); is it running?", retry=True)
+        case httpcore2.ProtocolError():
+            return _http_error(f"the request to {server} failed ({said}); check the base URL.")
+        case _:
+            said = f"{type(error).__name__}: {said}"
+            return ModelError(f"the request to {server} failed: {said}; please report it.")
 
 
 def _http_error(text: str, *, retry: bool = False) -> ModelError:
@@ -581,19 +492,10 @@ def _proxy_refused(server: str, status: str, variable: str) -> ModelError:
 def _redirected(response: Response, shown: str) -> ModelError:
     # A redirect would carry the key to another host, and turns POST into GET.
     location = redact(response.headers.get("location", "").split("?")[0].split("#")[0])[:300]
-    place = location.rpartition("@")[2] if "@" in location else location
-    return ModelError(
-        f"{shown} answered with a redirect (HTTP {response.status}) to {place or 'nowhere'!r},"
-        " which is not followed; give the final address as base URL.",
-        code="LLM_HTTP_ERROR",
-        status=response.status,
-        request_id=response.request_id,
+    error = _http_error(
+        f"{shown} answered with a redirect (HTTP {response.status}) to"
+        f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give the final"
+        " address as base URL."
     )
-
-
-def _too_large(limit: int) -> ModelError:
-    return ModelError(
-        f"the server sent more than {limit // 2**20} MB; the answer was cut off. Ask for less, or"
-        " check the base URL.",
-        code="LLM_BAD_RESPONSE",
-    )
+    error.status, error.request_id = response.status, response.request_id
+    return error

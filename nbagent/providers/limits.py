@@ -10,6 +10,8 @@ and says who goes when, in order. It sends nothing and retries nothing. For each
         place.learn(status, headers, retry_after_s)
 
 Leaving the block, by a cancellation too, gives back what was taken. Several loops may share one.
+A request that is alone is never paced, and asks even where waiting would be pointless: a person
+tried again. All others fail then at once with LLM_RATE_LIMITED.
 """
 
 from __future__ import annotations
@@ -34,12 +36,11 @@ _PAUSE_S = 1.0
 """After a 429 that names no wait, when other requests are on their way."""
 _LEAST_PAUSE_S = 0.25
 """Until the other refusals of a herd are in."""
-_PROBE_S = 10.0
+_PROBE_S = 5.0
 """So long without a 429, and requests go a quarter faster."""
-_SLOWEST_PER_S = 0.5
 _FORGOTTEN_S = 60.0
 _MOST_SEEN = 512
-_HEADERS = {
+_PATTERNS = {
     "requests": "x-ratelimit-{}-requests",
     "tokens": "x-ratelimit-{}-tokens",
     "window": "x-ratelimit-{}",
@@ -47,6 +48,10 @@ _HEADERS = {
     "anthropic tokens": "anthropic-ratelimit-tokens-{}",
     "anthropic input tokens": "anthropic-ratelimit-input-tokens-{}",
 }
+_HEADERS = [
+    (name, *(pattern.format(field) for field in ("limit", "remaining", "reset")))
+    for name, pattern in _PATTERNS.items()
+]
 
 
 @dataclass(slots=True)
@@ -81,10 +86,11 @@ class _Budget:
 
     def take(self, need: float, now: float) -> None:
         """Count a request that goes."""
-        start = max(now, self.full_at)
-        if now >= self.full_at or self.per_s:
-            self.full_at = start + (need / self.per_s if self.per_s else self.span_s)
         self.left, self.seen_at = self.left_at(now) - need, now
+        if self.per_s:
+            self.full_at = max(now, self.full_at) + need / self.per_s
+        elif now >= self.full_at:
+            self.full_at = now + self.span_s  # As long as the window before.
 
 
 class Limiter:
@@ -125,29 +131,40 @@ class Limiter:
             return self._expected_s(tokens, len(self._line), time.monotonic())
 
     def learn(
-        self, status: int, headers: Mapping[str, str], retry_after_s: float | None = None
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        retry_after_s: float | None = None,
+        *,
+        place: Place | None = None,
     ) -> None:
         """Take what an answer says about limits.
 
         Args:
             headers: with names in lower case.
             retry_after_s: how long a refusal asks to wait.
+            place: whose answer it is.
         """
         now = time.monotonic()
         with self._lock:
-            for name, pattern in _HEADERS.items():
-                self._read(name, pattern, headers, now)
+            for name, limit, remaining, reset in _HEADERS:
+                if remaining in headers and reset in headers:
+                    said = (headers.get(limit, ""), headers[remaining], headers[reset])
+                    self._read(name, said, now)
+            if status == 429 and place is not None:
+                with suppress(ValueError):
+                    self._went_at.remove(place.went_at)
             if status == 429 or (status in (503, 529) and retry_after_s):
                 self._refused(retry_after_s, now)
             elif status < 400:
                 self._served(now)
+                if place is not None and place.went_at > self._refused_at:
+                    self._open_at = min(self._open_at, now)  # The server changed its mind.
 
-    def _read(self, name: str, pattern: str, headers: Mapping[str, str], now: float) -> None:
-        left = _number(headers.get(pattern.format("remaining"), ""))
-        reset_s = until_s(headers.get(pattern.format("reset"), ""))
+    def _read(self, name: str, said: tuple[str, str, str], now: float) -> None:
+        limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
         if left is None or reset_s is None or reset_s == math.inf:
             return
-        limit = _number(headers.get(pattern.format("limit"), "")) or math.inf
         fills = name != "window" and left < limit < math.inf and reset_s > 0
         per_s = (limit - left) / reset_s if fills else 0.0
         # The server had not seen those that are still on their way.
@@ -156,23 +173,22 @@ class Limiter:
 
     def _refused(self, retry_after_s: float | None, now: float) -> None:
         herd = len(self._sent) + len(self._line) > 1
+        pause = retry_after_s or 0.0
         if retry_after_s is None and herd:
             self._at_once = min(self._at_once or math.inf, max(1, len(self._sent) - 1))
-        pause = _PAUSE_S if retry_after_s is None and herd else retry_after_s or 0.0
-        first = now >= self._open_at
-        self._open_at = max(self._open_at, now + max(pause, _LEAST_PAUSE_S if herd else 0.0))
-        self._refused_at = now
-        if first and herd:
-            self._changed_at = now
+            pause = _PAUSE_S
+        if now >= self._open_at:  # The first refusal of a herd.
+            self._measured_from = None
             if self._per_s is None:
                 self._measured_from = now - min(max(pause, 1.0), LONGEST_WAIT_S)
             else:
-                self._per_s, self._measured_from = max(_SLOWEST_PER_S, self._per_s * 0.75), None
+                self._per_s *= 0.75
+        self._refused_at = self._changed_at = now
+        self._open_at = max(self._open_at, now + max(pause, _LEAST_PAUSE_S if herd else 0.0))
         if self._measured_from is not None and self._open_at < math.inf:
-            # Again with each refusal of the herd: until then it counts as taken.
-            taken = [at for at in self._went_at if at >= self._measured_from]
-            span_s = max(1.0, self._open_at - taken[0]) if taken else 1.0
-            self._per_s = max(_SLOWEST_PER_S, 0.9 * len(taken) / span_s)
+            # Measured again with each refusal: until then its request counts as taken.
+            taken = [at for at in self._went_at if at >= self._measured_from] or [now]
+            self._per_s = 0.9 * len(taken) / max(1.0, self._open_at - taken[0])
         for place in self._line:
             place.wake()
 
@@ -188,27 +204,20 @@ class Limiter:
         return max(0.0, self._open_at - now, *waits)
 
     def _paced_s(self, now: float) -> float:
-        """Seconds until the next one goes, so that no herd goes at once; one alone is none."""
-        alone = not self._sent and len(self._line) <= 1
-        return 0.0 if alone or self._per_s is None else max(0.0, self._next_at - now)
+        """Seconds until the next one goes, so that no herd goes at once."""
+        return 0.0 if self._per_s is None else max(0.0, self._next_at - now)
+
+    def _is_alone(self) -> bool:
+        return not self._sent and len(self._line) <= 1
 
     def _expected_s(self, tokens: int, ahead: int, now: float) -> float:
         spread = ahead / self._per_s if self._per_s else 0.0
         blocked = _PAUSE_S if self._is_full() else 0.0  # As good a guess as any.
-        return max(self._asked_s(tokens, now), self._paced_s(now), blocked) + spread
+        paced = 0.0 if self._is_alone() else self._paced_s(now)
+        return max(self._asked_s(tokens, now), paced, blocked) + spread
 
     def _is_full(self) -> bool:
         return self._at_once is not None and len(self._sent) >= int(self._at_once)
-
-    # What a Place calls, each under the lock.
-
-    def join(self, place: Place) -> None:
-        """Stand in line."""
-        with self._lock:
-            idle = not self._sent and not self._line
-            if idle and time.monotonic() - self._refused_at > _FORGOTTEN_S:
-                self._per_s = self._at_once = None
-            self._line.append(place)
 
     def turn(self, place: Place, left_s: float) -> tuple[float, float] | None:
         """None when the request goes now, else how long to sleep and what to expect, in seconds.
@@ -218,16 +227,23 @@ class Limiter:
         """
         with self._lock:
             now = time.monotonic()
+            if place not in self._line:
+                if self._is_alone() and now - self._refused_at > _FORGOTTEN_S:
+                    self._per_s = self._at_once = None
+                self._line.append(place)
+            alone = self._is_alone()
             asked = self._asked_s(place.tokens, now)
-            if asked > LONGEST_WAIT_S and now - self._refused_at > _FORGOTTEN_S:
-                self._open_at, asked = now, 0.0  # Asked again: it may have changed its mind.
-            if asked > LONGEST_WAIT_S or asked >= left_s or left_s <= 0:
-                raise _too_long(asked)
-            wait = max(asked, self._paced_s(now))
+            if asked > LONGEST_WAIT_S or 0 < left_s <= asked:
+                if not alone:
+                    raise _too_long(asked)
+                asked = 0.0  # A person tries again: the server may have changed its mind.
+            wait = asked if alone else max(asked, self._paced_s(now))
             first = self._line[0] is place and not self._is_full()
             if not first or wait > 0:
-                ahead = self._line.index(place)
-                return wait if first else math.inf, self._expected_s(place.tokens, ahead, now)
+                expected = self._expected_s(place.tokens, self._line.index(place), now)
+                if left_s <= 0:
+                    raise _too_long(expected)
+                return wait if first else math.inf, expected
             self._line.popleft()
             self._sent.add(place)
             self._went_at.append(now)
@@ -247,14 +263,9 @@ class Limiter:
                 self._line.remove(place)
             self._wake_first()
 
-    def refused(self, place: Place) -> None:
-        """Forget that a request went."""
-        with self._lock, suppress(ValueError):
-            self._went_at.remove(place.went_at)
-
     def _wake_first(self) -> None:
-        if self._line:
-            self._line[0].wake()
+        while self._line and not self._line[0].wake():
+            self._line.popleft()
 
 
 class Place:
@@ -265,11 +276,12 @@ class Place:
         self.went_at = 0.0
         self.answered = False
         self.waited_s = 0.0
-        self._limiter = limiter
         """Until its turn came."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._began = self._told_until = 0.0
+        self._limiter = limiter
+        self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
+        self._told_until = self._loop.time() + _TOLD_FROM_S
+        self._began = 0.0
 
     def __enter__(self) -> Place:
         return self
@@ -288,13 +300,10 @@ class Place:
         Raises:
             ModelError: that would be longer than is waited; says how long.
         """
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop, self._began = loop, loop.time()
-            self._told_until = self._began + _TOLD_FROM_S
-            self._limiter.join(self)
+        loop = self._loop
         while wait := self._limiter.turn(self, deadline - loop.time()):
             sleep_s, expected_s = wait
+            self._began = self._began or loop.time()
             if loop.time() + expected_s > self._told_until:
                 self._told_until = loop.time() + expected_s + 1
                 return expected_s
@@ -302,7 +311,7 @@ class Place:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(loop.time() + sleep_s, deadline)):
                     await self._woken.wait()
-        self.waited_s = loop.time() - self._began
+        self.waited_s = loop.time() - self._began if self._began else 0.0
         return None
 
     def learn(
@@ -310,20 +319,15 @@ class Place:
     ) -> None:
         """Take what the answer to this request says about limits."""
         self.answered = True
-        if status == 429:
-            self._limiter.refused(self)
-        self._limiter.learn(status, headers, retry_after_s)
+        self._limiter.learn(status, headers, retry_after_s, place=self)
 
-    def wake(self) -> None:
-        """Look again whether it is this request's turn."""
-        if self._loop is not None:
-            with suppress(RuntimeError):  # Its loop is closed, and it will leave.
-                self._loop.call_soon_threadsafe(self._woken.set)
-
-
-def forget_limits() -> None:
-    """Begin anew with every server."""
-    _limiters.clear()
+    def wake(self) -> bool:
+        """Look again whether it is this request's turn; False when its loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(self._woken.set)
+        except RuntimeError:
+            return False
+        return True
 
 
 def _need(name: str, tokens: int) -> int:

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from nbagent.contracts.chat import Usage
 from nbagent.providers.registry import is_loopback
 
-_FREE_PROVIDERS = frozenset({"offline", "ollama"})
+_FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
+"""Where the tables call a provider by another name."""
 
 
 def cost_usd(
@@ -21,8 +22,19 @@ def cost_usd(
 
     The first call imports the tables (some 0.2 s): call it after a response, never before.
     """
+    parts = cost_parts(provider, model, usage, base_url)
+    return None if parts is None else sum(parts.values())
+
+
+def cost_parts(
+    provider: str, model: str, usage: Usage | None, base_url: str | None = None
+) -> dict[str, float] | None:
+    """The price by part: `input`, `cached`, `cache_writes`, `output`; None when it is unknown.
+
+    Reasoning is within `output`; `requests` is there where a request has a price of its own.
+    """
     if provider in _FREE_PROVIDERS or _is_local(base_url):
-        return 0.0
+        return dict.fromkeys(("input", "cached", "cache_writes", "output"), 0.0)
     if usage is None:
         return None
     try:
@@ -42,26 +54,53 @@ def context_tokens(provider: str, model: str, base_url: str | None = None) -> in
 
     where = None if base_url else _PROVIDER_IDS.get(provider, provider)
     try:
-        _, found = get_snapshot().find_provider_model(model, None, where, base_url)
+        _, found = get_snapshot().find_provider_model(_table_name(model), None, where, base_url)
     except Exception:
         return None  # as with a price: what is not known is not said
     return found.context_window
 
 
-def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> float:
+def _priced(
+    provider: str, model: str, usage: Usage, base_url: str | None
+) -> dict[str, float] | None:
     from genai_prices import Usage as PricedUsage
     from genai_prices import calc_price
 
+    of_cache = usage.cached_tokens + usage.cache_write_tokens
+    prompt = max(usage.prompt_tokens, of_cache)
     tokens = PricedUsage(
-        input_tokens=max(usage.prompt_tokens, usage.cached_tokens),
+        input_tokens=prompt,
         cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
         output_tokens=usage.completion_tokens,
     )
     where: dict[str, Any] = {"provider_id": _PROVIDER_IDS.get(provider, provider)}
     if base_url:
         # The server decides the price, not the dialect that it speaks.
         where = {"provider_api_url": base_url}
-    return float(calc_price(tokens, model, **where).total_price)
+    price = calc_price(tokens, _table_name(model), **where)
+    if price.model_price.input_mtok is None and not model.endswith(":free"):
+        return None  # a row without prices is one that nobody filled in
+
+    def share(count: int, **kind: int) -> float:
+        # As if all of the prompt were of this kind: its length decides the tier of the price.
+        whole = price.model_price.calc_price(PricedUsage(input_tokens=prompt, **kind))
+        return float(whole["input_price"]) * count / prompt if count else 0.0
+
+    parts = {
+        "input": share(prompt - of_cache),
+        "cached": share(usage.cached_tokens, cache_read_tokens=prompt),
+        "cache_writes": share(usage.cache_write_tokens, cache_write_tokens=prompt),
+        "output": float(price.output_price),
+    }
+    if requests := price.total_price - price.input_price - price.output_price:
+        parts["requests"] = float(requests)
+    return parts
+
+
+def _table_name(model: str) -> str:
+    # Gemini lists its models as `models/NAME`.
+    return model.removeprefix("models/")
 
 
 @lru_cache(maxsize=64)

@@ -16,52 +16,18 @@ from nbagent.contracts.chat import ChatRequest, TextPart
 from nbagent.contracts.errors import ModelError
 
 _HOLDERS = ("generationConfig", "options", "output_config", "reasoning", "text")
-_ALWAYS_SENT = frozenset(
-    [
-        "model",
-        "messages",
-        "tools",
-        "input",
-        "contents",
-        "system",
-        "instructions",
-        "systemInstruction",
-    ]
+_ALWAYS_SENT = re.compile(
+    r"model|messages|tools|input|contents|system|(?:system_?)?instructions?", re.I
 )
 _TWINS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-_BY_VALUE = frozenset(
-    [
-        "reasoning_effort",
-        "effort",
-        "thinking",
-        "think",
-        "thinkingConfig",
-        "tool_choice",
-        "toolConfig",
-        "response_format",
-        "format",
-    ]
+_BY_VALUE = re.compile(
+    r"(?:.+\.)?(?:(?:reasoning_)?effort|think(?:ing(?:Config)?)?|tool(?:_choice|Config)"
+    r"|(?:response_)?format|reasoning)"
 )
-"""Last words of parameters that are refused for one value, not as such."""
-_ORDINARY = frozenset(
-    [
-        "n",
-        "stop",
-        "stream",
-        "user",
-        "seed",
-        "store",
-        "metadata",
-        "reasoning",
-        "thinking",
-        "think",
-        "text",
-        "format",
-        "options",
-        "include",
-        "effort",
-        "summary",
-    ]
+"""Refused for one value, not as such."""
+_ORDINARY = re.compile(
+    r"n|stop|stream|user|seed|store|metadata|reasoning|think(?:ing)?|text|format|options|include"
+    r"|effort|summary"
 )
 """In a sentence these words name a parameter only in quotes."""
 _THINKING = re.compile(r"\bthink(?:ing)?\b", re.I)
@@ -153,7 +119,7 @@ class Refusals:
         if not _is_refused(error):
             return None
         sent = _parameters(params)
-        names = [name for name in _named(error, sent) if name not in _ALWAYS_SENT]
+        names = [name for name in _named(error, sent) if not _ALWAYS_SENT.fullmatch(name)]
         if not names:
             return None
         twin = _TWINS.get(names[0])
@@ -161,7 +127,7 @@ class Refusals:
             self._renamed[names[0]] = twin
             return f"{names[0]} is sent as {twin}: the server refused it under the first name"
         for name in names:
-            by_value = name.rpartition(".")[2] in _BY_VALUE
+            by_value = _BY_VALUE.fullmatch(name)
             self._dropped.add((name, dump_json(sent[name]) if by_value else None))
         shown = ", ".join(_shown(name, sent[name]) for name in names)
         return f"{shown} was left out: the server refuses it for this model"
@@ -250,7 +216,7 @@ def _plain(path: str) -> str:
 
 def _mention(name: str) -> str:
     word = name.rpartition(".")[2]
-    if word in _ORDINARY:
+    if _ORDINARY.fullmatch(word):
         return rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
     return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
 

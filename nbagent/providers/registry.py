@@ -244,10 +244,11 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 @cache
 def _built_in() -> Mapping[str, Provider]:
     # Imported late: the rows name the wires, and a wire imports pydantic.
+    from nbagent.providers.local import PROVIDER as LOCAL
     from nbagent.providers.offline import PROVIDER as OFFLINE
     from nbagent.providers.servers import PROVIDERS
 
-    return {provider.name: provider for provider in (OFFLINE, *PROVIDERS)}
+    return {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
 
 
 @cache

@@ -11,9 +11,12 @@ import socket
 import ssl
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import httpcore2
+
+from nbagent.contracts.errors import ModelError
 
 _READ_AHEAD_BYTES = 256 * 1024
 """A server that sends faster than it is read is paused at this point."""
@@ -97,8 +100,7 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         """
         if self._unsent:
             self._send()
-        if self._loop.time() >= self.deadline:
-            raise TimeoutError
+        self.check_deadline()
         if not self._arrived and not self._ended:
             await self._arrival(timeout)
         if not self._arrived:
@@ -123,6 +125,11 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
                 await self._reader
         finally:
             self._reader = None
+
+    def check_deadline(self) -> None:
+        """Raise TimeoutError when it has passed."""
+        if self._loop.time() >= self.deadline:
+            raise TimeoutError
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Queue bytes until the next read."""
@@ -202,6 +209,23 @@ class Backend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout from None
         _notice_dead_peers(transport.get_extra_info("socket"))
         return stream
+
+
+@cache
+def tls_context(file: str, folder: str) -> ssl.SSLContext:
+    """What SSL_CERT_FILE and SSL_CERT_DIR name, or the system's certificates.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    # 23 ms to build: one for the process, made when the first https request needs it.
+    # The two are named to tell contexts apart; the library reads the variables itself.
+    try:
+        return httpcore2.default_ssl_context()
+    except (OSError, ValueError) as error:
+        name = "SSL_CERT_FILE" if file else "SSL_CERT_DIR"
+        what = f"no certificates can be read from {file or folder!r} ({error}); correct {name}."
+    raise ModelError(what, code="LLM_HTTP_ERROR")
 
 
 def _notice_dead_peers(raw: socket.socket) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
+from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.cassette import Cassette
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
-from nbagent.providers.registry import find_provider, split_model_id
-from nbagent.settings import checked_value
+from nbagent.providers.registry import find_provider, origin, split_model_id
+from nbagent.providers.replay import Mode, ReplayClient
+from nbagent.settings import RunOptions, Settings, checked_value
 
 Key = Literal["sent", "none", "missing"]
 
@@ -31,6 +35,7 @@ class Chosen:
     """Why this model, when nobody named one."""
     key: Key = "none"
     """Whether a key goes along; `missing` where the server answers only with one."""
+    extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def price(self, usage: Usage, model: str) -> float | None:
         """Cost in USD; None when the price is unknown."""
@@ -40,24 +45,36 @@ class Chosen:
         """What the model takes, as the price list has it; None when it is not known."""
         return context_tokens(self.provider, self.model, base_url=self.base_url)
 
+    def recorded(self, mode: Mode | Literal["off"], cassette: Cassette) -> ChatClient:
+        """The client of one run, which answers from a record. Offline models are as cheap."""
+        if mode == "off" or self.provider == "offline":
+            return self.client
+        # The port of a local server is another one each time.
+        server = "" if self.provider == "local" else origin(self.base_url) or ""
+        return ReplayClient(
+            self.client,
+            server=server,
+            mode=mode,
+            cassette=cassette,
+            extra_body=self.extra_body,
+        )
+
+
+def cache_file(home: Path, run_id: str) -> Path:
+    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
+    return home / "cache" / f"{run_id}.jsonl"
+
 
 _clients: dict[tuple[Any, ...], ChatClient] = {}
 
 
-def choose(
-    model: str | None,
-    *,
-    base_url: str | None,
-    timeout_s: float,
-    api_key: SecretKey | None = None,
-    need_key: bool = True,
-) -> Chosen:
-    """Resolve a model id (None: the best that the environment offers) to a client.
+def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
+    """Resolve the model of a run (None: the best that the environment offers) to a client.
 
     Raises:
         UsageError: an unknown provider, or no key where one is needed.
     """
-    why = None
+    model, base_url, why = asked.model, asked.base_url, None
     if model is None:
         choice = choose_model(os.environ, base_url)
         model, why = choice.model_id, choice.why
@@ -65,13 +82,16 @@ def choose(
     model_id = qualified(model) if ":" not in model else model
     name, wire_model = split_model_id(model_id)
     provider = find_provider(name)
-    config = provider.resolve(
-        ProviderConfig(base_url=base_url, timeout_s=timeout_s, api_key=api_key), os.environ
-    )
+    named = config_of(asked, need_key=need_key)
+    config = provider.resolve(replace(named, base_url=base_url), os.environ)
+    if asked.key_variable and named.api_key is None:
+        # A dry run: no other key than the named one is meant.
+        config = replace(config, api_key=None)
     # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
     checked_value("base_url", config.base_url)
     own_server = config.base_url == provider.default_base_url
-    missing = config.api_key is None and provider.needs_key and own_server
+    needed = asked.key_variable is not None or (provider.needs_key and own_server)
+    missing = config.api_key is None and needed
     if missing and need_key:
         variables = " or ".join(provider.key_variables)
         raise UsageError(
@@ -80,12 +100,60 @@ def choose(
             code="LLM_AUTH_FAILED",
         )
     key: Key = "missing" if missing else "none" if config.api_key is None else "sent"
-    return Chosen(model_id, name, wire_model, config.base_url, _client(name, config), why, key)
+    client = _client(name, config)
+    extra = config.extra_body
+    return Chosen(model_id, name, wire_model, config.base_url, client, why, key, extra)
+
+
+def config_of(asked: Settings, *, need_key: bool = True) -> ProviderConfig:
+    """How a server is to be asked, as the options say.
+
+    Raises:
+        UsageError: the variable that is to hold the key is not set.
+    """
+    variable = asked.key_variable
+    text = os.environ.get(variable, "").strip() if variable else ""
+    if variable and not text and need_key:
+        raise UsageError(
+            f"the key is to be in {variable} (key_variable), which is not set; set it in the "
+            "environment before the kernel starts, or name another variable",
+            code="LLM_AUTH_FAILED",
+        )
+    return ProviderConfig(
+        api_key=SecretKey(text) if text else None,
+        base_url=asked.base_url,
+        organization_id=asked.organization_id,
+        project_id=asked.project_id,
+        timeout_s=asked.timeout_s,
+        retries=asked.retries,
+        headers=asked.headers or {},
+        extra_body=asked.extra_body or {},
+    )
+
+
+def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
+    """Whether options leave a model where it is asked: no other provider and no other address."""
+    if options.model and model and _provider(options.model) != _provider(model):
+        return False
+    return not (options.base_url and base_url) or origin(options.base_url) == origin(base_url)
+
+
+def asked_of(options: RunOptions, settings: Settings) -> Settings:
+    """What holds for one run. What the settings say for one server goes to no other."""
+    stays = same_server(options, settings.model, settings.base_url)
+    rows = Settings.rows()
+    usual = {n: value for n, value in settings.given.items() if stays or not rows[n].server}
+    return Settings(**usual).changed(**{n: v for n, v in options.given.items() if n in rows})
+
+
+def _provider(model: str) -> str:
+    return qualified(model).partition(":")[0]
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:
     secret = config.api_key.reveal() if config.api_key else ""
-    key = (name, config.base_url, config.timeout_s, hash(secret))
+    plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
+    key = (name, sha_of(plain), hash(secret))
     if key not in _clients:
         _clients[key] = find_provider(name).open(config)
     return _clients[key]

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
@@ -30,10 +32,12 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.policy import Answer
-from nbagent.contracts.ports import AnsweringSink, Sink, ToolContext
+from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
+from nbagent.providers.cassette import Cassette
+from nbagent.providers.replay import Mode
 from nbagent.runtime import (
     Courier,
     EventChannel,
@@ -43,10 +47,12 @@ from nbagent.runtime import (
     on_engine_thread,
 )
 from nbagent.session.approval import SessionApprover, Ways
+from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
 from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
-from nbagent.session.stores import alive, current_store
+from nbagent.session.stores import alive, current_store, home_of
+from nbagent.settings import project_folder
 
 _INTERRUPTIBLE_S = 0.2
 _LOCKED_S = 30.0
@@ -245,7 +251,7 @@ class LiveRun:
         return EnginePlan(
             run=made.record,
             history=self.history,
-            client=made.chosen.client,
+            client=made.chosen.client if self.ask.dry_run else self._client(),
             model=made.chosen.model,
             host=self.host,
             approver=self._approver,
@@ -253,16 +259,26 @@ class LiveRun:
             context=self.context,
             cancel=self.cancel,
             params=made.params,
-            stream=made.stream,
+            stream=made.asked.stream,
             first_index=made.first_index,
             requests_before=made.requests_before,
             price=made.chosen.price,
-            trim=made.trim,
+            trim=made.asked.trim == "tool-results",
             before=made.before,
             context_tokens=made.chosen.context_tokens,
             turn_places=self._turn_places,
             notices=self.warnings,
         )
+
+    def _client(self) -> ChatClient:
+        made, asked = self.prepared, self.prepared.asked
+        if asked.cassette is None:
+            cassette = Cassette(cache_file(home_of(self.store), self.record.id), cache=True)
+        else:
+            cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
+        # Who names a cassette wants it used.
+        mode = asked.cache or ("auto" if asked.cassette else "off")
+        return made.chosen.recorded(cast("Mode", mode), cassette)
 
     def _turn_places(self) -> dict[int, str]:
         """The turns of the conversation before, for what is told of a request that is too long."""
@@ -442,7 +458,7 @@ def _views(run: LiveRun, here: Front) -> list[Sink]:
             return []
         return [plain_printer()] if options.echo else [StderrSink()]
     try:
-        view = here.surface.open(run.record, run, quiet=options.quiet, raw=options.raw)
+        view = here.surface.open(run.record, run, quiet=bool(options.quiet), raw=bool(options.raw))
     except Exception as error:
         run.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
         view = None

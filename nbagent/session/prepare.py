@@ -5,8 +5,9 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
@@ -15,27 +16,19 @@ from nbagent.contracts.chat import Message, Part, TextPart, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.contracts.secrets import MASK, redact, redact_json, register_environment
+from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
 from nbagent.session.approval import OnApproval
-from nbagent.session.clients import Chosen, choose
+from nbagent.session.clients import Chosen, asked_of, choose, same_server
 from nbagent.session.composer import ChatComposer
 from nbagent.session.front import Front
 from nbagent.session.hosts import RunTools, tools_of
-from nbagent.settings import RunOptions, Settings, check_limits, checked_options, effective
-from nbagent.settings.checks import checked_policy
+from nbagent.settings import RunOptions, Settings, check_limits, effective
 
 Kind = Literal["start", "continue", "resume", "fork"]
 
 CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
 
-_REQUEST_PARAMS = ("temperature", "top_p", "max_tokens", "stop_sequences", "reasoning")
-_LIMITS = ("max_turns", "ceiling", "loop_limit", "max_total_tokens", "max_cost_usd", "timeout_s")
-_INHERITED = (
-    *("model", "base_url", "system", "tools", "trim", "session", "mounts", "skills", "policy"),
-    *_LIMITS,
-    *_REQUEST_PARAMS,
-)
 _TOLD = ("max_turns", "max_tokens")
 """Limits that may surprise when they go on; said in a notice."""
 
@@ -77,11 +70,10 @@ class Prepared:
     composer: ChatComposer
     history: tuple[Message, ...]
     params: dict[str, Any]
-    stream: bool
+    asked: Settings
+    """What holds for this run: the options, over the settings."""
     first_index: int
     requests_before: int
-    trim: bool
-    """Whether old tool results may be sent shortened."""
     before: EngineTurn | None
     """The last turn that asked this model before this run; in a fork, the one asked anew."""
     notices: tuple[str, ...]
@@ -107,30 +99,26 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
 def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
-    options = _merged(checked_options(ask.options), parent, ask.dropped)
-    limits = _limits(options, settings)
+    options = _merged(ask.options, parent, ask.dropped)
+    asked = asked_of(options, settings)
+    register(os.environ.get(asked.key_variable or "", ""))
+    limits = _limits(options, asked)
     base = _Base.of(ask, parent, store)
     words = _words(ask, parent, base, limits.ceiling)
     named = options.tools if ask.tools is None or ask.options.tools is not None else None
     if named is None and ask.tools is None:
         named = settings.tools
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
-    chosen = choose(
-        options.model or settings.model,
-        base_url=options.base_url or settings.base_url,
-        timeout_s=options.timeout_s or settings.timeout_s,
-        need_key=not ask.dry_run,
-    )
-    params = redact_json(_params(options, settings))
-    stream = settings.stream if options.stream is None else options.stream
-    system = options.system if options.system is not None else settings.system
+    chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    params = redact_json(_params(options, asked))
+    system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
-    notices = (*_notices(chosen, store), *told, *map(redact, ask.notices))
+    notices = (*_notices(chosen, store), *_moved(chosen, parent), *told, *map(redact, ask.notices))
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
         name=options.name and redact(options.name),
-        tags=tuple(redact(tag) for tag in options.tags),
+        tags=tuple(redact(tag) for tag in options.tags or ()),
         parent_id=parent.id if parent else None,
         shared_messages=len(base.history) if parent else 0,
         kind=ask.kind,
@@ -140,12 +128,14 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         base_url=chosen.base_url and redact(chosen.base_url),
         template=None if ask.template is None else redact(ask.template),
         prompt=redact(ask.prompt or ""),
-        options=redact_json(_kept(options, chosen)),
+        options=redact_json(_kept(options.changed(cassette=asked.cassette), chosen)),
         limits=limits,
         started_at=utc_now(),
         notices=notices,
         messages=words,
     )
+    if not ask.dry_run:
+        _remember(record.id, options)
     return Prepared(
         record=record,
         chosen=chosen,
@@ -155,10 +145,9 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         ),
         history=base.history,
         params=params,
-        stream=stream,
+        asked=asked,
         first_index=base.first_index,
         requests_before=0 if ask.prompt or ask.messages else base.requests,
-        trim=(options.trim or settings.trim) == "tool-results",
         before=base.turn_before(record),
         notices=notices,
     )
@@ -278,54 +267,68 @@ def _merged(options: RunOptions, parent: RunRecord | None, dropped: tuple[str, .
     """The options, with what the parent's run had where they say nothing."""
     if parent is None:
         return options
-    kept = parent.options
+    kept: dict[str, Any] = {"session": parent.session, **parent.options}
+    stays = same_server(options, kept.get("model") or parent.model, kept.get("base_url"))
     changes: dict[str, Any] = {}
-    for name in _INHERITED:
-        if getattr(options, name) is None and name in kept and name not in dropped:
-            value = _as_tuple(kept[name])
-            changes[name] = checked_policy(value) if name == "policy" else value
-    if options.model is not None:
-        changes.pop("base_url", None)  # another model need not be on the same server
+    for name, row in RunOptions.rows().items():
+        said = name in options.given or name in dropped
+        if name in kept and row.goes_on and not said and (stays or not row.server):
+            changes[name] = _known_again(parent.id, name, kept[name]) if row.secret else kept[name]
     if MASK in (changes.get("base_url") or ""):
         raise UsageError(
             "the base URL of that run held a key, which is never kept; give it again: base_url=…"
         )
-    changes.setdefault("session", options.session or parent.session)
-    return replace(options, **changes)
+    return RunOptions(**changes).changed(**options.given)
 
 
-def _limits(options: RunOptions, settings: Settings) -> Limits:
-    ceiling = options.ceiling or settings.ceiling
+_secret: dict[str, dict[str, Any]] = {}
+"""By run, of the last runs of this process: what no record keeps, for the runs that go on."""
+_REMEMBERED = 1000
+
+
+def _remember(run_id: str, options: RunOptions) -> None:
+    rows = RunOptions.rows()
+    values = {name: value for name, value in options.given.items() if rows[name].secret}
+    if values:
+        _secret[run_id] = values
+        for old in list(_secret)[:-_REMEMBERED]:
+            _secret.pop(old, None)
+
+
+def _known_again(run_id: str, name: str, kept: dict[str, Any]) -> dict[str, Any] | None:
+    """The values that a record has the names of; None where the settings have them."""
+    values = _secret.get(run_id, {}).get(name)
+    if values is None and not (getattr(effective(), name) or {}).keys() >= kept.keys():
+        raise UsageError(
+            f"that run had {name} ({', '.join(kept)}), whose values are never kept; "
+            f"give them again: {name}={{…}}"
+        )
+    return values
+
+
+def _limits(options: RunOptions, asked: Settings) -> Limits:
+    given = options.max_turns is not None
     limits = Limits(
-        max_turns=options.max_turns or min(settings.max_turns, ceiling),
-        ceiling=ceiling,
-        loop_limit=options.loop_limit or settings.loop_limit,
-        max_total_tokens=options.max_total_tokens or settings.max_total_tokens,
-        max_cost_usd=(
-            settings.max_cost_usd if options.max_cost_usd is None else options.max_cost_usd
-        ),
+        max_turns=asked.max_turns if given else min(asked.max_turns, asked.ceiling),
+        ceiling=asked.ceiling,
+        loop_limit=asked.loop_limit,
+        max_total_tokens=asked.max_total_tokens,
+        max_cost_usd=asked.max_cost_usd,
     )
     check_limits(limits.max_turns, limits.ceiling)
     return limits
 
 
-def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for name in _REQUEST_PARAMS:
-        value = getattr(options, name)
-        value = getattr(settings, name) if value is None else value
-        if value is not None:
-            params[name] = value
-    if options.tool_choice is not None:
-        params["tool_choice"] = options.tool_choice
-    return params
+def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
+    names = [name for name, row in Settings.rows().items() if row.sent]
+    params = {n: value for n in names if (value := getattr(asked, n)) is not None}
+    return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 
 
 def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
-    """The options as they go into the record: only what is set, JSON values."""
-    plain = {f.name: getattr(options, f.name) for f in fields(options)}
-    left_out = ("name", "tags", "quiet", "raw", "echo", "tool_choice")
-    kept = {k: v for k, v in plain.items() if v is not None and k not in left_out}
+    """The options as they go into the record: what would go on, JSON values, no secrets."""
+    rows = RunOptions.rows()
+    kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
     if options.policy is not None:
         kept["policy"] = options.policy.as_json()
     kept["model"] = chosen.model_id
@@ -336,8 +339,13 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+def _moved(chosen: Chosen, parent: RunRecord | None) -> tuple[str, ...]:
+    """That the conversation goes to another server than before."""
+    now = chosen.base_url and redact(chosen.base_url)
+    if parent is None or parent.base_url == now:
+        return ()
+    before = parent.base_url or parent.model
+    return (f"The server changed: {before} before, {now or redact(chosen.model_id)} now.",)
 
 
 def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> tuple[str, ...]:

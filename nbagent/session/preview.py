@@ -26,6 +26,7 @@ from nbagent.session.front import front
 from nbagent.session.live import LiveRun
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
+from nbagent.settings import HIDDEN
 
 _AGAIN = "tools that were cut off and may run again do so before this is sent"
 _LOOKS = "nbagent.notebook.dry_run"
@@ -34,7 +35,7 @@ _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DryRun:
-    """What would be sent first. Keys in it are hidden; nothing else differs from what is sent."""
+    """What would be sent first, but for keys and the values of `extra_body`, which are hidden."""
 
     model: str
     """`provider:model`."""
@@ -104,6 +105,7 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
     cut_off = ask.parent_id is not None and kept.open_turn(ask.parent_id) is not None
     again = (_AGAIN,) if cut_off else ()
     body = json_object(load_json(wire.body)) or {}
+    body |= dict.fromkeys(body.keys() & (made.asked.extra_body or {}).keys(), HIDDEN)
     return DryRun(
         model=record.model,
         request=redacted(request),
@@ -112,7 +114,7 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
         url=redact(wire.url) or None,
         key=made.chosen.key,
         dropped_params=wire.dropped_params,
-        stream=made.stream,
+        stream=made.asked.stream,
         limits=record.limits,
         turn_id=turn_id(made.first_index),
         kind=record.kind,

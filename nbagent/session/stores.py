@@ -37,6 +37,11 @@ def known_store() -> Store | None:
     return current_store() if there else None
 
 
+def home_of(store: Store) -> Path:
+    """The folder of a store; for one in memory, where it would be."""
+    return store.path.parent if store.path else store_home().absolute()
+
+
 def close_stores() -> None:
     """Close all stores; the next call opens them again."""
     for store in _stores.values():

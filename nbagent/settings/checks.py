@@ -1,74 +1,74 @@
-"""What each setting and option may be: the checks that make a value of the right type of it.
+"""The checks of the table: each makes a value of the right type from Python, TOML or text.
 
-From Python, TOML or text. Where values come from and which one wins is the package's own affair.
+A check raises ValueError with what it expects; UsageError where the value may be a key, which is
+not repeated.
 """
 
 from __future__ import annotations
 
-import difflib
+import json
 import math
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
+from keyword import iskeyword
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from nbagent.contracts.canonical import json_object
+from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy, call_pattern
-from nbagent.contracts.secrets import redact, register_environment
+from nbagent.contracts.policy import ToolLimits, ToolPolicy, call_pattern
+from nbagent.contracts.secrets import register
 
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
-TRIMS = ("tool-results", "none")
-AFTER_RUN = ("static", "live")
-ISOLATIONS: tuple[Isolation, ...] = ("auto", "landlock", "bubblewrap", "process")
+REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ONE_PATTERN = r"(?:[^\s,()]|\([^)]*\))+"
-_KEY_LIKE = re.compile(r"(?:^|_|api)(?:key|secret|password)s?$", re.IGNORECASE)
 _HOST = re.compile(r"[\w.-]*\w[\w.-]*|[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?")
 _API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
 """The one query that a base URL may have: Azure's, which can hold no key."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
+_LONGEST_VARIABLE = 64
+_KEY_WORD = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{12,}")
+"""What may be a credential in a header or in extra fields; `application/json` is none."""
 
 
-def checked_value(name: str, value: Any, *, where: str = "") -> Any:
-    """The value in its right type, from Python, TOML or text. Raises UsageError."""
-    check = CHECKS.get(name)
-    if check is None:
-        if _KEY_LIKE.search(name):
-            raise UsageError(
-                f"{name!r} is no setting: keys are read from the environment only (LLM_API_KEY, "
-                "or the provider's own variable), set before the kernel starts"
-            )
-        near = difflib.get_close_matches(name, CHECKS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CHECKS)}"
-        raise UsageError(f"unknown setting {name!r}{f' in {where}' if where else ''}; {hint}")
-    if value is None:
-        return None
-    try:
-        return check(value)
-    except (ValueError, TypeError) as error:
-        place = where or name
-        register_environment()  # what does not fit may be a key that was put in the wrong place
-        said = redact(f"{place}: {name}={value!r} does not fit; expected {error}")
-        raise UsageError(said) from None
-
-
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError("a text")
     return value
 
 
-def _base_url(value: Any) -> str:
-    text = _text(value)
+def any_text(value: Any) -> str:
+    """A text, also an empty one."""
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def variable_name(value: Any) -> str:
+    """A name that Python takes for a variable."""
+    if not isinstance(value, str) or not value.isidentifier() or iskeyword(value):
+        raise ValueError("the name of a variable: letters, digits and _")
+    return value
+
+
+def base_url(value: Any) -> str:
+    """The address of a server that holds no key."""
+    given = text(value)
     # Without a scheme a host is meant (`localhost:8000/v1`); the provider puts one before it.
-    bare = "://" not in text
+    bare = "://" not in given
     try:
-        parts = urlsplit(f"//{text}" if bare else text)
+        parts = urlsplit(f"//{given}" if bare else given)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         parts, host, port = urlsplit(""), "", None
     # A name and a password may stand in what is no address, too; it would be shown below.
-    if "@" in parts.netloc or (not host and "@" in text):
+    if "@" in parts.netloc or (not host and "@" in given):
         raise UsageError(
             "base_url holds a name or a password, which would be kept and shown; "
             "give the key in LLM_API_KEY instead"
@@ -80,42 +80,39 @@ def _base_url(value: Any) -> str:
         )
     known = parts.scheme in (("",) if bare else ("http", "https")) and _HOST.fullmatch(host)
     named = not bare or port is not None or "." in host or host == "localhost"
-    if not known or not named or not text.isprintable() or " " in text:
+    if not known or not named or not given.isprintable() or " " in given:
         raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
-    return text
+    return given
 
 
-def _any_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    return value
+def number(
+    low: float, high: float = math.inf, *, whole: bool = False, what: str = ""
+) -> Callable[[Any], Any]:
+    """A check for numbers in a range; `what` is said of others."""
+    kind = "a whole number" if whole else "a number"
+    what = what or f"{kind} from {low:g}{f' to {high:g}' if high < math.inf else ''}"
 
-
-def _number(low: float, high: float, what: str) -> Callable[[Any], float]:
-    def check(value: Any) -> float:
+    def check(value: Any) -> int | float:
+        # Python would take `1_000` and other alphabets' digits in a text, and cut 1.5 to 1.
+        plain = not isinstance(value, str) or re.fullmatch(r"[\s\d.eE+-]{1,100}", value, re.ASCII)
         try:
-            number = float(value)
+            found = int(value) if whole else float(value)
+            fits = plain and not isinstance(value, bool) and low <= found == float(value) <= high
         except (ValueError, TypeError, OverflowError):
             raise ValueError(what) from None
-        if isinstance(value, bool) or not math.isfinite(number) or not low <= number <= high:
+        if not fits or not math.isfinite(found):
             raise ValueError(what)
-        return number
+        return found
 
     return check
 
 
-def _positive_int(value: Any) -> int:
-    try:
-        number = int(value)
-        whole = not isinstance(value, bool) and number == float(value)
-    except (ValueError, TypeError, OverflowError):
-        whole, number = False, 0
-    if not whole or number < 1:
-        raise ValueError("a whole number from 1")
-    return number
+seconds = number(0.001, 1e6, what="a number of seconds greater than 0")
+usd = number(0, 1e9, what="an amount in USD")
 
 
-def _switch(value: Any) -> bool:
+def switch(value: Any) -> bool:
+    """True or false, also as a word."""
     words = {"true": True, "1": True, "on": True, "yes": True}
     words |= {"false": False, "0": False, "off": False, "no": False}
     if isinstance(value, bool):
@@ -125,7 +122,21 @@ def _switch(value: Any) -> bool:
     return words[str(value).lower()]
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def one_of(*words: str) -> Callable[[Any], str]:
+    """A check for one of some words."""
+
+    def check(value: Any) -> str:
+        if value not in words:
+            near = get_close_matches(str(value), words, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{' or '.join(map(repr, words))}{hint}")
+        return value
+
+    return check
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """Names: a list, or one text with blanks or commas between them."""
     if isinstance(value, str):
         return tuple(part for part in value.replace(",", " ").split() if part)
     if isinstance(value, list | tuple):
@@ -135,79 +146,113 @@ def _names(value: Any) -> tuple[str, ...]:
     raise ValueError("names, separated by commas")
 
 
-def _tools(value: Any) -> Tools:
-    names = _names(value)
-    return names[0] if names in (("none",), ("all",)) else names
+def tools(value: Any) -> Tools:
+    """Names of tools, or `none` or `all`, which stand alone."""
+    found = tuple(dict.fromkeys(names(value)))
+    if isinstance(value, str) and not found:
+        raise ValueError("names as in a,b or none or all")
+    if found in (("none",), ("all",)):
+        return found[0]
+    if alone := [word for word in ("none", "all") if word in found]:
+        raise ValueError(f"{alone[0]!r} alone, or names without it, as in a,b")
+    return found
 
 
 def sequences(value: Any) -> tuple[str, ...]:
-    """One text, or several. Raises ValueError."""
-    return (value,) if isinstance(value, str) else _names(value)
+    """One text, or several."""
+    return (value,) if isinstance(value, str) else names(value)
 
 
-def _one_of(words: tuple[str, ...]) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in words:
-            raise ValueError(" or ".join(map(repr, words)))
-        return value
-
-    return check
-
-
-def _texts(value: Any) -> tuple[str, ...]:
+def texts(value: Any) -> tuple[str, ...]:
     """Texts that may hold spaces: a list, or one text with a text on each line."""
     if isinstance(value, str):
         return tuple(line.strip() for line in value.splitlines() if line.strip())
-    return _names(value)
+    return names(value)
 
 
-def _split_patterns(text: str) -> list[str]:
-    if re.sub(_ONE_PATTERN, "", text).strip(" \t\r\n,"):
-        return [text]  # something is left over: the whole is shown as what it is not
-    return re.findall(_ONE_PATTERN, text)
+def _split_patterns(given: str) -> list[str]:
+    if re.sub(_ONE_PATTERN, "", given).strip(" \t\r\n,"):
+        return [given]  # something is left over: the whole is shown as what it is not
+    return re.findall(_ONE_PATTERN, given)
 
 
-def _patterns(value: Any) -> tuple[str, ...]:
+def patterns(value: Any) -> tuple[str, ...]:
+    """Patterns of calls: a list, or one text with blanks or commas between them."""
     # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only.
     given = _split_patterns(value) if isinstance(value, str) else value
-    texts = _names(given if isinstance(given, list | tuple) else [given])
-    for text in texts:
-        call_pattern(text)
-    return texts
+    found = names(given if isinstance(given, list | tuple) else [given])
+    for pattern in found:
+        call_pattern(pattern)
+    return found
 
 
-CHECKS: dict[str, Callable[[Any], Any]] = {
-    "model": _text,
-    "base_url": _base_url,
-    "system": _any_text,
-    "tools": _tools,
-    "max_turns": _positive_int,
-    "ceiling": _positive_int,
-    "loop_limit": _positive_int,
-    "max_total_tokens": _positive_int,
-    "max_cost_usd": _number(0, 1e9, "an amount in USD"),
-    "temperature": _number(0, 2, "a number from 0 to 2"),
-    "top_p": _number(0, 1, "a number from 0 to 1"),
-    "max_tokens": _positive_int,
-    "stop_sequences": sequences,
-    "reasoning": _text,
-    "timeout_s": _number(0.001, 1e6, "seconds"),
-    "trim": _one_of(TRIMS),
-    "mounts": _texts,
-    "skills": _texts,
-    **dict.fromkeys(("allow", "ask", "deny", "hide"), _patterns),
-    **dict.fromkeys(("max_read_bytes", "max_write_bytes"), _positive_int),
-    **dict.fromkeys(("script_memory_bytes", "script_output_bytes"), _positive_int),
-    **dict.fromkeys(("search_timeout_s", "script_timeout_s"), _number(0.001, 1e6, "seconds")),
-    "isolation": _one_of(ISOLATIONS),
-    "session": _text,
-    "stream": _switch,
-    "after_run": _one_of(AFTER_RUN),
-}
+def reasoning(value: Any) -> str:
+    """A word for how much to think, or a number of tokens as a text."""
+    fits = isinstance(value, str | int) and not isinstance(value, bool)
+    word = str(value).strip().lower() if fits else ""
+    word = "none" if word == "off" else word
+    if word in REASONING:
+        return word
+    if re.fullmatch(r"[0-9]{1,9}", word) and int(word) > 0:
+        return str(int(word))
+    raise ValueError("low, medium, high, off (also minimal, xhigh, max), or a number of tokens")
 
 
-def checked_policy(value: Any) -> ToolPolicy:
-    """A policy, also from the JSON that a record keeps of one. Raises UsageError."""
+def key_variable(value: Any) -> str:
+    """The name of an environment variable; what may be the key itself is refused, not shown."""
+    name = value.strip() if isinstance(value, str) else ""
+    # Real keys are long and mix cases and digits; names of variables do not.
+    mixed = len(name) >= 20 and re.search("[0-9]", name) and re.search("[a-z]", name)
+    long = len(name) > _LONGEST_VARIABLE
+    if not _VARIABLE.fullmatch(name) or _KEY_START.match(name) or mixed or long:
+        raise UsageError(
+            "key_variable is no name of an environment variable (its value is not shown, it may "
+            "be a key); put the key in a variable and give the variable's name: "
+            "key_variable=MY_API_KEY"
+        )
+    return name
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object, also as text; a copy that nobody else changes."""
+    try:
+        found = json_object(
+            load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
+        )
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if found is None:
+        raise ValueError('a JSON object such as {"name": "value"}')
+    for word in _KEY_WORD.findall(json.dumps(list(found.values()), ensure_ascii=False)):
+        register(word.strip('[]{}",:'))
+    return found
+
+
+def headers(value: Any) -> dict[str, str]:
+    """Names and texts that are sent with each request; the texts may be secrets."""
+    found = _object(value)
+    for name, held in found.items():
+        one_line = isinstance(held, str) and held.isprintable() and held.isascii()
+        if not _HEADER_NAME.fullmatch(name) or not one_line:
+            raise ValueError('names and texts of one line such as {"X-Tenant": "a"}')
+    return found
+
+
+def extra_body(value: Any) -> dict[str, Any]:
+    """Further fields of the request's JSON; their values may be secrets."""
+    return _object(value)
+
+
+def cassette(value: Any) -> str:
+    """The path of a file of recorded answers."""
+    path = str(value) if isinstance(value, Path) else value
+    if not isinstance(path, str) or not path.endswith(".jsonl") or not path.isprintable():
+        raise ValueError("the path of a file that ends in .jsonl")
+    return path
+
+
+def policy(value: Any) -> ToolPolicy:
+    """A policy, also from the JSON that a record keeps of one."""
     if isinstance(value, ToolPolicy):
         return value
     given: Any = json_object(value)

@@ -172,6 +172,7 @@ class Maker:
             total_tokens=prompt + completion,
             cached_tokens=prompt // 2,
             reasoning_tokens=completion // 3,
+            cache_write_tokens=self.maybe(prompt // 4) or 0,
         )
 
     def run(self, **fields: Any) -> tuple[RunRecord, list[Event]]:
@@ -267,6 +268,8 @@ class _RunMaker:
             started_at=m.later(),
             model_ms=m.random.random(),
             ttft_ms=m.maybe(3.25),
+            attempts=1 + m.random.randrange(3),
+            retry_wait_ms=m.maybe(0.1 + 0.2) or 0.0,
             cost_usd=m.maybe(0.01),
             node=m.maybe("draft"),
             agent=m.maybe("writer"),
@@ -301,7 +304,8 @@ class _RunMaker:
             meta=ResponseMeta(
                 request_id=m.maybe("req_1"),
                 attempts=1 + m.random.randrange(3),
-                source=m.random.choice(("live", "cache", "offline")),
+                retry_wait_ms=m.maybe(1234.5) or 0.0,
+                source=m.random.choice(("live", "hit", "replay", "offline")),
                 dropped_params=m.maybe(("top_p",)) or (),
             ),
         )

@@ -91,6 +91,7 @@ def test_runs_say_what_the_records_say(store: Store) -> None:
     assert same(df["turns"], [len(r.turns) for r in records])
     assert same(df["tool_calls"], [sum(len(t.tool_runs) for t in r.turns) for r in records])
     assert same(df["total_tokens"], [r.usage.total_tokens for r in records])
+    assert same(df["cache_write_tokens"], [r.usage.cache_write_tokens for r in records])
     assert same(df["started_at"], [pd.Timestamp(r.started_at) for r in records])
     assert same(df["duration_ms"], [r.duration_ms for r in records])
     assert same(df["tags"], [",".join(r.tags) for r in records])
@@ -106,7 +107,10 @@ def test_turns_say_what_the_records_say(store: Store) -> None:
     usages = [t.response.usage if t.response else None for t in turns]
     assert same(df["cached_tokens"], [u and u.cached_tokens for u in usages])
     assert same(df["finish_reason"], [t.response and t.response.finish_reason for t in turns])
-    assert same(df["retries"], [t.response.meta.retries if t.response else 0 for t in turns])
+    assert same(df["cache_write_tokens"], [u and u.cache_write_tokens for u in usages])
+    assert same(df["attempts"], [t.attempts for t in turns])
+    assert same(df["retries"], [t.attempts - 1 for t in turns])
+    assert same(df["retry_wait_ms"], [t.retry_wait_ms for t in turns])
     dropped = [t.response.meta.dropped_params if t.response else () for t in turns]
     assert any(dropped)
     assert same(df["dropped_params"], [",".join(names) for names in dropped])

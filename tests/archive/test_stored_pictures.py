@@ -175,6 +175,19 @@ def test_records_of_an_older_file_load_as_they_were_written(old_home: Path) -> N
         assert frames.messages(store, run=RUN)["has_image"].tolist().count(True) == 2
 
 
+def test_retries_of_an_older_file_are_attempts_and_their_wait_is_apart(old_home: Path) -> None:
+    meta = '{"meta":{"request_id":"r","retries":2,"retry_wait_ms":2.5}}'
+    with contextlib.closing(sqlite3.connect(old_home / "runs.sqlite")) as connection, connection:
+        connection.execute("UPDATE turns SET retries = 2, details = ? WHERE run = 2", (meta,))
+    with contextlib.closing(Store.open(old_home)) as store:
+        (turn,) = store.load("b" * 16).turns
+        assert turn.response
+        assert (turn.attempts, turn.response.meta.attempts) == (3, 3)
+        assert (turn.retry_wait_ms, turn.response.meta.retry_wait_ms) == (2.5, 2.5)
+        assert turn.model_ms == pytest.approx(12.3456789 - 2.5)
+        assert frames.turns(store, cache_write_tokens=0).shape == frames.turns(store).shape
+
+
 def test_interrupted_run_of_an_older_file_is_closed_as_it_reads(old_home: Path) -> None:
     with contextlib.closing(Store.open(old_home)) as store:
         before, shown = store.load("c" * 16), frames.messages(store)

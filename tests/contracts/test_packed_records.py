@@ -118,6 +118,18 @@ def test_a_record_of_an_older_notebook_loads() -> None:
     assert len(record.messages[2].content) == 2
 
 
+def test_retries_of_an_older_notebook_are_attempts_and_their_wait_is_apart() -> None:
+    plain = packed(pictured())
+    turn = plain["turns"][0]
+    del turn["attempts"], turn["retry_wait_ms"], turn["response"]["meta"]["attempts"]
+    turn["model_ms"] = 100.0
+    turn["response"]["meta"] |= {"retries": 1, "retry_wait_ms": 60.0}
+    (read, *_) = unpacked(plain).turns
+    assert read.response
+    assert (read.attempts, read.response.meta.attempts) == (2, 2)
+    assert (read.retry_wait_ms, read.model_ms) == (60.0, 40.0)
+
+
 @pytest.mark.parametrize("place", [99, "99", [], {}, None], ids=repr)
 def test_a_record_that_refers_to_nothing_is_refused(place: Any) -> None:
     plain = packed(pictured())

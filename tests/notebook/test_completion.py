@@ -18,8 +18,8 @@ import nbagent
 from nbagent import offline
 from nbagent.notebook import model_lists
 from nbagent.notebook.line_words import quoted
-from nbagent.notebook.options import COMMANDS, OPTIONS, parse, run_and_options, split_command
-from nbagent.providers import openai
+from nbagent.notebook.option_table import COMMANDS, OPTIONS
+from nbagent.notebook.options import parse, run_and_options, split_command
 from nbagent.providers.offline import scripted
 from nbagent.settings import configure
 
@@ -79,7 +79,7 @@ OFFERED = {
     "%%agent -m offli|": ["%%agent -m offline:demo", "%%agent -m offline:"],
     "%%agent --model=OFFLINE:d|": ["%%agent --model=offline:demo"],
     "%%agent --model ope|": [
-        f"%%agent --model openai:{openai.PROVIDER.default_model}",
+        "%%agent --model openai:gpt-5.4",
         "%%agent --model openai:",
     ],
     "%%agent --trim |": ["%%agent --trim tool-results", "%%agent --trim none"],

@@ -7,14 +7,9 @@ from magic_shell import MagicShell
 
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.help_text import help_text
-from nbagent.notebook.options import (
-    COMMANDS,
-    OPTIONS,
-    parse,
-    run_and_options,
-    split_command,
-    split_words,
-)
+from nbagent.notebook.option_table import COMMANDS, OPTIONS
+from nbagent.notebook.options import parse, run_and_options, split_command, split_words
+from nbagent.providers.local.pull import split_name
 from nbagent.settings import checked_value
 from nbagent.tools.hosts import host_of
 
@@ -58,6 +53,8 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         run_and_options(name, rest)
     elif name in ("forget", "doctor"):
         assert len(split_words(rest)) == 1
+    elif name == "pull":
+        assert split_name(rest)[1].endswith(".gguf")
     elif name == "tools":
         assert all(host_of(word) for word in rest.split(","))
     else:
@@ -78,7 +75,7 @@ def test_help_of_a_command_says_what_it_takes(command: object) -> None:
     assert text.startswith(f"%agent {found.name}")
     assert found.help in " ".join(text.split())
     for option in OPTIONS:
-        if option.dest in found.options:
+        if option.name in found.options:
             assert option.flags[-1] in text
     assert max(len(line) for line in text.splitlines()) <= 100
 

@@ -14,7 +14,7 @@ import nbagent
 from nbagent import offline
 from nbagent.notebook.completion import IDENTIFIER
 from nbagent.notebook.magics import register
-from nbagent.notebook.options import COMMANDS
+from nbagent.notebook.option_table import COMMANDS
 
 
 def test_every_command_answers(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,11 +62,14 @@ def test_models_lists_those_of_the_server_and_the_scripts(
         monkeypatch.setenv("LLM_BASE_URL", server.url)
         shell.cell("%agent models openai")
         assert capsys.readouterr().out.splitlines() == ["openai:little", "openai:large"]
+        shell.cell("%agent models")
+        assert "openai:little" in capsys.readouterr().out.splitlines()
     monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
     shell.cell("%agent models")
     printed = capsys.readouterr().out
     assert "offline:demo" in printed
-    assert "openai: LLM_HTTP_ERROR" in printed
+    assert "openai: no server at http://127.0.0.1:1/v1" in printed
+    assert "llamacpp: no server at" in printed
     assert shell.refused("%agent models openai").code == "LLM_HTTP_ERROR"
 
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from panel_stage import HeldLoop, Stage, Wire, until
+from stories import Story
 
 import nbagent
 from nbagent import offline
+from nbagent.contracts import events
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import Event
+from nbagent.contracts.policy import Answer
 from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
@@ -28,6 +31,16 @@ KEY = "sk-canary-0123456789abcdef"
 def area(city: str) -> float:
     """Area of a city."""
     return 454.1
+
+
+class NoControls:
+    """Of a run whose events a test plays."""
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        raise NotImplementedError
+
+    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -107,6 +120,24 @@ def test_a_pause_at_the_limit_offers_to_continue_and_goes_on(stage: Stage) -> No
     assert rest.notices == ()
     assert not stage.state["can_continue"]
     assert stage.panel.form.talk.children[2].state == {"who": "Continued", "text": ""}
+
+
+def test_a_rate_limit_is_said_in_the_box_until_something_arrives(stage: Stage) -> None:
+    text = "waiting 2.1 s: rate limit of api.openai.com"
+    story = Story()
+
+    async def play() -> None:
+        sink = stage.panel.open(story.run, NoControls(), quiet=False, raw=False)
+        sink.handle(story.events[0])
+        for over in (events.TextDelta("C01", "x"), events.Waiting("C01", "")):
+            sink.handle(events.Waiting("C01", text, 2.1))
+            assert stage.state["status"] == text
+            sink.handle(over)
+            assert stage.state["status"] == "At work"
+        sink.handle(story.end().events[-1])
+        sink.close()
+
+    asyncio.run(play())
 
 
 def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None:

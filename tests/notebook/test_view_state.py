@@ -13,7 +13,7 @@ from PIL import Image
 from stories import ANSWER, REASONING, Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
-from nbagent.contracts.chat import ChatResponse, ImagePart, Message, ResponseMeta, TextPart
+from nbagent.contracts.chat import ImagePart, Message, TextPart
 from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.records import RunRecord, ToolResult
 from nbagent.contracts.secrets import SecretKey
@@ -69,14 +69,18 @@ def test_the_time_bar_says_where_the_time_went() -> None:
 
 def test_waiting_for_a_person_and_retries_have_their_own_pieces() -> None:
     waited = tool_run("c1", "area", {}, 1).model_copy(update={"waited_ms": 200.0})
-    response = ChatResponse(
-        message=Message.of("assistant", ""),
-        meta=ResponseMeta(attempts=2, retry_wait_ms=300.0),
-    )
-    state = view_of(Story().turn("", waited, waited, response=response).end().run)
+    story = Story().turn("", waited, waited, attempts=2, retry_wait_ms=300.0, model_ms=500.0)
+    state = view_of(story.end().run)
     pieces = {piece["kind"]: piece["ms"] for piece in state["bar"]}
     assert pieces == {"bad": 300.0, "model": 500.0, "wait": 200.0, "tool": 100.0}
     assert "1 retry, waited 0.3 s" in state["turns"][0]["notices"]
+
+
+def test_tokens_written_into_a_cache_are_named_where_there_are_some() -> None:
+    run = drawn().run
+    usage = run.usage.model_copy(update={"cache_write_tokens": 50})
+    line = facts_line(view_of(run.model_copy(update={"usage": usage})))
+    assert "1,284 tokens (912 cached, 50 written to the cache)" in line
 
 
 def test_the_live_picture_is_the_stored_picture() -> None:

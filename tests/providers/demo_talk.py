@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatRequest,
     ChatResponse,
@@ -57,8 +58,6 @@ class Talk:
     tool_choice: str | None = None
     messages: list[Message] = field(default_factory=list[Message])
     calls: list[Called] = field(default_factory=list[Called])
-    turns: list[int] = field(default_factory=list[int])
-    """How many calls each response had."""
 
     def ask(self, prompt: str) -> str:
         """Say something, run the tools that are called, and give the answer's text."""
@@ -68,7 +67,6 @@ class Talk:
             response = respond(self.messages, self.tools, self.tool_choice if first else None)
             first = False
             self.messages.append(response.message)
-            self.turns.append(len(response.message.tool_calls))
             if not response.message.tool_calls:
                 assert response.finish_reason == "stop"
                 return response.message.text
@@ -90,6 +88,14 @@ class Talk:
             result = ToolResult.failure(info)
         content = (TextPart(text=result.to_json().decode()),)
         self.messages.append(Message(role="tool", tool_call_id=call_id, name=name, content=content))
+
+
+def written(calls: Iterable[Called]) -> str:
+    """Calls as one line: `population(city="Oslo"); uptime()`."""
+    return "; ".join(
+        f"{name}({', '.join(f'{key}={dump_json(value).decode()}' for key, value in given.items())})"
+        for name, given in calls
+    )
 
 
 def respond(

@@ -5,34 +5,103 @@ from __future__ import annotations
 import pytest
 
 from nbagent.contracts.chat import Usage
-from nbagent.providers.prices import cost_usd
+from nbagent.providers.prices import context_tokens, cost_parts, cost_usd
 
 USAGE = Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100, cached_tokens=200)
+WRITES = USAGE.model_copy(update={"cache_write_tokens": 300})
 
 
-def test_a_known_model_has_a_price_and_cached_tokens_are_cheaper() -> None:
-    price = cost_usd("openai", "gpt-5.4", USAGE)
-    dearer = cost_usd("openai", "gpt-5.4", USAGE.model_copy(update={"cached_tokens": 0}))
-    assert price
-    assert dearer
-    assert 0 < price < dearer
-    assert cost_usd("openai", "gpt-5.4", USAGE, "https://api.openai.com/v1") == price
+@pytest.mark.parametrize(
+    ("provider", "model", "per_mtok"),
+    [
+        # Input, cached reads, cache writes, output: dollars for a million tokens, as listed.
+        ("anthropic", "claude-sonnet-4-5-20250929", (3, 0.3, 3.75, 15)),
+        # No price of their own for writes: they are input.
+        ("openai", "gpt-5.4-2026-03-05", (2.5, 0.25, 2.5, 15)),
+        ("azure", "gpt-5.4", (2.5, 0.25, 2.5, 15)),
+        ("deepseek", "deepseek-chat", (0.27, 0.07, 0.27, 1.1)),
+        ("groq", "openai/gpt-oss-120b", (0.15, 0.075, 0.15, 0.6)),
+        ("mistral", "mistral-large-latest", (2, 2, 2, 6)),
+        ("openrouter", "anthropic/claude-sonnet-4.5", (3, 0.3, 3.75, 15)),
+        ("google", "gemini-2.5-pro", (1.25, 0.125, 1.25, 10)),
+        ("google", "models/gemini-2.5-pro", (1.25, 0.125, 1.25, 10)),
+    ],
+)
+def test_each_part_of_a_response_has_its_price_and_the_cost_is_their_sum(
+    provider: str, model: str, per_mtok: tuple[float, ...]
+) -> None:
+    parts = cost_parts(provider, model, WRITES)
+    counts = (500, 200, 300, 100)
+    expected = [n * price / 1e6 for n, price in zip(counts, per_mtok, strict=True)]
+    names = ("input", "cached", "cache_writes", "output")
+    assert parts == pytest.approx(dict(zip(names, expected, strict=True)))
+    assert cost_usd(provider, model, WRITES) == pytest.approx(sum(expected))
 
 
-@pytest.mark.parametrize("url", ["https://llm.example.org/v1", "::not a url"])
-def test_an_unknown_model_or_server_has_no_price(url: str) -> None:
-    assert cost_usd("openai", "no-such-model", USAGE) is None
-    assert cost_usd("nobody", "gpt-5.4-x", USAGE) is None
-    assert cost_usd("openai", "gpt-5.4", USAGE, url) is None
+def test_the_tables_know_how_much_a_model_takes() -> None:
+    assert context_tokens("anthropic", "claude-sonnet-4-5") == 200_000
+    assert context_tokens("deepseek", "deepseek-chat", "https://api.deepseek.com") == 64_000
+
+
+def test_a_long_prompt_is_priced_by_its_tier_in_every_part() -> None:
+    long = Usage(prompt_tokens=300_000, cached_tokens=100_000, cache_write_tokens=100_000)
+    parts = cost_parts("anthropic", "claude-sonnet-4-5", long)
+    assert parts == pytest.approx(
+        {"input": 0.6, "cached": 0.06, "cache_writes": 0.75, "output": 0.0}
+    )
+
+
+def test_a_price_of_each_request_is_a_part_of_its_own() -> None:
+    parts = cost_parts("perplexity", "sonar", USAGE)
+    assert parts is not None
+    assert parts["requests"] == pytest.approx(0.012)
+
+
+def test_the_server_decides_the_price_not_the_dialect() -> None:
+    groq = cost_usd("groq", "openai/gpt-oss-120b", USAGE)
+    asked_there = cost_usd("openai", "openai/gpt-oss-120b", USAGE, "https://api.groq.com/openai/v1")
+    assert groq
+    assert asked_there == groq
+    deployed = cost_usd("azure", "gpt-5.4", USAGE, "https://mine.openai.azure.com/openai/v1")
+    assert deployed == cost_usd("openai", "gpt-5.4", USAGE)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "url"),
+    [
+        ("openai", "no-such-model", None),
+        ("nobody", "gpt-5.4-x", None),
+        ("openai", "gpt-5.4", "https://llm.example.org/v1"),
+        ("openai", "gpt-5.4", "::not a url"),
+        ("google", "gemma-3", None),  # listed without prices
+    ],
+)
+def test_an_unknown_price_is_none_and_never_zero(
+    provider: str, model: str, url: str | None
+) -> None:
+    assert cost_parts(provider, model, USAGE, url) is None
+    assert cost_usd(provider, model, USAGE, url) is None
     assert cost_usd("openai", "gpt-5.4", None) is None
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "localhost:1234", "http://[::1]:1/v1"])
-def test_this_machine_and_offline_models_are_free(url: str) -> None:
+def test_this_machine_is_free(url: str) -> None:
     assert cost_usd("openai", "gpt-5.4", USAGE, url) == 0.0
-    assert cost_usd("offline", "demo", None) == 0.0
 
 
-def test_odd_usage_never_raises() -> None:
-    odd = Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=500)
+@pytest.mark.parametrize("name", ["offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"])
+def test_models_that_a_person_serves_are_free(name: str) -> None:
+    assert cost_usd(name, "qwen3", None) == 0.0
+    assert context_tokens(name, "qwen3") is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=500),
+        Usage(prompt_tokens=10, cached_tokens=8, cache_write_tokens=8),
+        Usage(),
+    ],
+)
+def test_odd_usage_never_raises(odd: Usage) -> None:
     assert cost_usd("openai", "gpt-5.4", odd) is not None

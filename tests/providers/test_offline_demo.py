@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from demo_talk import (
@@ -11,20 +14,22 @@ from demo_talk import (
     INTEGER,
     NUMBER,
     STRING,
-    Called,
     Schema,
     Talk,
     Tool,
     moon_mass,
     offered,
+    one_of,
     population,
     respond,
     ticket,
     uptime,
+    written,
 )
 
 from nbagent.contracts.canonical import canonical_json
 from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig, ToolSpec
+from nbagent.contracts.errors import ErrorCode, ToolError
 from nbagent.providers.offline import PROVIDER
 
 boiling = Tool(
@@ -76,142 +81,94 @@ wiki = Tool(
     offered(["page"]),
     optional=["limit"],
 )
-FIRST_CALLS: list[tuple[str, Sequence[Tool], str, list[Called]]] = [
+FIRST_CALLS: list[tuple[Sequence[Tool], str, str]] = [
     (
-        "several names, several calls",
         [population, boiling],
         "Which of Oslo, Bergen and Rome is larger?",
-        [("population", {"city": city}) for city in ("Oslo", "Bergen", "Rome")],
+        'population(city="Oslo"); population(city="Bergen"); population(city="Rome")',
     ),
+    ([moon_mass, population], "How many people live in New York?", 'population(city="New York")'),
     (
-        "a name of two words",
-        [moon_mass, population],
-        "How many people live in New York?",
-        [("population", {"city": "New York"})],
-    ),
-    (
-        "names at the start of the sentence",
         [moon_mass, population],
         "Titan or Europa: which moon has more mass?",
-        [("moon_mass", {"moon": "Titan"}), ("moon_mass", {"moon": "Europa"})],
+        'moon_mass(moon="Titan"); moon_mass(moon="Europa")',
     ),
     (
-        "a lower-case word and an enum",
         [population, boiling, uptime],
         "At what temperature does ethanol boil, in kelvin? I mean the boiling point of ethanol.",
-        [("boiling_point", {"substance": "ethanol", "unit": "kelvin"})],
+        'boiling_point(substance="ethanol", unit="kelvin")',
     ),
     (
-        "a name, a number, a day and a flag",
         [population, reserve],
         "Book a table for 4 guests at Maaemo on Friday, outdoor please",
-        [
-            (
-                "reserve_table",
-                {"restaurant": "Maaemo", "guests": 4, "day": "Friday", "outdoor": True},
-            )
-        ],
+        'reserve_table(restaurant="Maaemo", guests=4, day="Friday", outdoor=true)',
     ),
     (
-        "a dotted name",
         [population, tree],
         "Plant 12 trees in Frogner Park",
-        [("trees.plant", {"count": 12, "park": "Frogner Park"})],
+        'trees.plant(count=12, park="Frogner Park")',
     ),
     (
-        "numbers by the words beside them",
         [loan, median],
         "What is the monthly payment for a principal of 200,000 over 25 years at a rate of 4.2?",
-        [("monthlyPayment", {"principal": 200000, "rate": 4.2, "years": 25})],
+        "monthlyPayment(principal=200000, rate=4.2, years=25)",
     ),
+    ([loan, median], "Find the median of 4, 8.5, -3 and 5", "median(values=[4,8.5,-3,5])"),
     (
-        "a list of numbers",
-        [loan, median],
-        "Find the median of 4, 8.5, -3 and 5",
-        [("median", {"values": [4, 8.5, -3, 5]})],
-    ),
-    (
-        "an address",
         [fetch, grep],
         "Download https://example.org/a?b=1 for me.",
-        [("fetch_page", {"url": "https://example.org/a?b=1"})],
+        'fetch_page(url="https://example.org/a?b=1")',
     ),
     (
-        "a quoted text and a path",
         [fetch, grep],
         'Search src/main.py for "import os"',
-        [("grep", {"pattern": "import os", "path": "src/main.py"})],
+        'grep(pattern="import os", path="src/main.py")',
     ),
     (
-        "an enum behind a reference",
         [level, uptime],
         "Set the radio to a volume of 30 percent",
-        [("set_volume", {"device": "radio", "percent": 30})],
+        'set_volume(device="radio", percent=30)',
     ),
     (
-        "from and to, in the other order",
         [train, uptime],
         "When does the next train to Bergen leave from Oslo?",
-        [("next_train", {"from_station": "Oslo", "to_station": "Bergen"})],
+        'next_train(from_station="Oslo", to_station="Bergen")',
     ),
     (
-        "an identifier",
         [ticket, uptime],
         "What is the status of ticket OPS-4711?",
-        [("ticket_status", {"ticket_id": "OPS-4711"})],
+        'ticket_status(ticket_id="OPS-4711")',
     ),
     (
-        "several identifiers",
         [ticket, uptime],
         "Status of the tickets OPS-1 and OPS-2, please",
-        [("ticket_status", {"ticket_id": "OPS-1"}), ("ticket_status", {"ticket_id": "OPS-2"})],
+        'ticket_status(ticket_id="OPS-1"); ticket_status(ticket_id="OPS-2")',
     ),
     (
-        "the rest of the sentence as a query",
         [wiki, uptime],
         "Search the encyclopedia for migrating birds in winter",
-        [("wiki_search", {"query": "migrating birds in winter"})],
+        'wiki_search(query="migrating birds in winter")',
     ),
+    ([wiki, uptime, ticket], "How long is the uptime of this machine?", "uptime()"),
+    ([population, synonyms], "Give me synonyms of fast", 'synonyms(word="fast")'),
     (
-        "a tool without parameters",
-        [wiki, uptime, ticket],
-        "How long is the uptime of this machine?",
-        [("uptime", {})],
-    ),
-    (
-        "the word after the verb",
-        [population, synonyms],
-        "Give me synonyms of fast",
-        [("synonyms", {"word": "fast"})],
-    ),
-    (
-        "two tools in one sentence",
-        [population, boiling, moon_mass],
-        "I need the population of Rome and the mass of the moon Io.",
-        [("population", {"city": "Rome"}), ("moon_mass", {"moon": "Io"})],
-    ),
-    (
-        "arguments by name",
         [loan, level],
         "monthly payment with rate=3.5, years=10 and principal=1000",
-        [("monthlyPayment", {"principal": 1000, "rate": 3.5, "years": 10})],
+        "monthlyPayment(principal=1000, rate=3.5, years=10)",
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("tools", "prompt", "expected"),
-    [case[1:] for case in FIRST_CALLS],
-    ids=[case[0] for case in FIRST_CALLS],
+    ("tools", "prompt", "calls"), FIRST_CALLS, ids=[prompt for _, prompt, _ in FIRST_CALLS]
 )
 def test_tool_and_arguments_come_from_the_prompt(
-    tools: Sequence[Tool], prompt: str, expected: list[Called]
+    tools: Sequence[Tool], prompt: str, calls: str
 ) -> None:
     talk = Talk(tools)
     answer = talk.ask(prompt)
-    assert talk.calls == expected
-    assert talk.turns == [len(expected), 0]
-    assert "rule-based demo" not in answer
+    assert written(talk.calls) == calls
+    assert "stand-in" not in answer
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["as listed", "reversed"])
@@ -267,6 +224,8 @@ def test_odd_prompt_ends_with_an_answer(prompt: str, with_tools: bool) -> None:
         {"type": "object", "properties": {"x": {"anyOf": []}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"type": ["null", "string"]}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"const": 3}}, "required": ["x"]},
+        {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"]},
+        {"type": "object", "properties": [], "required": {}},
         {"type": "object", "properties": {"x": {"type": "array"}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"pattern": "("}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"type": "object"}}, "required": ["x"]},
@@ -331,17 +290,12 @@ def test_named_choice_keeps_other_tools_out() -> None:
 
 WITHOUT_TOOLS = {
     "What is 12 * 7?": "**84**",
-    "What is 12 times 7?": "**84**",
     "Compute (3 + 4) * 12 - 1": "**83**",
     "10 / 4": "**2.5**",
-    "How many words are in 'one two three'?": "**3** words",
-    "Count the words: one two three four": "**4** words",
-    "Say hello world": "hello world",
-    "Repeat 'ab' 3 times": "ab\nab\nab",
-    "Reverse 'abc'": "cba",
     "count to 5": "1 2 3 4 5",
     "Count from 3 to 1": "3 2 1",
-    "Hello": "rule-based demo",
+    "Count to 99999": "further than",
+    "Hello": "a rule-based stand-in and not a language model",
     "What is love?": "--model",
 }
 
@@ -354,4 +308,152 @@ def test_without_tools_it_does_what_rules_can_and_says_what_it_is(prompt: str) -
 def test_long_text_has_as_many_words_as_asked() -> None:
     assert len(Talk([]).ask("Write a story of 250 words").split()) == 250
     assert len(Talk([population]).ask("Tell me a long story").split()) >= 300
-    assert Talk([]).ask("Count to 500").split() == [str(n) for n in range(1, 501)]
+
+
+def test_answer_that_was_cut_off_goes_on_where_it_stopped() -> None:
+    go_on = "Your last answer was cut off. Go on exactly where it stopped."
+    said = [Message.of("user", "count to 8"), Message.of("assistant", "1 2 3 4 5")]
+    assert respond([*said, Message.of("user", go_on)], []).message.text == "6 7 8"
+
+
+WRITTEN = {
+    'Call `population(city="Oslo")`.': 'population(city="Oslo")',
+    "`population('Oslo')` and `moon_mass('Io')`": 'population(city="Oslo"); moon_mass(moon="Io")',
+    "`trees.plant(count=3, park='A (b)')`": 'trees.plant(count=3, park="A (b)")',
+    "`median([1, -2.5])`": "median(values=[1,-2.5])",
+    "`uptime()`": "uptime()",
+    "`unknown(city='Oslo')`": "",
+    "`population(city=open())`": "",
+    "`population(`": "",
+    "`population() + (1)`": "",
+}
+
+
+@pytest.mark.parametrize("prompt", WRITTEN)
+def test_call_in_backticks_is_made_as_it_is_written(prompt: str) -> None:
+    talk = Talk([population, moon_mass, tree, median, uptime])
+    talk.ask(prompt)
+    assert written(talk.calls) == WRITTEN[prompt]
+
+
+COMPARED: list[tuple[str, list[str]]] = [
+    ("Which of Oslo and Bergen is larger?", ["**Oslo** is larger: 709,037 against 291,940"]),
+    ("Which is the largest city: Oslo, Bergen or Rome?", ["**Rome** is the largest"]),
+    ("Which city has the fewest people, Oslo, Bergen or Rome?", ["**Bergen** has the fewest"]),
+    ("Is Bergen larger than Oslo?", ["**Oslo** is larger"]),
+    ("Is Oslo smaller than Bergen?", ["**Bergen** is smaller"]),
+    ("How many more people live in Oslo than in Bergen?", ["difference is **417,097**"]),
+    ("What is the total population of Oslo, Bergen and Rome?", ["**3,749,086**"]),
+    ("What is the average population of Oslo and Bergen?", ["**500,488.5**"]),
+    (
+        "Which of Oslo and Bergen is larger, and by how much?",
+        ["**Oslo** is larger", "The difference is **417,097**"],
+    ),
+    ("Compare Oslo with Rome by population", ["**Rome** is larger", "2,039,072"]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "said"), COMPARED, ids=[prompt for prompt, _ in COMPARED])
+def test_numbers_are_compared_as_the_prompt_asks(prompt: str, said: list[str]) -> None:
+    talk = Talk([population, ticket])
+    answer = talk.ask(prompt)
+    assert [one for one in said if one not in answer] == []
+    assert {name for name, _ in talk.calls} == {"population"}
+
+
+def test_equal_numbers_are_called_equal() -> None:
+    talk = Talk([Tool("age", "Age of a person.", {"person": STRING}, offered(41))])
+    assert "**Ada** and **Bob** are equal: 41." in talk.ask("Who is older, Ada or Bob?")
+
+
+def test_numbers_inside_objects_are_found_by_their_key() -> None:
+    data = {"Alfa": {"price": 30500, "weight_kg": 980}, "Beta": {"price": 28900, "weight_kg": 1210}}
+    car = Tool("car_data", "Data of a car.", {"model": STRING}, one_of(data))
+    answer = Talk([car]).ask("Which car has the higher weight, Alfa or Beta?")
+    assert "**Beta** is higher: 1210 against 980" in answer
+    assert "| Alfa | 30,500 | 980 |" in answer
+
+
+def test_differences_of_decimals_are_exact() -> None:
+    price = Tool("price", "Price.", {"thing": STRING}, one_of({"tea": 0.1, "milk": 0.3}))
+    answer = Talk([price]).ask("What is the difference in the price of 'tea' and 'milk'?")
+    assert "The difference is **0.2**" in answer
+
+
+def test_conversation_goes_on_with_earlier_results() -> None:
+    talk = Talk([population, ticket])
+    talk.ask("Which of Oslo and Bergen is larger?")
+    assert "The difference is **417,097**" in talk.ask("And by how much?")
+    assert "**1,000,977**" in talk.ask("And the total?")
+    assert len(talk.calls) == 2
+    assert "2,748,109" in talk.ask("And Rome?")
+    assert talk.calls[2:] == [("population", {"city": "Rome"})]
+    assert "**Rome** is the largest" in talk.ask("Which of them is the largest?")
+    assert len(talk.calls) == 3
+
+
+def test_known_result_is_used_unless_asked_for_again() -> None:
+    talk = Talk([population])
+    talk.ask("population of Oslo")
+    assert "709,037" in talk.ask("What was the population of Oslo?")
+    assert len(talk.calls) == 1
+    talk.ask("Look up the population of Oslo again")
+    assert len(talk.calls) == 2
+
+
+@pytest.mark.parametrize("code", ["E_DENIED", "E_INTERRUPTED", "E_TOOL_FAILED"])
+def test_failed_call_is_told_and_not_repeated(code: ErrorCode) -> None:
+    def refuse(**arguments: Any) -> Any:
+        raise ToolError("not this row", code=code)
+
+    talk = Talk([Tool("delete_row", "Delete a row.", {"row": STRING}, refuse)])
+    answer = talk.ask("Delete the row 'a'")
+    assert len(talk.calls) == 1
+    assert '`delete_row(row="a")`: not this row' in answer
+    assert ("not allowed" in answer) == (code == "E_DENIED")
+
+
+def test_missing_argument_is_named_when_nothing_gives_it() -> None:
+    talk = Talk([ticket])
+    answer = talk.ask("What is the status of my ticket?")
+    assert talk.calls == []
+    assert "needs `ticket_id`" in answer
+
+
+RESULTS: dict[str, tuple[Any, str]] = {
+    "fields": ({"a": {"b": 1}, "c": [1, 2], "d": ""}, "`uptime()`:\n\n- a.b: 1\n- c: 1, 2"),
+    "rows": ([{"x": "a|b", "y": None}], "`uptime()`:\n\n| x |\n| --- |\n| a\\|b |"),
+    "a text with a fence": ("```\na\n```", "`uptime()`:\n\n````\n```\na\n```\n````"),
+    "nothing": (None, "`uptime()`: –"),
+    "a flag": (True, "`uptime()`: yes"),
+}
+
+
+@pytest.mark.parametrize("case", RESULTS)
+def test_result_is_told_as_fields_and_tables(case: str) -> None:
+    data, said = RESULTS[case]
+    assert Talk([Tool("uptime", "", {}, offered(data))]).ask("uptime?") == said
+
+
+def test_long_results_are_cut_and_say_so() -> None:
+    rows, text = [{"n": n} for n in range(30)], "long\n" * 1000
+    answer = Talk([Tool("uptime", "", {}, offered({"rows": rows, "text": text}))]).ask("uptime?")
+    assert "… and 10 more" in answer
+    assert "(cut)" in answer
+    assert len(answer) < 3000
+
+
+PIECES = re.findall(
+    r"\S+",
+    "Oslo and or , . ? : ' \" 3 4.5 -2 of in from to with larger total count all A-17 a@b.c"
+    " 2024-01-02 = { } [ ] `code` `f( the is on 12*7 rate= much again ² ٣ İ \0 radio uptime",
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_prompt_put_together_at_random_ends_and_repeats_no_call(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(40):
+        talk = Talk(chance.sample([population, loan, grep, train, level, reserve, median, wiki], 4))
+        assert talk.ask(" ".join(chance.choices(PIECES, k=chance.randint(0, 20))))
+        assert len({written([one]) for one in talk.calls}) == len(talk.calls)

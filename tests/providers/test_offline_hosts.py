@@ -10,22 +10,17 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from demo_talk import Called, written
 
 import nbagent
-from nbagent.providers.offline.known_tools import known_tools
 from nbagent.session.front import Front, use_front
 from nbagent.tools.mcp import McpServer
 
-Calls = list[tuple[str, dict[str, Any]]]
 FILES = {
     "README.md": "# Cities\n\nA small project about cities.\n\n- TODO: add Rome\n",
-    "pyproject.toml": "[project]\nname = 'cities'\n",
-    "notes.md": (
-        "# Notes\n\nOslo is the capital. It rains.\n\nBergen is wetter.\n\nTODO: measure.\n"
-    ),
+    "notes.md": "# Notes\n\nOslo is the capital.\n\nBergen is wetter.\n\nTODO: measure.\n",
     "notebooks/first.ipynb": "{}",
-    "notebooks/second.ipynb": "{}",
-    "src/city.py": "PEOPLE = {'Oslo': 700}\n\ndef population(city):\n    return PEOPLE[city]\n",
+    "src/city.py": "PEOPLE = {'Oslo': 700}\n",
     "table/table.csv": "city,n\nOslo,700\n",
     ".agents/skills/word-count/SKILL.md": (
         "---\nname: word-count\ndescription: Counts the words of a text.\n---\n"
@@ -82,277 +77,97 @@ def ask(prompt: str, tools: Sequence[object], *, allowed: bool = True, **options
     return run
 
 
-def calls_of(run: nbagent.Run) -> Calls:
+def calls_of(run: nbagent.Run) -> list[Called]:
     return [(one.tool_name, dict(one.args or {})) for turn in run.turns for one in turn.tool_runs]
 
 
-SUMMARY = (
-    "# Summary of @project/notes.md\n\n"
-    "Notes: Oslo is the capital. Bergen is wetter. TODO: measure.\n"
-)
-FILE_PROMPTS: list[tuple[str, Calls, str]] = [
-    ("What does README.md say?", [("fs.read", {"path": "README.md"})], "project about cities"),
-    ("Read pyproject.toml", [("fs.read", {"path": "pyproject.toml"})], "name = 'cities'"),
-    (
-        "Which files are in notebooks?",
-        [("fs.list", {"path": "notebooks"})],
-        "2 files:\n\n- `first.ipynb`",
-    ),
-    ("List the files of the project", [("fs.list", {"path": "@project"})], "- `README.md`"),
-    (
-        "Which Python files are there?",
-        [("fs.list", {"path": "@project", "glob": "*.py", "depth": 5})],
-        "`src/city.py`",
-    ),
-    ("Search for TODO", [("fs.search", {"query": "TODO"})], "2 places in 2 files"),
-    (
-        "Find 'Oslo' in *.py",
-        [("fs.search", {"query": "Oslo", "glob": "*.py"})],
-        "`@project/src/city.py`, line 1: `PEOPLE = {'Oslo': 700}`",
-    ),
-    (
-        "Does notes.md mention Bergen?",
-        [("fs.search", {"query": "Bergen", "path": "notes.md"})],
-        "line 5: `Bergen is wetter.`",
-    ),
-    ("Search for Atlantis", [("fs.search", {"query": "Atlantis"})], "I found no “Atlantis”"),
+PROMPTS: list[tuple[str, str, str]] = [
+    ("What does README.md say?", 'fs.read(path="README.md")', "project about cities"),
+    ("Read notes.md.", 'fs.read(path="notes.md")', "Bergen is wetter."),
+    ("What is in @data/table.csv?", 'fs.read(path="@data/table.csv")', "Oslo,700"),
+    ("Read ../a.txt", 'fs.read(path="../a.txt")', "leads out of its folder"),
+    ("What does population.md say?", 'fs.read(path="population.md")', "Failed:"),
+    ("Which files are in notebooks?", 'fs.list(path="notebooks")', "| first.ipynb |"),
+    ("List the files of the project", "fs.list()", "| README.md |"),
+    ("Search for TODO", 'fs.search(query="TODO")', "| @project/notes.md | 7 |"),
+    ("Search for Oslo in src", 'fs.search(query="Oslo", path="src")', "city.py"),
+    ("Find 'Oslo' in *.py", 'fs.search(query="Oslo", glob="*.py")', "city.py"),
     (
         "Write 'hello' to out/hello.txt",
-        [("fs.write", {"path": "out/hello.txt", "content": "hello"})],
-        "I wrote 5 bytes to `@project/out/hello.txt`.",
+        'fs.write(path="out/hello.txt", content="hello")',
+        "- bytesWritten: 5",
     ),
     (
         "Replace Oslo with Bergen in notes.md",
-        [("fs.apply_patch", {"path": "notes.md", "oldText": "Oslo", "newText": "Bergen"})],
-        "I replaced “Oslo” with “Bergen” in `@project/notes.md`.",
+        'fs.apply_patch(path="notes.md", oldText="Oslo", newText="Bergen")',
+        "- path: @project/notes.md",
+    ),
+    ("Which skills are there?", "list_skills()", "| word-count | Counts the words"),
+    (
+        "What does the skill word-count do?",
+        'get_skill(skill_name="word-count")',
+        "Run `scripts/count.py TEXT`",
     ),
     (
-        "Read the first 5 lines of notes.md",
-        [("fs.read", {"path": "notes.md", "limit": 5})],
-        "lines 1 to 5 of 7",
-    ),
-    (
-        "Summarise notes.md and write the summary to out/summary.md",
-        [
-            ("fs.read", {"path": "notes.md"}),
-            ("fs.write", {"path": "out/summary.md", "content": SUMMARY}),
-        ],
-        "I wrote 93 bytes to `@project/out/summary.md`.",
-    ),
-    ("What is in @data/table.csv?", [("fs.read", {"path": "@data/table.csv"})], "Oslo,700"),
-    (
-        "Show me the README",
-        [("fs.list", {"path": "@project", "glob": "README*"}), ("fs.read", {"path": "README.md"})],
-        "A small project",
-    ),
-    ("How many lines does notes.md have?", [("fs.read", {"path": "notes.md"})], "**7 lines**"),
-    ("Read nothing.md", [("fs.read", {"path": "nothing.md"})], "I could not read `nothing.md`"),
-    ("Read ../a.txt", [("fs.read", {"path": "../a.txt"})], "I may not read `../a.txt`"),
-    (
-        "Replace Rome with Milan in notes.md",
-        [("fs.apply_patch", {"path": "notes.md", "oldText": "Rome", "newText": "Milan"})],
-        "I could not change `notes.md`",
-    ),
-    ("Hello", [], "rule-based demo"),
-]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "calls", "said"), FILE_PROMPTS, ids=[case[0] for case in FILE_PROMPTS]
-)
-def test_prompt_about_files_is_done_with_them(
-    prompt: str, calls: Calls, said: str, project: Path
-) -> None:
-    run = ask(prompt, ["fs"], mounts=[f"data={project / 'table'}:ro"])
-    assert calls_of(run) == calls
-    assert said in run.text
-
-
-def test_summary_is_in_the_file_that_was_asked_for(project: Path) -> None:
-    ask("Summarise notes.md and write the summary to out/summary.md", ["fs"])
-    assert (project / "out/summary.md").read_text() == SUMMARY
-
-
-def test_definition_is_found_by_its_form_else_by_the_word(project: Path) -> None:
-    run = ask("Where is population defined?", ["fs", population])
-    assert [name for name, _ in calls_of(run)] == ["fs.search"]
-    assert "`@project/src/city.py`, line 3: `def population(city):`" in run.text
-    run = ask("Where is Rome defined?", ["fs"])
-    assert [arguments.get("regex") for _, arguments in calls_of(run)] == [True, None]
-    assert "- TODO: add Rome" in run.text
-
-
-def test_conversation_goes_on_about_the_same_file(project: Path) -> None:
-    run = ask("What does notes.md say?", ["fs"])
-    run = run.resume("Summarise it")
-    assert calls_of(run) == [("fs.read", {"path": "notes.md"})]
-    assert "in short" in run.text
-    said = run.text
-    run = run.resume("Write it to out/again.md")
-    assert (project / "out/again.md").read_text() == said
-
-
-@pytest.mark.parametrize(
-    ("prompt", "calls", "kept"),
-    [
-        ("Write 'a' to out/a.txt", ["fs.write"], "write `out/a.txt`"),
-        ("Replace Oslo with Rome in notes.md", ["fs.apply_patch"], "change `notes.md`"),
-        (
-            "Summarise notes.md and write the summary to out/s.md",
-            ["fs.read", "fs.write"],
-            "write `out/s.md`",
-        ),
-        ("Run `1 + 1`", ["nb.run"], "run that code"),
-        ("Set x to 5", ["nb.set"], "set `x`"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_refusal_is_told_and_nothing_more_is_asked(
-    prompt: str, calls: list[str], kept: str, project: Path, names: dict[str, Any]
-) -> None:
-    run = ask(prompt, ["fs", "notebook"], allowed=False)
-    assert [name for name, _ in calls_of(run)] == calls
-    assert f"I was not allowed to {kept} (not today)." in run.text
-    assert not (project / "out").exists()
-    assert names["x"] == 3
-
-
-LIST: tuple[str, dict[str, Any]] = ("list_skills", {})
-GET = ("get_skill", {"skill_name": "word-count"})
-
-
-def script(*args: str) -> tuple[str, dict[str, Any]]:
-    more = {"args": list(args)} if args else {}
-    return "run_python_script", {
-        "skill_name": "word-count",
-        "script": "scripts/count.py",
-        **more,
-    }
-
-
-SKILL_PROMPTS: list[tuple[str, list[str], Calls, str]] = [
-    ("Which skills are there?", ["skills"], [LIST], "`word-count`: Counts the words of a text."),
-    ("What does the skill word-count do?", ["skills"], [LIST, GET], "Run `scripts/count.py TEXT`"),
-    (
-        "Use the skill word-count on notes.md",
-        ["skills"],
-        [LIST, GET, script("notes.md")],
-        "was given the name `notes.md`, not the file",
-    ),
-    (
-        "Use the skill word-count on notes.md",
-        ["skills", "fs"],
-        [LIST, GET, ("fs.read", {"path": "notes.md"}), script(FILES["notes.md"])],
-        "13 words",
-    ),
-    (
-        "Use a skill to count the words of 'a b c'",
-        ["skills"],
-        [LIST, GET, script("a b c")],
+        'Run `run_python_script("word-count", "scripts/count.py", args=["a b c"])`',
+        'run_python_script(skill_name="word-count", script="scripts/count.py", args=["a b c"])',
         "3 words",
     ),
-    ("Run the script of the skill word-count", ["skills"], [LIST, GET, script()], "0 words"),
-    ("Use the skill tea-making", ["skills"], [LIST], "There is no skill `tea-making`."),
-]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "tools", "calls", "said"),
-    SKILL_PROMPTS,
-    ids=[f"{case[0]} ({', '.join(case[1])})" for case in SKILL_PROMPTS],
-)
-def test_prompt_about_a_skill_leads_to_its_script(
-    prompt: str, tools: list[str], calls: Calls, said: str, project: Path
-) -> None:
-    run = ask(prompt, tools)
-    assert calls_of(run) == calls
-    assert said in run.text
-
-
-NOTEBOOK_PROMPTS: list[tuple[str, Calls, str]] = [
-    ("Which variables are there?", [("nb.variables", {})], "| `x` | int |  | `3` |"),
-    ("Which variables start with n?", [("nb.variables", {"pattern": "n*"})], "1 variable:"),
-    ("What is in df?", [("nb.inspect", {"name": "df"})], "2 rows and 2 columns"),
-    ("Describe the DataFrame df", [("nb.inspect", {"name": "df"})], "| mean | 495 |"),
-    (
-        "Describe the DataFrame",
-        [("nb.variables", {}), ("nb.inspect", {"name": "df"})],
-        "`city` (",
-    ),
-    ("What is x?", [("nb.inspect", {"name": "x"})], "Its value: `3`"),
-    ("What is in df['city']?", [("nb.inspect", {"name": "df['city']"})], "Bergen"),
-    ("Set x to 5", [("nb.set", {"name": "x", "value": 5})], "`x` is now `5` (int)."),
-    (
-        "Set names to ['c', 'd']",
-        [("nb.set", {"name": "names", "value": ["c", "d"]})],
-        "`names` is now",
-    ),
-    ("Run `1 + 1`", [("nb.run", {"code": "1 + 1"})], "`1 + 1` gives **2**."),
+    ("Which variables are there?", "nb.variables()", "| names | list |"),
+    ("What is in df?", 'nb.inspect(name="df")', "- type: pandas.DataFrame"),
+    ("What is x?", 'nb.inspect(name="x")', "- value: 3"),
+    ("What is in df['city']?", "nb.inspect(name=\"df['city']\")", "Bergen"),
+    ("What is api_key?", 'nb.inspect(name="api_key")', "I was not allowed to call"),
+    ("Set x to 5", 'nb.set(name="x", value=5)', "- now.value: 5"),
+    ("Set names to ['c', 'd']", 'nb.set(name="names", value=["c","d"])', "now."),
+    ("Run `1 + 1`", 'nb.run(code="1 + 1")', "- value: 2"),
     (
         "Run this:\n```python\nprint(x)\nx * 2\n```",
-        [("nb.run", {"code": "print(x)\nx * 2"})],
-        "The code gives **6**.\n\nIt printed:\n\n```\n3\n```",
+        'nb.run(code="print(x)\\nx * 2")',
+        "- value: 6\n\nstdout:\n\n```\n3\n```",
     ),
-    ("Plot df", [], "Give me the Python in backticks"),
+    ("What is the population of Oslo?", 'population(city="Oslo")', "709,037"),
+    ("Find the population of Oslo", 'population(city="Oslo")', "709,037"),
     (
-        "What is in nothing_there?",
-        [("nb.inspect", {"name": "nothing_there"})],
-        "I could not look at `nothing_there`",
+        "Which of Oslo and Bergen is larger?",
+        'population(city="Oslo"); population(city="Bergen")',
+        "**Oslo** is larger",
     ),
-    ("What is api_key?", [("nb.inspect", {"name": "api_key"})], "I was not allowed to look at"),
+    ("What is 12 * 7?", "", "**84**"),
+    ("Hello", "", "rule-based stand-in"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "calls", "said"), NOTEBOOK_PROMPTS, ids=[case[0] for case in NOTEBOOK_PROMPTS]
-)
-def test_prompt_about_the_notebook_is_done_in_it(
-    prompt: str, calls: Calls, said: str, project: Path, names: dict[str, Any]
+@pytest.mark.parametrize(("prompt", "calls", "said"), PROMPTS, ids=[case[0] for case in PROMPTS])
+def test_sentence_about_files_skills_and_variables_makes_its_call(
+    prompt: str, calls: str, said: str, project: Path, names: dict[str, Any]
 ) -> None:
-    run = ask(prompt, ["notebook"])
-    assert calls_of(run) == calls
+    mounts = [f"data={project / 'table'}:ro"]
+    run = ask(prompt, ["fs", "skills", "notebook", population], mounts=mounts)
+    assert written(calls_of(run)) == calls
     assert said in run.text
     assert "sk-secret-value" not in run.text
 
 
-MIXED_PROMPTS: list[tuple[str, Calls, str]] = [
-    ("What is the population of Oslo?", [("population", {"city": "Oslo"})], "709,037"),
-    (
-        "Which of Oslo and Bergen is larger?",
-        [("population", {"city": "Oslo"}), ("population", {"city": "Bergen"})],
-        "**Oslo** is larger",
-    ),
-    ("What does population.md say?", [("fs.read", {"path": "population.md"})], "I could not read"),
-    (
-        "Read notes.md and give me the population of Oslo",
-        [("fs.read", {"path": "notes.md"}), ("population", {"city": "Oslo"})],
-        "Bergen is wetter.",
-    ),
-    (
-        "Write the population of Oslo to out/oslo.txt",
-        [
-            ("population", {"city": "Oslo"}),
-            (
-                "fs.write",
-                {"path": "out/oslo.txt", "content": "**Oslo**: **709,037** (`population`)"},
-            ),
-        ],
-        "I wrote 36 bytes",
-    ),
-    ("Which variables are there?", [("nb.variables", {})], "4 variables"),
-    ("What is 12 * 7?", [], "**84**"),
-]
-
-
 @pytest.mark.parametrize(
-    ("prompt", "calls", "said"), MIXED_PROMPTS, ids=[case[0] for case in MIXED_PROMPTS]
+    "prompt",
+    ["Write 'a' to out/a.txt", "Replace Oslo with Rome in notes.md", "Run `1 + 1`", "Set x to 5"],
 )
-def test_own_function_and_hosts_share_the_prompts(
-    prompt: str, calls: Calls, said: str, project: Path, names: dict[str, Any]
+def test_refusal_is_told_and_nothing_more_is_asked(
+    prompt: str, project: Path, names: dict[str, Any]
 ) -> None:
-    run = ask(prompt, ["fs", "skills", "notebook", population])
-    assert calls_of(run) == calls
-    assert said in run.text
+    run = ask(prompt, ["fs", "notebook"], allowed=False)
+    ((name, _),) = calls_of(run)
+    assert f"I was not allowed to call `{name}(" in run.text
+    assert run.text.endswith("not today")
+    assert not (project / "out").exists()
+    assert names["x"] == 3
+
+
+def test_file_that_changed_is_read_again(project: Path) -> None:
+    run = ask("Read notes.md", ["fs"])
+    (project / "notes.md").write_text("It is new.")
+    assert "It is new." in run.resume("Read notes.md").text
 
 
 @pytest.fixture(scope="module")
@@ -364,30 +179,18 @@ def clock() -> Iterator[McpServer]:
     server.close()
 
 
-OSLO = ("time__get_current_time", {"timezone": "Europe/Oslo"})
-CLOCK_PROMPTS: list[tuple[str, Calls, str]] = [
-    ("What time is it in Oslo?", [OSLO], "datetime: 20"),
+CLOCK_PROMPTS: list[tuple[str, str, str]] = [
     (
-        "What time is it in Oslo and Tokyo?",
-        [OSLO, ("time__get_current_time", {"timezone": "Asia/Tokyo"})],
-        "| Asia/Tokyo |",
+        "What time is it in Europe/Oslo?",
+        'time__get_current_time(timezone="Europe/Oslo")',
+        "- datetime: 20",
     ),
     (
-        "Convert 14:00 from Europe/Oslo to Asia/Tokyo",
-        [
-            (
-                "time__convert_time",
-                {
-                    "source_timezone": "Europe/Oslo",
-                    "time": "14:00",
-                    "target_timezone": "Asia/Tokyo",
-                },
-            )
-        ],
+        "Convert 14:00 from Etc/UTC to Asia/Tokyo",
+        'time__convert_time(source_timezone="Etc/UTC", time="14:00", target_timezone="Asia/Tokyo")',
         "target.timezone: Asia/Tokyo",
     ),
-    ("What time is it in Atlantis?", [], "needs `timezone`"),
-    ("What is the population of Oslo?", [("population", {"city": "Oslo"})], "709,037"),
+    ("What time is it in Atlantis?", "", "needs `timezone`"),
 ]
 
 
@@ -395,23 +198,8 @@ CLOCK_PROMPTS: list[tuple[str, Calls, str]] = [
     ("prompt", "calls", "said"), CLOCK_PROMPTS, ids=[case[0] for case in CLOCK_PROMPTS]
 )
 def test_prompt_about_the_time_is_done_by_the_server(
-    prompt: str, calls: Calls, said: str, project: Path, clock: McpServer
+    prompt: str, calls: str, said: str, project: Path, clock: McpServer
 ) -> None:
     run = ask(prompt, ["fs", clock, population])
-    assert calls_of(run) == calls
+    assert written(calls_of(run)) == calls
     assert said in run.text
-
-
-def test_refused_server_is_told_and_left(project: Path, clock: McpServer) -> None:
-    run = ask("What time is it in Oslo?", [clock], allowed=False)
-    assert calls_of(run) == [OSLO]
-    assert "I was not allowed to call `time__get_current_time`" in run.text
-
-
-def test_each_tool_of_the_hosts_is_known_with_its_arguments(
-    project: Path, names: dict[str, Any]
-) -> None:
-    run = ask("Hello", ["fs", "skills", "notebook"])
-    specs = [spec for tools in run.record.toolsets.values() for spec in tools]
-    assert len(specs) > 10
-    assert set(known_tools(specs)) == {spec.name for spec in specs}

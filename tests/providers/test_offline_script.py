@@ -239,10 +239,13 @@ def test_function_may_give_a_step_and_its_error_is_a_model_error() -> None:
 def test_error_step_of_a_function_can_be_raised_again_and_again() -> None:
     failing = error("LLM_TIMEOUT", "late")
     model = script([failing, failing])
+    raised: list[ModelError] = []
     for _ in range(2):
         with pytest.raises(ModelError) as caught:
             answered(model)
         assert caught.value.__context__ is None
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]
 
 
 def test_what_is_no_step_is_refused_at_once() -> None:

@@ -16,8 +16,8 @@ OPENAI = "https://api.openai.com/v1"
 
 def test_providers_are_listed_without_being_imported() -> None:
     code = (
-        "import sys; from nbagent.providers.registry import provider_names; names = provider_names();"
-        "print(*names, 'nbagent.providers.openai' in sys.modules, 'httpcore2' in sys.modules)"
+        "import sys; from nbagent.providers.registry import provider_names as names;"
+        "print(*names(), 'nbagent.providers.exchange' in sys.modules, 'httpcore2' in sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *names, imported, http = shown.stdout.split()

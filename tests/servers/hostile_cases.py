@@ -270,6 +270,9 @@ LASTING: dict[str, Case] = {
 CUT: dict[str, Case] = {
     "reset after the first token": Case(resets(stream_head() + _PART), "LLM_HTTP_ERROR", "part "),
     "closed after the first token": Case(sends(stream_head() + _PART), "LLM_HTTP_ERROR", "part "),
+    "closed in the next chunk's size": Case(
+        sends(stream_head() + _PART + b"f"), "LLM_HTTP_ERROR", "part "
+    ),
     "bad chunk size after the first token": Case(
         sends(stream_head() + _PART + b"zz\r\n"), "LLM_HTTP_ERROR", "part "
     ),

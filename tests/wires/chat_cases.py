@@ -558,8 +558,8 @@ BODIES: dict[str, JSON] = {
         "status": 403, "body": FLAGGED, "finish": "content_filter"},
     "Azure: a prompt that the filter stops #51": {
         "status": 400, "body": error_of(**FILTERED), "finish": "content_filter"},
-    "a wait of two hours is not waited #57": {
-        "status": 429, "body": b"{}", "headers": {"retry-after": "7200"}, "then": FINE,
+    "more than a minute is not waited #57": {
+        "status": 429, "body": b"{}", "headers": {"retry-after": "61"}, "then": FINE,
         "error": "LLM_RATE_LIMITED"},
     "a redirect is named and not followed #65": {
         "status": 307, "headers": {"location": "http://127.0.0.1:1/elsewhere?token=abc"},
@@ -636,6 +636,8 @@ def groq() -> Iterator[AnswerCase]:
         if not found:
             again: JSON = {"then": FINE, "text": "fine", "asked": 2}
             yield answer_case(f"Groq: asked once more, {n}", status=status, body=body, **again)
+            twice: JSON = {"body": sse({"error": error}), "then": body, "asked": 2, **end}
+            yield answer_case(f"Groq: asked once more and no more, {n}", **twice)
             continue
         aside: JSON = {"choices": [], "x_groq": {"error": error}}
         end["text"] = "I look."

@@ -1,7 +1,9 @@
 """The tables of cases that every wire brings, and how they are played through the client.
 
 A case is bytes in, response out; or a request in, JSON out. Nothing here knows a wire. A new
-wire writes a module like `chat_cases` and adds its `WireSetup` to `test_every_wire.WIRES`.
+wire writes a module `NAME_cases` with `WIRE = WireSetup(...)`, adds it to `test_every_wire.WIRES`
+and writes rows until `test_every_wire_brings_a_case_for_every_promise` passes: `answer_case(id,
+stream=…, body=…, text=…, calls=…)`, `RequestCase(…)`, `ModelsCase(…)`.
 """
 
 from __future__ import annotations
@@ -90,7 +92,10 @@ class Expect:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCase:
-    """What a server answers, and what that is. Either form may be missing."""
+    """What a server answers, and what that is. Either form may be missing.
+
+    A body without a stream is also what a streamed request gets: it must be read all the same.
+    """
 
     id: str
     expect: Expect
@@ -111,7 +116,7 @@ class AnswerCase:
     """Where the next request goes, if not to the same server."""
     next_model: str = ""
     thorough: bool = False
-    """Cut at every byte, sent byte by byte, and with wrong values in every place."""
+    """Cut at every byte, sent byte by byte, wrong values in every place. Needs both forms."""
     whole_pieces: bool = False
     """What comes behind the end counts only when it came with it."""
     shown_reasoning: bool = True
@@ -325,6 +330,7 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
         assert result.message.isprintable(), "more than one line"
         assert expect.retryable in (None, result.retryable)
         assert expect.http_status in (None, result.status)
+        assert result.__context__ is None, "what is behind it may show a key"
         assert KEY[:10] not in f"{result} {result!r} {vars(result)}"
         return
     assert isinstance(result, ChatResponse), f"an error: {result}"

@@ -1,6 +1,6 @@
 """What holds for the client of every wire: pieces do not matter, a cut is no answer, and more.
 
-A wire brings its tables in a module of its own (`chat_cases`) and one entry of WIRES.
+A wire brings its tables in a module of its own (`chat_cases.WIRE`) and one entry of WIRES.
 """
 
 from __future__ import annotations
@@ -229,6 +229,22 @@ def test_one_connection_serves_answer_after_answer(world: World, wire: WireSetup
     for outcome in world.answers(wire, case, plays, stream=True):
         check(case, outcome)
     assert world.player.count == before + 1
+    (asked,) = world.player.asked
+    assert asked.line.split()[1].startswith("/"), "no proxy for this machine"
+    assert asked.headers["accept-encoding"] == "identity", "a proxy that packs a stream holds it"
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_many_requests_at_once_are_all_answered(world: World, wire: WireSetup) -> None:
+    case = next(case for case in wire.answers if case.thorough)
+
+    async def go() -> list[ChatResponse]:
+        world.player.play([case.play(stream=False)])
+        async with world.client(wire) as client:
+            return await asyncio.gather(*[client.chat(case.request) for _ in range(40)])
+
+    for response in world.run(go()):
+        check(case, ([], response))
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -297,7 +313,7 @@ def usable(outcome: Outcome) -> bool:
         assert result.message.isprintable()
         return False
     result.model_dump_json()
-    assert "".join(chunk.content for chunk in chunks) in ("", result.message.text)
+    assert not chunks or "".join(chunk.content for chunk in chunks) == result.message.text
     assert all(is_keepable(call.arguments) for call in result.message.tool_calls)
     return True
 

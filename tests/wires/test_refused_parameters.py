@@ -10,6 +10,7 @@ import pytest
 from servers.model_server import ModelServer, Reply, Request, Step
 
 import nbagent
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatRequest,
     ChatResponse,
@@ -24,6 +25,8 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.notebook.static_text import plain
 from nbagent.notebook.view_state import view_of
+from nbagent.providers.errors import response_error
+from nbagent.providers.refusals import Refusals, needs_responses
 from nbagent.providers.registry import find_provider
 
 TOOLS = (ToolSpec(name="look"),)
@@ -253,6 +256,81 @@ def test_what_is_no_refusal_of_a_parameter_drops_nothing(
     assert len(server.bodies) == 1
 
 
+GEMINI = {"generationConfig": {"maxOutputTokens": 9, "thinkingConfig": {"thinkingLevel": "low"}}}
+CLAUDE = {"max_tokens": 9, "thinking": {"type": "enabled"}, "output_config": {"effort": "low"}}
+OLLAMA = {"options": {"num_predict": 9, "num_ctx": 99}, "think": True}
+RESPONSES = {"reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 9}
+NOT_KNOWN = "Unknown name "
+NESTED: list[tuple[dict[str, Any], int, Any, str]] = [
+    (GEMINI, 400, f"{NOT_KNOWN}\"thinkingLevel\" at 'generation_config.thinking_config': Cannot",
+     "generationConfig.thinkingConfig"),
+    (GEMINI, 400, f"{NOT_KNOWN}\"maxOutputTokens\" at 'generation_config': Cannot find field.",
+     "generationConfig.maxOutputTokens"),
+    (GEMINI, 400, "Thinking level is not supported for this model.",
+     "generationConfig.thinkingConfig"),
+    (CLAUDE, 400, "thinking.type.enabled is not supported for this model. Use output_config.effort",
+     "thinking"),
+    (CLAUDE, 400, {"message": "no", "param": "output_config.effort", "code": "unsupported_value"},
+     "output_config.effort"),
+    ({**CLAUDE, "tool_choice": {"type": "any"}}, 400,
+     "Thinking may not be enabled when tool_choice forces tool use.", "tool_choice"),
+    ({"temperature": 1.0, **CLAUDE}, 400, "`temperature` is deprecated for this model.",
+     "temperature"),
+    ({**RESPONSES, "top_p": 0.5}, 400, "top_p is not supported here, but max_output_tokens is.",
+     "top_p"),
+    (OLLAMA, 400, '"llama3" does not support thinking', "think"),
+    (OLLAMA, 400, "unknown option: num_predict", "options.num_predict"),
+    (RESPONSES, 400, {"message": "no", "param": "reasoning.summary", "code": "unsupported_value"},
+     "reasoning.summary"),
+    (RESPONSES, 400, {"message": "no", "param": "max_output_tokens", "code": "unknown_parameter"},
+     "max_output_tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "status", "error", "name"), NESTED, ids=range(len(NESTED)))
+def test_a_parameter_inside_another_is_left_out_on_every_wire(
+    sent: dict[str, Any], status: int, error: Any, name: str
+) -> None:
+    body: Any = {"error": {"message": error} if isinstance(error, str) else error}
+    refusals, before = Refusals(), dump_json(sent)
+    notice = refusals.learn(response_error(status, {}, body), sent, tools=True)
+    assert notice
+    assert notice.startswith(f"{name}=")
+    again = {**sent}
+    assert refusals.apply(again, tools=True) == (name,)
+    assert dump_json(sent) == before, "what was asked is not changed"
+    holder, _, key = name.rpartition(".")
+    assert key not in (again.get(holder, {}) if holder else again)
+    assert len(dump_json(again)) > len(dump_json(sent)) / 3, "and nothing else"
+
+
+def test_a_holder_that_is_refused_goes_with_all_that_is_in_it() -> None:
+    refusals, sent = Refusals(), {"model": "m", "reasoning": {"effort": "low", "summary": "auto"}}
+    error = {"message": "Unknown parameter: 'reasoning'", "param": "reasoning"}
+    assert refusals.learn(response_error(400, {}, {"error": error}), sent, tools=False)
+    assert refusals.apply(sent, tools=False) == ("reasoning.effort", "reasoning.summary")
+    assert sent == {"model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "param", "needed"),
+    [
+        (400, "Function tools with reasoning_effort: use /v1/responses.", "reasoning_effort", True),
+        (400, "Use /v1/responses instead of 'reasoning_effort'", None, True),
+        (404, "This model is only supported in v1/responses and not in v1/chat/completions", None,
+         True),
+        (500, "Use /v1/responses with reasoning_effort", None, False),
+        (400, "Unsupported parameter: 'reasoning_effort'", "reasoning_effort", False),
+        (400, "See /v1/responses", None, False),
+    ],
+)  # fmt: skip
+def test_a_model_of_the_responses_endpoint_is_known_by_its_refusal(
+    status: int, said: str, param: str | None, needed: bool
+) -> None:
+    error = {"error": {"message": said, "param": param}}
+    assert needs_responses(response_error(status, {}, error)) is needed
+
+
 def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -> None:
     server.then(*refusing(["temperature", "max_tokens", "max_completion_tokens"], openai, 200))
 
@@ -348,24 +426,22 @@ NO_IMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("status", "said"), NO_TOOLS, ids=range(len(NO_TOOLS)))
-def test_refused_tools_are_one_clear_error(server: ModelServer, status: int, said: str) -> None:
-    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
-    found = failure(server, ask(tools=TOOLS))
-    assert (found.code, found.status) == ("LLM_HTTP_ERROR", status)
-    assert str(found).startswith("LLM_HTTP_ERROR: m takes no tools here; ")
-    assert str(found).removesuffix(".").endswith(f"The server said: {said}")
-    assert "\n" not in str(found)
-    assert len(server.bodies) == 1
+WITHOUT = [
+    *[("no tools", (), *row) for row in NO_TOOLS],
+    *[("no images or files", (IMAGE,), *row) for row in NO_IMAGES],
+]
 
 
-@pytest.mark.parametrize(("status", "said"), NO_IMAGES, ids=range(len(NO_IMAGES)))
-def test_refused_images_are_one_clear_error(server: ModelServer, status: int, said: str) -> None:
+@pytest.mark.parametrize(("what", "messages", "status", "said"), WITHOUT, ids=range(len(WITHOUT)))
+def test_refused_tools_and_images_are_one_clear_error(
+    server: ModelServer, what: str, messages: tuple[Message, ...], status: int, said: str
+) -> None:
     server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
-    found = failure(server, ask(messages=(IMAGE,), tools=TOOLS))
-    assert (found.code, found.status) == ("LLM_HTTP_ERROR", status)
-    assert str(found).startswith("LLM_HTTP_ERROR: m takes no images or files here; ")
-    assert said in str(found)
+    asked = ask(tools=TOOLS, messages=messages or (Message.of("user", "hi"),))
+    found = failure(server, asked)
+    assert (found.code, found.status, found.said) == ("LLM_HTTP_ERROR", status, said)
+    assert str(found).startswith(f"LLM_HTTP_ERROR: m takes {what} here; ")
+    assert str(found).removesuffix(".").endswith(f"The server said: {said.removesuffix('.')}")
     assert "\n" not in str(found)
     assert len(server.bodies) == 1
 

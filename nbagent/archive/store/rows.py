@@ -26,7 +26,8 @@ TURN_COLUMNS = (
     *("run", "idx", "turn_id", "open", "phase_before", "phase_after", "stop_reason"),
     *("finish_reason", "error_code", "model", "n_messages", "n_new", "n_tools", "tool_calls"),
     *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"),
-    *("cost_usd", "started_at", "duration_ms", "model_ms", "ttft_ms", "retries"),
+    *("cache_write_tokens", "cost_usd", "started_at", "duration_ms", "model_ms", "ttft_ms"),
+    *("retries", "retry_wait_ms"),
     *("system", "toolset", "message_at", "node", "agent", "details"),
 )
 RUN_COLUMNS = (
@@ -44,7 +45,8 @@ RUN_COLUMNS = (
     ),
     *("phase", "stop_reason", "error_code", "error", "error_details", "started_at", "ended_at"),
     *("duration_ms", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
-    *("reasoning_tokens", "cost_usd", "notices", "system_shas", "toolset_shas", "lease_id"),
+    *("reasoning_tokens", "cache_write_tokens", "cost_usd", "notices", "system_shas"),
+    *("toolset_shas", "lease_id"),
 )
 
 _LARGEST = 2**63 - 1
@@ -101,15 +103,16 @@ def plain_of(value: Any) -> Any:
 
 
 def usage_cells(usage: Usage | None) -> Cells:
-    """The five counts; all None without usage."""
+    """The six counts; all None without usage."""
     if usage is None:
-        return (None,) * 5
+        return (None,) * 6
     return (
         min(usage.prompt_tokens, _LARGEST),
         min(usage.completion_tokens, _LARGEST),
         min(usage.total_tokens, _LARGEST),
         min(usage.cached_tokens, _LARGEST),
         min(usage.reasoning_tokens, _LARGEST),
+        min(usage.cache_write_tokens, _LARGEST),
     )
 
 
@@ -120,6 +123,7 @@ def _usage(row: Row) -> Usage:
         total_tokens=row["total_tokens"],
         cached_tokens=row["cached_tokens"],
         reasoning_tokens=row["reasoning_tokens"],
+        cache_write_tokens=row["cache_write_tokens"],
     )
 
 
@@ -190,7 +194,8 @@ def turn_row(
         turn.duration_ms,
         turn.model_ms,
         turn.ttft_ms,
-        0 if response is None else response.meta.retries,
+        turn.attempts - 1,
+        turn.retry_wait_ms,
         system,
         toolset,
         message_at,
@@ -238,6 +243,8 @@ def turn_of(
         duration_ms=row["duration_ms"],
         model_ms=row["model_ms"],
         ttft_ms=row["ttft_ms"],
+        attempts=row["retries"] + 1,
+        retry_wait_ms=row["retry_wait_ms"],
         cost_usd=row["cost_usd"],
         node=opt_text(row["node"]),
         agent=opt_text(row["agent"]),

@@ -149,5 +149,21 @@ ALTER TABLE messages ADD COLUMN           -- 1: its tool run's attachments come 
     attached INTEGER NOT NULL DEFAULT 0;  -- and stand in details of that row alone
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _PICTURES_ONCE)
+_WAITS_APART = """
+ALTER TABLE runs ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE turns ADD COLUMN cache_write_tokens INTEGER;  -- NULL as the other counts of tokens
+UPDATE turns SET cache_write_tokens = 0 WHERE prompt_tokens IS NOT NULL;
+
+ALTER TABLE turns ADD COLUMN              -- between attempts and for a rate limit;
+    retry_wait_ms REAL NOT NULL DEFAULT 0;  -- it was within model_ms before
+UPDATE turns SET retry_wait_ms = coalesce(json_extract(details, '$.meta.retry_wait_ms'), 0)
+    WHERE instr(details, '"retry_wait_ms"');
+UPDATE turns SET model_ms = max(0.0, model_ms - retry_wait_ms) WHERE retry_wait_ms > 0;
+
+UPDATE turns SET details =                -- a response counts its attempts, not its retries
+    json_set(json_remove(details, '$.meta.retries'), '$.meta.attempts', retries + 1)
+    WHERE retries > 0 AND instr(details, '"retries"');
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PICTURES_ONCE, _WAITS_APART)
 """Script i brings a file from version i to version i + 1."""

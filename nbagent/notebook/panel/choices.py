@@ -13,18 +13,12 @@ from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier
-from nbagent.settings import RunOptions, Tools, checked_value, effective
+from nbagent.settings import RunOptions, Settings, Tools, checked_value, effective
 from nbagent.tools.functions import FunctionHost
 from nbagent.tools.hosts import OWN, host_of
 
 LIMITS = {"max_turns": "Max turns", "max_total_tokens": "Max tokens (run)", "max_cost_usd": "Max $"}
-HINTS = {
-    LIMITS["max_turns"]: "A run pauses after so many turns",
-    LIMITS[
-        "max_total_tokens"
-    ]: "A run pauses once all its requests and answers have used so many tokens",
-    LIMITS["max_cost_usd"]: "A run pauses once it has cost so many US dollars",
-}
+HINTS = {label: Settings.row(name).help.capitalize() for name, label in LIMITS.items()}
 _NOBODY = ToolContext(run_id="", session="", runner=Courier())
 HOSTS = {
     "fs": "files of the project: read, search, list; writing asks first",

@@ -398,6 +398,8 @@ class PanelSink:
             self._failure = error
         if isinstance(event, events.Waiting):
             self._panel.waits(event.text)
+        elif isinstance(event, events.TextDelta | events.ReasoningDelta | events.ToolCallDelta):
+            self._panel.waits(ASKS if self._asked else "")
         elif isinstance(event, events.ApprovalRequested):
             self._asked.add(event.tool_call_id)
             self._panel.waits(ASKS)

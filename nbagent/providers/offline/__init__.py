@@ -1,27 +1,20 @@
 """The `offline` provider: models without network, key or server, and `nbagent.offline`.
 
-`offline:demo` follows visible rules (`rules`); `script([...])` plays what it was given
+`offline:demo` follows visible rules (`demo`); `script([...])` plays what it was given
 (`scripted`). This module only joins them to the client's interface.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from difflib import get_close_matches
 
-from nbagent.contracts.canonical import dump_json, sha256_hex
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    ChatResponse,
-    ClientNotice,
-    ModelInfo,
-    ProviderConfig,
-    ToolCall,
-)
+from nbagent.contracts.canonical import sha256_hex
+from nbagent.contracts.chat import ChatChunk, ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.offline.rules import Decision, Wish, decide
+from nbagent.providers.offline.demo import decide
+from nbagent.providers.offline.recorded import replay
 from nbagent.providers.offline.scripted import (
     Script,
     Step,
@@ -37,8 +30,8 @@ from nbagent.providers.offline.scripted import (
     step,
     text,
 )
-from nbagent.providers.offline.stream import Answer, play
-from nbagent.providers.registry import Provider, whole_response
+from nbagent.providers.offline.stream import OfflineModel, play
+from nbagent.providers.registry import Provider
 
 __all__ = [
     "PROVIDER",
@@ -51,6 +44,7 @@ __all__ = [
     "delay",
     "error",
     "reasoning",
+    "replay",
     "script",
     "step",
     "text",
@@ -62,53 +56,38 @@ DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 _DELAY_MS = 15.0
 
 
-class OfflineClient:
+class OfflineClient(OfflineModel):
     """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
-
-    provider = "offline"
 
     def __init__(self, config: ProviderConfig) -> None:
         self._delay_ms = _delay_of(config)
         self._timeout_s = config.timeout_s
-
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """One whole answer, without delays between pieces."""
-        return await whole_response(self._stream(request, paced=False), notify)
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The answer in pieces of the size of tokens."""
-        return self._stream(request, paced=True)
 
     async def list_models(self) -> list[ModelInfo]:
         """The demo and the scripts that were made in this process."""
         named = (DEMO, *script_names())
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    def _stream(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
+    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
+        """What the demo or the named script says."""
         if request.model == DEMO:
-            delay_ms = self._delay_ms if paced else 0.0
-            return self._demo(request, delay_ms)
+            return self._demo(request, self._delay_ms if paced else 0.0)
         if (found := script_named(request.model)) is not None:
             return found.stream(request, paced=paced, timeout_s=self._timeout_s)
         raise _unknown_model(request.model)
 
     async def _demo(self, request: ChatRequest, delay_ms: float) -> AsyncGenerator[ChatChunk]:
-        decided = _decided(request)
-        answer = Answer(
-            text=decided.text,
-            reasoning=decided.reasoning,
-            calls=tuple(_tool_call(request, i, one) for i, one in enumerate(decided.calls)),
-        )
-        async for chunk in play(answer, request, delay_ms=delay_ms, timeout_s=self._timeout_s):
+        # The place in the conversation makes ids unique in it, and the same when asked again.
+        said = "".join(one.text for one in request.messages if one.role == "user")
+        place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
+        step = _decided(request)
+        async for chunk in play(
+            step, request, place=place, delay_ms=delay_ms, timeout_s=self._timeout_s
+        ):
             yield chunk
 
 
-def _decided(request: ChatRequest) -> Decision:
+def _decided(request: ChatRequest) -> Step:
     try:
         return decide(request)
     except Exception as failure:
@@ -117,15 +96,6 @@ def _decided(request: ChatRequest) -> Decision:
             f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
             " say it in other words, and please report the prompt."
         ) from failure
-
-
-def _tool_call(request: ChatRequest, index: int, wish: Wish) -> ToolCall:
-    raw = dump_json(wish.arguments).decode()
-    # The place in the conversation makes the id unique in it, and the same when asked again.
-    place = sha256_hex(f"{len(request.messages)}/{index}/{wish.tool}/{raw}")
-    return ToolCall(
-        id=f"call_{place[:12]}", name=wish.tool, arguments=wish.arguments, arguments_raw=raw
-    )
 
 
 def _delay_of(config: ProviderConfig) -> float:
@@ -153,9 +123,4 @@ def _unknown_model(name: str) -> ModelError:
     )
 
 
-PROVIDER = Provider(
-    name="offline",
-    open=OfflineClient,
-    default_model=DEMO,
-    needs_key=False,
-)
+PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

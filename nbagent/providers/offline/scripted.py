@@ -6,59 +6,14 @@ Owns the steps of a script and their order. How a step becomes a stream is in `s
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    ChatResponse,
-    ClientNotice,
-    FinishReason,
-    ModelInfo,
-    ToolCall,
-    Usage,
-    parse_arguments,
-)
-from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError
-from nbagent.providers.offline.stream import Answer, play
-from nbagent.providers.registry import whole_response
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A tool call that a script makes."""
-
-    name: str
-    arguments_raw: str
-    """The JSON text of the arguments, as the model would write it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What a script says to one request. Made by `text`, `call`, `error` and their like."""
-
-    text: str = ""
-    pieces: tuple[str, ...] | None = None
-    """How the text is streamed; None = token by token."""
-    reasoning: str = ""
-    calls: tuple[Call, ...] = ()
-    usage: Usage | None = None
-    """None = an estimate."""
-    finish_reason: FinishReason | None = None
-    delay_ms: float | None = None
-    """Between two pieces; None = the script's."""
-    wait_ms: float = 0.0
-    """Before the first piece."""
-    retries: int = 0
-    """Notices of a retry before the answer or the error."""
-    failure: ModelError | None = None
-    """Raised after the pieces."""
-    only_waits: bool = False
-    """The step holds no answer; the next one follows at once."""
-
+from nbagent.contracts.chat import ChatChunk, ChatRequest, FinishReason, ModelInfo, Usage
+from nbagent.contracts.errors import ModelCode, ModelError, UsageError
+from nbagent.providers.offline.stream import Call, OfflineModel, Step, play
 
 StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
@@ -75,6 +30,7 @@ def step(
     delay_ms: float | None = None,
     wait_ms: float = 0.0,
     retries: int = 0,
+    error: Step | None = None,
 ) -> Step:
     """Combine text, reasoning and calls in one answer.
 
@@ -83,6 +39,7 @@ def step(
         delay_ms: between two pieces.
         wait_ms: before the first piece.
         retries: so many notices of a retry come first.
+        error: what `error` gives; raised after the pieces.
     """
     return Step(
         text="".join(pieces) if pieces is not None and not text else text,
@@ -94,6 +51,7 @@ def step(
         delay_ms=delay_ms,
         wait_ms=wait_ms,
         retries=retries,
+        failure=error.failure if error else None,
     )
 
 
@@ -145,11 +103,8 @@ def error(
 
 def cut(text_so_far: str = "", *, calls: Sequence[Step] = ()) -> Step:
     """A stream that breaks after this text and before the last character of these calls."""
-    failure = ModelError(
-        "the stream broke off before the answer was whole; try again.",
-        code="LLM_BAD_RESPONSE",
-        retryable=True,
-    )
+    said = "the stream broke off before the answer was whole; try again."
+    failure = ModelError(said, code="LLM_BAD_RESPONSE", retryable=True)
     return replace(step(text=text_so_far, calls=calls), failure=failure)
 
 
@@ -158,14 +113,12 @@ def delay(seconds: float) -> Step:
     return Step(wait_ms=seconds * 1000, only_waits=True)
 
 
-class Script:
+class Script(OfflineModel):
     """A model that plays its steps, one for each request, and keeps what it was sent.
 
     Made by `script`. It is a client of its own (`Agent(model=script)`), and is found by
     `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
     """
-
-    provider = "offline"
 
     def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
         self.name = name
@@ -197,44 +150,20 @@ class Script:
                 f" {len(left)} of {len(self._steps)} steps left: {named}"
             )
 
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """The next step as one answer, without delays between pieces."""
-        return await whole_response(self.stream(request, paced=False), notify)
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The next step in pieces."""
-        return self.stream(request)
-
     async def stream(
         self, request: ChatRequest, *, paced: bool = True, timeout_s: float | None = None
     ) -> AsyncGenerator[ChatChunk]:
         """The next step in pieces, with or without delays between them."""
         made, number = self._next(request)
-        answer = Answer(
-            text=made.text,
-            pieces=made.pieces,
-            reasoning=made.reasoning,
-            calls=tuple(_tool_call(number, i, one) for i, one in enumerate(made.calls, 1)),
-            usage=made.usage,
-            finish_reason=made.finish_reason,
-            wait_ms=made.wait_ms,
-            notices=tuple(_retry_notices(made)),
-            failure=made.failure,
-        )
         delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
         async for chunk in play(
-            answer, request, delay_ms=delay_ms if paced else 0, timeout_s=timeout_s
+            made, request, place=str(number), delay_ms=delay_ms if paced else 0, timeout_s=timeout_s
         ):
             yield chunk
 
     async def list_models(self) -> list[ModelInfo]:
         """Itself."""
         return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     def _next(self, request: ChatRequest) -> tuple[Step, int]:
         """The step for this request, the waits before it added, and its number."""
@@ -344,29 +273,6 @@ def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) 
     if isinstance(made, str | Step):
         return made
     raise ModelError(f"the script's function gave {made!r}; it must give a text or a step.")
-
-
-def _tool_call(number: int, index: int, made: Call) -> ToolCall:
-    return ToolCall(
-        id=f"call_{number}_{index}",
-        name=made.name,
-        arguments=parse_arguments(made.arguments_raw),
-        arguments_raw=made.arguments_raw,
-    )
-
-
-def _retry_notices(made: Step) -> Iterator[ClientNotice]:
-    failure = made.failure
-    info = failure.info if failure else ErrorInfo("LLM_RATE_LIMITED", "the script says so")
-    wait_s = (failure.retry_after_s if failure else None) or 0.0
-    for attempt in range(1, made.retries + 1):
-        yield ClientNotice(
-            kind="retry",
-            text=f"retry {attempt} of {made.retries}: {info.message}",
-            attempt=attempt,
-            wait_s=wait_s,
-            error=info,
-        )
 
 
 def _described(one: StepLike) -> str:

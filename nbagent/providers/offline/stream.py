@@ -1,4 +1,4 @@
-"""How an answer of an offline model becomes a stream: pieces, pace, and an estimate of usage.
+"""What an offline model says to one request, as a stream: pieces, pace, an estimate of usage.
 
 Decides nothing about what is said.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 
 from nbagent.contracts.canonical import dump_json, monotonic_ms
@@ -23,8 +24,10 @@ from nbagent.contracts.chat import (
     ToolCall,
     ToolCallDelta,
     Usage,
+    parse_arguments,
 )
-from nbagent.contracts.errors import ModelError
+from nbagent.contracts.errors import ErrorInfo, ModelError
+from nbagent.providers.registry import whole_response
 
 CHARS_PER_TOKEN = 4
 """A token of English text has about four characters; offline models count with that."""
@@ -33,21 +36,60 @@ _PART_TOKENS = 256
 _ARGUMENTS_PIECE = 12
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call that an offline model makes."""
+
+    name: str
+    arguments_raw: str
+    """The JSON text of the arguments, as the model would write it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Step:
     """What an offline model says to one request."""
 
     text: str = ""
     pieces: tuple[str, ...] | None = None
+    """How the text is streamed; None = token by token."""
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[Call, ...] = ()
     usage: Usage | None = None
     """None = an estimate."""
     finish_reason: FinishReason | None = None
+    delay_ms: float | None = None
+    """Between two pieces; None = the script's."""
     wait_ms: float = 0.0
-    notices: tuple[ClientNotice, ...] = ()
+    """Before the first piece."""
+    retries: int = 0
+    """Notices of a retry before the answer or the error."""
     failure: ModelError | None = None
     """Raised after the pieces."""
+    only_waits: bool = False
+    """The step holds no answer; the next one follows at once."""
+
+
+class OfflineModel:
+    """What all offline models share: whole answers and streams are one thing."""
+
+    provider = "offline"
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        """One whole answer, without delays between pieces."""
+        return await whole_response(self.stream(request, paced=False), notify)
+
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The answer in pieces of the size of tokens."""
+        return self.stream(request)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
+        """The answer in pieces, with or without delays between them."""
+        raise NotImplementedError
 
 
 class _Pace:
@@ -76,40 +118,47 @@ class _Pace:
 
 
 async def play(
-    answer: Answer, request: ChatRequest, *, delay_ms: float, timeout_s: float | None = None
+    step: Step,
+    request: ChatRequest,
+    *,
+    place: str,
+    delay_ms: float = 0.0,
+    timeout_s: float | None = None,
 ) -> AsyncGenerator[ChatChunk]:
     """Stream an answer: notices, reasoning, text, calls, then the whole response.
 
     Args:
-        delay_ms: before each piece.
+        place: makes the ids of its calls unique in the conversation.
+        delay_ms: before each piece, where the step does not say it.
         timeout_s: deadline of the whole answer.
 
     Raises:
-        ModelError: the answer's failure, after its pieces; LLM_TIMEOUT at the deadline.
+        ModelError: the step's failure, after its pieces; LLM_TIMEOUT at the deadline.
     """
-    answer = _within_limits(answer, request)
+    step = _within_limits(step, request)
+    calls = [_tool_call(f"call_{place}_{i}", one) for i, one in enumerate(step.calls, 1)]
     pace = _Pace(delay_ms, timeout_s)
-    for notice in answer.notices:
+    await pace.wait(step.wait_ms / 1000)
+    notices = list(_retry_notices(step))
+    for notice in notices:
         yield ChatChunk(notice=notice)
-    if answer.wait_ms:
-        await pace.wait(answer.wait_ms / 1000)
-    for piece in split_pieces(answer.reasoning):
+    for piece in split_pieces(step.reasoning):
         await pace.piece()
         yield ChatChunk(reasoning=piece)
-    for piece in split_pieces(answer.text) if answer.pieces is None else answer.pieces:
+    for piece in split_pieces(step.text) if step.pieces is None else step.pieces:
         await pace.piece()
         yield ChatChunk(content=piece)
-    for index, call in enumerate(answer.calls):
+    for index, call in enumerate(calls):
         # A stream that breaks does so inside the last call, so that nobody takes it for whole.
-        broken = answer.failure is not None and index == len(answer.calls) - 1
+        broken = step.failure is not None and index == len(calls) - 1
         for delta in _call_deltas(index, call, broken=broken):
             await pace.piece()
             yield ChatChunk(tool_call_delta=delta)
     await pace.wait(0)
-    if answer.failure is not None:
+    if step.failure is not None:
         # A fresh one each time: a raised exception carries the traceback of its raising.
-        raise _copy(answer.failure)
-    response = _response(answer, request)
+        raise copy(step.failure)
+    response = _response(step, tuple(calls), notices, request)
     yield ChatChunk(
         done=True, finish_reason=response.finish_reason, usage=response.usage, response=response
     )
@@ -155,19 +204,38 @@ def _message_tokens(message: Message) -> int:
     return estimated_tokens(message.text + called) + others * _PART_TOKENS
 
 
-def _within_limits(answer: Answer, request: ChatRequest) -> Answer:
+def _within_limits(step: Step, request: ChatRequest) -> Step:
     """Cut the text at a stop sequence, and at `max_tokens` by the estimate."""
-    if answer.pieces is not None:
-        return answer
-    starts = [answer.text.find(stop) for stop in request.stop_sequences if stop]
-    found = [start for start in starts if start >= 0]
-    if found:
-        answer = replace(answer, text=answer.text[: min(found)])
-    if request.max_tokens is not None and not answer.calls:
-        room = request.max_tokens * CHARS_PER_TOKEN
-        if len(answer.text) > room:
-            return replace(answer, text=answer.text[:room], finish_reason="length")
-    return answer
+    if step.pieces is not None:
+        return step
+    starts = [step.text.find(stop) for stop in request.stop_sequences if stop]
+    end = min((start for start in starts if start >= 0), default=len(step.text))
+    room = (request.max_tokens or 0) * CHARS_PER_TOKEN
+    if request.max_tokens is not None and not step.calls and end > room:
+        return replace(step, text=step.text[:room], finish_reason="length")
+    return replace(step, text=step.text[:end])
+
+
+def _tool_call(call_id: str, made: Call) -> ToolCall:
+    return ToolCall(
+        id=call_id,
+        name=made.name,
+        arguments=parse_arguments(made.arguments_raw),
+        arguments_raw=made.arguments_raw,
+    )
+
+
+def _retry_notices(step: Step) -> Iterator[ClientNotice]:
+    failure = step.failure
+    info = failure.info if failure else ErrorInfo("LLM_RATE_LIMITED", "the script says so")
+    for attempt in range(1, step.retries + 1):
+        yield ClientNotice(
+            kind="retry",
+            text=f"retry {attempt} of {step.retries}: {info.message}",
+            attempt=attempt,
+            wait_s=(failure.retry_after_s if failure else None) or 0.0,
+            error=info,
+        )
 
 
 def _call_deltas(index: int, call: ToolCall, *, broken: bool) -> Iterator[ToolCallDelta]:
@@ -177,35 +245,24 @@ def _call_deltas(index: int, call: ToolCall, *, broken: bool) -> Iterator[ToolCa
         yield ToolCallDelta(index, arguments=raw[start : start + _ARGUMENTS_PIECE])
 
 
-def _response(answer: Answer, request: ChatRequest) -> ChatResponse:
-    text = answer.text if answer.pieces is None else "".join(answer.pieces)
+def _response(
+    step: Step, calls: tuple[ToolCall, ...], notices: list[ClientNotice], request: ChatRequest
+) -> ChatResponse:
+    text = step.text if step.pieces is None else "".join(step.pieces)
     message = Message(
         role="assistant",
         content=(TextPart(text=text),) if text else (),
-        tool_calls=answer.calls,
-        reasoning=answer.reasoning or None,
+        tool_calls=calls,
+        reasoning=step.reasoning or None,
     )
-    retries = sum(1 for notice in answer.notices if notice.kind == "retry")
     return ChatResponse(
         message=message,
-        usage=answer.usage or estimated_usage(request, message),
+        usage=step.usage or estimated_usage(request, message),
         model=request.model,
-        finish_reason=answer.finish_reason or ("tool_calls" if answer.calls else "stop"),
+        finish_reason=step.finish_reason or ("tool_calls" if calls else "stop"),
         meta=ResponseMeta(
             source="offline",
-            attempts=retries + 1,
-            retry_wait_ms=sum(notice.wait_s for notice in answer.notices) * 1000,
+            attempts=len(notices) + 1,
+            retry_wait_ms=sum(notice.wait_s for notice in notices) * 1000,
         ),
-    )
-
-
-def _copy(failure: ModelError) -> ModelError:
-    return ModelError(
-        failure.message,
-        code=failure.code,
-        details=failure.details,
-        status=failure.status,
-        retry_after_s=failure.retry_after_s,
-        request_id=failure.request_id,
-        retryable=failure.retryable,
     )

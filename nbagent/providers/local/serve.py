@@ -1,0 +1,90 @@
+"""The child process of `local:`: one GGUF file behind llama.cpp's own server.
+
+A program that knows nothing of nbagent, so that it starts in 0.1 s. It is started with a bare
+environment, reads what it needs as one line of JSON (no key stands in a command line), writes one
+line of JSON when the model answers, and ends when its standard input ends: with its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from contextlib import suppress
+from functools import reduce
+from typing import Any
+from urllib.request import Request, urlopen
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    order: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    _end_with_parent()
+    # What the library prints goes to the error output, whichever of the two it chose.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.path.append(order["packages"])
+    try:
+        server = _started(order)
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {error}")  # what is wrong with a file stands above it
+    url = str(server.listening_address)
+    print(json.dumps({"url": url, "context": _checked(url, order["key"])}), file=answers)
+    answers.close()
+    threading.Event().wait()
+
+
+def _started(order: dict[str, Any]) -> Any:
+    import xllamacpp
+
+    library: Any = xllamacpp  # it has no types
+    params = library.CommonParams()
+    params.model.path = order["path"]
+    params.model_alias = {order["name"]}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0  # a free one
+    params.api_keys = [order["key"]]
+    params.use_jinja = True  # templates with tools (llama.cpp's docs/function-calling.md)
+    params.n_parallel = -1  # four at once that share the context: what llama-server does by itself
+    params.ui = False
+    for name, value in order["params"].items():
+        *inner, last = name.split(".")
+        try:
+            setattr(reduce(getattr, inner, params), last, value)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"the parameter {name} cannot be set: {error}") from error
+    return library.Server(params)
+
+
+def _checked(url: str, key: str) -> int | None:
+    """Ask the server whether it is well, and how long its context is."""
+    urlopen(f"{url}/health", timeout=30).close()
+    request = Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+    with urlopen(request, timeout=30) as answer:
+        listed = json.load(answer)
+    return listed["data"][0].get("meta", {}).get("n_ctx")
+
+
+def _end_with_parent() -> None:
+    """A pipe ends also when the process at its other end is killed."""
+    threading.Thread(target=_wait_for_end, daemon=True).start()
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    # The library holds Python's lock while it loads a model, for minutes if that is large. The
+    # end of a pipe in this mode is a signal, and its default is to end the process.
+    with suppress(OSError):  # a system that does this for sockets only
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _wait_for_end() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A run that was recorded, as a script: the model that answers like it, and a test's source."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from nbagent.contracts.chat import parse_arguments, redacted
+from nbagent.contracts.errors import ErrorInfo, ModelError, error_from_info
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.providers.offline.scripted import Script, script
+from nbagent.providers.offline.stream import Call, Step
+
+
+class Recorded(Protocol):
+    """A run, live or out of the store."""
+
+    @property
+    def record(self) -> RunRecord: ...
+
+
+def replay(run: Recorded) -> Script:
+    """The model of a run as a script: the same texts, reasoning, calls and errors in its order.
+
+    Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
+    """
+    record = redacted(run.record)
+    return script(steps_of(record), name=f"replay-{record.id[:8]}")
+
+
+def steps_of(record: RunRecord) -> list[Step]:
+    """What the model said in each turn."""
+    return [_step(turn) for turn in record.turns]
+
+
+def _step(turn: EngineTurn) -> Step:
+    failure = None
+    if turn.response is None or turn.response.finish_reason == "error":
+        failure = error_from_info(turn.error or ErrorInfo("UNKNOWN", "no answer was kept"))
+        if not isinstance(failure, ModelError):
+            # A person's stop cannot be played again: the stream breaks where it was.
+            failure = ModelError(failure.message, code="LLM_BAD_RESPONSE")
+    if turn.response is None:
+        return Step(failure=failure)
+    message = turn.response.message
+    made = [Call(one.name, one.arguments_raw) for one in message.tool_calls]
+    if failure and made:
+        # A stream that breaks loses the last character of its last call.
+        made[-1] = Call(made[-1].name, made[-1].arguments_raw + "}")
+    usual = "tool_calls" if made else "stop"
+    finish = turn.response.finish_reason
+    return Step(
+        text=message.text,
+        reasoning=message.reasoning or "",
+        calls=tuple(made),
+        finish_reason=None if failure or finish == usual else finish,
+        failure=failure,
+    )
+
+
+def source_of(record: RunRecord) -> str:
+    """The text of a pytest function that plays the run's model and expects its answer."""
+    record = redacted(record)
+    called = [run.tool_name for turn in record.turns for run in turn.tool_runs]
+    known = {spec.name for tools in record.toolsets.values() for spec in tools}
+    tools = tuple(name for name in dict.fromkeys(called) if name in known) or "none"
+    name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
+    steps = "".join(f"        {_written(step)},\n" for step in steps_of(record))
+    prompt, limit = record.prompt or "Go on.", record.limits.max_turns
+    return (
+        "import nbagent\nfrom nbagent import offline\n\n\n"
+        f"def test_{name}(tools={tools!r}):\n"
+        f'    """As in run {record.id}. Tools: names, or the functions themselves."""\n'
+        f"    model = offline.script([\n{steps}    ])\n"
+        f"    agent = nbagent.Agent(model=model, tools=tools, max_turns={limit}, quiet=True)\n"
+        f"    run = agent.run({prompt!r})\n"
+        f"    assert run.text == {record.text!r}\n"
+        f"    called = [it.tool_name for turn in run.turns for it in turn.tool_runs]\n"
+        f"    assert called == {called!r}\n"
+        "    model.assert_complete()\n"
+    )
+
+
+def _written(step: Step) -> str:
+    """A step as Python, in the shortest form that says it."""
+    told = {"text": step.text, "reasoning": step.reasoning, "finish_reason": step.finish_reason}
+    parts = [f"{name}={value!r}" for name, value in told.items() if value]
+    calls = [_written_call(one) for one in step.calls]
+    if calls:
+        parts.append(f"calls=[{', '.join(calls)}]")
+    if step.failure:
+        error = f"offline.error({step.failure.code!r}, {step.failure.message!r})"
+        if not parts:
+            return error
+        parts.append(f"error={error}")
+    if len(calls) == len(parts) == 1:
+        return calls[0]
+    only_text = parts in ([], [f"text={step.text!r}"])
+    return repr(step.text) if only_text else f"offline.step({', '.join(parts)})"
+
+
+def _written_call(made: Call) -> str:
+    arguments = parse_arguments(made.arguments_raw)
+    given = f"raw={made.arguments_raw!r}" if arguments is None else repr(arguments)
+    return f"offline.call({made.name!r}, {given})"

@@ -1,0 +1,125 @@
+"""Which models can be asked from here: keys that are set, servers that answer on this machine.
+
+Keeps what providers listed, for completion. Asks a server elsewhere only when it is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from nbagent.contracts.chat import ModelInfo, ProviderConfig
+from nbagent.contracts.errors import ModelError, NbagentError
+from nbagent.contracts.ports import ChatClient
+from nbagent.providers.choice import ask_local, local_servers, qualified
+from nbagent.providers.registry import find_provider, provider_names
+from nbagent.runtime import engine_loop
+from nbagent.session.clients import asked_of, choose
+from nbagent.settings import RunOptions, effective
+
+_LIST_S = 10.0
+"""A provider has so many seconds to list its models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one provider offers from here."""
+
+    provider: str
+    models: tuple[ModelInfo, ...] = ()
+    reachable: bool = True
+    why: str = ""
+    """What keeps it from being asked, or how to see more of it."""
+
+
+_kept: dict[tuple[str, str | None], tuple[ModelInfo, ...]] = {}
+"""By provider and server: what it listed when it was last asked."""
+
+
+def kept_ids() -> list[str]:
+    """The ids of all models that were listed in this kernel."""
+    return [f"{name}:{model.id}" for (name, _), models in _kept.items() for model in models]
+
+
+def listings(provider: str | None = None) -> list[Listing]:
+    """What one provider lists, asked with its key; without a name, what is reachable now.
+
+    Raises:
+        UsageError: there is no provider of this name, or no key for it.
+        ModelError: it does not answer.
+    """
+    if provider is None:
+        return _reachable_now()
+    models = _asked(provider)
+    return [Listing(provider, models, why="" if models else "lists no models")]
+
+
+def _reachable_now() -> list[Listing]:
+    servers = local_servers(os.environ, effective().base_url)
+    answers = ask_local(servers)
+    found: list[Listing] = []
+    for name in dict.fromkeys((*provider_names(), *servers)):
+        if name in answers:
+            _kept[name, servers[name]] = answers[name]
+            found.append(Listing(name, answers[name], why="" if answers[name] else "lists none"))
+        elif name in servers:
+            found.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
+        elif name == "offline":
+            found.append(Listing(name, _asked(name)))
+        else:
+            found.append(_by_its_key(name))
+    return found
+
+
+def _by_its_key(name: str) -> Listing:
+    """A provider elsewhere, which is not asked: a key is there, or it is not."""
+    try:
+        provider = find_provider(name)
+    except NbagentError as error:  # of an installed package
+        return Listing(name, reachable=False, why=error.message)
+    try:
+        config = provider.resolve(ProviderConfig(base_url=_server_of(name)), os.environ)
+    except NbagentError as error:  # a server that has to be named
+        return Listing(name, reachable=False, why=error.message)
+    own_server = config.base_url == provider.default_base_url
+    usual = (ModelInfo(id=provider.default_model),) if provider.default_model else ()
+    kept = _kept.get((name, config.base_url))
+    models = kept or (usual if own_server else ())
+    if provider.needs_key and own_server and config.api_key is None:
+        variables = " or ".join(provider.key_variables)
+        why = f"no key; set {variables} in the environment before the kernel starts"
+        return Listing(name, models, reachable=False, why=why)
+    more = "" if kept else f"%agent models {name} asks it for all"
+    return Listing(name, models, why=more)
+
+
+def _asked(name: str) -> tuple[ModelInfo, ...]:
+    model = find_provider(name).default_model or "any"
+    given = RunOptions(model=f"{name}:{model}", timeout_s=_LIST_S)
+    chosen = choose(asked_of(given, effective()))
+    future = asyncio.run_coroutine_threadsafe(_list(chosen.client), engine_loop())
+    try:
+        models = future.result()
+    except TimeoutError:
+        where = chosen.base_url or name
+        raise ModelError(
+            f"no list of models within {_LIST_S:g} s from {where}; is it the right server?",
+            code="LLM_TIMEOUT",
+        ) from None
+    finally:
+        future.cancel()
+    if name != "offline":  # scripts are known without being listed
+        _kept[name, chosen.base_url] = models
+    return models
+
+
+async def _list(client: ChatClient) -> tuple[ModelInfo, ...]:
+    return tuple(await asyncio.wait_for(client.list_models(), _LIST_S))
+
+
+def _server_of(name: str) -> str | None:
+    """The server that is set, where it is one of this provider."""
+    settings = effective()
+    usual = "openai" if settings.model is None else qualified(settings.model).partition(":")[0]
+    return settings.base_url if name == usual else None

@@ -1,0 +1,412 @@
+"""The table of options: each is declared here once, and everything else reads its row.
+
+The line of a cell, `%agent config`, completion, help, the panel, the environment, files and what
+goes on with a conversation. To add an option, add a row, and use it where it matters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overload
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
+from nbagent.contracts.secrets import redact, redact_json, register_environment
+from nbagent.settings import checks
+from nbagent.settings.checks import Tools
+
+T = TypeVar("T")
+HIDDEN = "***"
+"""Stands for a value that is never shown."""
+_LIMITS = ToolLimits()
+_COUNT = checks.number(1, whole=True)
+_NOTHING: Any = None
+_KEY_LIKE = re.compile(
+    r"(?:\w*(?:_|api))?(?:key|secret|password)s?|(?:(?:api|auth|access|bearer)_?)?token", re.I
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Option(Generic[T]):
+    """One row of the table, and the attribute by which its value is read."""
+
+    usage: str
+    """How it stands on a line: `-m, --model PROVIDER:MODEL`. Empty: it does not."""
+    help: str
+    check: Callable[[Any], Any] | None = None
+    """Makes the value of Python, TOML or text; raises ValueError. None: it is one of `words`."""
+    default: T = _NOTHING
+    """What holds when nobody says anything."""
+    words: tuple[str, ...] = ()
+    """Values to complete."""
+    bare: Any = None
+    """What the option means without a value; its usage then has none, or one in brackets."""
+    many: bool = False
+    """Whether it may stand on a line several times."""
+    project: Literal["no", "tighten", "yes"] = "no"
+    """Whether a project's file, which may be a stranger's, may set it."""
+    variable: str = ""
+    """An environment variable that sets it, beside NBAGENT_NAME."""
+    goes_on: bool = True
+    """Whether a run that goes on has it from the run before."""
+    sent: bool = False
+    """Whether it is a parameter of the request."""
+    server: bool = False
+    """Whether it was meant for one server, and never goes to another."""
+    secret: bool = False
+    """Whether its value (a dict) is never shown or kept; its names are."""
+    name: str = field(default="", init=False)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        object.__setattr__(self, "name", name)
+
+    @overload
+    def __get__(self, at: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, at: RunOptions, owner: type) -> T | None: ...
+    @overload
+    def __get__(self, at: Settings, owner: type) -> T: ...
+    def __get__(self, at: Any, owner: type) -> Any:
+        if at is None:
+            return self
+        return at.given.get(self.name, self.default if isinstance(at, Settings) else None)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """`-m` and `--model`."""
+        return tuple(word.strip(",") for word in self.usage.split() if word.startswith("-"))
+
+    @property
+    def metavar(self) -> str:
+        """What its value is called; empty when it takes none."""
+        return self.usage.rpartition(self.flags[-1])[2].strip() if self.usage else ""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables that set it, first one wins."""
+        own = f"NBAGENT_{self.name.upper()}"
+        return (own, self.variable) if self.variable else (own,)
+
+    def checked(self, value: Any, where: str = "") -> Any:
+        """The value in its right type. Raises UsageError, which says where it stands."""
+        if value is None or value is self.default:
+            return value
+        try:
+            return (self.check or checks.one_of(*self.words))(value)
+        except (ValueError, TypeError) as error:
+            place = where if where.startswith("-") else f"{where or self.name}: {self.name}"
+            given = "" if self.secret else f"={value!r}"
+            register_environment()  # what does not fit may be a key that was put in a wrong place
+            said = redact(f"{place}{given} does not fit; expected {error}")
+            raise UsageError(said) from None
+
+    def shown(self, value: Any) -> Any:
+        """The value as it may be seen and kept."""
+        return dict.fromkeys(value, HIDDEN) if self.secret and value else redact_json(value)
+
+
+def refuse_key(name: str) -> None:
+    """Raise UsageError when a word would be followed by a key. What follows it is not shown."""
+    if _KEY_LIKE.fullmatch(name.lstrip("-").replace("-", "_")):
+        raise UsageError(
+            f"{name!r} is no option: a key that is given here would be kept and shown. Put it in "
+            "an environment variable before the kernel starts (LLM_API_KEY, or the provider's "
+            "own), or name another one: key_variable=NAME (--key-variable NAME)"
+        )
+
+
+class Values:
+    """Values of some rows, checked. Shows itself without any secret."""
+
+    __slots__ = ("given",)
+
+    given: Mapping[str, Any]
+    """What was said; nothing is None."""
+    what: ClassVar[str] = "option"
+
+    def __init__(self, **given: Any) -> None:
+        rows = self.rows()
+        for name in given.keys() - rows.keys():
+            self.row(name)  # raises
+        checked = {name: rows[name].checked(value) for name, value in given.items()}
+        self.given = {name: value for name, value in checked.items() if value is not None}
+
+    @classmethod
+    @cache
+    def rows(cls) -> dict[str, Option[Any]]:
+        """The rows by their names."""
+        parts = [vars(part) for part in reversed(cls.__mro__)]
+        return {n: row for part in parts for n, row in part.items() if isinstance(row, Option)}
+
+    @classmethod
+    def row(cls, name: str, where: str = "") -> Option[Any]:
+        """The row of this name. Raises UsageError, which names the nearest."""
+        rows = cls.rows()
+        if name in rows:
+            return rows[name]
+        refuse_key(name)
+        near = get_close_matches(name, rows, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(rows)}"
+        place = f" in {where}" if where else ""
+        raise UsageError(f"unknown {cls.what} {name!r}{place}; {hint}")
+
+    def changed(self, **changes: Any) -> Self:
+        """The same with other values; None takes one back."""
+        return type(self)(**{**self.given, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and cast("Values", other).given == self.given
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        held = (f"{name}={rows[name].shown(value)!r}" for name, value in self.given.items())
+        return f"{type(self).__name__}({', '.join(held)})"
+
+
+class _Shared(Values):
+    """What a call may say, and what holds when it says nothing."""
+
+    __slots__ = ()
+
+    model = Option[str | None](
+        "-m, --model PROVIDER:MODEL",
+        "the model to ask",
+        checks.text,
+        project="yes",
+        variable="LLM_MODEL",
+    )
+    base_url = Option[str | None](
+        "--base-url URL",
+        "the server to ask, instead of the provider's own",
+        checks.base_url,
+        variable="LLM_BASE_URL",
+        server=True,
+    )
+    key_variable = Option[str | None](
+        "--key-variable NAME",
+        "the environment variable with the key; never the key itself",
+        checks.key_variable,
+        server=True,
+    )
+    organization_id = Option[str | None]("", "the organisation that pays", checks.text, server=True)
+    project_id = Option[str | None]("", "the provider's project", checks.text, server=True)
+    headers = Option[dict[str, str] | None](
+        "", "further headers, as a JSON object", checks.headers, server=True, secret=True
+    )
+    extra_body = Option[dict[str, Any] | None](
+        "", "further fields of a request's JSON", checks.extra_body, server=True, secret=True
+    )
+    retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
+    timeout_s = Option(
+        "--timeout SECONDS",
+        "deadline of one request, its retries included (default: 600 s)",
+        checks.seconds,
+        600.0,
+        project="yes",
+    )
+    cache = Option[str | None](
+        "--cache off | auto | replay | refresh",
+        "answers from the record: auto asks what is missing, replay asks nobody (default: auto"
+        " where a cassette is named, else off)",
+        words=("off", "auto", "replay", "refresh"),
+    )
+    cassette = Option[str | None](
+        "--cassette FILE.jsonl", "the record of answers, beside the notebook", checks.cassette
+    )
+    system = Option[str | None](
+        "--system TEXT", "the system prompt", checks.any_text, project="yes"
+    )
+    tools = Option[Tools | None](
+        "-t, --tools A,B | none | all",
+        "functions, fs, skills, notebook, mcp:NAME (default: your functions)",
+        checks.tools,
+        project="yes",
+    )
+    max_turns = Option("--max-turns N", "pause after so many turns", _COUNT, 20, project="yes")
+    ceiling = Option("", "end after so many requests without new words", _COUNT, 50, project="yes")
+    loop_limit = Option("", "stop at so many equal failing calls", _COUNT, 3, project="yes")
+    max_total_tokens = Option[int | None](
+        "",
+        "pause once all its requests and answers have used so many tokens",
+        _COUNT,
+        project="tighten",
+    )
+    max_cost_usd = Option[float | None](
+        "", "pause once it has cost so many US dollars", checks.usd, project="tighten"
+    )
+    temperature = Option[float | None](
+        "--temperature 0–2",
+        "sampling temperature (default: none is sent)",
+        checks.number(0, 2),
+        project="yes",
+        sent=True,
+    )
+    top_p = Option[float | None](
+        "--top-p 0–1", "nucleus sampling", checks.number(0, 1), project="yes", sent=True
+    )
+    max_tokens = Option[int | None](
+        "--max-tokens N", "most tokens of one answer", _COUNT, project="yes", sent=True
+    )
+    stop_sequences = Option[tuple[str, ...] | None](
+        "--stop-seq TEXT",
+        "end the answer before this text",
+        checks.sequences,
+        many=True,
+        project="yes",
+        sent=True,
+    )
+    reasoning = Option[str | None](
+        "--reasoning low | medium | high | off | TOKENS",
+        "how much the model thinks before it answers; also minimal, xhigh, max",
+        checks.reasoning,
+        words=checks.REASONING,
+        project="yes",
+        sent=True,
+    )
+    trim = Option(
+        "--trim tool-results | none",
+        "shorten old tool results once a request was too large",
+        default="none",
+        words=("tool-results", "none"),
+        project="yes",
+    )
+    mounts = Option[tuple[str, ...]](
+        "--mount NAME=PATH[:ro|rw]",
+        "a folder that file tools may use, beside @project",
+        checks.texts,
+        (),
+        many=True,
+    )
+    skills = Option[tuple[str, ...]](
+        "--skills DIR", "a folder of skills, beside the project's own", checks.texts, (), many=True
+    )
+    session = Option(
+        "--session NAME",
+        "the run's session; with --continue: go on with its last run",
+        checks.text,
+        "default",
+        project="yes",
+    )
+    stream = Option(
+        "--no-stream",
+        "ask for the answer in one piece (stream=false)",
+        checks.switch,
+        True,
+        bare=False,
+        words=("true", "false"),
+        project="yes",
+        goes_on=False,
+    )
+
+
+class RunOptions(_Shared):
+    """What a person asks for one run. None means: as the settings say.
+
+    The magic, the panel and Python all end in these and in the same call.
+    """
+
+    __slots__ = ()
+
+    tool_choice = Option[str | None](
+        "--tool-choice auto | none | required | TOOL",
+        "whether the first answer must use a tool",
+        checks.text,
+        words=("auto", "none", "required"),
+        goes_on=False,
+    )
+    policy = Option[ToolPolicy | None](
+        "", "what this agent may do; it can only tighten what the settings say", checks.policy
+    )
+    name = Option[str | None]("--name TEXT", "a name for the run", checks.text, goes_on=False)
+    tags = Option[tuple[str, ...]](
+        "--tag TEXT", "a tag for the run", checks.sequences, (), many=True, goes_on=False
+    )
+    raw = Option(
+        "--raw",
+        "print the text of the answer, and no view",
+        checks.switch,
+        False,
+        bare=True,
+        goes_on=False,
+    )
+    quiet = Option(
+        "--quiet", "show nothing but errors", checks.switch, False, bare=True, goes_on=False
+    )
+    echo = Option[bool | None](
+        "", "print events where there is no front end", checks.switch, goes_on=False
+    )
+
+
+class Settings(_Shared):
+    """The values that hold when a call says nothing."""
+
+    __slots__ = ()
+    what = "setting"
+
+    allow = Option[tuple[str, ...]]("", "calls that nobody is asked about", checks.patterns, ())
+    ask = Option[tuple[str, ...]](
+        "--ask CALLS",
+        "calls that you want to be asked about: fs.write, 'fs.*', mcp:git",
+        checks.patterns,
+        (),
+        many=True,
+        project="tighten",
+    )
+    deny = Option[tuple[str, ...]](
+        "--deny CALLS",
+        "calls that are refused: 'fs.write(path=@project/docs/*)'",
+        checks.patterns,
+        (),
+        many=True,
+        project="tighten",
+    )
+    hide = Option[tuple[str, ...]](
+        "", "tools that a model is not shown", checks.patterns, (), project="tighten"
+    )
+    max_read_bytes = Option(
+        "", "largest file to read", _COUNT, _LIMITS.max_read_bytes, project="tighten"
+    )
+    max_write_bytes = Option(
+        "", "largest file to write", _COUNT, _LIMITS.max_write_bytes, project="tighten"
+    )
+    search_timeout_s = Option(
+        "", "longest search", checks.seconds, _LIMITS.search_timeout_s, project="tighten"
+    )
+    script_timeout_s = Option(
+        "", "longest script", checks.seconds, _LIMITS.script_timeout_s, project="tighten"
+    )
+    script_memory_bytes = Option(
+        "", "memory of one script", _COUNT, _LIMITS.script_memory_bytes, project="tighten"
+    )
+    script_output_bytes = Option(
+        "", "output of one script", _COUNT, _LIMITS.script_output_bytes, project="tighten"
+    )
+    isolation = Option[Isolation](
+        "",
+        "how scripts are kept apart: auto is the strongest that works here",
+        default="auto",
+        words=("auto", "landlock", "bubblewrap", "process"),
+    )
+    after_run = Option(
+        "",
+        "static: the output becomes a saved picture; live: the widget stays",
+        default="static",
+        words=("static", "live"),
+        project="yes",
+    )
+
+    @property
+    def policy(self) -> ToolPolicy:
+        """What holds for every run."""
+        limits = ToolLimits(**{f.name: getattr(self, f.name) for f in fields(ToolLimits)})
+        rules = {name: getattr(self, name) for name in ("allow", "ask", "deny", "hide")}
+        return ToolPolicy(**rules, limits=limits, isolation=self.isolation)
+
+
+def checked_value(name: str, value: Any, *, where: str = "") -> Any:
+    """The value of a setting in its right type. Raises UsageError."""
+    return Settings.row(name, where).checked(value, where)

@@ -1,0 +1,144 @@
+"""Attempts, waits and times of a turn: counted by the engine, for every client alike."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from engine.test_broken_parts import Client, plan_of, run_plan, whole
+
+from nbagent.archive import frames
+from nbagent.archive.store import Store
+from nbagent.contracts import events
+from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, ClientNotice
+from nbagent.contracts.errors import ErrorInfo, ModelError
+from nbagent.notebook.live_state import LiveState
+from nbagent.notebook.plain_lines import PlainPrinter
+from nbagent.notebook.static_html import html
+from nbagent.notebook.view_state import view_of
+
+LIMIT = "waiting 0.2 s: rate limit of api.openai.com"
+Step = ClientNotice | ChatChunk | float | ModelError | str
+
+
+class Waits(Client):
+    """Plays its steps: a notice or chunk is told, a number slept, a text answered."""
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__(self._play)
+        self._steps = steps
+
+    async def _play(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        for one in self._steps:
+            match one:
+                case ClientNotice():
+                    yield ChatChunk(notice=one)
+                case ChatChunk():
+                    yield one
+                case ModelError():
+                    raise one
+                case str():
+                    yield ChatChunk(content=one)
+                    yield whole(one)
+                case _:
+                    await asyncio.sleep(one)
+
+    async def chat(
+        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
+    ) -> ChatResponse:
+        async for chunk in self.chat_stream(request):
+            if chunk.notice and notify:
+                notify(chunk.notice)
+            if chunk.response:
+                return chunk.response
+        raise AssertionError("the steps end without an answer")
+
+
+def retry(attempt: int, wait_s: float) -> ClientNotice:
+    error = ErrorInfo("LLM_HTTP_ERROR", "busy")
+    return ClientNotice("retry", "again", attempt=attempt, wait_s=wait_s, error=error)
+
+
+def wait(wait_s: float, text: str = LIMIT) -> ClientNotice:
+    return ClientNotice("wait", text, wait_s=wait_s)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream: bool) -> None:
+    # 0.1 s fail, 0.3 s wait, 0.05 s fail, 0.2 s wait, 0.15 s to the answer.
+    seen = ChatChunk(reasoning="Hm.")
+    client = Waits(0.1, seen, retry(1, 0.3), 0.3, 0.05, retry(2, 0.2), 0.2, 0.15, "At last.")
+    store = Store.memory()
+    record = run_plan(plan_of(client, stream=stream), store.write)
+    (turn,) = record.turns
+    assert turn.attempts == 3
+    assert turn.retry_wait_ms == pytest.approx(500, abs=5)
+    assert turn.ttft_ms == pytest.approx(165, abs=20)
+    assert 295 <= turn.model_ms < 400
+    assert turn.duration_ms >= 795
+    assert store.load(record.id) == record
+    frame: Any = frames.turns(store)
+    assert list(frame["attempts"]) == [3]
+    assert list(frame["retry_wait_ms"]) == [turn.retry_wait_ms]
+
+
+def test_a_turn_that_got_no_answer_tells_its_attempts_too() -> None:
+    error = ModelError("busy", code="LLM_RATE_LIMITED")
+    record = run_plan(plan_of(Waits(retry(1, 0.1), 0.1, retry(2, 0.0), error)))
+    (turn,) = record.turns
+    assert (turn.response, turn.ttft_ms, turn.attempts) == (None, None, 3)
+    assert turn.retry_wait_ms == pytest.approx(100, abs=5)
+    picture = view_of(record)
+    assert "2 retries, waited 0.1 s" in picture["turns"][0]["notices"]
+    assert "2 retries, waited 0.1 s" in html(picture)
+
+
+def test_a_stop_during_a_wait_cuts_it_and_the_attempt_after_it() -> None:
+    plan = plan_of(Waits(retry(1, 30), 30.0, "late"))
+
+    def see(event: events.Event) -> None:
+        if isinstance(event, events.Retrying):
+            asyncio.get_running_loop().call_later(0.1, plan.cancel.set)
+
+    (turn,) = run_plan(plan, see).turns
+    assert turn.attempts == 1
+    assert turn.retry_wait_ms == pytest.approx(100, abs=80)
+    assert turn.model_ms < 5000
+
+
+@pytest.mark.parametrize(
+    "notices",
+    [(wait(0.2), 0.2), (wait(math.inf), 0.2, wait(0, "")), (wait(0.1), 0.1, wait(0.1), 0.1)],
+    ids=["of a known length", "until it is told", "two in a row"],
+)
+def test_a_rate_limit_is_seen_while_it_lasts_and_not_counted_as_the_models_time(
+    notices: tuple[Step, ...],
+) -> None:
+    pictures: list[LiveState] = []
+    plain = io.StringIO()
+    printer = PlainPrinter(plain.write)
+    seen: list[tuple[events.Event, str, str]] = []
+
+    def see(event: events.Event) -> None:
+        if isinstance(event, events.RunStarted):
+            pictures.append(LiveState(event.run))
+        pictures[0].fold(event)
+        printer.handle(event)
+        picture = pictures[0].snapshot()
+        seen.append((event, picture["activity"], plain.getvalue()))
+
+    (turn,) = run_plan(plan_of(Waits(*notices, 0.05, "Done.")), see).turns
+    _, activity, lines = next(one for one in seen if isinstance(one[0], events.Waiting))
+    assert activity == LIMIT
+    assert lines.endswith(f"     {LIMIT}\n"), "told before the answer comes"
+    over = next(activity for event, activity, _ in seen if isinstance(event, events.TextDelta))
+    assert over == ""
+    assert turn.attempts == 1
+    assert turn.retry_wait_ms == pytest.approx(200, abs=30)
+    assert turn.ttft_ms == pytest.approx(50, abs=49)
+    assert "note: waited 0.2 s" in plain.getvalue()
+    assert [piece["kind"] for piece in pictures[0].snapshot()["bar"]] == ["wait", "model"]

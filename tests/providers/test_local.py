@@ -1,0 +1,373 @@
+"""`local:` models: llama.cpp's own server with a tiny model, and downloads from a loopback hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import jsonschema
+import psutil
+import pytest
+from servers.model_hub import ModelHub
+
+import nbagent
+from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
+from nbagent.contracts.errors import ModelError, NbagentError, UsageError
+from nbagent.providers.local import LocalClient, process, serve
+from nbagent.providers.local.pull import SUGGESTED, cached, pull, split_name
+from nbagent.providers.registry import find_provider
+
+T = TypeVar("T")
+FILE = "owner/tiny-GGUF/tiny.gguf"
+
+
+@pytest.fixture(autouse=True)
+def servers_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """More would wait for each other, spinning, on a machine that is busy with other tests."""
+    monkeypatch.setenv(process.PARAMS_VARIABLE, '{"cpuparams.n_threads": 1}')
+    yield
+    for server in process.running_servers():
+        server.stop()
+
+
+@pytest.fixture
+def hub(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
+    import huggingface_hub
+
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    # The package reads the variable of its cache when it is imported.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with ModelHub({FILE: tiny_model.read_bytes()}) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+    huggingface_hub.close_session()
+
+
+@nbagent.tool
+def population(city: str) -> int:
+    """People living in a city."""
+    return len(city)
+
+
+def ask(model: Path | str, text: str = "hi", **more: Any) -> ChatRequest:
+    more = {"temperature": 0.0, "max_tokens": 300} | more
+    return ChatRequest(model=str(model), messages=(Message.of("user", text),), **more)
+
+
+def with_client(work: Callable[[LocalClient], Awaitable[T]], **config: Any) -> T:
+    async def go() -> T:
+        client = LocalClient(ProviderConfig(**config))
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(go())
+
+
+def only_server() -> process.ServerProcess:
+    [server] = process.running_servers()
+    return server
+
+
+def test_run_calls_its_tool_and_answers_and_the_next_run_uses_the_same_server(
+    tiny_model: Path,
+) -> None:
+    agent = nbagent.Agent(model=f"local:{tiny_model}", tools=[population])
+    first = agent.run("How many?", tool_choice="population", temperature=0)
+    [tool_run] = first.turns[0].tool_runs
+    assert tool_run.result is not None
+    assert tool_run.result.data == len((tool_run.args or {})["city"]) > 0
+    assert (first.stop_reason, first.cost_usd) == ("answered", 0.0)
+    assert first.text
+    assert first.usage.prompt_tokens > first.usage.completion_tokens > 0
+    assert first.turns[0].notices == ("loading tiny.gguf (3.2 MB)",)
+    pid = only_server().pid
+    second = agent.run("How many?", tool_choice="population", temperature=0)
+    assert second.turns[0].notices == ()
+    assert (second.text, only_server().pid) == (first.text, pid)
+
+
+def test_streamed_text_is_the_text_of_the_answer(tiny_model: Path) -> None:
+    async def work(client: LocalClient) -> None:
+        whole = await client.chat(ask(tiny_model, max_tokens=200))
+        chunks = [chunk async for chunk in client.chat_stream(ask(tiny_model, max_tokens=200))]
+        pieces = [chunk.content for chunk in chunks if chunk.content]
+        assert "".join(pieces) == whole.message.text
+        assert len(pieces) > 1
+        assert chunks[-1].usage is not None
+        assert whole.usage is not None
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 200
+
+    with_client(work, extra_body={"ignore_eos": True})
+
+
+def test_schema_is_answered_with_valid_json(tiny_model: Path) -> None:
+    numbers = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "n": numbers, "kind": {"enum": ["a", "b"]}},
+        "required": ["name", "n", "kind"],
+        "additionalProperties": False,
+    }
+    for seed in range(3):
+        request = ask(tiny_model, output_schema=schema, temperature=1.0)
+        answer = with_client(lambda c, r=request: c.chat(r), extra_body={"seed": seed})
+        jsonschema.validate(json.loads(answer.message.text), schema)
+
+
+def test_models_are_listed_with_their_context(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(process.PARAMS_VARIABLE, '{"n_ctx": 1024}')
+
+    async def work(client: LocalClient) -> None:
+        assert await client.list_models() == []
+        await client.chat(ask(tiny_model))
+        [model] = await client.list_models()
+        assert (model.id, model.context_length) == (str(tiny_model), 1024)
+        assert repr(client) == "LocalClient(tiny.gguf)"
+
+    with_client(work)
+    assert process.running_servers() == []
+
+
+def test_server_that_was_killed_is_started_anew(tiny_model: Path) -> None:
+    async def work(client: LocalClient) -> None:
+        await client.chat(ask(tiny_model))
+        killed = only_server()
+        os.kill(killed.pid, signal.SIGKILL)
+        wait_until(lambda: not killed.alive)
+        assert (await client.chat(ask(tiny_model))).message.text
+        assert only_server() is not killed
+
+    with_client(work)
+
+
+def test_request_whose_server_is_killed_says_so_once(tiny_model: Path) -> None:
+    async def work(client: LocalClient) -> None:
+        chunks = client.chat_stream(ask(tiny_model, max_tokens=7000))
+        async for chunk in chunks:
+            if chunk.content:
+                os.kill(only_server().pid, signal.SIGKILL)
+                break
+        with pytest.raises(ModelError, match=r"lost its server.*exit code -9.*processing task"):
+            async for _ in chunks:
+                pass
+        await client.chat(ask(tiny_model, max_tokens=3))
+
+    with_client(work, extra_body={"ignore_eos": True})
+
+
+PARENT = """
+import os, sys, time, nbagent
+from nbagent.providers.local import process
+run = nbagent.Agent(model="local:" + sys.argv[1]).run("hi", max_tokens=3)
+[server] = process.running_servers()
+print(server.pid, flush=True)
+if sys.argv[2] == "killed":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "left"])
+def test_server_ends_with_the_kernel(tiny_model: Path, end: str) -> None:
+    command = [sys.executable, "-c", PARENT, str(tiny_model), end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        server = psutil.Process(int(parent.stdout.readline()))
+        if end == "killed":
+            parent.kill()
+    # Where nobody waits for an orphan it stays as a zombie.
+    wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
+def test_server_ends_with_the_kernel_also_while_it_loads(tmp_path: Path) -> None:
+    never_read = tmp_path / "model.gguf"
+    os.mkfifo(never_read)
+    command = [sys.executable, "-I", serve.__file__]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        order: dict[str, Any] = {
+            "path": str(never_read),
+            "name": "m",
+            "key": "k",
+            "packages": "",
+            "params": {},
+        }
+        child.stdin.write(json.dumps(order).encode() + b"\n")
+        child.stdin.flush()
+        assert any(b"loading model" in line for line in child.stderr)
+        child.stdin.close()
+        try:
+            child.wait(10)
+        finally:
+            child.kill()
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_server_has_no_key_of_this_process_and_asks_for_its_own(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-person")
+
+    async def work(client: LocalClient) -> None:
+        await client.chat(ask(tiny_model))
+        server = only_server()
+        child = psutil.Process(server.pid)
+        assert not {"OPENAI_API_KEY", "HOME"} & set(child.environ())
+        assert os.getpgid(server.pid) == server.pid  # interrupts of the kernel pass it by
+        assert server.key.reveal() not in " ".join(child.cmdline()) + str(child.environ())
+        [address] = {one.laddr for one in child.net_connections() if one.status == "LISTEN"}
+        assert address.ip == "127.0.0.1"
+        with pytest.raises(HTTPError, match="401"):
+            await asyncio.to_thread(urlopen, f"http://127.0.0.1:{address.port}/v1/models")
+
+    with_client(work)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing.gguf", "is no file; name a GGUF file"),
+        ("folder.gguf", "is a folder; name a GGUF file"),
+        ("text.gguf", "is no GGUF file; choose another"),
+        ("empty.gguf", "is no GGUF file"),
+        ("cut.gguf", "could not be loaded .*corrupted or incomplete"),
+        ("head.gguf", "could not be loaded "),
+        ("no\0name.gguf", "is no file"),
+        ("hf:owner/../x.gguf", "names no model file of the hub"),
+        ("hf:owner/repo", "names no model file of the hub; write OWNER/REPO/FILE.gguf"),
+        ("hf:owner/repo/absent.gguf", "run %agent pull owner/repo/absent.gguf"),
+    ],
+)
+def test_file_that_cannot_be_served_is_refused(
+    name: str, says: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.gguf").mkdir()
+    (tmp_path / "text.gguf").write_text("no model")
+    (tmp_path / "empty.gguf").touch()
+    (tmp_path / "cut.gguf").write_bytes(tiny_model.read_bytes()[:100_000])
+    (tmp_path / "head.gguf").write_bytes(b"GGUF")
+    run = nbagent.Agent(model=f"local:{name}").run("hi")
+    assert run.error is not None
+    assert run.error.code == "LLM_HTTP_ERROR"
+    with pytest.raises(NbagentError, match=says):
+        run.raise_for_error()
+
+
+def test_server_of_somebody_else_and_a_missing_package_are_refused(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="leave out the base URL"):
+        with_client(lambda c: c.chat(ask(tiny_model)), base_url="http://127.0.0.1:1/v1")
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
+        with_client(lambda c: c.chat(ask(tiny_model)))
+    with pytest.raises(UsageError, match=r"pip install 'nbagent\[local\]'"):
+        pull(FILE, print)
+    assert with_client(lambda c: c.list_models()) == []
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ("n_ctx=5", "is no JSON object"),
+        ("[5]", "is no JSON object"),
+        ('{"n_context": 5}', "could not be loaded .*n_context"),
+        ('{"n_ctx": "long"}', "could not be loaded .*n_ctx"),
+    ],
+)
+def test_parameters_of_the_server_are_checked(
+    params: str, says: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(process.PARAMS_VARIABLE, params)
+    with pytest.raises(ModelError, match=says):
+        with_client(lambda c: c.chat(ask(tiny_model)))
+
+
+def test_model_is_downloaded_once_and_then_asked(hub: ModelHub) -> None:
+    told: list[str] = []
+    assert pull(f"hf:{FILE}", told.append) == f"local:hf:{FILE}"
+    assert told[0] == "downloading tiny.gguf (3.2 MB) from owner/tiny-GGUF"
+    assert [method for method, _ in hub.asked].count("GET") == 1
+    assert nbagent.Agent(model=f"local:hf:{FILE}").run("hi", max_tokens=3).text
+    [model] = asyncio.run(find_provider("local").open(ProviderConfig()).list_models())
+    assert (model.id, model.context_length) == (f"hf:{FILE}", 8192)
+    assert pull(f"local:hf:{FILE}", told.append) == f"local:hf:{FILE}"
+    assert told[1:] == [
+        f"{word}: --model local:hf:{FILE}" for word in ("downloaded", "already here")
+    ]
+    assert [method for method, _ in hub.asked].count("GET") == 1
+
+
+def test_download_that_was_cut_goes_on_where_it_ended(
+    hub: ModelHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TQDM_POSITION", "-1")  # a bar also where there is no terminal
+    # The package writes pieces of 10 MiB; what it had of the next one is asked for again.
+    hub.files[FILE] = b"GGUF" + os.urandom(25_000_000)
+    hub.cut_after = 12_000_000
+    pull(FILE, print)
+    asked = [part for method, part in hub.asked if method == "GET"]
+    assert asked == [None, f"bytes={10 * 2**20}-"]
+    assert "100%" in capsys.readouterr().err
+    path = cached(FILE)
+    assert path is not None
+    assert path.read_bytes() == hub.files[FILE]
+
+
+@pytest.mark.parametrize(
+    ("answers", "says", "code"),
+    [
+        ({"refusal": (404, "EntryNotFound")}, "no such file in it: check", "LLM_HTTP_ERROR"),
+        ({"refusal": (401, "RepoNotFound")}, "check the name, or set HF_TOKEN", "LLM_AUTH_FAILED"),
+        ({"refusal": (403, "GatedRepo")}, "accept the conditions", "LLM_AUTH_FAILED"),
+        ({"told_size": 10**18}, r"1000000000\.00 GB .* make room", "E_INVALID_ARGUMENTS"),
+    ],
+)
+def test_download_that_cannot_be_is_refused_before_it_begins(
+    hub: ModelHub, answers: dict[str, Any], says: str, code: str
+) -> None:
+    vars(hub).update(answers)
+    with pytest.raises(NbagentError, match=says) as caught:
+        pull(FILE, print)
+    assert caught.value.code == code
+    assert not any(method == "GET" for method, _ in hub.asked)
+
+
+def test_hub_is_not_asked_offline(hub: ModelHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="was not downloaded: try again later"):
+        pull(FILE, print)
+    assert hub.asked == []
+
+
+def test_suggested_models_can_be_pulled_by_their_names() -> None:
+    names = [line.split()[0] for line in SUGGESTED.splitlines() if line.startswith("  ")]
+    assert [split_name(name)[0].partition("/")[0] for name in names] == [
+        *("ibm-granite", "bartowski", "bartowski")
+    ]
+    assert "none of them was downloaded" in SUGGESTED

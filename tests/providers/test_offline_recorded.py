@@ -1,0 +1,109 @@
+"""run.to_script() and offline.replay(run): a run of any kind, as the script of its model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import nbagent
+from nbagent import offline
+from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.secrets import SecretKey
+
+
+def population(city: str) -> int:
+    """People living in a city."""
+    return {"Oslo": 709037}[city]
+
+
+def called(run: nbagent.Run) -> list[tuple[str, Any, str | None]]:
+    runs = [one for turn in run.turns for one in turn.tool_runs]
+    return [(one.tool_name, one.args, one.result and one.result.to_json().decode()) for one in runs]
+
+
+def said(run: nbagent.Run) -> list[Any]:
+    messages = [turn.response.message for turn in run.turns if turn.response]
+    return [(one.reasoning, [it.arguments_raw for it in one.tool_calls]) for one in messages]
+
+
+def asked(model: object, **options: Any) -> nbagent.Run:
+    return nbagent.Agent(model=model, tools=[population], quiet=True, **options).run("Why, Ada's?")
+
+
+def test_of(run: nbagent.Run) -> Callable[..., None]:
+    made: dict[str, Any] = {}
+    exec(run.to_script(), made)
+    return made["test_why_ada_s"]
+
+
+test_of.__test__ = False  # type: ignore[attr-defined]
+OSLO = offline.call("population", city="Oslo")
+RUNS: dict[str, list[Any]] = {
+    "an answer": ["'One'\n\"two\" {three} \\ \N{SNOWMAN}"],
+    "no words": [""],
+    "calls and reasoning": [
+        offline.step(text="Wait.", reasoning="hm", calls=[OSLO, OSLO]),
+        offline.call("population", city="Rome"),
+        offline.call("population", raw='{"city": '),
+        offline.call("missing"),
+        "It is large.",
+    ],
+    "an error": [OSLO, offline.error("LLM_RATE_LIMITED", "slow down", status=429)],
+    "a cut stream": [offline.cut("so far", calls=[OSLO])],
+    "a length": [offline.step(text="so f", finish_reason="length")],
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_replayed_run_says_calls_and_ends_as_the_first_did(case: str) -> None:
+    first = asked(offline.script(RUNS[case]))
+    again = asked(offline.replay(first))
+    assert called(again) == called(first)
+    assert [turn.text for turn in again.turns] == [turn.text for turn in first.turns]
+    assert [turn.error for turn in again.turns] == [turn.error for turn in first.turns]
+    assert again.stop_reason == first.stop_reason
+    assert said(again) == said(first)
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_text_of_a_stored_run_is_a_test_that_passes(case: str) -> None:
+    run = asked(offline.script(RUNS[case]))
+    stored = nbagent.open_run(run.id)
+    assert stored.to_script() == run.to_script()
+    test_of(stored)(tools=[population])
+
+
+def test_text_fails_where_the_tools_are_called_otherwise() -> None:
+    run = asked(offline.script([OSLO, "Large."]))
+    text = run.to_script().replace("'population', {", "'people', {")
+    made: dict[str, Any] = {}
+    exec(text, made)
+    with pytest.raises(AssertionError):
+        made["test_why_ada_s"](tools=[population])
+
+
+def test_paused_run_pauses_again() -> None:
+    run = asked(offline.script([OSLO]), max_turns=1)
+    assert run.stop_reason == "max_turns"
+    test_of(run)(tools=[population])
+    assert asked(offline.replay(run), max_turns=1).stop_reason == "max_turns"
+
+
+def test_secret_that_the_model_said_is_in_no_text() -> None:
+    run = asked(offline.script(["The key is kx-7f3a9d21-secret."]))
+    SecretKey("kx-7f3a9d21-secret")
+    assert "7f3a9d21" not in run.to_script()
+    request = ChatRequest(model="x", messages=(nbagent.Message.of("user", "Go."),))
+    assert "7f3a9d21" not in asyncio.run(offline.replay(run).chat(request)).message.text
+
+
+def test_replay_of_a_real_provider_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
+    run = asked("offline:demo")
+    model = offline.replay(run)
+    assert model.model_id == f"offline:replay-{run.id[:8]}"
+    assert asked(model.model_id).text == run.text
+    model.assert_complete()

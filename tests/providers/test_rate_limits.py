@@ -1,0 +1,275 @@
+"""Limits of a server are shared by all runs: who waits, how long, and that nobody is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from servers.model_server import ModelServer, Reply, Request, Step
+
+from nbagent.contracts.chat import ChatRequest, ChatResponse, ClientNotice, Message, ProviderConfig
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.limits import Limiter, Place
+from nbagent.providers.registry import find_provider
+
+BUSY = {"Retry-After": "1"}
+ASKED = ChatRequest(model="m", messages=(Message.of("user", "hi"),))
+
+
+def in_s(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+def unix_ms(seconds: float) -> str:
+    return str(int((time.time() + seconds) * 1000))
+
+
+def ten_a_second(served: deque[float], *, told: bool) -> list[Step]:
+    """A server that refuses the eleventh request within a second."""
+
+    def step(request: Request) -> Reply:
+        now = time.monotonic()
+        while served and now - served[0] >= 1:
+            served.popleft()
+        left = 10 - len(served)
+        reset_s = served[0] + 1 - now if served else 0
+        limits = {"limit": 10, "remaining": max(0, left - 1), "reset": f"{reset_s * 1000:.0f}ms"}
+        headers = {f"x-ratelimit-{what}-requests": str(it) for what, it in limits.items()}
+        if left <= 0:
+            return Reply(status=429, error={"error": {"message": "slow down"}}, headers=BUSY)
+        served.append(now)
+        return Reply("fine", headers=headers if told else {})
+
+    return [step] * 1_000
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["limits are told", "only Retry-After"])
+def test_32_runs_at_once_against_ten_requests_a_second_all_end_well(told: bool) -> None:
+    notices: list[ClientNotice] = []
+
+    async def run(client: ChatClient) -> list[ChatResponse]:
+        return [await client.chat(ASKED, notify=notices.append) for _ in range(2)]
+
+    async def all_runs(url: str) -> list[list[ChatResponse]]:
+        clients = [find_provider("openai").open(ProviderConfig(base_url=url)) for _ in range(32)]
+        try:
+            return await asyncio.gather(*map(run, clients))
+        finally:
+            for client in clients:
+                await client.close()
+
+    with ModelServer(ten_a_second(deque(), told=told)) as server:
+        answers = [one for made in asyncio.run(all_runs(server.url)) for one in made]
+    assert {one.message.text for one in answers} == {"fine"}
+    assert sum(one.meta.attempts > 2 for one in answers) <= 2, "a herd is refused once, then spread"
+    assert max(one.meta.retry_wait_ms for one in answers) > 1_000
+    assert Counter(notice.kind for notice in notices)["wait"] >= 20
+    assert all(notice.wait_s >= 0.1 for notice in notices if notice.kind == "wait")
+
+
+def openai(kind: str, limit: str, remaining: str, reset: str) -> dict[str, str]:
+    fields = {"limit": limit, "remaining": remaining, "reset": reset}
+    return {f"x-ratelimit-{name}-{kind}": text for name, text in fields.items() if text}
+
+
+def anthropic(kind: str, limit: str, remaining: str) -> dict[str, str]:
+    fields = {"limit": limit, "remaining": remaining, "reset": in_s(30)}
+    return {f"anthropic-ratelimit-{kind}-{name}": text for name, text in fields.items()}
+
+
+TOLD = {
+    "nothing": (dict[str, str], 3, (0, 0)),
+    "no reset": (lambda: openai("requests", "", "0", ""), 3, (0, 0)),
+    "no number": (lambda: openai("requests", "9", "soon", "1s"), 3, (0, 0)),
+    "some are left": (lambda: openai("requests", "", "2", "9s"), 1, (0, 0)),
+    "all are gone": (lambda: openai("requests", "", "2", "9s"), 2, (8.5, 9)),
+    "milliseconds": (lambda: openai("requests", "9", "0", "900ms"), 0, (0.5, 0.9)),
+    "fills up slowly": (lambda: openai("requests", "60", "0", "1m0s"), 0, (0.9, 1)),
+    "tokens": (lambda: openai("tokens", "6000", "50", "59.5s"), 0, (0.4, 0.5)),
+    "left to the server to refuse": (lambda: openai("requests", "", "0", "6m0s"), 0, (0, 0)),
+    "OpenRouter": (
+        lambda: {"x-ratelimit-remaining": "0", "x-ratelimit-reset": unix_ms(30)}, 0, (28, 30),
+    ),
+    "Anthropic": (lambda: anthropic("requests", "1000", "0"), 0, (0.01, 0.03)),
+    "Anthropic's tokens": (lambda: anthropic("input-tokens", "1000", "0"), 0, (2.5, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "sent", "waits"), TOLD.values(), ids=TOLD)
+def test_what_is_left_is_read_in_every_dialect(
+    headers: Callable[[], dict[str, str]], sent: int, waits: tuple[float, float]
+) -> None:
+    async def send() -> float:
+        limiter = Limiter()
+        limiter.learn(200, headers())
+        for _ in range(sent):
+            with limiter.place(100) as place:
+                await waited(place)
+        return limiter.wait_s(100)
+
+    assert waits[0] <= asyncio.run(send()) <= waits[1]
+
+
+def test_one_server_and_key_have_one_limiter() -> None:
+    key = SecretKey("a key of a test")
+    assert Limiter.of("u", key) is Limiter.of("u", SecretKey("a key of a test"))
+    others = [
+        Limiter.of("v", key),
+        Limiter.of("u", None),
+        Limiter.of("u", SecretKey("another key")),
+    ]
+    assert len({*others, Limiter.of("u", key)}) == 4
+
+
+async def waited(place: Place, within_s: float = 5) -> list[float]:
+    """Its turn came: what was told of the waiting."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    told: list[float] = []
+    while wait_s := await place.turn(deadline):
+        told.append(wait_s)
+    return told
+
+
+async def held(limiter: Limiter) -> Place:
+    """A request that is on its way."""
+    place = limiter.place(1)
+    await waited(place)
+    return place
+
+
+def test_a_refusal_lets_all_wait_then_go_in_order_and_spread() -> None:
+    went: list[tuple[int, float]] = []
+
+    async def one(limiter: Limiter, number: int) -> list[float]:
+        with limiter.place(1) as place:
+            told = await waited(place)
+            went.append((number, time.monotonic()))
+            return told
+
+    async def go() -> tuple[float, list[list[float]]]:
+        limiter = Limiter()
+        for place in [await held(limiter) for _ in range(24)][9:]:
+            place.learn(429, {}, 0.3)
+        began = time.monotonic()
+        return began, await asyncio.gather(*[one(limiter, number) for number in range(4)])
+
+    began, told = asyncio.run(go())
+    assert [number for number, _ in went] == [0, 1, 2, 3]
+    assert went[0][1] - began >= 0.29
+    gaps = [after - before for (_, before), (_, after) in pairwise(went)]
+    assert min(gaps) > 0.08, "nine were taken in the second before"
+    assert all(waits and waits[0] >= 0.25 for waits in told), "told before it is waited"
+
+
+def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
+    async def go() -> None:
+        limiter = Limiter()
+        busy = [await held(limiter), await held(limiter)]
+        busy[0].learn(429, {}, 5)
+        waiting = asyncio.create_task(waited(limiter.place(1), 60))
+        await asyncio.sleep(0.05)
+        busy[1].learn(429, {}, 3600)
+        for each in (waiting, waited(limiter.place(1))):
+            with pytest.raises(ModelError, match=r"3,600 s.*Try again later") as caught:
+                await asyncio.wait_for(each, 0.5)
+            assert (caught.value.code, caught.value.retryable) == ("LLM_RATE_LIMITED", False)
+
+    asyncio.run(go())
+
+
+def test_a_person_who_tries_again_alone_is_not_kept_from_asking() -> None:
+    async def go() -> None:
+        limiter = Limiter()
+        with limiter.place(1) as place:
+            await waited(place)
+            place.learn(429, {}, 3600)
+        with limiter.place(1) as place:
+            assert await waited(place) == []
+            place.learn(200, {})
+        assert limiter.wait_s(1) == 0
+
+    asyncio.run(go())
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
+    async def go() -> None:
+        limiter = Limiter()
+        busy = await held(limiter)
+        busy.learn(429, {}, 9)
+        with limiter.place(1) as place, pytest.raises(ModelError, match="9 s"):
+            await waited(place, 2)
+
+    asyncio.run(go())
+
+
+def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
+    async def hold(limiter: Limiter, went: asyncio.Event) -> None:
+        with limiter.place(1) as place:
+            await waited(place)
+            went.set()
+            await asyncio.sleep(60)
+
+    async def go() -> None:
+        limiter = Limiter()
+        for place in [await held(limiter) for _ in range(40)]:
+            limiter.leave(place)
+        went = [asyncio.Event() for _ in range(5)]
+        holding = [asyncio.create_task(hold(limiter, went[0]))]
+        await went[0].wait()
+        with limiter.place(1) as refused:
+            await waited(refused)
+            refused.learn(429, {})  # No wait is named: one at once is what it takes.
+        holding += [asyncio.create_task(hold(limiter, one)) for one in went[1:4]]
+        await asyncio.sleep(1.3)
+        holding.append(asyncio.create_task(hold(limiter, went[4])))
+        await asyncio.sleep(0.05)
+        assert not any(one.is_set() for one in went[1:])
+        holding[0].cancel()  # The slot goes to the first in line.
+        await asyncio.wait_for(went[1].wait(), 1)
+        holding[2].cancel()
+        holding[3].cancel()
+        await asyncio.sleep(0.2)
+        assert not went[4].is_set()
+        holding[1].cancel()
+        await asyncio.wait_for(went[4].wait(), 1)
+        assert [one.is_set() for one in went] == [True, True, False, False, True]
+        holding[4].cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+        assert limiter.wait_s(1) == 0, "nothing is left taken"
+
+    asyncio.run(go())
+
+
+def test_loops_of_several_threads_share_a_limiter() -> None:
+    limiter = Limiter()
+    went: list[float] = []
+
+    async def some() -> None:
+        for _ in range(3):
+            with limiter.place(1) as place:
+                await waited(place)
+                went.append(time.monotonic())
+
+    async def refused() -> None:
+        places = [await held(limiter) for _ in range(30)]
+        for place in places:
+            place.learn(429, {}, 0.3) if place is places[29] else place.learn(200, {})
+            limiter.leave(place)
+
+    asyncio.run(refused())
+    began = time.monotonic()
+    threads = [threading.Thread(target=lambda: asyncio.run(some())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(went) == 12
+    assert min(went) - began >= 0.29

@@ -1,0 +1,167 @@
+"""`nbagent.models()`: what can be asked now. No other machine is asked, and nobody waits."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+from servers.model_server import ModelServer
+
+import nbagent
+from nbagent.contracts.errors import ModelError, UsageError
+
+KEY = "sk-canary-0123456789abcdef"
+COLUMNS = {
+    "id": "string",
+    "provider": "category",
+    "context_length": "Int64",
+    "capabilities": "string",
+    "reachable": "boolean",
+}
+
+
+def listed(provider: str | None = None) -> dict[str, dict[str, Any]]:
+    frame: Any = nbagent.models(provider)
+    assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == COLUMNS
+    return {row.pop("id"): row for row in frame.to_dict("records")}
+
+
+def test_what_is_reachable_now_is_the_offline_model_and_nothing_else() -> None:
+    found = listed()
+    assert found["offline:demo"]["reachable"] is True
+    assert "tools" in found["offline:demo"]["capabilities"]
+    others = [name for name, row in found.items() if row["provider"] != "offline"]
+    assert not any(found[name]["reachable"] for name in others)
+
+
+def test_a_key_makes_a_provider_reachable_and_nobody_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = listed()["openai:gpt-5.4"]
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)  # any connection but to loopback fails a test
+    assert (before["reachable"], listed()["openai:gpt-5.4"]["reachable"]) == (
+        False,
+        True,
+    )
+    assert KEY not in str(listed())
+
+
+@pytest.mark.parametrize(
+    ("variable", "provider"),
+    [
+        ("OLLAMA_HOST", "ollama"),
+        ("LMSTUDIO_BASE_URL", "lmstudio"),
+        ("VLLM_BASE_URL", "vllm"),
+        ("LLAMACPP_BASE_URL", "llamacpp"),
+        ("LLM_BASE_URL", "openai"),
+    ],
+)
+def test_servers_of_this_machine_are_found_and_told_no_key(
+    variable: str, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLM_API_KEY", KEY)
+    models = [
+        {"id": "large", "max_model_len": 32_768},
+        {"id": "gguf", "meta": {"n_ctx": 4096}},
+        {"id": "odd", "context_length": "many", "meta": 7},
+    ]
+    with ModelServer(models=models) as server:
+        url = server.url.removesuffix("/v1") if variable == "OLLAMA_HOST" else server.url
+        monkeypatch.setenv(variable, url)
+        found = listed()
+        assert all("authorization" not in one.headers for one in server.requests)
+    sizes = {name: found[f"{provider}:{name}"]["context_length"] for name in ("large", "gguf")}
+    assert sizes == {"large": 32_768, "gguf": 4096}
+    assert found[f"{provider}:odd"]["reachable"] is True
+    after = listed()
+    assert f"{provider}:large" not in after, "it is gone, and that is seen at once"
+
+
+def _trickle(server: socket.socket) -> None:
+    """Answer one request, for more than a second, a byte now and then."""
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        for byte in b"HTTP/1.1 200":
+            connection.sendall(bytes([byte]))
+            time.sleep(0.1)
+
+
+def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    nbagent.models()  # loads pandas
+    trickling = threading.Thread()
+    with ExitStack() as stack:
+        for name in ("LMSTUDIO", "VLLM", "LLAMACPP", "LLM"):
+            silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+            monkeypatch.setenv(f"{name}_BASE_URL", url)
+            if name == "VLLM":
+                trickling = threading.Thread(target=_trickle, args=(silent,))
+                trickling.start()
+        little = stack.enter_context(ModelServer(models=["little"]))
+        monkeypatch.setenv("OLLAMA_HOST", little.url.removesuffix("/v1"))
+        began = time.monotonic()
+        found = listed()
+        took = time.monotonic() - began
+        trickling.join(5)
+    assert found["ollama:little"]["reachable"] is True
+    assert took < 0.3 + 0.2, "0.2 s for a busy machine"
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"{}", b'{"data": ["x"]}', b'{"data": [{"name": 1}]}', b"[1]", b""]
+)
+def test_another_program_on_a_usual_port_is_no_model_server(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setenv("VLLM_BASE_URL", f"http://127.0.0.1:{other.getsockname()[1]}/v1")
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = listed()
+        thread.join()
+    assert "vllm" not in {row["provider"] for row in found.values()}
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1:8000/v1", "https://llm.example.org/v1", "::x"])
+def test_only_this_machine_is_looked_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LMSTUDIO", "VLLM", "LLAMACPP"):
+        monkeypatch.setenv(f"{name}_BASE_URL", url)
+    monkeypatch.setenv("OLLAMA_HOST", url)
+    found = listed()  # a connection elsewhere fails the test
+    assert "offline:demo" in found
+    assert not [name for name in found if name.startswith(("vllm:", "ollama:"))]
+
+
+def test_a_provider_that_is_named_is_asked_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ModelServer(models=["a", "b"]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        found = listed("openai")
+        assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+    assert list(found) == ["openai:a", "openai:b"]
+    with pytest.raises(ModelError, match="LLM_HTTP_ERROR"):
+        nbagent.models("openai")
+    assert "openai:a" not in listed(), "that server is gone"
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    found = listed()
+    assert "openai:a" not in found, "another server listed it"
+    assert found["openai:gpt-5.4"]["reachable"] is True
+
+
+def test_what_cannot_be_asked_is_one_clear_error() -> None:
+    with pytest.raises(UsageError, match=r"openai needs a key: set OPENAI_API_KEY or LLM_API_KEY"):
+        nbagent.models("openai")
+    with pytest.raises(UsageError, match="there is no provider 'opnai'"):
+        nbagent.models("opnai")
+    assert next(iter(listed("offline"))) == "offline:demo"

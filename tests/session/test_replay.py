@@ -1,0 +1,379 @@
+"""Recorded answers: the same run again without a server, and what a stranger's record may do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import clean_environment
+from notebooks.make_outputs import executed
+from servers.model_server import ModelServer, Reply
+
+import nbagent
+from nbagent.contracts.chat import ChatRequest, Message, ToolCall
+from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
+from nbagent.providers.cassette import Cassette
+from nbagent.providers.replay import ReplayClient
+from nbagent.session.clients import choose
+
+CANARY = "sk-canary-0123456789abcdef"
+FIRST = Reply(calls=[("population", {"city": "Oslo"})], reasoning="Look it up first.")
+THEN = Reply(text="Oslo has 717,710 people.", reasoning="Now I know.")
+
+
+def population(city: str) -> int:
+    """People living in a city."""
+    asked.append(city)
+    return {"Oslo": 717_710, "Bergen": 291_940}[city]
+
+
+def never(question: object) -> bool:
+    return False
+
+
+def area(city: str) -> float:
+    """Area of a city."""
+    return 454.1
+
+
+asked: list[str] = []
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    asked.clear()
+    return tmp_path / "answers.jsonl"
+
+
+def agent(server: ModelServer, file: Path | None, **options: Any) -> nbagent.Agent:
+    given: dict[str, Any] = {"model": "openai:little", "tools": [population], **options}
+    return nbagent.Agent(base_url=server.url, cassette=file and str(file), **given)
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def sources(run: nbagent.Run) -> list[str]:
+    return [turn.response.meta.source for turn in run.turns if turn.response]
+
+
+def recorded(file: Path, *, prompt: str = "How many live in Oslo?") -> ModelServer:
+    """A server that has answered one run into the file, and is stopped."""
+    with ModelServer([FIRST, THEN]) as server:
+        run = agent(server, file).run(prompt).raise_for_error()
+        assert (sources(run), run.text) == (["live", "live"], THEN.text)
+    return server
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_recorded_run_goes_again_without_server_with_its_tools(file: Path, stream: bool) -> None:
+    server = recorded(file)
+    run = agent(server, file, cache="replay", stream=stream).run("How many live in Oslo?")
+    assert (run.raise_for_error().text, sources(run)) == (THEN.text, ["replay", "replay"])
+    assert run.messages[1].reasoning == FIRST.reasoning
+    assert asked == ["Oslo", "Oslo"]
+    assert run.usage.total_tokens > 0
+    again = agent(server, file).run("How many live in Oslo?")
+    assert sources(again) == ["hit", "hit"]
+
+
+def test_cassette_has_a_readable_line_for_each_exchange(file: Path) -> None:
+    recorded(file)
+    first, second = lines(file)
+    assert list(first) == ["key", "n", "request", "response"]
+    assert first["request"]["new"] == ["user: How many live in Oslo?"]
+    assert second["request"]["new"] == ['population: {"ok":true,"data":717710}']
+    assert first["response"]["message"]["tool_calls"][0]["arguments_raw"] == '{"city": "Oslo"}'
+    assert second["response"]["message"]["content"] == [{"type": "text", "text": THEN.text}]
+    assert second["response"]["usage"]["total_tokens"] > 0
+    assert len(second["request"]["messages"]) == 3
+
+
+def test_recorded_stream_is_a_stream_of_words(file: Path) -> None:
+    server = recorded(file)
+    events: list[Event] = []
+    agent(server, file, cache="replay").run("How many live in Oslo?", on_event=events.append)
+    texts = [e.text for e in events if isinstance(e, TextDelta)]
+    assert texts == ["Oslo ", "has ", "717,710 ", "people."]
+    assert len([e for e in events if isinstance(e, ReasoningDelta)]) == 7
+    deltas = [e for e in events if isinstance(e, ToolCallDelta)]
+    assert "".join(e.arguments for e in deltas) == '{"city": "Oslo"}'
+    assert len(deltas) > 2
+
+
+def test_replay_needs_no_key_and_no_network(file: Path) -> None:
+    run = nbagent.Agent("openai:gpt-5.4", cache="replay", cassette=str(file)).run("Hello?")
+    assert run.error is not None
+    assert run.error.code == "E_PRECONDITION_FAILED"
+    assert "answers.jsonl holds no answer to this request\nnothing was asked" in run.error.message
+    assert not file.exists()
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "prompt": ({"prompt": "Who lives in Bergen?"}, "message 1: recorded 'user: How"),
+    "system": ({"system": "Be brief."}, "system prompt: recorded 'You can call tools."),
+    "top_p": ({"top_p": 0.0}, "top_p: recorded '', now '0.0'"),
+    "model": ({"model": "openai:large"}, "model: recorded 'little', now 'large'"),
+    "tools": ({"tools": [population, area]}, "tool area: recorded '', now 'definition"),
+    "server": ({"base_url": "http://127.0.0.1:1/v1"}, "server: recorded 'http://127.0.0.1:"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_missing_answer_is_an_error_that_shows_the_difference(file: Path, change: str) -> None:
+    server = recorded(file)
+    options, said = CHANGES[change]
+    prompt = options.pop("prompt", "How many live in Oslo?")
+    run = agent(server, file, cache="replay").run(prompt, **options)
+    assert run.error is not None
+    assert "the nearest one (line 1) differs:\n" in run.error.message
+    assert said in run.error.message
+    assert run.error.message.count("recorded '") == 1
+    assert len(lines(file)) == 2
+
+
+def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) -> None:
+    recorded(file)
+    before = lines(file)
+    file.chmod(0o640)
+    reader = Cassette(file)
+    assert reader.find(before[1]["key"], 1)
+    port = int(re.findall(r"127.0.0.1:(\d+)", before[0]["request"]["server"])[0])
+    told: list[Event] = []
+    with ModelServer([FIRST, "Oslo has 720,000 people."], port=port) as server:
+        run = agent(server, file, cache="refresh").run(
+            "How many live in Oslo?", on_event=told.append
+        )
+    assert sources(run) == ["live", "live"]
+    notes = [event.text for event in told if isinstance(event, Notice)]
+    assert notes[0] == "asked anew; same answer"
+    assert notes[1].startswith("asked anew; changed: text: recorded 'Oslo has 717,710 people.'")
+    after = lines(file)
+    found = reader.find(before[1]["key"], 1)
+    assert found is not None
+    assert found.response.message.text == run.text
+    assert after[0] == before[0]
+    assert after[1]["key"] == before[1]["key"]
+    assert (len(after), file.stat().st_mode & 0o777) == (2, 0o640)
+    assert [path.name for path in file.parent.glob(".*jsonl*")] == []
+    assert agent(server, file, cache="replay").run("How many live in Oslo?").text == run.text
+
+
+def test_equal_requests_of_a_run_are_told_apart(file: Path) -> None:
+    request = ChatRequest(model="little", messages=(Message.of("user", "A number?"),))
+
+    async def ask(mode: Any, times: int) -> list[str]:
+        client = chosen.recorded(mode, Cassette(file))
+        return [(await client.chat(request)).message.text for _ in range(times)]
+
+    with ModelServer(["One.", "Two."]) as server:
+        chosen = choose("openai:little", base_url=server.url, timeout_s=9)
+        assert asyncio.run(ask("auto", 2)) == ["One.", "Two."]
+    assert [line["n"] for line in lines(file)] == [1, 2]
+    assert asyncio.run(ask("replay", 2)) == ["One.", "Two."]
+    with pytest.raises(nbagent.ModelError, match="asked 2 times in a run, and is asked once more"):
+        asyncio.run(ask("replay", 3))
+
+
+def test_ids_and_vendor_fields_do_not_tell_requests_apart(file: Path) -> None:
+    def conversation(id: str) -> list[Message]:
+        call = ToolCall(id=id, name="area", arguments={}, arguments_raw="{}", extra={"s": id})
+        result = Message.of("tool", f'{{"ok":true,"data":{{"duration_ms":{len(id)}}}}}')
+        return [
+            Message.of("user", "How large?"),
+            Message(role="assistant", tool_calls=(call,), raw={"provider": "openai", "id": id}),
+            result.model_copy(update={"tool_call_id": id, "name": "area"}),
+        ]
+
+    with ModelServer(["Large."]) as server:
+        first = agent(server, file).run("Sure?", messages=conversation("a"))
+        second = agent(server, file).run("Sure?", messages=conversation("other"))
+    assert (sources(first), sources(second)) == (["live"], ["hit"])
+    assert second.text == "Large."
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(text="Half", cut=True), Reply(status=400), Reply(text="Half", finish="error")],
+    ids=["cut", "refused", "error"],
+)
+def test_failed_answers_are_not_recorded(file: Path, reply: Reply) -> None:
+    with ModelServer([reply] * 3) as server:
+        assert agent(server, file).run("Hello?").error is not None
+        assert not file.exists()
+    assert server.requests
+
+
+def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_API_KEY", CANARY)
+
+    def whoami() -> str:
+        """Say a secret."""
+        return os.environ["LLM_API_KEY"]
+
+    told = Reply(text=f"It is {CANARY}.", reasoning=f"{CANARY}!", calls=[("whoami", {"a": CANARY})])
+    with ModelServer([Reply(calls=[("whoami", {})]), told, "Done."]) as server:
+        options: dict[str, Any] = {"tools": [whoami], "system": f"Never say {CANARY}."}
+        agent(server, file, **options).run(f"Is it {CANARY}?")
+        again = agent(server, file, **options).run(f"Is it {CANARY}?")
+    assert sources(again) == ["hit", "hit", "hit"]
+    text = file.read_text("utf-8")
+    assert CANARY not in text
+    assert text.count("[redacted]") > 4
+
+
+ODD: dict[str, tuple[str, str, str]] = {
+    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is no recorded answer (it is no JSON"),
+    "a number": ("^.*", "7", "it is no JSON object with"),
+    "key is a list": ('"key":"[^"]*"', '"key":[]', "it is no JSON object with a key"),
+    "no answer": ('"response":', '"other":', "(response: Field required)"),
+    "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),
+    "not the assistant": ('"role":"assistant"', '"role":"user"', "not the assistant's"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_line_that_is_no_answer_is_named_and_nothing_is_asked(file: Path, odd: str) -> None:
+    server = recorded(file)
+    pattern, odd_text, said = ODD[odd]
+    text = re.sub(pattern, odd_text, file.read_text("utf-8"), count=1)
+    file.write_text(text, "utf-8")
+    for mode in ("auto", "replay"):
+        run = agent(server, file, cache=mode).run("How many live in Oslo?")
+        assert run.error is not None
+        assert said in run.error.message
+        assert run.error.message.endswith("delete that line")
+    assert file.read_text("utf-8") == text
+
+
+def test_torn_last_line_is_no_error_and_other_text_stays(file: Path) -> None:
+    recorded(file, prompt="Another question?")
+    whole = file.read_bytes()
+    for rest in (whole.splitlines()[0][:100], b'{"k'):
+        file.write_bytes(whole + rest)
+        with ModelServer(["Yes."]) as server:
+            assert sources(agent(server, file).run("Is it torn?")) == ["live"]
+        assert len(lines(file)) == 3
+    file.write_bytes(whole[:-1])  # as an editor may leave it
+    with ModelServer(["Yes."]) as server:
+        agent(server, file).run("Is it torn?")
+    assert len(lines(file)) == 3
+    file.write_text("Dear diary", "utf-8")
+    with ModelServer(["Yes."]) as server:
+        assert "(it is no JSON" in str(agent(server, file).run("Hello?").error)
+    assert file.read_text("utf-8") == "Dear diary"
+    folder = file.with_name("folder.jsonl")
+    folder.mkdir()
+    assert "is no file" in str(agent(server, folder, cache="replay").run("Hello?").error)
+
+
+def test_many_runs_record_into_one_file_at_once(file: Path) -> None:
+    with ModelServer([f"Answer {i}." for i in range(12)]) as server:
+        runs = [agent(server, file, tools="none").start(f"Q{i % 6}?") for i in range(12)]
+        assert all(run.wait().ok for run in runs)
+    keys = [line["key"] for line in lines(file)]
+    assert len(keys) == len(set(keys)) == 6
+
+
+def test_calls_of_a_strangers_record_are_asked_about(file: Path) -> None:
+    def wipe(path: str) -> str:
+        """Delete everything."""
+        asked.append(path)
+        return "gone"
+
+    tools: dict[str, Any] = {"tools": [population, wipe]}
+    policy = nbagent.ToolPolicy(ask=("wipe",))
+    with ModelServer([FIRST, THEN]) as server:
+        agent(server, file, policy=policy, **tools).run("How many live in Oslo?")
+    forged = file.read_text("utf-8").replace('"name":"population"', '"name":"wipe"')
+    file.write_text(forged.replace("city", "path").replace("Oslo\\", "/\\"), "utf-8")
+    asked.clear()
+    options: dict[str, Any] = {"cache": "replay", "policy": policy, **tools}
+    run = agent(server, file, on_approval=never, **options).run("How many live in Oslo?")
+    assert [(r.tool_name, r.approval) for r in run.turns[0].tool_runs] == [("wipe", "denied")]
+    assert asked == []
+
+
+def test_cache_goes_on_with_the_conversation_and_is_forgotten_with_the_run(file: Path) -> None:
+    home = Path(os.environ["NBAGENT_HOME"])
+    with ModelServer(["One.", "Two.", "Three."]) as server:
+        first = agent(server, None, cache="auto").run("First?")
+        second = first.resume("Second?")
+        other = agent(server, None, cache="auto").run("First?")
+        assert (sources(second), sources(other)) == (["live"], ["hit"])
+        kept = {path.stem for path in (home / "cache").iterdir()}
+        assert kept == {first.id, second.id}
+        first.forget(children=True)
+        assert list((home / "cache").iterdir()) == []
+        assert sources(agent(server, None, cache="auto").run("First?")) == ["live"]
+        server.then("Four.")
+        assert agent(server, None, cache="refresh").run("First?").text == "Four."
+        assert agent(server, None, cache="replay").run("First?").text == "Four."
+    server = recorded(file)
+    run = nbagent.open_run("last")
+    with pytest.warns(UserWarning, match=r"answers\.jsonl is a file of yours"):
+        run.forget()
+
+
+def test_off_and_offline_models_record_nothing(file: Path) -> None:
+    with ModelServer(["One.", "Two."]) as server:
+        for _ in range(2):
+            assert sources(agent(server, file, cache="off").run("First?")) == ["live"]
+    assert sources(nbagent.Agent("offline:demo", cassette=str(file)).run("Hi?")) == ["offline"]
+    assert not file.exists()
+
+
+def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(file: Path) -> None:
+    request = ChatRequest(model="gpt-4o-mini", messages=(Message.of("user", "Hello?"),))
+    place: Any = {"server": "https://api.openai.com:443", "cassette": Cassette(file)}
+    with ModelServer(["Hello."]) as server:
+        inner = choose("openai:gpt-4o-mini", base_url=server.url, timeout_s=9).client
+        asyncio.run(ReplayClient(inner, mode="auto", **place).chat(request))
+    other = ReplayClient(inner, mode="replay", extra_body={"seed": 1}, **place)
+    with pytest.raises(nbagent.ModelError, match="extra_body: recorded ''"):
+        asyncio.run(other.chat(request))
+    agent = nbagent.Agent("openai:gpt-4o-mini", cache="replay", cassette=str(file), tools="none")
+    run = agent.run("Hello?").raise_for_error()
+    assert run.text == "Hello."
+    assert run.usage.total_tokens > 0
+    assert run.cost_usd == 0.0
+
+
+CELLS = (
+    "%load_ext nbagent\nimport nbagent",
+    "@nbagent.tool\ndef population(city: str) -> int:\n    'People.'\n    return 717_710",
+    "%%agent --model openai:little --base-url {url} --cassette answers.jsonl\nHow many in Oslo?",
+    "%%agent --continue\nAnd now?",
+)
+
+
+def test_recorded_notebook_passes_nbval_without_a_server(tmp_path: Path) -> None:
+    notebook = tmp_path / "recorded.ipynb"
+    with ModelServer([FIRST, THEN, "The same."]) as server:
+        empty: Any = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+        cells: Any = [{**empty, "source": cell.format(url=server.url)} for cell in CELLS]
+        made: Any = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        notebook.write_text(json.dumps(made), "utf-8")
+        notebook.write_text(json.dumps(executed(notebook, tmp_path)), "utf-8")
+    assert "The same." in notebook.read_text("utf-8")
+    assert "replay" not in notebook.read_text("utf-8")
+    sanitizer = Path(__file__).parents[1] / "nbval.cfg"
+    plain = ["--nbval", "-p", "no:cacheprovider", "-p", "no:warnings", "-q", "-o", "addopts="]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plain, "--nbval-sanitize-with", sanitizer, notebook],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, NBAGENT_CACHE="replay"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "4 passed" in done.stdout
