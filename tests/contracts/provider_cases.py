@@ -5,12 +5,13 @@ A new provider adds one entry to CASES.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from servers.model_server import ModelServer, Reply
+from servers.model_server import ModelServer, Reply, Request, Step
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -80,8 +81,51 @@ def _offline(answers: list[Said]) -> Generator[Case]:
     yield Case(client, script.model_id.partition(":")[2])
 
 
+Encoder = Callable[[Said], list[Any]]
+"""The events of a stream that says this; without its end where it is broken."""
+
+
+def _streams(provider: str, encode: Encoder, listed: Any) -> Opener:
+    """A provider whose wire is event streams; `listed`: the body of its list of models."""
+
+    def step(said: Said) -> Step:
+        events = b"".join(b"data: %b\n\n" % json.dumps(it).encode() for it in encode(said))
+
+        def reply(request: Request) -> Reply:
+            if request.method == "GET":
+                return Reply(raw=json.dumps(listed).encode())
+            if said.slow:
+                return Reply(raw=events, raw_pieces=40, between_s=30.0)
+            return Reply(raw=events)
+
+        return reply
+
+    @contextmanager
+    def opened(answers: list[Said]) -> Generator[Case]:
+        with ModelServer([step(said) for said in answers]) as server:
+            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+            yield Case(find_provider(provider).open(config), "little")
+
+    return opened
+
+
+def _google(said: Said) -> list[Any]:
+    calls = [{"name": name.replace(".", "__"), "args": args} for name, args in said.calls]
+    parts: list[Any] = [{"text": piece} for piece in said.text.partition(" ") if piece]
+    parts += [{"functionCall": call} for call in calls]
+    used = {"promptTokenCount": 9, "candidatesTokenCount": 5, "totalTokenCount": 14}
+    end = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": used}
+    chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in parts]
+    return chunks if said.broken else [*chunks, end]
+
+
+_GEMINI = {"models": [{"name": "models/little"}]}
 _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
-CASES: dict[str, Opener] = {**{name: _chat(name) for name in _CHAT}, "offline": _offline}
+CASES: dict[str, Opener] = {
+    **{name: _chat(name) for name in _CHAT},
+    "google": _streams("google", _google, _GEMINI),
+    "offline": _offline,
+}
