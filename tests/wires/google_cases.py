@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from wires.chat_requests import BLUE, EMPTY, FAR, LEFT, PDF, RED, TABLE, called, obj, result, user
+from wires.chat_requests import BLUE, FAR, LEFT, PDF, RED, TABLE, called, obj, result, user
 from wires.harness import (
     ABSENT,
     JSON,
@@ -26,6 +26,7 @@ from wires.harness import (
 
 from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, ToolCall, ToolSpec
 
+WIRE_URL = "https://generativelanguage.googleapis.com/v1"
 DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 READ = ToolSpec(name="fs.read", description="Read.")
@@ -76,21 +77,14 @@ def streamed(id: str, *chunks: Any, **given: Any) -> AnswerCase:
 
 STEP: JSON = {"promptTokenCount": 30, "totalTokenCount": 31, "candidatesTokenCount": 1}
 COUNTS: JSON = {
-    "promptTokenCount": 30,
-    "toolUsePromptTokenCount": 2,
-    "cachedContentTokenCount": 10,
-    "candidatesTokenCount": 8,
-    "thoughtsTokenCount": 40,
-    "totalTokenCount": 80,
+    "promptTokenCount": 30, "toolUsePromptTokenCount": 2, "cachedContentTokenCount": 10,
+    "candidatesTokenCount": 8, "thoughtsTokenCount": 40, "totalTokenCount": 80,
     "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 30}],
-}
+}  # fmt: skip
 USED: JSON = {
-    "prompt_tokens": 32,
-    "completion_tokens": 48,
-    "total_tokens": 80,
-    "cached_tokens": 10,
+    "prompt_tokens": 32, "completion_tokens": 48, "total_tokens": 80, "cached_tokens": 10,
     "reasoning_tokens": 40,
-}
+}  # fmt: skip
 X = chunk(text("x"))
 LOOK = call("fs__look", "fc1", {"at": "a"}, **SIGNED)
 SECOND = call("b", "fc2", {"n": 1})
@@ -100,7 +94,7 @@ GREETING = "Grüße \u2028 both"
 OK = '{"ok":true,"data":1}'
 
 
-def given_back(name: str, id: str | None = None, **more: Any) -> Any:
+def given_back(name: str, id: str | None = None) -> Any:
     """The result of a call, exactly."""
     echoed = {"id": id} if id else {}
     return {"functionResponse": Exactly({"name": name, "response": {"output": OK}, **echoed})}
@@ -131,30 +125,21 @@ def thorough() -> Iterator[AnswerCase]:
         chunk(end="STOP", usageMetadata=COUNTS, **extra),
     ]
     yield answer_case(
-        "thoughts, text, two calls, usage of each chunk #1 #6 #7 #9 #15 #35",
-        body=json.dumps(whole, indent=1).encode(),
-        stream=sse(*chunks),
-        text=GREETING,
-        reasoning="Hm",
-        calls=[*LOOKED, *ONE],
-        ids=["fc1", "fc2"],
-        usage=USED,
-        thorough=True,
+        "thoughts, text, two calls, usage of each chunk #1 #6 #7 #9 #15 #35", thorough=True,
+        body=json.dumps(whole, indent=1).encode(), stream=sse(*chunks), text=GREETING,
+        reasoning="Hm", calls=[*LOOKED, *ONE], ids=["fc1", "fc2"], usage=USED,
         back=next_contents(
             model(thought, text(GREETING), LOOK, SECOND),
-            {"role": "user", "parts": [given_back("fs__look", "fc1"), given_back("b", "fc2")]},
-        ),
-    )
+            {"role": "user", "parts": [given_back("fs__look", "fc1"), given_back("b", "fc2")]}),
+    )  # fmt: skip
     small = {"promptTokenCount": 5, "candidatesTokenCount": 2}
+    body = b"\n" + json.dumps(chunk(text("One two"), end="STOP", usageMetadata=small)).encode()
+    stream = sse(chunk(text("One ")), chunk(text("two"), end="STOP", usageMetadata=small))
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
     yield answer_case(
-        "text with usage in the last chunk",
-        body=b"\n" + json.dumps(chunk(text("One two"), end="STOP", usageMetadata=small)).encode(),
-        stream=sse(chunk(text("One ")), chunk(text("two"), end="STOP", usageMetadata=small)),
-        text="One two",
-        usage={"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
-        raw=ABSENT,
-        thorough=True,
-    )
+        "text with usage in the last chunk", body=body, stream=stream, text="One two",
+        usage=usage, raw=ABSENT, thorough=True,
+    )  # fmt: skip
 
 
 FILTERED = (
@@ -221,6 +206,17 @@ MESSAGES: dict[str, tuple[list[Any], JSON]] = {
     "a call written as plain text is text #58": (
         [text("<tool_call>{}</tool_call>")], {"text": "<tool_call>{}</tool_call>"}),
     "no parts at all, an empty answer #40": ([], {"usage": {}}),
+    "thoughts took all the room #40": (
+        [], {"end": "MAX_TOKENS", "finish": "length", "usage": {
+            "prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12, "reasoning_tokens": 7},
+             "more": {"usageMetadata": {"promptTokenCount": 5, "thoughtsTokenCount": 7}}}),
+    "odd counts": (
+        [text("x")],
+        {"text": "x", "usage": {"prompt_tokens": 5, "total_tokens": 5, "cached_tokens": 5},
+         "more": {"usageMetadata": {
+             "promptTokenCount": 5, "candidatesTokenCount": -1, "totalTokenCount": "7",
+             "cachedContentTokenCount": 9}}}),
+    "an unknown end of nothing": ([], {"end": "BORED", "finish": "error"}),
     "newlines before the first word #34": ([text("\n\n"), text("a\n")], {"text": "a\n"}),
     "a lone surrogate and NaN": (
         [text("a\ud800b")], {"text": "a\ufffdb", "usage": {},
@@ -236,33 +232,14 @@ def answers() -> Iterator[AnswerCase]:
     for word, finish in FINISH.items():
         raw = ABSENT if word in ("STOP", "MAX_TOKENS", "CONTINUATION") else {"finish_reason": word}
         yield both(f"ended by {word}", text("x"), end=word, text="x", finish=finish, raw=raw)
-    yield both("an unknown end of nothing", end="BORED", finish="error")
     for word in ("MAX_TOKENS", "SAFETY", "OTHER"):
         id = f"no call counts as whole: {word} #18"
         yield both(id, SECOND, end=word, calls=ONE, finish=FINISH[word])
-    ground = {"groundingMetadata": {"webSearchQueries": ["x"]}, "finishReason": "STOP"}
-    told: JSON = {"candidates": [{"content": {"parts": [text("x")]}, **ground}], "modelStatus": {}}
-    yield answer_case(
-        "text, unknown fields #21",
-        body=json.dumps(told).encode(),
-        stream=sse(told),
-        text="x",
-        raw={"unknown": {"groundingMetadata": ...}},
-        back=next_contents(model(text("x"))),
-    )
-    thought_only = {"promptTokenCount": 5, "thoughtsTokenCount": 7}
-    yield both(
-        "thoughts took all the room #40",
-        end="MAX_TOKENS",
-        finish="length",
-        more={"usageMetadata": thought_only},
-        usage={"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12,
-               "reasoning_tokens": 7},
-    )  # fmt: skip
-    odd = {"promptTokenCount": 5, "candidatesTokenCount": -1, "totalTokenCount": "7",
-           "cachedContentTokenCount": 9}  # fmt: skip
-    counted = {"prompt_tokens": 5, "total_tokens": 5, "cached_tokens": 5}
-    yield both("odd counts", text("x"), text="x", more={"usageMetadata": odd}, usage=counted)
+    told: JSON = {"finishReason": "STOP", "groundingMetadata": {"webSearchQueries": ["x"]}}
+    told = {"candidates": [{"content": {"parts": [text("x")]}, **told}], "modelStatus": {}}
+    raw = {"unknown": {"groundingMetadata": ...}}
+    given: JSON = {"text": "x", "raw": raw, "back": next_contents(model(text("x")))}
+    yield answer_case("text, unknown fields #21", body=json.dumps(told).encode(), **given)
 
 
 BLOCKED: JSON = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": STEP}
@@ -284,45 +261,43 @@ def hop(*parts: Any, **more: Any) -> JSON:
 def twice(id: str, first: JSON, then: bytes, **given: Any) -> AnswerCase:
     """A case of two requests, the first one whole and streamed."""
     body = json.dumps(first).encode()
-    return answer_case(id, body=body, stream=sse(first), then=then, asked=2, **given)
+    return answer_case(
+        id, **{"body": body, "stream": sse(first), "then": then, "asked": 2, **given}
+    )
+
+
+CALLS, B = sse(chunk(SECOND, end="STOP")), chunk(text("b"), end="STOP")
+# id: the last chunk of the first hop, the second hop, what both come to.
+HOPS: dict[str, tuple[JSON, bytes, JSON]] = {
+    "text, calls and counts of both": (
+        hop(text("One "), usageMetadata=HOP_USED),
+        sse(chunk(text("two")), chunk(SECOND, **SIGNED),
+            chunk(LOOK, end="STOP", usageMetadata=HOP_USED)),
+        {"text": "One two", "calls": [*ONE, *LOOKED],
+         "usage": {"prompt_tokens": 8, "completion_tokens": 6, "total_tokens": 14},
+         "back": next_contents(
+             model(text("One "), text("two"), {**SECOND, "thoughtSignature": DUMMY}, LOOK), ...)}),
+    "a signature of the first one stays": (
+        hop(text("a", **SIGNED)), sse(B),
+        {"text": "ab", "back": next_contents(model(text("a", **SIGNED), text("b")))}),
+    "calls in the first one": (hop(LOOK), CALLS, {"calls": [*LOOKED, *ONE]}),
+    "length in the second one": (
+        hop(text("a")), sse(chunk(end="MAX_TOKENS")), {"text": "a", "finish": "length"}),
+    "has an end": (
+        hop(text("a")), sse(hop(text("a"))), {"text": "a" * 17, "finish": "length", "asked": 17}),
+    **{f"{id} behind {next(iter(part))}": (
+        hop(part), broken, {"error": HTTP if id == "an error" else BAD})
+       for part in (text("One "), LOOK)
+       for id, broken in {
+           "nothing": b"\n", "half an event": CALLS[:-20], "no end": sse(chunk(SECOND)),
+           "an error": sse(BOOM), "no answer": sse({"candidates": []})}.items()},
+}  # fmt: skip
 
 
 def hops() -> Iterator[AnswerCase]:
     """Answers in parts, and calls that nobody can read."""
-    sums = {"prompt_tokens": 8, "completion_tokens": 6, "total_tokens": 14}
-    counts: JSON = {"usageMetadata": HOP_USED}
-    yield twice(
-        "CONTINUATION: text, calls and counts of both hops",
-        hop(text("One "), **counts),
-        sse(chunk(text("two")), chunk(SECOND, **SIGNED), chunk(LOOK, end="STOP", **counts)),
-        text="One two",
-        calls=[*ONE, *LOOKED],
-        usage=sums,
-        back=next_contents(
-            {"parts": [text("One "), text("two"), {**SECOND, "thoughtSignature": DUMMY}, LOOK]}, ...
-        ),
-    )
-    signed = next_contents(model(text("a", **SIGNED), text("b")))
-    last = sse(chunk(text("b"), end="STOP"))
-    id = "CONTINUATION: a signature of the first hop stays"
-    yield twice(id, hop(text("a", **SIGNED)), last, text="ab", back=signed)
-    calls = sse(chunk(SECOND, end="STOP"))
-    yield twice("CONTINUATION: calls in the first hop", hop(LOOK), calls, calls=[*LOOKED, *ONE])
-    length = sse(chunk(text("b"), end="MAX_TOKENS"))
-    id = "CONTINUATION: cut by length in the second hop"
-    yield twice(id, hop(text("a")), length, text="ab", finish="length")
-    for id, broken in {
-        "nothing": b"\n", "half an event": calls[:-20], "no end": sse(chunk(SECOND)),
-        "an error": sse(BOOM), "no answer": sse({"candidates": []}),
-    }.items():  # fmt: skip
-        for part in (text("One "), LOOK):
-            error = HTTP if id == "an error" else BAD
-            name = f"CONTINUATION: {id} behind {next(iter(part))}"
-            yield twice(name, hop(part), broken, error=error)
-    endless = sse(hop(text("a")))
-    yield answer_case(
-        "CONTINUATION: has an end", stream=endless, text="a" * 17, finish="length", asked=17
-    )
+    for id, (first, then, expect) in HOPS.items():
+        yield twice(f"CONTINUATION: {id}", first, then, **expect)
     for word in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"):
         failed: JSON = {"candidates": [{**MALFORMED, "finishReason": word}]}
         yield twice(f"{word}: asked once more", failed, FINE, text="fine")
@@ -440,11 +415,6 @@ def back_cases() -> Iterator[AnswerCase]:
     yield answer_case(id, request=request, server="google", next_server="", back=other, **said)
 
 
-def of(*messages: Message, **more: Any) -> ChatRequest:
-    """A request of these messages."""
-    return ask(**{"messages": messages, **more})
-
-
 def sent(id: str, request: ChatRequest, expect: JSON, **more: Any) -> RequestCase:
     """A row."""
     return RequestCase(id=id, request=request, expect=expect, **more)
@@ -455,7 +425,6 @@ def inline(kind: str, data: str) -> JSON:
     return {"inlineData": {"mimeType": kind, "data": data}}
 
 
-SYSTEM: JSON = {"parts": [{"text": "Be brief."}]}
 HI: JSON = {"role": "user", "parts": [{"text": "hi"}]}
 RED_PART, BLUE_PART = inline("image/png", "UkVE"), inline("image/jpeg", "QkxVRQ==")
 PDF_PART = inline("application/pdf", "UERG")
@@ -466,18 +435,7 @@ EVERYTHING = ask(
     tool_choice="fs.read", temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",),
     reasoning="low", output_schema={"type": "object", "title": "T"},
 )  # fmt: skip
-EVERYTHING_SENT: JSON = {
-    "systemInstruction": SYSTEM, "contents": [HI], "cachedContent": "c",
-    "tools": [{"functionDeclarations": [
-        Exactly({"name": "fs__read", "description": "Read.", "parametersJsonSchema": EMPTY}),
-        Exactly({"name": "b", "parametersJsonSchema": EMPTY})]}],
-    "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["fs__read"]}},
-    "generationConfig": Exactly({
-        "temperature": 0.5, "topP": 0.9, "maxOutputTokens": 7, "stopSequences": ["X"], "topK": 3,
-        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "LOW"},
-        "responseMimeType": "application/json", "responseJsonSchema": EMPTY}),
-}  # fmt: skip
-EXTRA = {"extra_body": {"cachedContent": "c", "generationConfig": {"topK": 3}}}
+EXTRA: JSON = {"cachedContent": "c", "generationConfig": {"topK": 3}}
 # model: what is asked, and the thinkingConfig of it.
 THINKING: dict[str, dict[str, JSON]] = {
     "gemini-2.5-flash": {
@@ -506,11 +464,11 @@ CHOICES: dict[str | None, JSON] = {
 def requests() -> Iterator[RequestCase]:
     """All rows."""
     bare: JSON = {"contents": [HI]}
-    path = ":generateContent"
-    url = f"https://generativelanguage.googleapis.com/v1/models/gemini-3.8-flash{path}"
+    path, here = ":generateContent", WIRE_URL
     yield sent("nothing is set #24", ask(), bare, only=True)
-    yield sent("everything is set", EVERYTHING, EVERYTHING_SENT, only=True, config=EXTRA, url=url,
-               server="google")  # fmt: skip
+    more: JSON = {"contents": [HI], **EXTRA, "generationConfig": Exactly({"topP": 1, "topK": 3})}
+    yield sent("what the person adds", ask(top_p=1), more, only=True, config={"extra_body": EXTRA},
+               server="google", url=f"{here}/models/m{path}")  # fmt: skip
     tuned = ask(model="tunedModels/a b")
     urls = {"http://h:1": "http://h:1/v1", "http://h:1/v1beta/models/": "http://h:1/v1beta"}
     for given, meant in urls.items():
@@ -532,13 +490,13 @@ def requests() -> Iterator[RequestCase]:
     said = 'Answer with one JSON object that fits this JSON Schema: {"type":"object",'
     older = ask(model="gemini-2.5-flash", tools=TOOLS, output_schema=schema)
     words = said + '"properties":{"n":{"const":1}}}'
-    yield sent("Gemini 2 takes a schema or tools", older,
-               {"generationConfig": ABSENT, "systemInstruction": {"parts": [text(words)]}})  # fmt: skip
+    told: JSON = {"generationConfig": ABSENT, "systemInstruction": {"parts": [text(words)]}}
+    yield sent("Gemini 2 takes a schema or tools", older, told)
     alone = ask(model="gemini-2.5-flash", output_schema=schema)
     form = {"responseJsonSchema": {**schema, "properties": {"n": {"enum": [1]}}}}
     yield sent("Gemini 2 takes a schema", alone, {"generationConfig": form})
     for id, (name, messages, contents) in HISTORIES.items():
-        yield sent(id, of(*messages, model=name), {"contents": contents})
+        yield sent(id, ask(messages=tuple(messages), model=name), {"contents": contents})
     for id, (given_schema, written) in SCHEMAS.items():
         declared = {"parametersJsonSchema": Exactly(written), "parameters": ABSENT}
         expect = {"tools": [{"functionDeclarations": [declared]}]}
@@ -605,6 +563,7 @@ HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
         [..., {"parts": [{"functionCall": {"args": {"INVALID_JSON": "{oh"}}}]}, ...]),
 }  # fmt: skip
 DATE: JSON = {"type": "string", "format": "date", "description": "When."}
+REFERRING = obj(a={"$ref": "#/$defs/A"}, b={"enum": [{"title": "x"}]})
 SCHEMAS: dict[str, tuple[JSON, JSON]] = {
     "what Gemini refuses": (
         {**obj(a={"type": "integer", "exclusiveMinimum": 0, "minimum": 1, "examples": [3]},
@@ -621,8 +580,7 @@ SCHEMAS: dict[str, tuple[JSON, JSON]] = {
         obj(a={"anyOf": [{"type": "string", "description": "When. (format: date)"},
                          {"type": "null"}]})),
     "references stay, data is no schema": (
-        {**obj(a={"$ref": "#/$defs/A"}, b={"enum": [{"title": "x"}]}), "$defs": {"A": {"const": 1}}},
-        {**obj(a={"$ref": "#/$defs/A"}, b={"enum": [{"title": "x"}]}), "$defs": {"A": {"enum": [1]}}}),
+        {**REFERRING, "$defs": {"A": {"const": 1}}}, {**REFERRING, "$defs": {"A": {"enum": [1]}}}),
 }  # fmt: skip
 LISTED: JSON = {
     "models": [
@@ -643,7 +601,7 @@ WIRE = WireSetup(
     name="google",
     provider="google",
     ended=re.compile(rb'"finishReason": "[A-Z_]+"[^\r\n]*'),
-    servers={"google": "https://generativelanguage.googleapis.com/v1"},
+    servers={"google": WIRE_URL},
     answers=tuple(case for cases in ANSWERS for case in cases()),
     requests=tuple(requests()),
     models=MODELS,

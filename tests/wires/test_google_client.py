@@ -10,6 +10,7 @@ from wires.google_cases import DUMMY, LOOK, WIRE, answered, chunk, hop, sse, tex
 from wires.harness import TOOLS, World, ask, matches
 
 from nbagent.contracts.chat import ChatResponse, ClientNotice, Message
+from nbagent.contracts.errors import ModelError
 
 
 def played(world: World, request: Any, *plays: Play) -> tuple[ChatResponse, list[ClientNotice]]:
@@ -64,6 +65,6 @@ def test_refused_signatures_are_left_out_from_then_on_and_it_is_said(
 
 def test_a_signature_that_is_refused_twice_is_an_error(world: World) -> None:
     error = b'[{"error": {"code": 400, "message": "Invalid thought signature."}}]'
-    with pytest.raises(Exception, match="Invalid thought signature"):
+    with pytest.raises(ModelError, match="Invalid thought signature"):
         played(world, ask(model="gemini-3-twice"), Play(error, 400))
     assert len(world.player.asked) == 2
