@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from servers.player import Play
-from wires.google_cases import DUMMY, LOOK, WIRE, answered, chunk, hop, sse, text
+from wires.google_cases import LOOK, WIRE, chunk, hop, sse
+from wires.google_requests import DUMMY, answered, text
 from wires.harness import TOOLS, World, ask, matches
 
 from nbagent.contracts.chat import ChatResponse, ClientNotice, Message
@@ -68,3 +70,27 @@ def test_a_signature_that_is_refused_twice_is_an_error(world: World) -> None:
     with pytest.raises(ModelError, match="Invalid thought signature"):
         played(world, ask(model="gemini-3-twice"), Play(error, 400))
     assert len(world.player.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [
+        ('Unknown name "toolConfig": Cannot find field.', "toolConfig"),
+        ("Thinking level is not supported for this model.", "generationConfig"),
+        (
+            "Unknown name \"thinkingLevel\" at 'generation_config.thinking_config'",
+            "generationConfig",
+        ),
+    ],
+)
+def test_a_refused_parameter_is_left_out(world: World, said: str, gone: str) -> None:
+    request = ask(model=f"gemini-3-{len(said)}", tools=TOOLS, tool_choice="none", reasoning="low")
+    body = json.dumps({"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}})
+    fine = Play(sse(chunk(text("fine"), end="STOP")))
+    answer, told = played(world, request, Play(body.encode(), 400), fine)
+    first, second = (asked.body for asked in world.player.asked)
+    assert answer.message.text == "fine"
+    assert len(told) == 1
+    # Without the mode that says so, no tool may be offered where none may be called.
+    lost = {gone, "tools"} if gone == "toolConfig" else {gone}
+    assert first.keys() - second.keys() == lost

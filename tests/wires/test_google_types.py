@@ -9,7 +9,8 @@ import pytest
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError
 from wires.chat_requests import EMPTY, RED, user
-from wires.google_cases import EVERYTHING, WIRE, answered, chunk, sse, text
+from wires.google_cases import WIRE, chunk, sse
+from wires.google_requests import EVERYTHING, answered, text
 from wires.harness import JSON, RequestCase, World, answer_case
 
 from nbagent.contracts.chat import ChatResponse, Message, TextPart
