@@ -48,6 +48,7 @@ class GoogleParser(Parser):
         """As they came; only pieces of plain text are joined."""
         self._run: list[dict[str, Any]] = []
         """The pieces of plain text that came last."""
+        self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one chunk, or the list in which an error may come."""
@@ -62,7 +63,7 @@ class GoogleParser(Parser):
             self._into.fail(stream_error(chunk))
         into = self._into
         into.model = into.model or text_or_empty(chunk.get("modelVersion"))
-        into.usage(_usage_of(chunk.get("usageMetadata")))
+        self._usage = json_object(chunk.get("usageMetadata")) or self._usage
         blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
         if blocked:
             into.keep(block_reason=str(blocked)[:200])
@@ -73,6 +74,8 @@ class GoogleParser(Parser):
         for candidate in objects_in(candidates):
             if not candidate.get("index"):  # Others were asked for with `extra_body`.
                 self._candidate(candidate)
+        if into.finished:
+            into.usage(_usage_of(self._usage))  # Each chunk has counts: the last ones are enough.
 
     def whole(self, body: Any) -> None:
         """Take a whole response, or the array that a stream without `alt=sse` is."""
@@ -128,9 +131,9 @@ class GoogleParser(Parser):
 
     def _add(self, part: dict[str, Any]) -> None:
         """Hold a part as it came; it is none of a record when it is nested too deeply."""
-        if not is_keepable(part):
-            return
         plain = _is_plain(part)
+        if not plain and not is_keepable(part):
+            return
         if self._run and not (plain and part.get("thought") == self._run[0].get("thought")):
             self._close_run()
         (self._run if plain else self._parts).append(part)
@@ -152,7 +155,8 @@ class GoogleParser(Parser):
 
 def _is_plain(part: dict[str, Any]) -> bool:
     """Text alone: a signed part is neither joined nor split."""
-    return isinstance(part.get("text"), str) and not part.keys() - {"text", "thought"}
+    is_text = isinstance(part.get("text"), str) and isinstance(part.get("thought", False), bool)
+    return is_text and not part.keys() - {"text", "thought"}
 
 
 def _is_opaque(part: dict[str, Any]) -> bool:
@@ -171,9 +175,8 @@ def _broken_call(said: str, word: str) -> ModelError:
     )
 
 
-def _usage_of(value: Any) -> Usage | None:
+def _usage_of(usage: dict[str, Any]) -> Usage | None:
     """Counts are cumulative, and thoughts are not within the candidates' tokens."""
-    usage = json_object(value)
     if not usage:
         return None
     prompt = tokens(usage, "promptTokenCount") + tokens(usage, "toolUsePromptTokenCount")
