@@ -81,6 +81,9 @@ OFFERED = {
     "%%agent --model ope|": [
         "%%agent --model openai:gpt-5.4",
         "%%agent --model openai:",
+        "%%agent --model openai-compatible:",
+        "%%agent --model openai-responses:",
+        "%%agent --model openrouter:",
     ],
     "%%agent --trim |": ["%%agent --trim tool-results", "%%agent --trim none"],
     "%%agent --tool-choice r|": ["%%agent --tool-choice required"],

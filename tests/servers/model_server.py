@@ -182,8 +182,8 @@ def _invented(schema: dict[str, Any], said: Any) -> dict[str, Any]:
 
 def _details(model: dict[str, Any]) -> dict[str, Any]:
     """What Ollama's list says of a model."""
-    meta = model.get("meta")
-    size = meta.get("n_ctx") if isinstance(meta, dict) else None
+    meta: Any = model.get("meta")
+    size: Any = cast("dict[str, Any]", meta).get("n_ctx") if isinstance(meta, dict) else None
     return {"context_length": model.get("max_model_len", size)}
 
 
