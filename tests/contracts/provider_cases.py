@@ -5,6 +5,7 @@ A new provider adds one entry to CASES.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -67,36 +68,6 @@ def _chat_server(answers: list[Said]) -> Generator[str]:
         yield server.url
 
 
-def _raw(provider: str, encode: Callable[[Said, bool], bytes]) -> Opener:
-    """A provider whose server plays bytes: `encode` makes them of an answer, streamed or whole."""
-
-    def step(said: Said) -> Step:
-        def reply(request: Request) -> Reply:
-            raw = encode(said, bool(request.body.get("stream")))
-            pause = 30.0 if said.slow else 0.0
-            return Reply(raw=raw, raw_pieces=len(raw) // 2 if said.slow else None, between_s=pause)
-
-        return reply
-
-    @contextmanager
-    def opened(answers: list[Said]) -> Generator[Case]:
-        with ModelServer([step(said) for said in answers]) as server:
-            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
-            yield Case(find_provider(provider).open(config), "little")
-
-    return opened
-
-
-def _anthropic(said: Said, streams: bool) -> bytes:
-    wire = anthropic_cases
-    content = [wire.text(said.text)] if said.text else []
-    for n, (name, arguments) in enumerate(said.calls):
-        content.append({**wire.use(f"toolu_{n}", name.replace(".", "__")), "input": arguments})
-    word = "tool_use" if said.calls else "end_turn"
-    made = (wire.stream if streams else wire.whole)(*content, word=word, usage=wire.USED)
-    return made.partition(b"event: message_delta")[0] if said.broken else made
-
-
 @contextmanager
 def _offline(answers: list[Said]) -> Generator[Case]:
     def step(said: Said) -> offline.Step:
@@ -111,12 +82,63 @@ def _offline(answers: list[Said]) -> Generator[Case]:
     yield Case(client, script.model_id.partition(":")[2])
 
 
+Encoder = Callable[[Said], list[Any]]
+"""The events of a stream that says this; without its end where it is broken."""
+
+
+def _streams(provider: str, encode: Encoder, listed: Any) -> Opener:
+    """A provider whose wire is event streams; `listed`: the body of its list of models."""
+
+    def step(said: Said) -> Step:
+        events = b"".join(b"data: %b\n\n" % json.dumps(it).encode() for it in encode(said))
+
+        def reply(request: Request) -> Reply:
+            if request.method == "GET":
+                return Reply(raw=json.dumps(listed).encode())
+            if said.slow:
+                return Reply(raw=events, raw_pieces=40, between_s=30.0)
+            return Reply(raw=events)
+
+        return reply
+
+    @contextmanager
+    def opened(answers: list[Said]) -> Generator[Case]:
+        with ModelServer([step(said) for said in answers]) as server:
+            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+            yield Case(find_provider(provider).open(config), "little")
+
+    return opened
+
+
+def _google(said: Said) -> list[Any]:
+    calls = [{"name": name.replace(".", "__"), "args": args} for name, args in said.calls]
+    parts: list[Any] = [{"text": piece} for piece in said.text.partition(" ") if piece]
+    parts += [{"functionCall": call} for call in calls]
+    used = {"promptTokenCount": 9, "candidatesTokenCount": 5, "totalTokenCount": 14}
+    end = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": used}
+    chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in parts]
+    return chunks if said.broken else [*chunks, end]
+
+
+def _anthropic(said: Said) -> list[Any]:
+    content = [anthropic_cases.text(said.text)] if said.text else []
+    for n, (name, arguments) in enumerate(said.calls):
+        call = anthropic_cases.use(f"toolu_{n}", name.replace(".", "__"))
+        content.append({**call, "input": arguments})
+    word = "tool_use" if said.calls else "end_turn"
+    lines = anthropic_cases.stream(*content, word=word, usage=anthropic_cases.USED).splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    return events[:-2] if said.broken else events
+
+
+_GEMINI = {"models": [{"name": "models/little"}]}
 _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
 CASES: dict[str, Opener] = {
     **{name: _chat(name) for name in _CHAT},
-    "anthropic": _raw("anthropic", _anthropic),
+    "anthropic": _streams("anthropic", _anthropic, {"data": [{"id": "little"}]}),
+    "google": _streams("google", _google, _GEMINI),
     "offline": _offline,
 }
