@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from wires import chat_cases, responses_cases
+from wires import anthropic_cases, chat_cases, google_cases, responses_cases
 from wires.harness import (
     JSON,
     AnswerCase,
@@ -35,7 +35,12 @@ from nbagent.contracts.chat import ChatChunk, ChatResponse, Message, TextPart, i
 from nbagent.contracts.errors import CODES, ModelError
 from nbagent.contracts.secrets import SecretKey, redact
 
-WIRES: tuple[WireSetup, ...] = (chat_cases.WIRE, responses_cases.WIRE)
+WIRES: tuple[WireSetup, ...] = (
+    chat_cases.WIRE,
+    responses_cases.WIRE,
+    google_cases.WIRE,
+    anthropic_cases.WIRE,
+)
 ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
 """What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
 PROMISES: dict[str, Callable[[AnswerCase], bool]] = {
