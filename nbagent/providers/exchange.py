@@ -41,6 +41,8 @@ from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 
 _HISTORIES = 8
 _LIST_TIMEOUT_S = 30.0
+_NOT_SAID = (None, (), "auto", "none")
+"""Of a field that has no place on a wire: nothing that the person would miss."""
 _MOST_PAGES = 20
 _MOST_HOPS = 16
 """An answer that the server gives in parts has at most so many."""
@@ -199,7 +201,7 @@ class WireClient:
         wire.join_extra(params, self._config.extra_body)
         params.update(exchange.go_on)
         refusals = Refusals.of(self._base_url, request.model)
-        lacking = tuple(name for name in sorted(wire.lacks) if getattr(request, name))
+        lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_SAID)
         changed = (*lacking, *refusals.apply(params, tools=bool(request.tools)))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)

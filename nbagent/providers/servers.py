@@ -16,7 +16,7 @@ from nbagent.providers.azure import azure_wires
 from nbagent.providers.chat import PROFILES, Chat, profile_of
 from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
-from nbagent.providers.registry import Provider, origin
+from nbagent.providers.registry import Provider, is_at, origin
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
@@ -62,7 +62,8 @@ class Server:
         from nbagent.providers.exchange import WireClient
 
         config = replace(config, base_url=config.base_url or self.base_url)
-        own = self.base_url is None or origin(config.base_url) == origin(self.base_url)
+        url = origin(config.base_url) or ""
+        own = url == origin(self.base_url) or is_at(url, self.key_hosts)
         needed = self.keys if own and self.needs_key and not self.is_local else ()
         return WireClient(self.wires(config), config, provider=self.name, key_variables=needed)
 
