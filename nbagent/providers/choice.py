@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.chat import ModelInfo
+from nbagent.contracts.errors import UsageError
 from nbagent.providers.registry import find_provider, provider_names
 
 OFFLINE = "offline:demo"
@@ -175,15 +176,13 @@ def _model(item: dict[str, Any]) -> ModelInfo:
 
 
 def _ollama_url(environ: Mapping[str, str]) -> str:
-    # OLLAMA_HOST may lack a scheme or name every interface (reference: Ollama's FAQ).
-    host = environ.get("OLLAMA_HOST", "").strip() or "127.0.0.1:11434"
-    host = host if "://" in host else f"http://{host}"
-    parts = urlsplit(host)
-    name = "127.0.0.1" if parts.hostname in (None, "0.0.0.0", "::") else parts.hostname
+    ollama = find_provider("ollama")
+    usual = ollama.default_base_url or ""
     try:
-        return f"http://{name}:{parts.port or 11434}/v1"
-    except KeyError:
-        return host
+        url = ollama.read_url(environ.get("OLLAMA_HOST", "").strip() or usual)
+    except UsageError:
+        url = usual  # Who asks for Ollama by its name is told.
+    return f"{url}/v1"
 
 
 def _host(url: str) -> str:

@@ -68,6 +68,7 @@ class HttpClient:
         key_prefix: str = "Bearer ",
         headers: Mapping[str, str] | None = None,
         fault: Fault | None = None,
+        start: str = "",
     ) -> None:
         self.address = Address(base_url)
         defaults = {
@@ -84,6 +85,7 @@ class HttpClient:
         self._key_header = key_header
         self._key_prefix = key_prefix
         self._fault = fault
+        self._start = start
         self._shared: _LoopPools | None = None
 
     async def send(
@@ -113,7 +115,7 @@ class HttpClient:
             async with asyncio.timeout_at(deadline):
                 response = await self._answered(request, deadline)
         except Exception as error:
-            fault = _model_error(error, self.address.server, deadline)
+            fault = _model_error(error, self.address.server, deadline, self._start)
         else:
             if 200 <= response.status < 300:
                 return response
@@ -445,7 +447,7 @@ def _header_of(prefix: str, key: SecretKey) -> str:
     return prefix + text
 
 
-def _model_error(error: Exception, server: str, deadline: float) -> ModelError:
+def _model_error(error: Exception, server: str, deadline: float, start: str = "") -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
     said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
     match error:
@@ -473,7 +475,10 @@ def _model_error(error: Exception, server: str, deadline: float) -> ModelError:
             what = f"the name {server} cannot be found ({said}); check it."
             return _http_error(what, retry=error.errno == socket.EAI_AGAIN)
         case OSError():
-            return _http_error(f"cannot connect to {server} ({said}); is it running?", retry=True)
+            advice = (
+                f"start it with `{start}`, or check the base URL." if start else "is it running?"
+            )
+            return _http_error(f"cannot connect to {server} ({said}); {advice}", retry=True)
         case httpcore2.ProtocolError():
             return _http_error(f"the request to {server} failed ({said}); check the base URL.")
         case _:
