@@ -99,7 +99,7 @@ class WireClient:
             key_prefix=first.key_prefix,
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             fault=first.fault,
-            start=start,
+            advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
         self._toolset = Toolset((), first)
         self._histories: dict[Encoding, History] = {}

@@ -5,12 +5,13 @@ A new provider adds one entry to CASES.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from servers.model_server import ModelServer, Reply
+from servers.model_server import ModelServer, Reply, Request
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -67,6 +68,39 @@ def _chat_server(answers: list[Said]) -> Generator[str]:
 
 
 @contextmanager
+def _ollama(answers: list[Said]) -> Generator[Case]:
+    def reply(said: Said) -> Callable[[Request], Reply]:
+        return lambda request: Reply(
+            raw=_ollama_bytes(said, request),
+            raw_type="application/x-ndjson",
+            raw_pieces=100 if said.slow else None,
+            between_s=30.0 if said.slow else 0.0,
+        )
+
+    with ModelServer([reply(said) for said in answers]) as server:
+        config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+        yield Case(find_provider("ollama").open(config), "little")
+
+
+def _ollama_bytes(said: Said, request: Request) -> bytes:
+    if request.method == "GET":
+        return json.dumps({"models": [{"name": "little"}]}).encode()
+    calls = [
+        {"function": {"name": name.replace(".", "__"), "arguments": arguments}}
+        for name, arguments in said.calls
+    ]
+    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 2}
+    lines = [
+        *({"message": {"content": piece}, "done": False} for piece in said.text.splitlines(True)),
+        *({"message": {"content": "", "tool_calls": [call]}, "done": False} for call in calls),
+        *([] if said.broken else [{"message": {"content": ""}, **end}]),
+    ]
+    if not request.body["stream"]:
+        lines = [{"message": {"content": said.text, "tool_calls": calls}, **end}]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+@contextmanager
 def _offline(answers: list[Said]) -> Generator[Case]:
     def step(said: Said) -> offline.Step:
         if said.broken:
@@ -84,4 +118,8 @@ _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
-CASES: dict[str, Opener] = {**{name: _chat(name) for name in _CHAT}, "offline": _offline}
+CASES: dict[str, Opener] = {
+    **{name: _chat(name) for name in _CHAT},
+    "ollama": _ollama,
+    "offline": _offline,
+}
