@@ -91,7 +91,7 @@ class WireClient:
             "OpenAI-Organization": config.organization_id,
             "OpenAI-Project": config.project_id,
         }
-        self._limiter = Limiter.of(self._origin, config.api_key)
+        self._limiter = Limiter.of(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
             key=config.api_key,

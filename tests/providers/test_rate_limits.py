@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from nbagent.providers.openai import OpenAIClient
 from servers.model_server import ModelServer, Reply, Request, Step
 
 from nbagent.contracts.chat import ChatRequest, ChatResponse, ClientNotice, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError
+from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.limits import Limiter, Place
+from nbagent.providers.registry import find_provider
 
 BUSY = {"Retry-After": "1"}
 ASKED = ChatRequest(model="m", messages=(Message.of("user", "hi"),))
@@ -54,11 +55,11 @@ def ten_a_second(served: deque[float], *, told: bool) -> list[Step]:
 def test_32_runs_at_once_against_ten_requests_a_second_all_end_well(told: bool) -> None:
     notices: list[ClientNotice] = []
 
-    async def run(client: OpenAIClient) -> list[ChatResponse]:
+    async def run(client: ChatClient) -> list[ChatResponse]:
         return [await client.chat(ASKED, notify=notices.append) for _ in range(2)]
 
     async def all_runs(url: str) -> list[list[ChatResponse]]:
-        clients = [OpenAIClient(ProviderConfig(base_url=url)) for _ in range(32)]
+        clients = [find_provider("openai").open(ProviderConfig(base_url=url)) for _ in range(32)]
         try:
             return await asyncio.gather(*map(run, clients))
         finally:

@@ -335,7 +335,7 @@ def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -
     server.then(*refusing(["temperature", "max_tokens", "max_completion_tokens"], openai, 200))
 
     async def go() -> list[ChatResponse]:
-        client = OpenAIClient(ProviderConfig(base_url=server.url))
+        client = find_provider("openai").open(ProviderConfig(base_url=server.url))
         try:
             asked = ask(temperature=0.2, max_tokens=9)
             return await asyncio.gather(*[client.chat(asked) for _ in range(20)])
