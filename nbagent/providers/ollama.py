@@ -293,8 +293,8 @@ def _think(asked: str, model: str) -> bool | str:
     if "gpt-oss" not in model:
         return asked != "none"
     if asked.isdecimal():
-        tokens = int(asked)
-        return "low" if tokens <= _LOW_TOKENS else "medium" if tokens <= _MEDIUM_TOKENS else "high"
+        most = int(asked)
+        return "low" if most <= _LOW_TOKENS else "medium" if most <= _MEDIUM_TOKENS else "high"
     return _LEVELS.get(asked, asked)
 
 

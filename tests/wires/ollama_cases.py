@@ -29,13 +29,9 @@ from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart,
 SERVERS = {"cloud": "https://ollama.com", "box": "http://box:11434"}
 HEAD: JSON = {"model": "qwen3:8b", "created_at": "2026-11-21T10:00:00Z"}
 COUNTS: JSON = {
-    "total_duration": 900_000_000,
-    "load_duration": 1_500_000,
-    "prompt_eval_count": 50,
-    "prompt_eval_duration": 30_000_000,
-    "eval_count": 20,
-    "eval_duration": 400_000_000,
-}
+    "total_duration": 900_000_000, "load_duration": 1_500_000, "prompt_eval_count": 50,
+    "prompt_eval_duration": 30_000_000, "eval_count": 20, "eval_duration": 400_000_000,
+}  # fmt: skip
 USED = {"prompt_tokens": 50, "completion_tokens": 20, "total_tokens": 70}
 HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 Calls = Sequence[tuple[str, JSON | str]]
@@ -324,15 +320,9 @@ EVERYTHING_SENT: JSON = {
 THINK: dict[str | None, tuple[Any, Any]] = {
     None: (ABSENT, ABSENT),
     "none": (False, "low"),
-    "minimal": (True, "low"),
-    "low": (True, "low"),
-    "medium": (True, "medium"),
-    "high": (True, "high"),
-    "xhigh": (True, "high"),
-    "max": (True, "high"),
-    "1024": (True, "low"),
-    "8192": (True, "medium"),
-    "32000": (True, "high"),
+    **dict.fromkeys(("minimal", "low", "1024"), (True, "low")),
+    **dict.fromkeys(("medium", "8192"), (True, "medium")),
+    **dict.fromkeys(("high", "xhigh", "max", "32000"), (True, "high")),
 }
 URLS = {
     "http://h:11434": "http://h:11434",
@@ -433,11 +423,9 @@ LISTED: list[Any] = [
     3,
 ]  # fmt: skip
 TOLD: list[tuple[str, int | None, Sequence[str]]] = [
-    ("qwen3:8b", 40960, ("reasoning", "tools")),
-    ("gemma3", None, ("vision",)),
-    ("old:7b", None, ()),
-    ("odd", None, ()),
-]
+    ("qwen3:8b", 40960, ("reasoning", "tools")), ("gemma3", None, ("vision",)),
+    ("old:7b", None, ()), ("odd", None, ()),
+]  # fmt: skip
 MODELS = (
     ModelsCase(id="what servers tell", body={"models": LISTED}, expect=TOLD),
     ModelsCase(id="none was pulled", body={"models": []}, expect=[]),
