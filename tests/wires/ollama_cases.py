@@ -127,6 +127,8 @@ LINES: dict[str, tuple[list[Any], JSON]] = {
         [called(B), called(call({"n": 2}))], {"calls": [TWO[0], ("b", {"n": 2})]}),
     "calls: one id for two #60": (
         [called({**B, "id": "x"}, {**C, "id": "x"})], {"calls": TWO, "ids": ["x", "x_2"]}),
+    "calls: one without a name is no part of the one before": (
+        [called(B, call({"n": 2}, ""))], {"calls": [TWO[0], ("", {"n": 2})]}),
     "calls: leaked and unknown names #59": (
         [called(call({}, "functions.fs__look"), call({}, "fs.look"), call({}, "made_up"))],
         {"calls": [("fs.look", {}), ("fs.look", {}), ("made_up", {})]}),
