@@ -53,7 +53,8 @@ def _for_gemini(node: Schema) -> Schema:
     if "oneOf" in kept:
         kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
     form = kept.get("format")
-    if kept.get("type") == "string" and isinstance(form, str):
+    kinds: Any = kept.get("type")
+    if isinstance(form, str) and (kinds == "string" or "string" in (kinds or ())):
         del kept["format"]
         kept["description"] = f"{kept.get('description', '')} (format: {form})".strip()
     return _with_properties(kept)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from servers.model_server import ModelServer, Reply, Request
+from servers.model_server import ModelServer, Reply, Request, Step
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -68,39 +68,6 @@ def _chat_server(answers: list[Said]) -> Generator[str]:
 
 
 @contextmanager
-def _ollama(answers: list[Said]) -> Generator[Case]:
-    def reply(said: Said) -> Callable[[Request], Reply]:
-        return lambda request: Reply(
-            raw=_ollama_bytes(said, request),
-            raw_type="application/x-ndjson",
-            raw_pieces=100 if said.slow else None,
-            between_s=30.0 if said.slow else 0.0,
-        )
-
-    with ModelServer([reply(said) for said in answers]) as server:
-        config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
-        yield Case(find_provider("ollama").open(config), "little")
-
-
-def _ollama_bytes(said: Said, request: Request) -> bytes:
-    if request.method == "GET":
-        return json.dumps({"models": [{"name": "little"}]}).encode()
-    calls = [
-        {"function": {"name": name.replace(".", "__"), "arguments": arguments}}
-        for name, arguments in said.calls
-    ]
-    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 2}
-    lines = [
-        *({"message": {"content": piece}, "done": False} for piece in said.text.splitlines(True)),
-        *({"message": {"content": "", "tool_calls": [call]}, "done": False} for call in calls),
-        *([] if said.broken else [{"message": {"content": ""}, **end}]),
-    ]
-    if not request.body["stream"]:
-        lines = [{"message": {"content": said.text, "tool_calls": calls}, **end}]
-    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
-@contextmanager
 def _offline(answers: list[Said]) -> Generator[Case]:
     def step(said: Said) -> offline.Step:
         if said.broken:
@@ -114,12 +81,63 @@ def _offline(answers: list[Said]) -> Generator[Case]:
     yield Case(client, script.model_id.partition(":")[2])
 
 
+Encoder = Callable[[Said], list[Any]]
+"""The events of a stream that says this; without its end where it is broken."""
+
+
+def _streams(
+    provider: str, encode: Encoder, listed: Any, *, line: bytes = b"data: %b\n\n"
+) -> Opener:
+    """A provider whose wire is event streams; `listed`: the body of its list of models."""
+
+    def step(said: Said) -> Step:
+        events = b"".join(line % json.dumps(it).encode() for it in encode(said))
+
+        def reply(request: Request) -> Reply:
+            if request.method == "GET":
+                return Reply(raw=json.dumps(listed).encode())
+            if said.slow:
+                return Reply(raw=events, raw_pieces=40, between_s=30.0)
+            return Reply(raw=events)
+
+        return reply
+
+    @contextmanager
+    def opened(answers: list[Said]) -> Generator[Case]:
+        with ModelServer([step(said) for said in answers]) as server:
+            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=server.url)
+            yield Case(find_provider(provider).open(config), "little")
+
+    return opened
+
+
+def _google(said: Said) -> list[Any]:
+    calls = [{"name": name.replace(".", "__"), "args": args} for name, args in said.calls]
+    parts: list[Any] = [{"text": piece} for piece in said.text.partition(" ") if piece]
+    parts += [{"functionCall": call} for call in calls]
+    used = {"promptTokenCount": 9, "candidatesTokenCount": 5, "totalTokenCount": 14}
+    end = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": used}
+    chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in parts]
+    return chunks if said.broken else [*chunks, end]
+
+
+def _ollama(said: Said) -> list[Any]:
+    calls = [{"name": name.replace(".", "__"), "arguments": args} for name, args in said.calls]
+    lines: list[Any] = [{"message": {"content": it}} for it in said.text.partition(" ") if it]
+    lines += [{"message": {"tool_calls": [{"function": call}]}} for call in calls]
+    end: dict[str, Any] = {"message": {}, "done": True, "prompt_eval_count": 9, "eval_count": 5}
+    return lines if said.broken else [*lines, end]
+
+
+_GEMINI = {"models": [{"name": "models/little"}]}
+_PULLED = {"models": [{"name": "little"}]}
 _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
 CASES: dict[str, Opener] = {
     **{name: _chat(name) for name in _CHAT},
-    "ollama": _ollama,
+    "google": _streams("google", _google, _GEMINI),
+    "ollama": _streams("ollama", _ollama, _PULLED, line=b"%b\n"),
     "offline": _offline,
 }
