@@ -290,7 +290,8 @@ class WireClient:
 
     def _check_key(self) -> None:
         given = {name.lower() for name in self._config.headers}
-        has_key = self._config.api_key is not None or self._wires[0].key_header.lower() in given
+        own = {self._wires[0].key_header.lower(), "authorization"}
+        has_key = self._config.api_key is not None or bool(own & given)
         if self._key_variables and not has_key:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"

@@ -147,7 +147,7 @@ SERVERS = (
     ),
     Server(
         name="anthropic",
-        wires=lambda config: [Anthropic(config.base_url or "")],
+        wires=lambda config: [Anthropic(config.base_url or "", config.headers)],
         base_url="https://api.anthropic.com/v1",
         keys=("ANTHROPIC_API_KEY",),
         urls=("ANTHROPIC_BASE_URL",),

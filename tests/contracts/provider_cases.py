@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servers.model_server import ModelServer, Reply, Request, Step
+from wires import anthropic_cases
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -129,6 +130,17 @@ def _ollama(said: Said) -> list[Any]:
     return lines if said.broken else [*lines, end]
 
 
+def _anthropic(said: Said) -> list[Any]:
+    content = [anthropic_cases.text(said.text)] if said.text else []
+    for n, (name, arguments) in enumerate(said.calls):
+        call = anthropic_cases.use(f"toolu_{n}", name.replace(".", "__"))
+        content.append({**call, "input": arguments})
+    word = "tool_use" if said.calls else "end_turn"
+    lines = anthropic_cases.stream(*content, word=word, usage=anthropic_cases.USED).splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    return events[:-2] if said.broken else events
+
+
 _GEMINI = {"models": [{"name": "models/little"}]}
 _PULLED = {"models": [{"name": "little"}]}
 _CHAT = (
@@ -137,6 +149,7 @@ _CHAT = (
 )
 CASES: dict[str, Opener] = {
     **{name: _chat(name) for name in _CHAT},
+    "anthropic": _streams("anthropic", _anthropic, {"data": [{"id": "little"}]}),
     "google": _streams("google", _google, _GEMINI),
     "ollama": _streams("ollama", _ollama, _PULLED, line=b"%b\n"),
     "offline": _offline,

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 from servers.model_server import ModelServer, Reply
-from wires import chat_cases, google_cases, ollama_cases
+from wires import anthropic_cases, chat_cases, google_cases, ollama_cases
 from wires.harness import (
     JSON,
     AnswerCase,
@@ -37,7 +37,12 @@ from nbagent.contracts.chat import ChatChunk, ChatResponse, Message, TextPart, i
 from nbagent.contracts.errors import CODES, ModelError
 from nbagent.contracts.secrets import SecretKey, redact
 
-WIRES: tuple[WireSetup, ...] = (chat_cases.WIRE, google_cases.WIRE, ollama_cases.WIRE)
+WIRES: tuple[WireSetup, ...] = (
+    chat_cases.WIRE,
+    google_cases.WIRE,
+    anthropic_cases.WIRE,
+    ollama_cases.WIRE,
+)
 ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
 """What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
 PROMISES: dict[str, Callable[[AnswerCase], bool]] = {
