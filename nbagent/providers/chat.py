@@ -299,7 +299,7 @@ class Chat(Wire):
     ) -> Lesson | None:
         """Some templates want turns, some models another endpoint."""
         if self._profile.has_responses and needs_responses(error):
-            told = f"{request.model} is asked at /v1/responses: it takes tools only there"
+            told = f"{request.model} is asked at /v1/responses: only there it takes such a request"
             return Lesson("responses", told)
         if _TURNS.search(error.said or error.message):
             told = "a short answer was put between messages: this model takes them only in turns"

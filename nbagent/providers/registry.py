@@ -46,7 +46,7 @@ class Provider:
     needs_key: bool = True
     """Whether the server at `default_base_url` answers only with a key."""
     key_hosts: tuple[str, ...] = ()
-    """Domains whose servers get the provider's own key over TLS, beside its own server."""
+    """Domains whose servers get the provider's own key, beside its own server."""
     needs_base_url: bool = False
     """Whether the person has to say where the server is."""
     is_free: bool = False
@@ -102,8 +102,9 @@ class Provider:
         if variable.startswith(_GENERIC):
             named = environ.get(f"{_GENERIC}BASE_URL", "").strip()
             return not named or origin(named) == target
-        scheme, _, host = (target or "").rpartition(":")[0].partition("://")
-        if scheme == "https" and any(f".{host}".endswith(f".{it}") for it in self.key_hosts):
+        parts = urlsplit(target or "")
+        host = parts.hostname or ""
+        if parts.scheme == "https" and any(f".{host}".endswith(f".{it}") for it in self.key_hosts):
             return True
         own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
         named_urls = [self.read_url(url) for v in own if (url := environ.get(v, "").strip())]

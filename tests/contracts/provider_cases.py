@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servers.model_server import ModelServer, Reply, Request, Step
-from wires import anthropic_cases
+from wires import anthropic_cases, responses_cases
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -141,6 +141,16 @@ def _anthropic(said: Said) -> list[Any]:
     return events[:-2] if said.broken else events
 
 
+def _responses(said: Said) -> list[Any]:
+    wire = responses_cases
+    items = [wire.said(said.text)] if said.text else []
+    for n, (name, arguments) in enumerate(said.calls):
+        items.append(wire.call(json.dumps(arguments), name=name.replace(".", "__"), n=n))
+    end = [] if said.broken else [wire.last(*items, usage=wire.USED)]
+    return [*wire.streamed(*items), *end]
+
+
+_LISTED = {"data": [{"id": "little"}]}
 _GEMINI = {"models": [{"name": "models/little"}]}
 _PULLED = {"models": [{"name": "little"}]}
 _CHAT = (
@@ -149,7 +159,8 @@ _CHAT = (
 )
 CASES: dict[str, Opener] = {
     **{name: _chat(name) for name in _CHAT},
-    "anthropic": _streams("anthropic", _anthropic, {"data": [{"id": "little"}]}),
+    "openai-responses": _streams("openai-responses", _responses, _LISTED),
+    "anthropic": _streams("anthropic", _anthropic, _LISTED),
     "google": _streams("google", _google, _GEMINI),
     "ollama": _streams("ollama", _ollama, _PULLED, line=b"%b\n"),
     "offline": _offline,

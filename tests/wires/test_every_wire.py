@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 from servers.model_server import ModelServer, Reply
-from wires import anthropic_cases, chat_cases, google_cases, ollama_cases
+from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.harness import (
     JSON,
     AnswerCase,
@@ -39,6 +39,7 @@ from nbagent.contracts.secrets import SecretKey, redact
 
 WIRES: tuple[WireSetup, ...] = (
     chat_cases.WIRE,
+    responses_cases.WIRE,
     google_cases.WIRE,
     anthropic_cases.WIRE,
     ollama_cases.WIRE,
