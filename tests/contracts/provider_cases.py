@@ -86,11 +86,13 @@ Encoder = Callable[[Said], list[Any]]
 """The events of a stream that says this; without its end where it is broken."""
 
 
-def _streams(provider: str, encode: Encoder, listed: Any) -> Opener:
+def _streams(
+    provider: str, encode: Encoder, listed: Any, *, line: bytes = b"data: %b\n\n"
+) -> Opener:
     """A provider whose wire is event streams; `listed`: the body of its list of models."""
 
     def step(said: Said) -> Step:
-        events = b"".join(b"data: %b\n\n" % json.dumps(it).encode() for it in encode(said))
+        events = b"".join(line % json.dumps(it).encode() for it in encode(said))
 
         def reply(request: Request) -> Reply:
             if request.method == "GET":
@@ -120,6 +122,14 @@ def _google(said: Said) -> list[Any]:
     return chunks if said.broken else [*chunks, end]
 
 
+def _ollama(said: Said) -> list[Any]:
+    calls = [{"name": name.replace(".", "__"), "arguments": args} for name, args in said.calls]
+    lines: list[Any] = [{"message": {"content": it}} for it in said.text.partition(" ") if it]
+    lines += [{"message": {"tool_calls": [{"function": call}]}} for call in calls]
+    end: dict[str, Any] = {"message": {}, "done": True, "prompt_eval_count": 9, "eval_count": 5}
+    return lines if said.broken else [*lines, end]
+
+
 def _anthropic(said: Said) -> list[Any]:
     content = [anthropic_cases.text(said.text)] if said.text else []
     for n, (name, arguments) in enumerate(said.calls):
@@ -142,6 +152,7 @@ def _responses(said: Said) -> list[Any]:
 
 _LISTED = {"data": [{"id": "little"}]}
 _GEMINI = {"models": [{"name": "models/little"}]}
+_PULLED = {"models": [{"name": "little"}]}
 _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
@@ -151,5 +162,6 @@ CASES: dict[str, Opener] = {
     "openai-responses": _streams("openai-responses", _responses, _LISTED),
     "anthropic": _streams("anthropic", _anthropic, _LISTED),
     "google": _streams("google", _google, _GEMINI),
+    "ollama": _streams("ollama", _ollama, _PULLED, line=b"%b\n"),
     "offline": _offline,
 }
