@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
     ImagePart,
@@ -144,18 +144,10 @@ class Anthropic(Wire):
             role, blocks = "user", _blocks(group[0].content)
         return [{"role": role, "content": blocks}] if blocks else []
 
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
+    def system_fields(self, text: str) -> dict[str, Any] | None:
         """The system text is marked: tools and system are read from the cache from then on."""
-        if system:
-            block: dict[str, Any] = {"type": "text", "text": system}
-            marked = {**block, "cache_control": _CACHED} if self._is_anthropic else block
-            params = {"system": [marked], **params}
-        offered = b',"tools":' + tools if tools else b""
-        if not tools:
-            params = {name: value for name, value in params.items() if name != "tool_choice"}
-        return b'{"messages":' + messages + offered + b"," + dump_json(params)[1:]
+        block: dict[str, Any] = {"type": "text", "text": text}
+        return {"system": [{**block, "cache_control": _CACHED} if self._is_anthropic else block]}
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
     ImagePart,
@@ -97,37 +97,20 @@ class Profile:
 
 
 _HOSTED = Profile(reasoning_back="never")
+_OPENAI = replace(
+    _HOSTED,
+    hosts=("openai.com",),
+    max_tokens_field="max_completion_tokens",
+    ids=_OPENAI_ID,
+    keeps_refs=True,
+    null_content=True,
+    think_tags=False,
+    has_responses=True,
+)
 PROFILES: dict[str, Profile] = {
-    "openai": replace(
-        _HOSTED,
-        hosts=("openai.com",),
-        max_tokens_field="max_completion_tokens",
-        ids=_OPENAI_ID,
-        keeps_refs=True,
-        null_content=True,
-        think_tags=False,
-        has_responses=True,
-    ),
-    "azure": replace(
-        _HOSTED,
-        hosts=("azure.com",),
-        home="/openai/v1",
-        max_tokens_field="max_completion_tokens",
-        ids=_OPENAI_ID,
-        keeps_refs=True,
-        null_content=True,
-        think_tags=False,
-        has_responses=True,
-    ),
-    "azure-dated": replace(
-        _HOSTED,
-        home="/openai",
-        max_tokens_field="max_completion_tokens",
-        ids=_OPENAI_ID,
-        keeps_refs=True,
-        null_content=True,
-        think_tags=False,
-    ),
+    "openai": _OPENAI,
+    "azure": replace(_OPENAI, hosts=("azure.com",), home="/openai/v1"),
+    "azure-dated": replace(_OPENAI, hosts=(), home="/openai", has_responses=False),
     "deepseek": Profile(
         hosts=("deepseek.com",),
         home="",
@@ -274,16 +257,6 @@ class Chat(Wire):
             wire = self._assistant(message, context)
             return [wire] if wire else []
         return [{"role": message.role, "content": _content(message.content)}]
-
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
-        """The system text is the first message."""
-        if system:
-            first = dump_json({"role": "system", "content": system})
-            messages = b"[" + first + (b"," if messages != b"[]" else b"") + messages[1:]
-        offered = b',"tools":' + tools if tools else b""
-        return b'{"messages":' + messages + offered + b"," + dump_json(params)[1:]
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""

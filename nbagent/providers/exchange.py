@@ -25,7 +25,7 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
 from nbagent.contracts.secrets import redact
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.history import History, leading_system
+from nbagent.providers.history import History, leading_system, request_body
 from nbagent.providers.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -210,7 +210,8 @@ class WireClient:
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
         tools = toolset.encoded if wire.offers_tools(request, params) else None
-        body = wire.body(system, self._history(wire, context).encode(messages), tools, params)
+        encoded = self._history(wire, context).encode(messages)
+        body = request_body(wire, system, encoded, tools, params)
         into = exchange.into
         if into is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}

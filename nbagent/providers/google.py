@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
     FilePart,
@@ -62,6 +62,8 @@ class Google(Wire):
     """Gemini at Google."""
 
     name = "google"
+    messages_field = "contents"
+    tools_form = b'[{"functionDeclarations":%b}]'
     home = "/v1"
     endings = ("/models", "/openai")
     key_header = "x-goog-api-key"
@@ -148,15 +150,9 @@ class Google(Wire):
         shown = [part for result in results for part in _beside(result, context)]
         return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
 
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
+    def system_fields(self, text: str) -> dict[str, Any] | None:
         """The system text has a place of its own."""
-        if system:
-            params = {"systemInstruction": {"parts": [{"text": system}]}, **params}
-        offered = b',"tools":[{"functionDeclarations":' + tools + b"}]" if tools else b""
-        rest = dump_json(params)[1:]
-        return b'{"contents":' + messages + offered + (b"," if params else b"") + rest
+        return {"systemInstruction": {"parts": [{"text": text}]}}
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""

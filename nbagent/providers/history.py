@@ -70,6 +70,22 @@ class History:
         return kept
 
 
+def request_body(
+    wire: Wire, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
+) -> bytes:
+    """The body of a request; `messages` and `tools` are encoded arrays."""
+    beside = wire.system_fields(system) if system else {}
+    if beside is None:
+        first = dump_json({"role": "system", "content": system})
+        messages = b"[" + first + (b"," if messages != b"[]" else b"") + messages[1:]
+    parts = [b'"%b":%b' % (wire.messages_field.encode(), messages)]
+    if tools is not None:
+        parts.append(b'"tools":' + wire.tools_form % tools)
+    if rest := {**(beside or {}), **params}:
+        parts.append(dump_json(rest)[1:-1])
+    return b"{" + b",".join(parts) + b"}"
+
+
 def leading_system(
     system_prompt: str, messages: Sequence[Message]
 ) -> tuple[str, Sequence[Message]]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
     FinishReason,
@@ -151,16 +151,6 @@ class Ollama(Wire):
         if images := [_image(part) for part in message.content if isinstance(part, ImagePart)]:
             wire["images"] = images
         return [wire]
-
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
-        """The system text is the first message."""
-        if system:
-            first = dump_json({"role": "system", "content": system})
-            messages = b"[" + first + (b"," if messages != b"[]" else b"") + messages[1:]
-        offered = b',"tools":' + tools if tools else b""
-        return b'{"messages":' + messages + offered + b"," + dump_json(params)[1:]
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""

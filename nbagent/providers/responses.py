@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
     FinishReason,
@@ -60,6 +60,7 @@ class Responses(Wire):
 
     name = "responses"
     endings = ("/responses",)
+    messages_field = "input"
     lacks = frozenset({"stop_sequences"})
     reserved = frozenset({"input", "tools", "instructions"})
 
@@ -121,14 +122,9 @@ class Responses(Wire):
         parts = [_part(part) for part in message.content]
         return [{"type": "message", "role": message.role, "content": parts}]
 
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
+    def system_fields(self, text: str) -> dict[str, Any] | None:
         """The system text is `instructions`."""
-        if system:
-            params = {"instructions": system, **params}
-        offered = b',"tools":' + tools if tools else b""
-        return b'{"input":' + messages + offered + b"," + dump_json(params)[1:]
+        return {"instructions": text}
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""

@@ -84,6 +84,9 @@ class Wire(Protocol):
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     models_path: str = "/models"
+    messages_field: str = "messages"
+    tools_form: bytes = b"%b"
+    """What stands around the encoded list of tools."""
     think_tags: bool = False
     """Reasoning may stand in the text, between tags."""
     lacks: frozenset[str] = frozenset()
@@ -136,11 +139,9 @@ class Wire(Protocol):
         """The wire's messages for one group. Depends on nothing that comes later."""
         ...
 
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
-        """The request's body; `messages` and `tools` are encoded arrays."""
-        ...
+    def system_fields(self, text: str) -> dict[str, Any] | None:
+        """Where the system text stands beside the messages; None: it is the first of them."""
+        return None
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""

@@ -22,6 +22,7 @@ class OtherWire(Wire):
     """Facts alone: attempts, deadlines, retries and cut answers are nbagent's."""
 
     name = "otherwire"
+    messages_field = "lines"
     key_header, key_prefix = "X-Other-Key", ""
     lacks = frozenset({"tools", "tool_choice", "temperature"})
 
@@ -39,10 +40,8 @@ class OtherWire(Wire):
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
         return [[message.role, message.text] for message in group]
 
-    def body(
-        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-    ) -> bytes:
-        return b'{"lines":' + messages + b"," + dump_json({"system": system, **params})[1:]
+    def system_fields(self, text: str) -> dict[str, Any] | None:
+        return {"system": text}
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         return OtherParser(into)
