@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from servers.model_server import ModelServer, Reply
+from servers.tiny_gguf import write_tiny_gguf
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -43,6 +46,8 @@ class Case:
 
 
 Opener = Callable[[list[Said]], AbstractContextManager[Case]]
+UNTOLD = frozenset({"local"})
+"""Providers whose server is a real model, which cannot be told what to say."""
 
 
 def _chat(provider: str) -> Opener:
@@ -80,8 +85,20 @@ def _offline(answers: list[Said]) -> Generator[Case]:
     yield Case(client, script.model_id.partition(":")[2])
 
 
+@contextmanager
+def _local(_: list[Said]) -> Generator[Case]:
+    with TemporaryDirectory() as folder:
+        model = write_tiny_gguf(Path(folder) / "tiny.gguf")
+        client = find_provider("local").open(ProviderConfig(api_key=SecretKey(CANARY)))
+        yield Case(client, str(model))
+
+
 _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
-CASES: dict[str, Opener] = {**{name: _chat(name) for name in _CHAT}, "offline": _offline}
+CASES: dict[str, Opener] = {
+    **{name: _chat(name) for name in _CHAT},
+    "offline": _offline,
+    "local": _local,
+}

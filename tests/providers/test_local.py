@@ -293,7 +293,7 @@ def test_server_of_somebody_else_and_a_missing_package_are_refused(
         ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
         ("[5]", "could not be loaded .*NBAGENT_LOCAL_PARAMS"),
         ('{"n_context": 5}', "could not be loaded .*n_context"),
-        ('{"n_ctx": "long"}', "could not be loaded .*n_ctx"),
+        ('{"n_ctx": "long"}', "could not be loaded .*expected int, got str.*NBAGENT_"),
     ],
 )
 def test_parameters_of_the_server_are_checked(

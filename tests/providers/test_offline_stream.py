@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 
 import pytest
 
@@ -30,8 +29,13 @@ TOOL = ToolSpec(
 )
 
 
-def client(**extra: object) -> ChatClient:
-    return PROVIDER.open(ProviderConfig(extra_body=extra))
+@pytest.fixture(autouse=True)
+def without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DELAY_VARIABLE, "0")
+
+
+def client() -> ChatClient:
+    return PROVIDER.open(ProviderConfig())
 
 
 def request(prompt: str = "Count to 20", **fields: object) -> ChatRequest:
@@ -43,8 +47,8 @@ async def _chunks(model: ChatClient, sent: ChatRequest) -> list[ChatChunk]:
     return [chunk async for chunk in model.chat_stream(sent)]
 
 
-def streamed(sent: ChatRequest, **extra: object) -> list[ChatChunk]:
-    return asyncio.run(_chunks(client(**{"delay_ms": 0, **extra}), sent))
+def streamed(sent: ChatRequest) -> list[ChatChunk]:
+    return asyncio.run(_chunks(client(), sent))
 
 
 def answered(sent: ChatRequest) -> ChatResponse:
@@ -86,35 +90,31 @@ def test_long_answer_arrives_in_many_pieces() -> None:
     assert len(contents) == 500
 
 
-PACES: dict[str, tuple[Mapping[str, object], str | None, float, float]] = {
-    "by default": ({}, None, 15, 10_000),
-    "by the configuration": ({"delay_ms": 30}, "0", 30, 10_000),
-    "by the environment": ({}, "25", 25, 10_000),
-    "nonsense is ignored": ({"delay_ms": "fast"}, "-3", 15, 10_000),
-}
+PACES = {"by default": ("", 15), "by the environment": ("25", 25), "nonsense": ("-3", 15)}
 
 
 @pytest.mark.parametrize("case", PACES)
 def test_stream_is_paced(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra, variable, least_ms, most_ms = PACES[case]
-    if variable is not None:
-        monkeypatch.setenv(DELAY_VARIABLE, variable)
+    variable, least_ms = PACES[case]
+    monkeypatch.setenv(DELAY_VARIABLE, variable)
     begun = monotonic_ms()
-    chunks = asyncio.run(_chunks(client(**extra), request("Count to 5")))
+    chunks = streamed(request("Count to 5"))
     pieces = len([chunk for chunk in chunks if chunk.content or chunk.reasoning])
-    elapsed = monotonic_ms() - begun
-    assert pieces * least_ms * 0.95 <= elapsed <= pieces * least_ms + most_ms
+    assert pieces * least_ms * 0.95 <= monotonic_ms() - begun <= pieces * least_ms + 10_000
 
 
-def test_whole_answer_and_a_pace_of_zero_do_not_wait() -> None:
+def test_whole_answer_and_a_pace_of_zero_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = request("Count to 2000")
     begun = monotonic_ms()
-    answered(sent)
     streamed(sent)
+    monkeypatch.delenv(DELAY_VARIABLE)
+    answered(sent)
     assert monotonic_ms() - begun < 2000 * 15 / 3
 
 
-def test_cancelled_stream_stops_at_once() -> None:
+def test_cancelled_stream_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DELAY_VARIABLE)
+
     async def run() -> int:
         seen: list[str] = []
         begun = asyncio.Event()

@@ -94,8 +94,8 @@ def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
             prompt, now = message.text, []
-        for call in message.tool_calls:
-            now.append(_made(Wish(call.name, call.arguments or {}), results.get(call.id, "")))
+        for one in message.tool_calls:
+            now.append(_made(Wish(one.name, one.arguments or {}), results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier
 
 
