@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ChatChunk, ChatRequest, ModelInfo, ProviderConfig
+from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.offline.demo import decide
 from nbagent.providers.offline.recorded import replay
@@ -30,7 +30,7 @@ from nbagent.providers.offline.scripted import (
     step,
     text,
 )
-from nbagent.providers.offline.stream import OfflineModel, play
+from nbagent.providers.offline.stream import OfflineModel
 from nbagent.providers.registry import Provider
 
 __all__ = [
@@ -60,25 +60,19 @@ class OfflineClient(OfflineModel):
     """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
 
     def __init__(self, config: ProviderConfig) -> None:
-        self._timeout_s = config.timeout_s
+        self.timeout_s = config.timeout_s
 
     async def list_models(self) -> list[ModelInfo]:
         """The demo and the scripts that were made in this process."""
         named = (DEMO, *scripts())
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
-    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
+    def answer(self, request: ChatRequest) -> Step:
         """What the demo or the named script says."""
         if (found := scripts().get(request.model)) is not None:
-            return found.stream(request, paced=paced, timeout_s=self._timeout_s)
+            return found.answer(request)
         if request.model != DEMO:
             raise _unknown_model(request.model)
-        return self._demo(request, _demo_delay_ms() if paced else 0.0)
-
-    async def _demo(self, request: ChatRequest, delay_ms: float) -> AsyncGenerator[ChatChunk]:
-        # The place in the conversation makes ids unique in it, and the same when asked again.
-        said = "".join(one.text for one in request.messages if one.role == "user")
-        place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
         try:
             step = decide(request)
         except Exception as failure:
@@ -87,9 +81,10 @@ class OfflineClient(OfflineModel):
                 f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
                 " say it in other words, and please report the prompt."
             ) from failure
-        limits = {"delay_ms": delay_ms, "timeout_s": self._timeout_s}
-        async for chunk in play(step, request, place=place, **limits):
-            yield chunk
+        # The place in the conversation makes ids unique in it, and the same when asked again.
+        said = "".join(one.text for one in request.messages if one.role == "user")
+        place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
+        return replace(step, place=place, delay_ms=_demo_delay_ms())
 
 
 def _demo_delay_ms() -> float:

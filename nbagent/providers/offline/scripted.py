@@ -9,13 +9,12 @@ import itertools
 import re
 import reprlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
-    ChatChunk,
     ChatRequest,
     FinishReason,
     ModelInfo,
@@ -24,7 +23,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelCode, ModelError, UsageError
-from nbagent.providers.offline.stream import OfflineModel, Step, play
+from nbagent.providers.offline.stream import OfflineModel, Step
 
 StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
@@ -155,31 +154,22 @@ class Script(OfflineModel):
         """Fail when steps were left over; the message names them."""
         left = list(enumerate(self._steps, 1))[self._used :]
         named = "; ".join(f"step {position}: {_described(one)}" for position, one in left)
-        assert not left, (
-            f"{self.model_id} was asked {len(self.requests)} times and has"
-            f" {len(left)} of {len(self._steps)} steps left: {named}"
-        )
-
-    async def stream(
-        self, request: ChatRequest, *, paced: bool = True, timeout_s: float | None = None
-    ) -> AsyncGenerator[ChatChunk]:
-        """The next step in pieces, with or without delays between them."""
-        made, number = self._next(request)
-        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
-        async for chunk in play(
-            made, request, place=str(number), delay_ms=delay_ms if paced else 0, timeout_s=timeout_s
-        ):
-            yield chunk
+        if left:
+            raise AssertionError(
+                f"{self.model_id} was asked {len(self.requests)} times and has"
+                f" {len(left)} of {len(self._steps)} steps left: {named}"
+            )
 
     async def list_models(self) -> list[ModelInfo]:
         """Itself."""
         return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
 
-    def _next(self, request: ChatRequest) -> tuple[Step, int]:
-        """The step for this request, the waits before it added, and its number."""
+    def answer(self, request: ChatRequest) -> Step:
+        """The next step, the waits before it added."""
         waited_ms = 0.0
         with self._lock:
             self.requests.append(request)
+            number = len(self.requests)
             while self._used < len(self._steps):
                 taken = self._steps[self._used]
                 self._used += 1
@@ -188,20 +178,19 @@ class Script(OfflineModel):
                 waited_ms += taken.wait_ms
             else:
                 raise ModelError(
-                    f"{self.model_id} has no step for request {len(self.requests)}: its script has"
-                    f" {len(self._steps)} steps; add one, or find out why the model was asked"
-                    " again.",
+                    f"{self.model_id} has no step for request {number}: its script has"
+                    f" {len(self._steps)} steps; add one, or find out why it was asked again.",
                     code="LLM_BAD_RESPONSE",
                 )
-            number = len(self.requests)
         made = _asked(taken, request) if callable(taken) else taken
         made = Step(text=made) if isinstance(made, str) else made
-        return replace(made, wait_ms=made.wait_ms + waited_ms), number
+        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
+        waited_ms += made.wait_ms
+        return replace(made, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
 
 
 _scripts: dict[str, Script] = {}
 _numbers = itertools.count(1)
-_lock = threading.Lock()
 
 
 def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0) -> Script:
@@ -232,15 +221,13 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         )
     made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
     made.is_named = name is not None
-    with _lock:
-        _scripts[made.name] = made
+    _scripts[made.name] = made
     return made
 
 
 def scripts() -> dict[str, Script]:
     """All scripts by their names, in the order in which they were made."""
-    with _lock:
-        return dict(_scripts)
+    return dict(_scripts)
 
 
 def named_scripts() -> list[str]:

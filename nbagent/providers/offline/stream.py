@@ -48,7 +48,7 @@ class Step:
     """None = an estimate."""
     finish_reason: FinishReason | None = None
     delay_ms: float | None = None
-    """Between two pieces; None = the script's."""
+    """Before each piece of a stream; None = the script's."""
     wait_ms: float = 0.0
     """Before the first piece."""
     retries: int = 0
@@ -57,69 +57,56 @@ class Step:
     """Raised after the pieces."""
     only_waits: bool = False
     """The step holds no answer; the next one follows at once."""
+    place: str = ""
+    """Makes the ids of its calls unique in the conversation; the model gives it."""
 
 
 class OfflineModel:
-    """What all offline models share: whole answers and streams are one thing."""
+    """What all offline models share: how a step is played, as a stream or as a whole."""
 
     provider = "offline"
+    timeout_s = float("inf")
+    """Deadline of a whole answer."""
+
+    def answer(self, request: ChatRequest) -> Step:
+        """What the model says. Raises ModelError when it has nothing to say."""
+        raise NotImplementedError
 
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
         """One whole answer, without delays between pieces."""
-        return await whole_response(self.stream(request, paced=False), notify)
+        return await whole_response(self._played(request, paced=False), notify)
 
     def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
         """The answer in pieces of the size of tokens."""
-        return self.stream(request)
+        return self._played(request, paced=True)
 
     async def close(self) -> None:
         """Nothing to close."""
 
-    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
-        """The answer in pieces, with or without delays between them."""
-        raise NotImplementedError
-
-
-async def play(
-    step: Step,
-    request: ChatRequest,
-    *,
-    place: str,
-    delay_ms: float = 0.0,
-    timeout_s: float | None = None,
-) -> AsyncGenerator[ChatChunk]:
-    """Stream an answer: notices, reasoning, text, calls, then the whole response.
-
-    Args:
-        place: makes the ids of its calls unique in the conversation.
-        delay_ms: before each piece, where the step does not say it.
-        timeout_s: deadline of the whole answer.
-
-    Raises:
-        ModelError: the step's failure, after its pieces; LLM_TIMEOUT at the deadline.
-    """
-    until_s = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
-    step = _within_limits(step, request)
-    response = _response(step, request, place)
-    await _wait(step.wait_ms / 1000, until_s)
-    for attempt in range(step.retries):
-        yield ChatChunk(notice=_retry_notice(step, attempt + 1))
-    *pieces, last = response_chunks(response, step.pieces)
-    if step.failure is not None and step.calls:
-        # A stream that breaks does so inside the last call, so that nobody takes it for whole.
-        end = pieces[-1].tool_call_delta
-        assert end is not None
-        pieces[-1] = ChatChunk(tool_call_delta=replace(end, arguments=end.arguments[:-1]))
-    for piece in pieces:
-        await _wait(delay_ms / 1000, until_s)
-        yield piece
-    await _wait(0, until_s)
-    if step.failure is not None:
-        # A fresh one each time: a raised exception carries the traceback of its raising.
-        raise copy(step.failure)
-    yield last
+    async def _played(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
+        until_s = time.monotonic() + self.timeout_s
+        step = _within_limits(self.answer(request), request)
+        delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
+        response = _response(step, request)
+        await _wait(step.wait_ms / 1000, until_s)
+        for attempt in range(step.retries):
+            yield ChatChunk(notice=_retry_notice(step, attempt + 1))
+        *pieces, last = response_chunks(response, step.pieces)
+        if step.failure is not None and step.calls:
+            # A stream that breaks does so inside the last call, so that nobody takes it for whole.
+            end = pieces[-1].tool_call_delta
+            assert end is not None
+            pieces[-1] = ChatChunk(tool_call_delta=replace(end, arguments=end.arguments[:-1]))
+        for piece in pieces:
+            await _wait(delay_s, until_s)
+            yield piece
+        await _wait(0, until_s)
+        if step.failure is not None:
+            # A fresh one each time: a raised exception carries the traceback of its raising.
+            raise copy(step.failure)
+        yield last
 
 
 def response_chunks(
@@ -187,10 +174,9 @@ def _within_limits(step: Step, request: ChatRequest) -> Step:
     return replace(step, text=step.text[:end])
 
 
-def _response(step: Step, request: ChatRequest, place: str) -> ChatResponse:
-    calls = [
-        one.model_copy(update={"id": f"call_{place}_{i}"}) for i, one in enumerate(step.calls, 1)
-    ]
+def _response(step: Step, request: ChatRequest) -> ChatResponse:
+    ids = [f"call_{step.place}_{i + 1}" for i in range(len(step.calls))]
+    calls = [one.model_copy(update={"id": id}) for one, id in zip(step.calls, ids, strict=True)]
     message = Message(
         role="assistant",
         content=(TextPart(text=step.text),) if step.text else (),
