@@ -157,10 +157,14 @@ def test_no_client_shows_its_key(any_opened: Opener) -> None:
 
 
 def test_models_can_be_listed(any_opened: Opener) -> None:
-    async def work(case: Case) -> list[ModelInfo]:
-        await case.client.chat(request_for(case))
-        return await case.client.list_models()
+    async def run(case: Case) -> list[ModelInfo]:
+        try:
+            await case.client.chat(request_for(case))
+            return await case.client.list_models()
+        finally:
+            await case.client.close()
 
-    models = played(any_opened, Said("Yes."), work)
+    with any_opened([Said("Yes."), Said()]) as case:
+        models = asyncio.run(run(case))
     assert models
     assert all(model.id for model in models)
