@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from difflib import SequenceMatcher
+from difflib import get_close_matches, unified_diff
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -24,22 +24,19 @@ from nbagent.contracts.chat import (
     Message,
     ModelInfo,
     ResponseMeta,
-    ToolCallDelta,
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import redact_json
 from nbagent.providers.cassette import Asked, Cassette, Exchange, unusable
+from nbagent.providers.offline.stream import response_chunks
 
 Mode = Literal["auto", "replay", "refresh"]
-Facts = dict[str, tuple[object, str]]
-"""What is compared: a name → what must be equal, and how it is shown."""
 
-_MOST_COMPARED = 500
+_MOST_COMPARED = 100
 _SHOWN_CHARS = 600
 _SYSTEM_CHARS = 160
 """It stands in each line, mostly the same."""
-_MOST_PIECES = 200
 _PARAMS = (
     *("tool_choice", "temperature", "max_tokens", "top_p", "stop_sequences", "reasoning"),
     "output_schema",
@@ -108,7 +105,7 @@ class ReplayClient:
         key, asked = self._asked(request)
         found = await self._recorded(key, asked)
         if found is not None:
-            for chunk in _chunks(found):
+            for chunk in response_chunks(found):
                 yield chunk
                 await asyncio.sleep(0)
             return
@@ -217,94 +214,47 @@ def _cut(text: str, most: int = _SHOWN_CHARS) -> str:
     return f"{text[:most]}… ({len(text):,} characters, {sha_of(text)[:8]})"
 
 
-def _chunks(response: ChatResponse) -> Iterator[ChatChunk]:
-    message = response.message
-    for piece in _pieces(message.reasoning or ""):
-        yield ChatChunk(reasoning=piece)
-    for piece in _pieces(message.text):
-        yield ChatChunk(content=piece)
-    for index, call in enumerate(message.tool_calls):
-        yield ChatChunk(tool_call_delta=ToolCallDelta(index, call.id, call.name))
-        for piece in _pieces(call.arguments_raw):
-            yield ChatChunk(tool_call_delta=ToolCallDelta(index, arguments=piece))
-    finish, usage = response.finish_reason, response.usage
-    yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """The words of a text; several at once of a long one."""
-    words = re.findall(r"\S+\s*|\s+", text)
-    step = max(1, -(-len(words) // _MOST_PIECES))
-    return ("".join(words[i : i + step]) for i in range(0, len(words), step))
-
-
 def _missing(cassette: Cassette, wanted: Asked, n: int) -> ModelError:
     """Says how the request differs from the nearest recorded one."""
-    facts = _facts_of_request(wanted)
-    nearest: tuple[float, int, list[str]] | None = None
-    for line in cassette.newest(_MOST_COMPARED):
-        recorded = _facts_of_request(line.exchange().request)
-        likeness = _likeness(recorded, facts)
-        if nearest is None or likeness >= nearest[0]:
-            nearest = likeness, line.number, _changes(recorded, facts)
+    now = _text_of_request(wanted)
+    newest = cassette.lines()[-_MOST_COMPARED:]
+    recorded = {_text_of_request(line.exchange().request): line.number for line in newest}
     said = f"{cassette.name} holds no answer to this request"
-    if nearest is not None:
+    for nearest in get_close_matches(now, recorded, 1, 0.0):
         again = f"it was asked {n - 1} times in a run, and is asked once more now"
-        listed = "".join(f"\n  {words}" for words in nearest[2][:20] or [again])
-        said += f"; the nearest one (line {nearest[1]}) differs:{listed}"
+        listed = "".join(f"\n  {words}" for words in _changes(nearest, now)[:20] or [again])
+        place = f"line {recorded[nearest]}"
+        said += f"; the nearest one ({place}) differs (- recorded, + now):{listed}"
     return unusable(f"{said}\nnothing was asked; cache=auto asks and records it")
 
 
-def _facts_of_request(asked: Asked) -> Facts:
-    texts: dict[str, Any] = {"provider": asked.provider, "server": asked.server}
-    texts |= {"model": asked.model, "system prompt": asked.system, **asked.params}
-    facts: Facts = {name: (value, str(value)) for name, value in texts.items()}
-    facts |= {f"tool {name}": (sha, f"definition {sha}") for name, sha in asked.tools.items()}
-    earlier = len(asked.messages) - len(asked.new)
-    for i, sha in enumerate(asked.messages):
-        shown = asked.new[i - earlier] if i >= earlier else "an earlier message"
-        facts[f"message {i + 1}"] = (sha, shown)
-    return facts
+def _text_of_request(asked: Asked) -> str:
+    facts: dict[str, object] = {"provider": asked.provider, "server": asked.server}
+    facts |= {"model": asked.model, "system prompt": asked.system, **asked.params}
+    facts |= {f"tool {name}": f"definition {sha}" for name, sha in asked.tools.items()}
+    earlier = asked.messages[: len(asked.messages) - len(asked.new)]
+    shown = [*(f"an earlier one, {sha}" for sha in earlier), *asked.new]
+    facts |= {f"message {i}": text for i, text in enumerate(shown, 1)}
+    return "\n".join(f"{name}: {fact}" for name, fact in facts.items())
 
 
-def _likeness(recorded: Facts, wanted: Facts) -> float:
-    """How many facts are the same, and how much the others look alike."""
-    score = 0.0
-    for name in recorded.keys() | wanted.keys():
-        old, new = recorded.get(name), wanted.get(name)
-        if old is None or new is None:
-            score -= 1
-        elif old[0] == new[0]:
-            score += 1
-        else:
-            score += SequenceMatcher(None, old[1][:300], new[1][:300]).ratio() / 2
-    return score
+def _text_of_answer(response: ChatResponse) -> str:
+    calls = [f"call: {one.name}({one.arguments_raw})" for one in response.message.tool_calls]
+    return "\n".join([response.message.text, *calls, f"finish: {response.finish_reason}"])
 
 
-def _changes(recorded: Facts, now: Facts) -> list[str]:
-    """What differs, in words, around the first place where it does."""
-    changes: list[str] = []
-    for name in {**recorded, **now}:
-        old, new = recorded.get(name, (None, "")), now.get(name, (None, ""))
-        if old[0] == new[0]:
-            continue
-        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(old[1], new[1], strict=False))
-        start = max(0, sum(1 for _ in pairs) - 40)
-        shown = [f"{'…' if start else ''}{text[start : start + 120]}" for text in (old[1], new[1])]
-        changes.append(f"{name}: recorded {shown[0]!r}, now {shown[1]!r}")
-    return changes
+def _changes(recorded: str, now: str) -> list[str]:
+    """The lines that differ, as in a diff."""
+    pair = recorded.splitlines(), now.splitlines()
+    lines = list(unified_diff(*pair, n=0, lineterm=""))[2:]
+    return [f"{line[0]} {line[1:]}" for line in lines if not line.startswith("@@")]
 
 
 def _compared(before: Exchange | None, now: Exchange) -> str:
     """What mode `refresh` reports."""
     if before is None:
         return "asked anew; nothing was recorded for this request"
-    changes = _changes(_facts_of_answer(before.response), _facts_of_answer(now.response))
-    return f"asked anew; changed: {'; '.join(changes)}" if changes else "asked anew; same answer"
-
-
-def _facts_of_answer(response: ChatResponse) -> Facts:
-    facts = {"text": response.message.text, "finish": response.finish_reason}
-    for i, call in enumerate(response.message.tool_calls, 1):
-        facts[f"call {i}"] = f"{call.name}({call.arguments_raw})"
-    return {name: (text, text) for name, text in facts.items()}
+    changes = _changes(_text_of_answer(before.response), _text_of_answer(now.response))
+    return (
+        f"asked anew; changed: {'; '.join(changes[:20])}" if changes else "asked anew; same answer"
+    )

@@ -9,9 +9,12 @@ import json
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from servers.model_server import ModelServer, Reply, Request, Step
+from servers.tiny_gguf import write_tiny_gguf
 from wires import anthropic_cases, responses_cases
 
 from nbagent.contracts.chat import ProviderConfig
@@ -45,6 +48,8 @@ class Case:
 
 
 Opener = Callable[[list[Said]], AbstractContextManager[Case]]
+UNTOLD = frozenset({"local"})
+"""Providers whose server is a real model, which cannot be told what to say."""
 
 
 def _chat(provider: str) -> Opener:
@@ -80,6 +85,14 @@ def _offline(answers: list[Said]) -> Generator[Case]:
     script = offline.script([step(said) for said in answers])
     client = find_provider("offline").open(ProviderConfig(api_key=SecretKey(CANARY)))
     yield Case(client, script.model_id.partition(":")[2])
+
+
+@contextmanager
+def _local(_: list[Said]) -> Generator[Case]:
+    with TemporaryDirectory() as folder:
+        model = write_tiny_gguf(Path(folder) / "tiny.gguf")
+        client = find_provider("local").open(ProviderConfig(api_key=SecretKey(CANARY)))
+        yield Case(client, str(model))
 
 
 Encoder = Callable[[Said], list[Any]]
@@ -164,4 +177,5 @@ CASES: dict[str, Opener] = {
     "google": _streams("google", _google, _GEMINI),
     "ollama": _streams("ollama", _ollama, _PULLED, line=b"%b\n"),
     "offline": _offline,
+    "local": _local,
 }

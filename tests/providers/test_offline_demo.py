@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -81,93 +80,55 @@ wiki = Tool(
     offered(["page"]),
     optional=["limit"],
 )
-FIRST_CALLS: list[tuple[Sequence[Tool], str, str]] = [
-    (
-        [population, boiling],
-        "Which of Oslo, Bergen and Rome is larger?",
-        'population(city="Oslo"); population(city="Bergen"); population(city="Rome")',
-    ),
-    ([moon_mass, population], "How many people live in New York?", 'population(city="New York")'),
-    (
-        [moon_mass, population],
-        "Titan or Europa: which moon has more mass?",
-        'moon_mass(moon="Titan"); moon_mass(moon="Europa")',
-    ),
-    (
-        [population, boiling, uptime],
-        "At what temperature does ethanol boil, in kelvin? I mean the boiling point of ethanol.",
-        'boiling_point(substance="ethanol", unit="kelvin")',
-    ),
-    (
-        [population, reserve],
-        "Book a table for 4 guests at Maaemo on Friday, outdoor please",
-        'reserve_table(restaurant="Maaemo", guests=4, day="Friday", outdoor=true)',
-    ),
-    (
-        [population, tree],
-        "Plant 12 trees in Frogner Park",
-        'trees.plant(count=12, park="Frogner Park")',
-    ),
-    (
-        [loan, median],
-        "What is the monthly payment for a principal of 200,000 over 25 years at a rate of 4.2?",
-        "monthlyPayment(principal=200000, rate=4.2, years=25)",
-    ),
-    ([loan, median], "Find the median of 4, 8.5, -3 and 5", "median(values=[4,8.5,-3,5])"),
-    (
-        [fetch, grep],
-        "Download https://example.org/a?b=1 for me.",
-        'fetch_page(url="https://example.org/a?b=1")',
-    ),
-    (
-        [fetch, grep],
-        'Search src/main.py for "import os"',
-        'grep(pattern="import os", path="src/main.py")',
-    ),
-    (
-        [level, uptime],
-        "Set the radio to a volume of 30 percent",
-        'set_volume(device="radio", percent=30)',
-    ),
-    (
-        [train, uptime],
-        "When does the next train to Bergen leave from Oslo?",
-        'next_train(from_station="Oslo", to_station="Bergen")',
-    ),
-    (
-        [ticket, uptime],
-        "What is the status of ticket OPS-4711?",
-        'ticket_status(ticket_id="OPS-4711")',
-    ),
-    (
-        [ticket, uptime],
-        "Status of the tickets OPS-1 and OPS-2, please",
-        'ticket_status(ticket_id="OPS-1"); ticket_status(ticket_id="OPS-2")',
-    ),
-    (
-        [wiki, uptime],
-        "Search the encyclopedia for migrating birds in winter",
-        'wiki_search(query="migrating birds in winter")',
-    ),
-    ([wiki, uptime, ticket], "How long is the uptime of this machine?", "uptime()"),
-    ([population, synonyms], "Give me synonyms of fast", 'synonyms(word="fast")'),
-    (
-        [loan, level],
-        "monthly payment with rate=3.5, years=10 and principal=1000",
-        "monthlyPayment(principal=1000, rate=3.5, years=10)",
-    ),
+TOOLS = [
+    *(population, moon_mass, boiling, uptime, reserve, tree, loan, median, fetch, grep, level),
+    *(train, ticket, wiki, synonyms),
 ]
+FIRST_CALLS = {
+    "Which of Oslo, Bergen and Rome is larger?": (
+        'population(city="Oslo"); population(city="Bergen"); population(city="Rome")'
+    ),
+    "How many people live in New York?": 'population(city="New York")',
+    "Titan or Europa: which moon has more mass?": (
+        'moon_mass(moon="Titan"); moon_mass(moon="Europa")'
+    ),
+    "At what temperature does ethanol boil, in kelvin? I mean the boiling point of ethanol.": (
+        'boiling_point(substance="ethanol", unit="kelvin")'
+    ),
+    "Book a table for 4 guests at Maaemo on Friday, outdoor please": (
+        'reserve_table(restaurant="Maaemo", guests=4, day="Friday", outdoor=true)'
+    ),
+    "Plant 12 trees in Frogner Park": 'trees.plant(count=12, park="Frogner Park")',
+    "What is the monthly payment for a principal of 200,000 over 25 years at a rate of 4.2?": (
+        "monthlyPayment(principal=200000, rate=4.2, years=25)"
+    ),
+    "Find the median of 4, 8.5, -3 and 5": "median(values=[4,8.5,-3,5])",
+    "Download https://example.org/a?b=1 for me.": 'fetch_page(url="https://example.org/a?b=1")',
+    'grep src/main.py for "import os"': 'grep(pattern="import os", path="src/main.py")',
+    "Set the radio to a volume of 30 percent": 'set_volume(device="radio", percent=30)',
+    "When does the next train to Bergen leave from Oslo?": (
+        'next_train(from_station="Oslo", to_station="Bergen")'
+    ),
+    "What is the status of ticket OPS-4711?": 'ticket_status(ticket_id="OPS-4711")',
+    "Status of the tickets OPS-1 and OPS-2, please": (
+        'ticket_status(ticket_id="OPS-1"); ticket_status(ticket_id="OPS-2")'
+    ),
+    "Search the encyclopedia for migrating birds in winter": (
+        'wiki_search(query="migrating birds in winter")'
+    ),
+    "How long is the uptime of this machine?": "uptime()",
+    "Give me synonyms of fast": 'synonyms(word="fast")',
+    "monthly payment with rate=3.5, years=10 and principal=1000": (
+        "monthlyPayment(principal=1000, rate=3.5, years=10)"
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("tools", "prompt", "calls"), FIRST_CALLS, ids=[prompt for _, prompt, _ in FIRST_CALLS]
-)
-def test_tool_and_arguments_come_from_the_prompt(
-    tools: Sequence[Tool], prompt: str, calls: str
-) -> None:
-    talk = Talk(tools)
+@pytest.mark.parametrize("prompt", FIRST_CALLS)
+def test_tool_and_arguments_come_from_the_prompt(prompt: str) -> None:
+    talk = Talk(TOOLS)
     answer = talk.ask(prompt)
-    assert written(talk.calls) == calls
+    assert written(talk.calls) == FIRST_CALLS[prompt]
     assert "stand-in" not in answer
 
 
@@ -336,28 +297,28 @@ def test_call_in_backticks_is_made_as_it_is_written(prompt: str) -> None:
     assert written(talk.calls) == WRITTEN[prompt]
 
 
-COMPARED: list[tuple[str, list[str]]] = [
-    ("Which of Oslo and Bergen is larger?", ["**Oslo** is larger: 709,037 against 291,940"]),
-    ("Which is the largest city: Oslo, Bergen or Rome?", ["**Rome** is the largest"]),
-    ("Which city has the fewest people, Oslo, Bergen or Rome?", ["**Bergen** has the fewest"]),
-    ("Is Bergen larger than Oslo?", ["**Oslo** is larger"]),
-    ("Is Oslo smaller than Bergen?", ["**Bergen** is smaller"]),
-    ("How many more people live in Oslo than in Bergen?", ["difference is **417,097**"]),
-    ("What is the total population of Oslo, Bergen and Rome?", ["**3,749,086**"]),
-    ("What is the average population of Oslo and Bergen?", ["**500,488.5**"]),
-    (
-        "Which of Oslo and Bergen is larger, and by how much?",
-        ["**Oslo** is larger", "The difference is **417,097**"],
+COMPARED = {
+    "Which of Oslo and Bergen is larger?": ("**Oslo** is larger: 709,037 against 291,940",),
+    "Which is the largest city: Oslo, Bergen or Rome?": ("**Rome** is the largest",),
+    "Which city has the fewest people, Oslo, Bergen or Rome?": ("**Bergen** has the fewest",),
+    "Is Bergen larger than Oslo?": ("**Oslo** is larger",),
+    "Is Oslo smaller than Bergen?": ("**Bergen** is smaller",),
+    "How many more people live in Oslo than in Bergen?": ("difference is **417,097**",),
+    "What is the total population of Oslo, Bergen and Rome?": ("**3,749,086**",),
+    "What is the average population of Oslo and Bergen?": ("**500,488.5**",),
+    "Which of Oslo and Bergen is larger, and by how much?": (
+        "**Oslo** is larger",
+        "The difference is **417,097**",
     ),
-    ("Compare Oslo with Rome by population", ["**Rome** is larger", "2,039,072"]),
-]
+    "Compare Oslo with Rome by population": ("**Rome** is larger", "2,039,072"),
+}
 
 
-@pytest.mark.parametrize(("prompt", "said"), COMPARED, ids=[prompt for prompt, _ in COMPARED])
-def test_numbers_are_compared_as_the_prompt_asks(prompt: str, said: list[str]) -> None:
+@pytest.mark.parametrize("prompt", COMPARED)
+def test_numbers_are_compared_as_the_prompt_asks(prompt: str) -> None:
     talk = Talk([population, ticket])
     answer = talk.ask(prompt)
-    assert [one for one in said if one not in answer] == []
+    assert [one for one in COMPARED[prompt] if one not in answer] == []
     assert {name for name, _ in talk.calls} == {"population"}
 
 

@@ -25,7 +25,6 @@ from nbagent.providers.offline import (
     Script,
     Step,
     call,
-    calls,
     cut,
     delay,
     error,
@@ -72,16 +71,6 @@ def test_response_says_that_it_came_from_offline() -> None:
     assert response.usage.total_tokens > 0
 
 
-def test_text_streams_in_pieces_that_make_the_whole() -> None:
-    chunks = streamed(script(["A sentence  with\nodd spacing \n"]))
-    pieces = [chunk.content for chunk in chunks if chunk.content]
-    assert len(pieces) > 3
-    assert "".join(pieces) == "A sentence  with\nodd spacing \n"
-    assert [chunk.done for chunk in chunks].count(True) == 1
-    assert chunks[-1].response is not None
-    assert chunks[-1].response.message.text == "A sentence  with\nodd spacing \n"
-
-
 def test_given_pieces_are_streamed_as_they_are() -> None:
     chunks = streamed(script([text(pieces=["a", " b c ", "d"])]))
     assert [chunk.content for chunk in chunks if chunk.content] == ["a", " b c ", "d"]
@@ -106,22 +95,6 @@ def test_raw_arguments_arrive_as_the_model_wrote_them() -> None:
     assert made.arguments_raw == '{"path": '
     assert made.arguments is None
     assert response.finish_reason == "tool_calls"
-
-
-def test_parallel_calls_stream_as_fragments_of_each() -> None:
-    model = script([calls([call("population", city="Oslo"), call("population", city="Bergen")])])
-    chunks = streamed(model)
-    written = {0: "", 1: ""}
-    names: dict[int, str | None] = {}
-    for chunk in chunks:
-        if (delta := chunk.tool_call_delta) is not None:
-            written[delta.index] += delta.arguments
-            names.setdefault(delta.index, delta.name)
-    assert names == {0: "population", 1: "population"}
-    assert written == {0: '{"city":"Oslo"}', 1: '{"city":"Bergen"}'}
-    response = chunks[-1].response
-    assert response is not None
-    assert [one.arguments_raw for one in response.message.tool_calls] == list(written.values())
 
 
 def test_step_combines_reasoning_text_calls_usage_and_finish_reason() -> None:
@@ -293,17 +266,6 @@ def test_time_limit_of_the_provider_holds_for_a_waiting_script() -> None:
         answered(client, request(model=model.name))
     assert caught.value.code == "LLM_TIMEOUT"
     assert monotonic_ms() - begun < 20_000
-
-
-def test_waiting_answer_can_be_cancelled() -> None:
-    async def run() -> None:
-        waiting = asyncio.create_task(script([delay(60), "late"]).chat(request()))
-        await asyncio.sleep(0.02)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(run())
 
 
 def test_many_threads_share_one_script_without_losing_a_step() -> None:

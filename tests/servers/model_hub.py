@@ -20,8 +20,6 @@ class ModelHub:
         self.files = files
         self.refusal: tuple[int, str] | None = None
         """Status and X-Error-Code of every answer."""
-        self.told_size: int | None = None
-        """Told in place of the true size."""
         self.cut_after: int | None = None
         """The next body ends after so many bytes, once."""
         self.asked: list[tuple[str, str | None]] = []
@@ -77,7 +75,7 @@ class ModelHub:
             handler.send_header("X-Error-Code", code)
         handler.send_header("X-Repo-Commit", COMMIT)
         handler.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-        handler.send_header("X-Linked-Size", str(self.told_size or len(body)))
+        handler.send_header("X-Linked-Size", str(len(body)))
         handler.send_header("Content-Length", str(len(body) - first))
         if first:
             handler.send_header("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")

@@ -24,12 +24,11 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.chat import PROFILES, Chat
-from nbagent.providers.local.process import ServerProcess, running_servers, server_of
+from nbagent.providers.local.process import ServerProcess, server_of
 from nbagent.providers.local.pull import HUB, INSTALL, cached, downloaded, size_text
 from nbagent.providers.registry import Provider, whole_response
 
 NAME = "local"
-_MAGIC = b"GGUF"
 
 
 class LocalClient:
@@ -51,15 +50,35 @@ class LocalClient:
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
         """One request, one whole answer."""
-        return await whole_response(self._asked(request, stream=False), notify)
+        return await whole_response(self.chat_stream(request), notify)
 
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
         """One request, its answer in chunks; the last one has `done` and `response`."""
-        return self._asked(request, stream=True)
+        server = server_of(self._file_of(request.model))
+        if not server.settled:
+            size = size_text(server.path.stat().st_size)
+            yield ChatChunk(notice=ClientNotice("wait", f"loading {server.path.name} ({size})"))
+        url = await server.started(self._config.timeout_s)
+        if server not in self._clients:
+            self._clients[server] = _client_at(url, server, self._config)
+        try:
+            async with aclosing(self._clients[server].chat_stream(request)) as chunks:
+                async for chunk in chunks:
+                    if chunk.notice is not None and chunk.notice.kind == "retry":
+                        await server.check()  # waiting does not bring it back
+                    yield chunk
+        except ModelError as error:
+            if error.status is None:
+                await server.check()
+            raise
 
     async def list_models(self) -> list[ModelInfo]:
-        """The files that are served now, and those in the hub's cache."""
-        lengths = {server.path: server.context_length for server in running_servers()}
+        """The files that it has asked, with their context, and those in the hub's cache."""
+        lengths: dict[Path, int | None] = {}
+        for server, client in self._clients.items():
+            if server.alive:
+                [model] = await client.list_models()
+                lengths[server.path] = model.context_length
         hub = {name: lengths.pop(cached(name) or Path(), None) for name in downloaded()}
         served = {str(path): length for path, length in lengths.items()}
         return [ModelInfo(id=name, context_length=n) for name, n in (served | hub).items()]
@@ -70,26 +89,6 @@ class LocalClient:
             server, client = self._clients.popitem()
             await client.close()
             server.stop()
-
-    async def _asked(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
-        server = server_of(self._file_of(request.model))
-        if not server.settled:
-            size = size_text(server.path.stat().st_size)
-            yield ChatChunk(notice=ClientNotice("wait", f"loading {server.path.name} ({size})"))
-        url = await server.started(self._config.timeout_s)
-        if server not in self._clients:
-            self._clients[server] = _client_at(url, server, self._config)
-        client = self._clients[server]
-        try:
-            async with aclosing(_answer(client, request, stream=stream)) as chunks:
-                async for chunk in chunks:
-                    if chunk.notice is not None and chunk.notice.kind == "retry":
-                        await server.check()  # waiting does not bring it back
-                    yield chunk
-        except ModelError as error:
-            if error.status is None:
-                await server.check()
-            raise
 
     def _file_of(self, model: str) -> Path:
         """The file that a model's name means. Raises ModelError when it cannot be served."""
@@ -105,25 +104,12 @@ class LocalClient:
         path = cached(model) if model.startswith(HUB) else Path(model)
         if path is None:
             fault = f"was not downloaded yet; run %agent pull {model.removeprefix(HUB)}"
-        else:
-            path = Path(os.path.abspath(os.path.expanduser(path)))
-            fault = _fault_of(path)
-        if path is None or fault:
+            raise ModelError(f"{model!r} {fault}.", code="LLM_HTTP_ERROR")
+        path = Path(os.path.abspath(os.path.expanduser(path)))
+        if not path.is_file():
+            fault = "is no file; name a GGUF file, or see %agent pull"
             raise ModelError(f"{model!r} {fault}.", code="LLM_HTTP_ERROR")
         return path
-
-
-def _fault_of(path: Path) -> str:
-    """What keeps a file from being served; nothing for one that looks like a model."""
-    try:
-        if not path.is_file():
-            kind = "is a folder" if path.is_dir() else "is no file"
-            return f"{kind}; name a GGUF file, or see %agent pull"
-        with path.open("rb") as file:
-            begins = file.read(len(_MAGIC))
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({error}); check the path"
-    return "" if begins == _MAGIC else "is no GGUF file; choose another, or download it anew"
 
 
 def _client_at(url: str, server: ServerProcess, config: ProviderConfig) -> ChatClient:
@@ -135,18 +121,6 @@ def _client_at(url: str, server: ServerProcess, config: ProviderConfig) -> ChatC
         config, base_url=f"{url}/v1", api_key=server.key, organization_id=None, project_id=None
     )
     return WireClient(Chat(PROFILES["llamacpp"]), inner, provider=NAME)
-
-
-async def _answer(
-    client: ChatClient, request: ChatRequest, *, stream: bool
-) -> AsyncGenerator[ChatChunk]:
-    if stream:
-        async with aclosing(client.chat_stream(request)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    else:
-        response = await client.chat(request)
-        yield ChatChunk(done=True, response=response)
 
 
 PROVIDER = Provider(name=NAME, open=LocalClient, needs_key=False, is_free=True)

@@ -13,11 +13,11 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
-from collections import deque
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
 
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey, redact
@@ -28,13 +28,12 @@ them, for example `{"n_ctx": 16384, "n_gpu_layers": 0, "cpuparams.n_threads": 4}
 _POLL_S = 0.02
 _NOTICED_S = 0.5
 """So long after its connection broke a process may still be about to end."""
-_KEPT_LINES = 200
 _SHOWN_LINES = 4
 _PASSED = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP"),
-    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", PARAMS_VARIABLE),
 )
-"""Of this process's environment: what a program and the driver of a graphics card need."""
+"""Of this process's environment, no key: what a program and the driver of a graphics card need."""
 
 
 class ServerProcess:
@@ -42,27 +41,23 @@ class ServerProcess:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._params = _given_params()
         self.key = SecretKey(secrets.token_urlsafe(24))
-        self.context_length: int | None = None
         self._url: str | None = None
         self._settled = threading.Event()
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         self._process = subprocess.Popen(
             # -I: nothing is imported from the current folder or for a PYTHON… variable.
             [sys.executable, "-I", str(Path(__file__).with_name("serve.py"))],
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_bare_environment(),
+            stderr=self._log,
+            env=passed | {"GGML_NO_BACKTRACE": "1"},  # else a crash starts a debugger
             start_new_session=True,  # an interrupt of the kernel goes to its whole group
         )
-        self._threads = [
-            threading.Thread(target=work, name="nbagent-local", daemon=True)
-            for work in (self._keep_lines, self._begin)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._begin, name="nbagent-local", daemon=True)
+        self._thread.start()
 
     @property
     def alive(self) -> bool:
@@ -95,61 +90,53 @@ class ServerProcess:
                 )
             await asyncio.sleep(_POLL_S)
         if self._url is None:
-            raise self._fault("could not be loaded", self._errors() or list(self._lines))
+            lines = self._lines()
+            # What llama.cpp calls an error: `0.00.004.176 E llama_model_load: …`
+            errors = [line.split(" E ", 1)[1].strip() for line in lines if " E " in line]
+            raise self._fault("could not be loaded", list(dict.fromkeys(errors))[:2] or lines)
         return self._url
 
     async def check(self) -> None:
         """Raise a ModelError with its last lines when the process has ended, or is about to."""
         for _ in range(round(_NOTICED_S / _POLL_S)):
             if not self.alive:
-                lines = list(self._lines)[-_SHOWN_LINES:]
-                raise self._fault("lost its server, which the next request starts anew", lines)
+                what = "lost its server, which the next request starts anew"
+                raise self._fault(what, self._lines())
             await asyncio.sleep(_POLL_S)
 
     def stop(self) -> None:
         """End the process, which has nothing to save."""
         self._process.kill()
-        self._process.wait()
-        for thread in self._threads:
-            thread.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        self._thread.join()
+        with self._process:  # waits for it, and closes the pipes
+            self._log.close()
 
     def _begin(self) -> None:
         """Tell the child what to serve, and wait for its one line."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        package = find_spec("xllamacpp")
         order = {
             "path": str(self.path),
             "name": self.path.name,
             "key": self.key.reveal(),
-            "packages": _home_of("xllamacpp"),
-            "params": self._params,
+            # With -I the child may not find the package by itself.
+            "packages": str(Path(package.origin or "").parents[1]) if package else "",
         }
-        try:
+        with suppress(OSError):  # it has ended already
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
-            answer = json.loads(self._process.stdout.readline())
-            self._url, self.context_length = answer["url"], answer["context"]
-        except (OSError, ValueError):
+        self._url = self._process.stdout.readline().decode().strip() or None
+        if self._url is None:
             self._process.wait()
-            self._threads[0].join()
-        finally:
-            self._settled.set()
+        self._settled.set()
 
-    def _keep_lines(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._lines.append(line.decode("utf-8", "replace").rstrip())
-
-    def _errors(self) -> list[str]:
-        """What llama.cpp called an error, as `0.00.004.176 E llama_model_load: …`."""
-        said = [line.split(" E ", 1)[1].strip() for line in self._lines if " E " in line]
-        return list(dict.fromkeys(said))[:2]
+    def _lines(self) -> list[str]:
+        """What it wrote to its error output. Only after its end: it writes where this reads."""
+        self._log.seek(0)
+        return [line for line in self._log.read().decode("utf-8", "replace").splitlines() if line]
 
     def _fault(self, what: str, lines: list[str]) -> ModelError:
-        said = redact("; ".join(line for line in lines[-_SHOWN_LINES:] if line))
+        said = redact("; ".join(lines[-_SHOWN_LINES:]))
         return ModelError(
             f"{self.path.name} {what} (exit code {self._process.poll()}): {said or 'no words'}",
             code="LLM_HTTP_ERROR",
@@ -173,35 +160,11 @@ def server_of(path: Path) -> ServerProcess:
 
 
 def running_servers() -> list[ServerProcess]:
-    """Those that answer now."""
-    return [server for server in _servers.values() if server.settled and server.alive]
+    """Those that are there now."""
+    return [server for server in _servers.values() if server.alive]
 
 
 @atexit.register
 def _stop_all() -> None:
     for server in _servers.values():
         server.stop()
-
-
-def _given_params() -> dict[str, Any]:
-    try:
-        given: Any = json.loads(os.environ.get(PARAMS_VARIABLE) or "{}")
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        raise ModelError(
-            f'{PARAMS_VARIABLE} is no JSON object; write for example {{"n_ctx": 8192}}.'
-        )
-    return cast("dict[str, Any]", given)
-
-
-def _bare_environment() -> dict[str, str]:
-    """No key of this process goes along. Without the last one a crash starts a debugger."""
-    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    return passed | {"GGML_NO_BACKTRACE": "1"}
-
-
-def _home_of(package: str) -> str:
-    """The folder that a package is imported from: with -I the child may not find it by itself."""
-    spec = find_spec(package)
-    return str(Path(spec.origin).parent.parent) if spec and spec.origin else ""

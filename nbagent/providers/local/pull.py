@@ -7,7 +7,6 @@ It goes on by itself where a connection was cut; a download that was stopped beg
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,12 +33,6 @@ https://github.com/ggml-org/llama.cpp. It names repository and quantisation; the
 names that the repositories give to these.
 """
 
-_HINTS: dict[int | None, str] = {
-    401: "there is no such repository, or it is not public: check the name, or set HF_TOKEN",
-    403: "accept the conditions on the page of the repository, and set HF_TOKEN",
-    404: "there is no such repository, or no such file in it: check the name",
-}
-
 
 def pull(name: str, tell: Callable[[str], None]) -> str:
     """Download a file into the hub's cache, unless it is there; returns its model id.
@@ -50,25 +43,30 @@ def pull(name: str, tell: Callable[[str], None]) -> str:
 
     Raises:
         UsageError: the package is missing, or the disk has no room.
-        ModelError: no such name, or the hub did not give the file.
+        ModelError: no such name, or the hub, the network or the disk refused.
     """
     repo, file = split_name(name)
     hub = _hub()
     if hub is None:
         raise UsageError(f"downloading needs the package huggingface_hub; {INSTALL}")
     where: dict[str, Any] = {"endpoint": os.environ.get("HF_ENDPOINT") or None}
-    model_id = f"local:{HUB}{repo}/{file}"
     try:
         found = hub.hf_hub_download(repo, file, dry_run=True, **where)
         if found.will_download:
-            _check_room(found.file_size or 0, Path(found.local_path))
             size = size_text(found.file_size) if found.file_size else "of unknown size"
             tell(f"downloading {file} ({size}) from {repo}")
             hub.hf_hub_download(repo, file, **where)
-    except UsageError:
-        raise
     except Exception as error:  # OSError and ValueError of many kinds
-        raise _refusal(error, f"{repo}/{file}") from error
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        said = " ".join(str(error).split())[:400] or type(error).__name__
+        raise ModelError(
+            f"{repo}/{file} was not downloaded: {said} Check the name and the connection; for a"
+            " repository that is not public set HF_TOKEN.",
+            code="LLM_AUTH_FAILED" if status in (401, 403) else "LLM_HTTP_ERROR",
+            status=status,
+            said=said,
+        ) from error
+    model_id = f"local:{HUB}{repo}/{file}"
     tell(f"{'downloaded' if found.will_download else 'already here'}: --model {model_id}")
     return model_id
 
@@ -118,28 +116,6 @@ def _hub() -> Any:
     import huggingface_hub
 
     return huggingface_hub
-
-
-def _check_room(size: int, target: Path) -> None:
-    folder = next(folder for folder in target.parents if folder.is_dir())
-    free = shutil.disk_usage(folder).free
-    if free < size:
-        raise UsageError(
-            f"the file has {size_text(size)} and the disk of {folder} has {size_text(free)} left;"
-            " make room, or name another folder with HF_HOME before the kernel starts."
-        )
-
-
-def _refusal(error: Exception, name: str) -> ModelError:
-    """What the hub, the network or the disk said, and what to do."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    said = " ".join(str(error).split())[:300] or type(error).__name__
-    return ModelError(
-        f"{name} was not downloaded: {_HINTS.get(status, 'try again later')}. ({said})",
-        code="LLM_AUTH_FAILED" if status in (401, 403) else "LLM_HTTP_ERROR",
-        status=status,
-        said=said,
-    )
 
 
 def size_text(size: int) -> str:

@@ -1,8 +1,8 @@
 """The child process of `local:`: one GGUF file behind llama.cpp's own server.
 
 A program that knows nothing of nbagent, so that it starts in 0.1 s. It is started with a bare
-environment, reads what it needs as one line of JSON (no key stands in a command line), writes one
-line of JSON when the model answers, and ends when its standard input ends: with its parent.
+environment, reads what it needs as one line of JSON (no key stands in a command line), writes its
+address when the model is loaded, and ends when its standard input ends: with its parent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 from contextlib import suppress
 from functools import reduce
 from typing import Any
-from urllib.request import Request, urlopen
 
 
 def main() -> None:
@@ -28,9 +27,9 @@ def main() -> None:
     try:
         server = _started(order)
     except Exception as error:
-        sys.exit(f"{type(error).__name__}: {error}")  # what is wrong with a file stands above it
-    url = str(server.listening_address)
-    print(json.dumps({"url": url, "context": _checked(url, order["key"])}), file=answers)
+        # What is wrong with a file stands above it; the rest are the person's parameters.
+        sys.exit(f"{type(error).__name__}: {error}; check the file and NBAGENT_LOCAL_PARAMS")
+    print(server.listening_address, file=answers)
     answers.close()
     threading.Event().wait()
 
@@ -48,22 +47,10 @@ def _started(order: dict[str, Any]) -> Any:
     params.use_jinja = True  # templates with tools (llama.cpp's docs/function-calling.md)
     params.n_parallel = -1  # four at once that share the context: what llama-server does by itself
     params.ui = False
-    for name, value in order["params"].items():
+    for name, value in json.loads(os.environ.get("NBAGENT_LOCAL_PARAMS") or "{}").items():
         *inner, last = name.split(".")
-        try:
-            setattr(reduce(getattr, inner, params), last, value)
-        except (AttributeError, TypeError) as error:
-            raise ValueError(f"the parameter {name} cannot be set: {error}") from error
+        setattr(reduce(getattr, inner, params), last, value)
     return library.Server(params)
-
-
-def _checked(url: str, key: str) -> int | None:
-    """Ask the server whether it is well, and how long its context is."""
-    urlopen(f"{url}/health", timeout=30).close()
-    request = Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
-    with urlopen(request, timeout=30) as answer:
-        listed = json.load(answer)
-    return listed["data"][0].get("meta", {}).get("n_ctx")
 
 
 def _end_with_parent() -> None:

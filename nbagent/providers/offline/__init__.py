@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ChatChunk, ChatRequest, ModelInfo, ProviderConfig
+from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.offline.demo import decide
 from nbagent.providers.offline.recorded import replay
@@ -25,12 +26,11 @@ from nbagent.providers.offline.scripted import (
     error,
     reasoning,
     script,
-    script_named,
-    script_names,
+    scripts,
     step,
     text,
 )
-from nbagent.providers.offline.stream import OfflineModel, play
+from nbagent.providers.offline.stream import OfflineModel
 from nbagent.providers.registry import Provider
 
 __all__ = [
@@ -60,58 +60,43 @@ class OfflineClient(OfflineModel):
     """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
 
     def __init__(self, config: ProviderConfig) -> None:
-        self._delay_ms = _delay_of(config)
-        self._timeout_s = config.timeout_s
+        self.timeout_s = config.timeout_s
 
     async def list_models(self) -> list[ModelInfo]:
         """The demo and the scripts that were made in this process."""
-        named = (DEMO, *script_names())
+        named = (DEMO, *scripts())
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
-    def stream(self, request: ChatRequest, *, paced: bool = True) -> AsyncGenerator[ChatChunk]:
+    def answer(self, request: ChatRequest) -> Step:
         """What the demo or the named script says."""
-        if request.model == DEMO:
-            return self._demo(request, self._delay_ms if paced else 0.0)
-        if (found := script_named(request.model)) is not None:
-            return found.stream(request, paced=paced, timeout_s=self._timeout_s)
-        raise _unknown_model(request.model)
-
-    async def _demo(self, request: ChatRequest, delay_ms: float) -> AsyncGenerator[ChatChunk]:
+        if (found := scripts().get(request.model)) is not None:
+            return found.answer(request)
+        if request.model != DEMO:
+            raise _unknown_model(request.model)
+        try:
+            step = decide(request)
+        except Exception as failure:
+            # A client raises nothing but ModelError, whatever a schema or a prompt does to it.
+            raise ModelError(
+                f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
+                " say it in other words, and please report the prompt."
+            ) from failure
         # The place in the conversation makes ids unique in it, and the same when asked again.
         said = "".join(one.text for one in request.messages if one.role == "user")
         place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
-        step = _decided(request)
-        async for chunk in play(
-            step, request, place=place, delay_ms=delay_ms, timeout_s=self._timeout_s
-        ):
-            yield chunk
+        return replace(step, place=place, delay_ms=_demo_delay_ms())
 
 
-def _decided(request: ChatRequest) -> Step:
-    try:
-        return decide(request)
-    except Exception as failure:
-        # A client raises nothing but ModelError, whatever a schema or a prompt does to the rules.
-        raise ModelError(
-            f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
-            " say it in other words, and please report the prompt."
-        ) from failure
-
-
-def _delay_of(config: ProviderConfig) -> float:
-    """`extra_body={"delay_ms": …}`, else the environment, else the default; nonsense is ignored."""
-    for given in (config.extra_body.get("delay_ms"), os.environ.get(DELAY_VARIABLE)):
-        try:
-            value = float(given) if given is not None else -1.0
-        except (TypeError, ValueError):
-            continue
-        if 0 <= value < float("inf"):
-            return value
+def _demo_delay_ms() -> float:
+    with suppress(ValueError):
+        given = float(os.environ.get(DELAY_VARIABLE, ""))
+        if 0 <= given < float("inf"):
+            return given
     return _DELAY_MS
 
 
 def _unknown_model(name: str) -> ModelError:
-    known = (DEMO, *script_names())
+    known = (DEMO, *scripts())
     near = get_close_matches(name, known, 1, 0.5)
     hint = f" Did you mean offline:{near[0]}?" if near else ""
     return ModelError(

@@ -16,7 +16,8 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
 from nbagent.providers.offline.filling import fill, literal, spoken, stems, unquoted, values_in
-from nbagent.providers.offline.stream import Call, Step
+from nbagent.providers.offline.scripted import call, step
+from nbagent.providers.offline.stream import Step
 from nbagent.providers.offline.telling import Made, Wish, compared, told
 
 _LONGEST_PROMPT = 4_000
@@ -74,8 +75,8 @@ def decide(request: ChatRequest) -> Step:
     known = {one.wish.key: one for one in [*reused, *now]}
     new = {one.key: one for one in plan.wishes if one.key not in known}
     if new and not now:
-        calls = tuple(Call(one.tool, dump_json(one.arguments).decode()) for one in new.values())
-        return Step(reasoning=plan.why, calls=calls)
+        made = [call(one.tool, one.arguments) for one in new.values()]
+        return step(reasoning=plan.why, calls=made)
     results = [known[one.key] for one in plan.wishes if one.key in known] or now
     if not results and compared(prompt, earlier):
         results = earlier
@@ -93,8 +94,8 @@ def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
             prompt, now = message.text, []
-        for call in message.tool_calls:
-            now.append(_made(Wish(call.name, call.arguments or {}), results.get(call.id, "")))
+        for one in message.tool_calls:
+            now.append(_made(Wish(one.name, one.arguments or {}), results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier
 
 

@@ -63,7 +63,7 @@ _LEADS = {
 }
 """Words before a value, and words of the arguments that it then belongs to."""
 _ENDINGS = ("ations", "ation", "ions", "ing", "ed", "es", "s", "e")
-_STAND_INS: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+_STAND_INS: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
 _NEAR = 25
 """Characters between a value and a word that speaks of it."""
 _MOST_CALLS = 16
@@ -79,17 +79,14 @@ class Value:
     before: str
     """The word before it; in a list of values, the one before the first."""
 
-    def typed(self, kind: str) -> Any:
-        """As the type of an argument."""
-        return literal(self.text.replace(",", "")) if kind in ("integer", "number") else self.text
-
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
     name: str
     type: str
+    """Of each item, for a list."""
+    is_list: bool
     choices: list[Any]
-    items: dict[str, Any]
     is_required: bool
 
     @property
@@ -188,7 +185,7 @@ def fill(
     for one in missing:
         rest = _rest(one, prompt)
         if forced or rest:
-            stand_in = _STAND_INS.get(one.type, prompt[:200])
+            stand_in: Any = [] if one.is_list else _STAND_INS.get(one.type, prompt[:200])
             found[one.name] = [rest or next(iter(one.choices), stand_in)]
     if gone := [one.name for one in missing if one.name not in found]:
         return [], gone
@@ -200,22 +197,19 @@ def fill(
 def _parameters(tool: ToolSpec) -> list[_Parameter]:
     properties = json_object(tool.parameters.get("properties")) or {}
     required = [str(name) for name in items(tool.parameters.get("required"))]
-    return [
-        _parameter(name, _resolved(properties.get(name), tool.parameters), name in required)
-        for name in dict.fromkeys([*properties, *required])
-    ]
+    made: list[_Parameter] = []
+    for name in dict.fromkeys([*properties, *required]):
+        schema = _resolved(properties.get(name), tool.parameters)
+        is_list = _type_of(schema) == "array"
+        item = _resolved(schema.get("items"), tool.parameters) if is_list else schema
+        choices = [one for one in items(schema.get("enum")) if one is not None]
+        made.append(_Parameter(name, _type_of(item), is_list, choices, name in required))
+    return made
 
 
-def _parameter(name: str, schema: dict[str, Any], is_required: bool) -> _Parameter:
+def _type_of(schema: dict[str, Any]) -> str:
     kinds = [one for one in [*items(schema.get("type")), schema.get("type")] if one != "null"]
-    choices = items(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
-    return _Parameter(
-        name=name,
-        type=str(next(iter(kinds), "null") or ("object" if "properties" in schema else "string")),
-        choices=[one for one in choices if one is not None],
-        items=json_object(schema.get("items")) or {},
-        is_required=is_required,
-    )
+    return str(next(iter(kinds), "null") or ("object" if "properties" in schema else "string"))
 
 
 def _resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
@@ -281,21 +275,21 @@ def _matched(
             if other.kind == first.kind and is_listed:
                 taken[p].append(v)
                 used.add(v)
-    found = {p: [values[v] for v in sorted(many)] for p, many in taken.items()}
-    return {
-        one.name: [[value.typed(str(one.items.get("type"))) for value in found[p]]]
-        if one.type == "array"
-        else [value.typed(one.type) for value in found[p]]
-        for p, one in enumerate(parameters)
-        if p in found
-    }
+    given: dict[str, list[Any]] = {}
+    for p, many in taken.items():
+        one, texts = parameters[p], [values[v].text for v in sorted(many)]
+        if one.type in ("integer", "number"):
+            given[one.name] = [literal(text.replace(",", "")) for text in texts]
+        else:
+            given[one.name] = list(texts)
+        if one.is_list:
+            given[one.name] = [given[one.name]]
+    return given
 
 
 def _suits(parameter: _Parameter, value: Value, prompt: str) -> float:
     """How well a value suits: 0 = not at all, from 2 on also an argument that is not required."""
     kind, near = parameter.type, _nearness(parameter, value, prompt)
-    if kind == "array":
-        kind = str(parameter.items.get("type", "string"))
     if kind in ("integer", "number"):
         is_whole = value.kind == "number" and "." not in value.text
         return 1 + 2 * near if is_whole or (value.kind == kind == "number") else 0
@@ -318,7 +312,7 @@ def _nearness(parameter: _Parameter, value: Value, prompt: str) -> float:
 
 def _rest(parameter: _Parameter, prompt: str) -> str | None:
     """The rest of the sentence: `birds in winter` in `search for birds in winter`."""
-    no_words = parameter.type != "string" or parameter.choices
+    no_words = parameter.is_list or parameter.type != "string" or parameter.choices
     if no_words or set(_words(parameter.name)) & {"id", "timezone"}:
         return None
     pattern = r"\b(?:of|for|about|in)\s+(?!(?:the|my)\b)([a-z][\w ]*?)\s*[.?!]*\Z"

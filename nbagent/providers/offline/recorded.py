@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from nbagent.contracts.chat import parse_arguments, redacted
+from nbagent.contracts.chat import ToolCall, redacted
 from nbagent.contracts.errors import ErrorInfo, ModelError, error_from_info
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.scripted import Script, script
-from nbagent.providers.offline.stream import Call, Step
+from nbagent.providers.offline.stream import Step
 
 
 class Recorded(Protocol):
@@ -43,10 +43,11 @@ def _step(turn: EngineTurn) -> Step:
     if turn.response is None:
         return Step(failure=failure)
     message = turn.response.message
-    made = [Call(one.name, one.arguments_raw) for one in message.tool_calls]
+    made = list(message.tool_calls)
     if failure and made:
         # A stream that breaks loses the last character of its last call.
-        made[-1] = Call(made[-1].name, made[-1].arguments_raw + "}")
+        raw = made[-1].arguments_raw + "}"
+        made[-1] = made[-1].model_copy(update={"arguments_raw": raw})
     usual = "tool_calls" if made else "stop"
     finish = turn.response.finish_reason
     return Step(
@@ -99,7 +100,6 @@ def _written(step: Step) -> str:
     return repr(step.text) if only_text else f"offline.step({', '.join(parts)})"
 
 
-def _written_call(made: Call) -> str:
-    arguments = parse_arguments(made.arguments_raw)
-    given = f"raw={made.arguments_raw!r}" if arguments is None else repr(arguments)
+def _written_call(made: ToolCall) -> str:
+    given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
     return f"offline.call({made.name!r}, {given})"

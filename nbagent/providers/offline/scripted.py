@@ -5,15 +5,25 @@ Owns the steps of a script and their order. How a step becomes a stream is in `s
 
 from __future__ import annotations
 
+import itertools
+import re
+import reprlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatChunk, ChatRequest, FinishReason, ModelInfo, Usage
+from nbagent.contracts.chat import (
+    ChatRequest,
+    FinishReason,
+    ModelInfo,
+    ToolCall,
+    Usage,
+    parse_arguments,
+)
 from nbagent.contracts.errors import ModelCode, ModelError, UsageError
-from nbagent.providers.offline.stream import Call, OfflineModel, Step, play
+from nbagent.providers.offline.stream import OfflineModel, Step
 
 StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
@@ -42,7 +52,7 @@ def step(
         error: what `error` gives; raised after the pieces.
     """
     return Step(
-        text="".join(pieces) if pieces is not None and not text else text,
+        text="".join(pieces) if pieces is not None else text,
         pieces=None if pieces is None else tuple(pieces),
         reasoning=reasoning,
         calls=tuple(one for made in calls for one in made.calls),
@@ -80,7 +90,8 @@ def call(
     """
     if raw is None:
         raw = dump_json({**(arguments or {}), **named}).decode()
-    return Step(calls=(Call(name, raw),))
+    asked = ToolCall(id="", name=name, arguments=parse_arguments(raw), arguments_raw=raw)
+    return Step(calls=(asked,))
 
 
 def calls(made: Sequence[Step]) -> Step:
@@ -122,6 +133,8 @@ class Script(OfflineModel):
 
     def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
         self.name = name
+        self.is_named = True
+        """Whether a person gave the name."""
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
         """Every request so far, in order, the ones after the last step too."""
@@ -139,37 +152,24 @@ class Script(OfflineModel):
 
     def assert_complete(self) -> None:
         """Fail when steps were left over; the message names them."""
-        left = self._steps[self._used :]
+        left = list(enumerate(self._steps, 1))[self._used :]
+        named = "; ".join(f"step {position}: {_described(one)}" for position, one in left)
         if left:
-            named = "; ".join(
-                f"step {position}: {_described(one)}"
-                for position, one in enumerate(left, self._used + 1)
-            )
             raise AssertionError(
                 f"{self.model_id} was asked {len(self.requests)} times and has"
                 f" {len(left)} of {len(self._steps)} steps left: {named}"
             )
 
-    async def stream(
-        self, request: ChatRequest, *, paced: bool = True, timeout_s: float | None = None
-    ) -> AsyncGenerator[ChatChunk]:
-        """The next step in pieces, with or without delays between them."""
-        made, number = self._next(request)
-        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
-        async for chunk in play(
-            made, request, place=str(number), delay_ms=delay_ms if paced else 0, timeout_s=timeout_s
-        ):
-            yield chunk
-
     async def list_models(self) -> list[ModelInfo]:
         """Itself."""
         return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
 
-    def _next(self, request: ChatRequest) -> tuple[Step, int]:
-        """The step for this request, the waits before it added, and its number."""
+    def answer(self, request: ChatRequest) -> Step:
+        """The next step, the waits before it added."""
         waited_ms = 0.0
         with self._lock:
             self.requests.append(request)
+            number = len(self.requests)
             while self._used < len(self._steps):
                 taken = self._steps[self._used]
                 self._used += 1
@@ -177,23 +177,20 @@ class Script(OfflineModel):
                     break
                 waited_ms += taken.wait_ms
             else:
-                raise ModelError(self._ran_out(), code="LLM_BAD_RESPONSE")
-            number = len(self.requests)
+                raise ModelError(
+                    f"{self.model_id} has no step for request {number}: its script has"
+                    f" {len(self._steps)} steps; add one, or find out why it was asked again.",
+                    code="LLM_BAD_RESPONSE",
+                )
         made = _asked(taken, request) if callable(taken) else taken
         made = Step(text=made) if isinstance(made, str) else made
-        return replace(made, wait_ms=made.wait_ms + waited_ms), number
-
-    def _ran_out(self) -> str:
-        return (
-            f"{self.model_id} has no step for request {len(self.requests)}: its script has"
-            f" {len(self._steps)} steps; add one, or find out why the model was asked again."
-        )
+        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
+        waited_ms += made.wait_ms
+        return replace(made, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
 
 
 _scripts: dict[str, Script] = {}
-_numbered: set[str] = set()
-"""The names that no person gave."""
-_scripts_lock = threading.Lock()
+_numbers = itertools.count(1)
 
 
 def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0) -> Script:
@@ -218,37 +215,24 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
             means the newer script.
         delay_ms: between two pieces of a stream.
     """
-    with _scripts_lock:
-        given = name
-        if name is None:
-            number = len(_scripts) + 1
-            while f"script-{number}" in _scripts:
-                number += 1
-            name = f"script-{number}"
-        if not name or name == "demo" or any(c.isspace() or c == ":" for c in name):
-            raise UsageError(
-                f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
-            )
-        made = Script(steps, name=name, delay_ms=delay_ms)
-        _scripts[name] = made
-        (_numbered.add if given is None else _numbered.discard)(name)
-        return made
+    if name is not None and not re.fullmatch(r"(?!demo$)[^\s:]+", name):
+        raise UsageError(
+            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
+        )
+    made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
+    made.is_named = name is not None
+    _scripts[made.name] = made
+    return made
 
 
-def script_named(name: str) -> Script | None:
-    """The script of this name, if one was made."""
-    return _scripts.get(name)
+def scripts() -> dict[str, Script]:
+    """All scripts by their names, in the order in which they were made."""
+    return dict(_scripts)
 
 
-def script_names() -> tuple[str, ...]:
-    """The names of all scripts, in the order in which they were made."""
-    with _scripts_lock:
-        return tuple(_scripts)
-
-
-def named_scripts() -> tuple[str, ...]:
+def named_scripts() -> list[str]:
     """The names that persons gave."""
-    return tuple(name for name in script_names() if name not in _numbered)
+    return [name for name, one in scripts().items() if one.is_named]
 
 
 def _checked(position: int, given: Any) -> StepLike:
@@ -276,13 +260,10 @@ def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) 
 
 
 def _described(one: StepLike) -> str:
-    if isinstance(one, str):
-        return repr(one if len(one) <= 60 else f"{one[:60]}…")
     if not isinstance(one, Step):
-        return "a function of the request"
-    said = [f"call {made.name}({made.arguments_raw})" for made in one.calls]
-    if one.text:
-        said.insert(0, _described(one.text))
+        return reprlib.repr(one) if isinstance(one, str) else "a function of the request"
+    said = [reprlib.repr(one.text)] if one.text else []
+    said += [f"call {made.name}({made.arguments_raw})" for made in one.calls]
     if one.failure is not None:
         said.append(f"error {one.failure.code}")
     if one.only_waits:
