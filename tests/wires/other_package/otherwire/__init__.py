@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ProviderConfig, ToolSpec, Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
