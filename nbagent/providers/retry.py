@@ -51,7 +51,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     A time in the past and a negative number are 0; what cannot be read is None.
     """
-    millis = _number(headers.get("retry-after-ms", ""))
+    millis = number_in(headers.get("retry-after-ms", ""))
     if millis is not None:
         return max(0.0, millis / 1000)
     text = headers.get("retry-after", "").strip()
@@ -59,7 +59,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         # The header may come twice: the longest of the waits that can be read.
-        waits = [wait for part in text.split(",") if (wait := _number(part)) is not None]
+        waits = [wait for part in text.split(",") if (wait := number_in(part)) is not None]
     return max(0.0, *waits) if waits else None
 
 
@@ -68,7 +68,7 @@ def until_s(text: str) -> float | None:
     text = text.strip()
     if re.fullmatch(rf"(?:{_PART})+", text):
         return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
-    moment = _number(text)
+    moment = number_in(text)
     if moment is not None and moment > 1e11:
         moment /= 1000  # OpenRouter's unix time has milliseconds.
     if moment is not None and moment < 1e9:
@@ -80,7 +80,8 @@ def until_s(text: str) -> float | None:
     return max(0.0, moment - time.time())
 
 
-def _number(text: str) -> float | None:
+def number_in(text: str) -> float | None:
+    """The number that a text is; None for anything else."""
     try:
         value = float(text)
     except ValueError:
