@@ -212,20 +212,17 @@ class Backend(httpcore2.AsyncNetworkBackend):
 
 
 @cache
-def tls_context(file: str, folder: str) -> ssl.SSLContext:
-    """What SSL_CERT_FILE and SSL_CERT_DIR name, or the system's certificates.
+def tls_context(certificates: str) -> ssl.SSLContext:
+    """What SSL_CERT_FILE or SSL_CERT_DIR names, or the system's certificates. Raises ModelError.
 
-    Raises:
-        ModelError: it cannot be read.
+    23 ms to build, so one for the process. The library reads the variables itself; the argument
+    tells contexts apart.
     """
-    # 23 ms to build: one for the process, made when the first https request needs it.
-    # The two are named to tell contexts apart; the library reads the variables itself.
     try:
         return httpcore2.default_ssl_context()
     except (OSError, ValueError) as error:
-        name = "SSL_CERT_FILE" if file else "SSL_CERT_DIR"
-        what = f"no certificates can be read from {file or folder!r} ({error}); correct {name}."
-    raise ModelError(what, code="LLM_HTTP_ERROR")
+        what = f"no certificates can be read from {certificates!r} ({error})"
+    raise ModelError(f"{what}; correct SSL_CERT_DIR or SSL_CERT_FILE.", code="LLM_HTTP_ERROR")
 
 
 def _notice_dead_peers(raw: socket.socket) -> None:
