@@ -200,7 +200,7 @@ class WireClient:
         params.update(exchange.go_on)
         refusals = Refusals.of(self._base_url, request.model)
         lacking = tuple(name for name in sorted(wire.lacks) if getattr(request, name))
-        changed = (*lacking, *refusals.apply(params, tools=bool(request.tools)))
+        changed = (*lacking, *refusals.apply(params))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
         tools = toolset.encoded if wire.offers_tools(request, params) else None
@@ -219,7 +219,7 @@ class WireClient:
         if lesson is not None and lesson.flag not in attempt.flags:
             _flags[self._origin, request.model] = attempt.flags | {lesson.flag}
             return ClientNotice("dropped_param", f"{lesson.text}.", error=fault.info)
-        if text := attempt.refusals.learn(fault, attempt.params, tools=bool(request.tools)):
+        if text := attempt.refusals.learn(fault, attempt.params):
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         fault = exchange.judged(fault)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
