@@ -36,7 +36,7 @@ from nbagent.providers.limits import Limiter, Place
 from nbagent.providers.reader import AnswerReader
 from nbagent.providers.refusals import Refusals, plain_refusal
 from nbagent.providers.registry import normal_base_url, origin, whole_response
-from nbagent.providers.retry import RetryPolicy
+from nbagent.providers.retry import backoff_s
 from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 
 _HISTORIES = 8
@@ -78,7 +78,6 @@ class WireClient:
         endings = [ending for wire in self._wires for ending in wire.endings]
         self._base_url = normal_base_url(config.base_url or "", home=first.home, endings=endings)
         self._origin = origin(self._base_url) or ""
-        self._retry = RetryPolicy(retries=config.retries)
         for wire in self._wires:
             if clash := wire.reserved & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
@@ -159,7 +158,7 @@ class WireClient:
             attempt = self._prepared(exchange)
             fault: ModelError | None = None
             try:
-                with self._limiter.place(len(attempt.body) // _BYTES_PER_TOKEN) as place:
+                with Place(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as place:
                     while wait_s := await place.turn(deadline):
                         yield ChatChunk(notice=_waits(wait_s, self._http.address.server))
                     exchange.waited_s += place.waited_s
@@ -223,8 +222,8 @@ class WireClient:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         fault = exchange.judged(fault)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
-        wait_s = self._retry.wait_s(fault, exchange.attempts, left_s)
-        if wait_s is None:
+        wait_s = backoff_s(fault, exchange.attempts, self._config.retries)
+        if wait_s is None or wait_s >= left_s:
             raise fault
         exchange.attempts += 1
         exchange.waited_s += wait_s

@@ -90,10 +90,6 @@ class Limiter:
         known = (server, sha256_hex(key.reveal()) if key else "")
         return _limiters.setdefault(known, Limiter())
 
-    def place(self, tokens: int) -> Place:
-        """A place in line for a request of about so many tokens."""
-        return Place(self, tokens)
-
     def asked_s(self, tokens: int, now: float) -> float:
         """Seconds that the server itself wants such a request to wait."""
         waits = [budget.wait_s(_need(name, tokens), now) for name, budget in self._budgets.items()]
@@ -141,7 +137,7 @@ class Limiter:
         self, place: Place, status: int, headers: Mapping[str, str], retry_after_s: float | None
     ) -> None:
         """Take what the answer to a request says about limits."""
-        now = time.monotonic()
+        now, place.answered = time.monotonic(), True
         for name, pattern in _PATTERNS.items():
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
             self._read(name, said, now)
@@ -153,10 +149,9 @@ class Limiter:
                 self._open_at = 0.0  # The server changed its mind.
 
     def _read(self, name: str, said: list[str], now: float) -> None:
-        limit, left, reset_s = number_in(said[0]), number_in(said[1]), until_s(said[2])
+        limit, left, reset_s = number_in(said[0]) or math.inf, number_in(said[1]), until_s(said[2])
         if left is None or reset_s is None or not math.isfinite(left + reset_s):
             return
-        limit = limit or math.inf
         fills = name != "window" and left < limit < math.inf and reset_s > 0
         per_s = (limit - left) / reset_s if fills else 0.0
         # The server had not seen those that are still on their way.
@@ -178,7 +173,7 @@ class Limiter:
 
 
 class Place:
-    """One request's place in line, and its slot once it goes."""
+    """One request's place in line, and its slot once it goes; about so many tokens."""
 
     def __init__(self, limiter: Limiter, tokens: int) -> None:
         self.tokens = tokens
@@ -220,7 +215,6 @@ class Place:
         self, status: int, headers: Mapping[str, str], retry_after_s: float | None = None
     ) -> None:
         """Take what the answer to this request says about limits; names in lower case."""
-        self.answered = True
         self._limiter.learn(self, status, headers, retry_after_s)
 
 

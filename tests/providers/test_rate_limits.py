@@ -108,10 +108,10 @@ def test_what_is_left_is_read_in_every_dialect(
 ) -> None:
     async def send() -> float:
         limiter = Limiter()
-        with limiter.place(0) as place:
+        with Place(limiter, 0) as place:
             place.learn(200, headers())
         for _ in range(sent):
-            with limiter.place(100) as place:
+            with Place(limiter, 100) as place:
                 await waited(place)
         return limiter.asked_s(100, time.monotonic())
 
@@ -140,7 +140,7 @@ async def waited(place: Place, within_s: float = 5) -> list[float]:
 
 async def held(limiter: Limiter) -> Place:
     """A request that is on its way."""
-    place = limiter.place(1)
+    place = Place(limiter, 1)
     await waited(place)
     return place
 
@@ -149,7 +149,7 @@ def test_a_refusal_lets_all_wait_then_go_in_order_and_spread() -> None:
     went: list[tuple[int, float]] = []
 
     async def one(limiter: Limiter, number: int) -> list[float]:
-        with limiter.place(1) as place:
+        with Place(limiter, 1) as place:
             told = await waited(place)
             went.append((number, time.monotonic()))
             return told
@@ -174,10 +174,10 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
         limiter = Limiter()
         busy = [await held(limiter), await held(limiter)]
         busy[0].learn(429, {}, 5)
-        waiting = asyncio.create_task(waited(limiter.place(1), 60))
+        waiting = asyncio.create_task(waited(Place(limiter, 1), 60))
         await asyncio.sleep(0.05)
         busy[1].learn(429, {}, 3600)
-        for each in (waiting, waited(limiter.place(1))):
+        for each in (waiting, waited(Place(limiter, 1))):
             with pytest.raises(ModelError, match=r"3,600 s.*Try again later") as caught:
                 await asyncio.wait_for(each, 0.5)
             assert (caught.value.code, caught.value.retryable) == ("LLM_RATE_LIMITED", False)
@@ -188,10 +188,10 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
 def test_a_person_who_tries_again_alone_is_not_kept_from_asking() -> None:
     async def go() -> None:
         limiter = Limiter()
-        with limiter.place(1) as place:
+        with Place(limiter, 1) as place:
             await waited(place)
             place.learn(429, {}, 3600)
-        with limiter.place(1) as place:
+        with Place(limiter, 1) as place:
             assert await waited(place) == []
             place.learn(200, {})
         assert limiter.asked_s(1, time.monotonic()) == 0
@@ -204,7 +204,7 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
         limiter = Limiter()
         busy = await held(limiter)
         busy.learn(429, {}, 9)
-        with limiter.place(1) as place, pytest.raises(ModelError, match="9 s"):
+        with Place(limiter, 1) as place, pytest.raises(ModelError, match="9 s"):
             await waited(place, 2)
 
     asyncio.run(go())
@@ -212,7 +212,7 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
 
 def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
     async def hold(limiter: Limiter, went: asyncio.Event) -> None:
-        with limiter.place(1) as place:
+        with Place(limiter, 1) as place:
             await waited(place)
             went.set()
             await asyncio.sleep(60)
@@ -224,7 +224,7 @@ def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -
         went = [asyncio.Event() for _ in range(5)]
         holding = [asyncio.create_task(hold(limiter, went[0]))]
         await went[0].wait()
-        with limiter.place(1) as refused:
+        with Place(limiter, 1) as refused:
             await waited(refused)
             refused.learn(429, {})  # No wait is named: one at once is what it takes.
         holding += [asyncio.create_task(hold(limiter, one)) for one in went[1:4]]
