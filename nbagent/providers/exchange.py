@@ -247,9 +247,9 @@ class WireClient:
             )
         except ModelError as error:
             if error.status and error.code != "LLM_QUOTA_EXCEEDED":
-                place.learn(error.status, {}, error.retry_after_s)
+                self._limiter.learn(place, error.status, {}, error.retry_after_s)
             raise
-        place.learn(response.status, response.headers)
+        self._limiter.learn(place, response.status, response.headers)
         exchange.request_id = response.request_id
         reader = AnswerReader(attempt.parser, into, wire.framing())
         try:

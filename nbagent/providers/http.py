@@ -206,9 +206,9 @@ class Response:
         self.headers: dict[str, str] = {}
         """By names in lower case; what came twice is joined, as HTTP has it."""
         for raw_name, raw_value in response.headers:
-            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-            before = self.headers.get(name)
-            self.headers[name] = value if before is None else f"{before}, {value}"
+            name = raw_name.decode("latin-1").lower()
+            held = [self.headers[name]] if name in self.headers else []
+            self.headers[name] = ", ".join([*held, raw_value.decode("latin-1")])
         self.request_id = request_id_of(self.headers)
         self._response = response
         self._stream = stream
@@ -294,14 +294,14 @@ class Address:
     def __init__(self, base_url: str) -> None:
         try:
             parts = urlsplit(base_url)
-            self.port = parts.port
-            self.host = (parts.hostname or "").encode("idna").decode()
+            self.port, self.host = parts.port, (parts.hostname or "").encode("idna").decode()
+            is_one = parts.scheme in ("http", "https") and _HOST.fullmatch(self.host)
         except ValueError:
-            raise UsageError(f"the base URL {base_url!r} cannot be read; check it.") from None
-        if parts.username or parts.password:
+            is_one = parts = None
+        if parts and (parts.username or parts.password):
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        if parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
+        if not parts or not is_one:
             raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
         self.scheme = parts.scheme
         self._path = parts.path.rstrip("/")

@@ -2,7 +2,7 @@
 
 Learns from the headers of rate limits (OpenAI, Azure, Groq, Anthropic, OpenRouter) and from a 429,
 and says who goes when, in order. It sends nothing and retries nothing. Each attempt has a `Place`:
-it awaits its turn, sends, and lets the place learn from the answer.
+it awaits its turn, sends, and lets the limiter learn from the answer.
 
 A request that is alone is never paced, and asks even where waiting would be pointless: a person
 tried again. All others fail then at once with LLM_RATE_LIMITED.
@@ -134,9 +134,13 @@ class Limiter:
             self._line.remove(place)
 
     def learn(
-        self, place: Place, status: int, headers: Mapping[str, str], retry_after_s: float | None
+        self,
+        place: Place,
+        status: int,
+        headers: Mapping[str, str],
+        retry_after_s: float | None = None,
     ) -> None:
-        """Take what the answer to a request says about limits."""
+        """Take what the answer to a request says about limits; names are in lower case."""
         now, place.answered = time.monotonic(), True
         for name, pattern in _PATTERNS.items():
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
@@ -210,12 +214,6 @@ class Place:
             await asyncio.sleep(min(wait_s, _LOOK_AGAIN_S))
             self.waited_s += clock() - began
         return None
-
-    def learn(
-        self, status: int, headers: Mapping[str, str], retry_after_s: float | None = None
-    ) -> None:
-        """Take what the answer to this request says about limits; names in lower case."""
-        self._limiter.learn(self, status, headers, retry_after_s)
 
 
 def _need(name: str, tokens: int) -> int:

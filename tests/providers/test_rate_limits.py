@@ -109,7 +109,7 @@ def test_what_is_left_is_read_in_every_dialect(
     async def send() -> float:
         limiter = Limiter()
         with Place(limiter, 0) as place:
-            place.learn(200, headers())
+            limiter.learn(place, 200, headers())
         for _ in range(sent):
             with Place(limiter, 100) as place:
                 await waited(place)
@@ -157,7 +157,7 @@ def test_a_refusal_lets_all_wait_then_go_in_order_and_spread() -> None:
     async def go() -> tuple[float, list[list[float]]]:
         limiter = Limiter()
         for place in [await held(limiter) for _ in range(24)][9:]:
-            place.learn(429, {}, 0.3)
+            limiter.learn(place, 429, {}, 0.3)
         began = time.monotonic()
         return began, await asyncio.gather(*[one(limiter, number) for number in range(4)])
 
@@ -173,10 +173,10 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
     async def go() -> None:
         limiter = Limiter()
         busy = [await held(limiter), await held(limiter)]
-        busy[0].learn(429, {}, 5)
+        limiter.learn(busy[0], 429, {}, 5)
         waiting = asyncio.create_task(waited(Place(limiter, 1), 60))
         await asyncio.sleep(0.05)
-        busy[1].learn(429, {}, 3600)
+        limiter.learn(busy[1], 429, {}, 3600)
         for each in (waiting, waited(Place(limiter, 1))):
             with pytest.raises(ModelError, match=r"3,600 s.*Try again later") as caught:
                 await asyncio.wait_for(each, 0.5)
@@ -190,10 +190,10 @@ def test_a_person_who_tries_again_alone_is_not_kept_from_asking() -> None:
         limiter = Limiter()
         with Place(limiter, 1) as place:
             await waited(place)
-            place.learn(429, {}, 3600)
+            limiter.learn(place, 429, {}, 3600)
         with Place(limiter, 1) as place:
             assert await waited(place) == []
-            place.learn(200, {})
+            limiter.learn(place, 200, {})
         assert limiter.asked_s(1, time.monotonic()) == 0
 
     asyncio.run(go())
@@ -203,7 +203,7 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
     async def go() -> None:
         limiter = Limiter()
         busy = await held(limiter)
-        busy.learn(429, {}, 9)
+        limiter.learn(busy, 429, {}, 9)
         with Place(limiter, 1) as place, pytest.raises(ModelError, match="9 s"):
             await waited(place, 2)
 
@@ -226,7 +226,7 @@ def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -
         await went[0].wait()
         with Place(limiter, 1) as refused:
             await waited(refused)
-            refused.learn(429, {})  # No wait is named: one at once is what it takes.
+            limiter.learn(refused, 429, {})  # No wait is named: one at once is what it takes.
         holding += [asyncio.create_task(hold(limiter, one)) for one in went[1:4]]
         await asyncio.sleep(1.3)
         holding.append(asyncio.create_task(hold(limiter, went[4])))
