@@ -228,8 +228,13 @@ def _classified(
         advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
     label = f"HTTP {status}" if status else "error object in the answer"
     said = _said(fault)
+    text = f"{headline} ({label})" + (f": {said}" if said else "")
+    text += "" if text.endswith((".", "!", "?", "…")) else "."
+    if wait_s is not None and wait_s > LONGEST_WAIT_S:
+        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
+        text += f" It asks to wait {asked}, which is longer than is waited here."
     return ModelError(
-        _sentences(f"{headline} ({label})", said, wait_s, advice),
+        f"{text} {advice}",
         code=code,
         details=_details(status, fault, code),
         status=status,
@@ -273,20 +278,17 @@ def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
 
 def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str]) -> float | None:
     """Seconds that the server asks to wait, in its headers or in the body."""
-    wait_s = retry_after_s(headers)
+    if (wait_s := retry_after_s(headers)) is not None:
+        return wait_s
     details = fault.get("details")
     for item in cast("list[Any]", details) if _is_list(details) else ():
         # Gemini has no header; it writes `retryDelay: "14s"`.
-        delay = _text((json_object(item) or {}).get("retryDelay"))
-        if wait_s is None and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?s", delay):
-            wait_s = float(delay[:-1])
-    if wait_s is None and status == 429:
-        # OpenRouter says when its window ends, sometimes only in the body.
-        metadata = json_object(fault.get("metadata")) or {}
-        kept = json_object(metadata.get("headers")) or {}
-        text = headers.get("x-ratelimit-reset") or _text(kept.get("X-RateLimit-Reset") or "")
-        wait_s = until_s(text)
-    return wait_s
+        if delay := _text((json_object(item) or {}).get("retryDelay") or ""):
+            return until_s(delay)
+    # OpenRouter says when its window ends, sometimes only in the body.
+    kept = json_object((json_object(fault.get("metadata")) or {}).get("headers")) or {}
+    reset = headers.get("x-ratelimit-reset") or _text(kept.get("X-RateLimit-Reset") or "")
+    return until_s(reset) if status == 429 else None
 
 
 def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
@@ -321,16 +323,6 @@ def _overflow_sizes(fault: dict[str, Any]) -> dict[str, int]:
         "context_tokens": count("n_ctx", _CONTEXT_TOKENS),
     }
     return {name: size for name, size in sizes.items() if size}
-
-
-def _sentences(what: str, said: str, wait_s: float | None, advice: str) -> str:
-    """What happened, in the provider's words too, and what to do about it."""
-    first = f"{what}: {said}" if said else what
-    pieces = [first if first.endswith((".", "!", "?", "…")) else f"{first}."]
-    if wait_s is not None and wait_s > LONGEST_WAIT_S:
-        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
-        pieces.append(f"It asks to wait {asked}, which is longer than is waited here.")
-    return " ".join([*pieces, advice])
 
 
 def _kinds(fault: dict[str, Any]) -> list[str]:

@@ -115,39 +115,33 @@ class Sse:
     def flush(self) -> list[tuple[bytes, bytes]]:
         """The last event, if no empty line followed it."""
         events = self._take([*self._lines.feed(b"\n"), b""])
-        if self._bare:
-            events.append((b"", b"\n".join(self._bare)))
-            self._bare = []
-        return events
+        return events + ([(b"", b"\n".join(self._bare))] if self._bare else [])
 
     def _take(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         events: list[tuple[bytes, bytes]] = []
         for line in lines:
             if self._bare or line[:1] in (b"{", b"["):
-                self._take_bare(line, events)
-            elif not line:
-                if self._data:
-                    events.append((self._name, b"\n".join(self._data)))
-                    self._data = []
-                    self._size = 0
-                self._name = b""
+                if self._ends_bare(line):
+                    events.append((b"", b"\n".join(self._bare)))
+                    self._bare, self._size = [], 0
             elif line.startswith(b"data:"):
                 self._hold(self._data, line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
+            elif not line:
+                if self._data:
+                    events.append((self._name, b"\n".join(self._data)))
+                self._data, self._name, self._size = [], b"", 0
         return events
 
-    def _take_bare(self, line: bytes, events: list[tuple[bytes, bytes]]) -> None:
+    def _ends_bare(self, line: bytes) -> bool:
         """Not SSE, but some servers write an error object as it is (Gemini, Ollama).
 
         On one line or indented over many: its last line begins at the margin.
         """
         self._hold(self._bare, line)
         closing = b"}" if self._bare[0][:1] == b"{" else b"]"
-        if line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing):
-            events.append((b"", b"\n".join(self._bare)))
-            self._bare = []
-            self._size = sum(map(len, self._data))
+        return line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing)
 
     def _hold(self, held: list[bytes], line: bytes) -> None:
         held.append(line)
@@ -209,23 +203,16 @@ def clean(value: Any) -> Any:
 
     Neither SQLite nor a front end can take lone surrogates.
     """
+    if isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value)):
+        return value
     try:
-        return _cleaned(value)
+        text = json.dumps(value, ensure_ascii=False)
+        if not _SURROGATE.search(text):
+            return value
+        return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     except RecursionError:
         pass
     raise bad_answer("a part of it is nested too deeply")
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        if value.isascii() or not _SURROGATE.search(value):
-            return value
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [_cleaned(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {_cleaned(k): _cleaned(v) for k, v in cast("dict[str, Any]", value).items()}
-    return value
 
 
 def bad_answer(what: str, *, retry: bool = False) -> ModelError:
