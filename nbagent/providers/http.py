@@ -142,23 +142,22 @@ class HttpClient:
 
     async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
         """The response to the request, whatever its status."""
-        for _ in range(_STALE_CONNECTIONS):
-            # The server had closed an idle connection: that is no answer to anything.
-            with suppress(StaleConnection):
-                return await self._asked(request, deadline)
-        return await self._asked(request, deadline)
-
-    async def _asked(self, request: httpcore2.Request, deadline: float) -> Response:
-        response = await self._pool().handle_async_request(request)
-        stream = cast("Any", response).extensions["network_stream"]
-        if not isinstance(stream, Stream):
+        for spare in reversed(range(_STALE_CONNECTIONS + 1)):
+            try:
+                response = await self._pool().handle_async_request(request)
+            except StaleConnection:
+                # The server had closed an idle connection: that is no answer to anything.
+                if spare:
+                    continue
+                raise
+            stream = cast("Any", response).extensions["network_stream"]
+            if isinstance(stream, Stream) and stream.answered:
+                return Response(response, stream, deadline, self.address.server)
             await response.aclose()
-            raise _http_error("the server wants another protocol than HTTP; check the base URL.")
-        if not stream.answered:
-            # It was read behind the answer before.
-            await response.aclose()
-            raise StaleConnection("the server answered before it was asked")
-        return Response(response, stream, deadline, self.address.server)
+            if not isinstance(stream, Stream):
+                break
+            # What came was read behind the answer before: the next connection is asked.
+        raise _http_error("the server does not speak HTTP as it should; check the base URL.")
 
     def _pool(self) -> Pool:
         loop = asyncio.get_running_loop()
@@ -221,26 +220,19 @@ class Response:
         Raises:
             ModelError: it broke off, came too slowly, or is larger than `limit`.
         """
-        fault: ModelError | None = None
+        inflater = inflater_of(self.headers.get("content-encoding", ""))
         stream, total = self._stream, 0
         most = stream.received + limit * _MOST_FRAMING
-        try:
-            inflater = inflater_of(self.headers.get("content-encoding", ""))
-            async with aclosing(self._raw_pieces()) as raw:
-                async for piece in raw:
-                    for part in inflater.feed(piece) if inflater else (piece,):
-                        total += len(part)
-                        if total > limit or stream.received > most:
-                            raise bad_answer(f"it is larger than {limit // 2**20} MB")
-                        yield part
-                        if inflater:
-                            # A few bytes may hold a gigabyte: loop and deadline do not wait for it.
-                            await asyncio.sleep(0)
-                            stream.check_deadline()
-        except Exception as error:
-            fault = _model_error(error, self._server, stream.deadline)
-        if fault is not None:
-            raise fault
+        async with aclosing(self._raw_pieces()) as raw:
+            async for piece in raw:
+                for part in inflater.feed(piece) if inflater else (piece,):
+                    total += len(part)
+                    if total > limit or stream.received > most:
+                        raise bad_answer(f"it is larger than {limit // 2**20} MB")
+                    yield part
+                    if inflater:
+                        # A few bytes may hold megabytes: the loop does not wait for them.
+                        await asyncio.sleep(0)
 
     async def _raw_pieces(self) -> AsyncGenerator[bytes]:
         """The body as it was sent; chunks that arrived together come as one piece."""
@@ -248,7 +240,7 @@ class Response:
         body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
         held: list[bytes] = []
         last = b""
-        fault: Exception | None = None
+        fault: ModelError | None = None
         try:
             async with aclosing(body):
                 async for last in body:
@@ -258,7 +250,7 @@ class Response:
                         yield b"".join(held) if len(held) > 1 else last
                         held.clear()
         except Exception as error:
-            fault = error
+            fault = _model_error(error, self._server, stream.deadline)
         if held:
             yield b"".join(held)
         if fault is not None:
@@ -398,12 +390,11 @@ def _proxy(address: str) -> httpcore2.Proxy:
 def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     """Headers, some of them replaced; their names have no case."""
     given = {name.lower() for name in extra}
-    merged = {name: text for name, text in headers.items() if name.lower() not in given}
     for name, text in extra.items():
         if not (name + text).isascii() or any(ord(char) < 32 for char in name + text):
             raise UsageError(f"header {name!r} has characters that cannot be sent; correct it.")
-        merged[name] = text
-    return merged
+    kept = {name: text for name, text in headers.items() if name.lower() not in given}
+    return {**kept, **extra}
 
 
 def _model_error(error: Exception, server: str, deadline: float) -> ModelError:

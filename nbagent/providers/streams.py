@@ -79,7 +79,8 @@ class Stream(httpcore2.AsyncNetworkStream):
         if self._unsent:
             self._writer.writelines(self._unsent)
             self._unsent.clear()
-        self.check_deadline()
+        if _now() >= self.deadline:
+            raise TimeoutError
         reader = self._reader
         if reader.arrived > self.received:
             data = await reader.read(max_bytes)
@@ -96,11 +97,6 @@ class Stream(httpcore2.AsyncNetworkStream):
         self.received += len(data)
         self.last = data
         return data
-
-    def check_deadline(self) -> None:
-        """Raise TimeoutError when it has passed."""
-        if _now() >= self.deadline:
-            raise TimeoutError
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Queue bytes until the next read."""
