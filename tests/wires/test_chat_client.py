@@ -129,35 +129,6 @@ def test_messages_and_tools_cannot_be_set_by_extra_body(world: World) -> None:
         world.wire_request(WIRE, ask(), extra_body={"messages": []})
 
 
-def test_a_run_whose_answer_is_cut_runs_no_tool_and_keeps_the_text() -> None:
-    ran: list[str] = []
-
-    def look(at: str) -> str:
-        """Look."""
-        ran.append(at)
-        return "seen"
-
-    stream = THOROUGH.stream.replace(b"fs__look", b"look")
-    found = WIRE.ended.search(stream)
-    assert found
-    places = [found.end() * n // 16 for n in range(1, 16)] + [found.end() - 1]
-    with ModelServer([Reply(raw=stream[:cut], raw_pieces=97) for cut in places]) as server:
-        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[look])
-        for cut in places:
-            run = agent.run("Go.")
-            assert run.error is not None
-            assert (run.stop_reason, run.error.code) == ("error", "LLM_BAD_RESPONSE")
-            assert run.text.strip() == ("Grüße \u2028 both" if b"both" in stream[:cut] else "")
-            for tool_run in run.turns[0].tool_runs:
-                assert tool_run.result is not None
-                assert tool_run.result.error is not None
-                assert tool_run.result.error.code == "E_INTERRUPTED"
-        assert len(server.requests) == len(places), "a cut after the first token is not asked again"
-        server.then(Reply(raw=stream), "Done.")
-        assert agent.run("Go.").text == "Done."
-    assert ran == ["a"]
-
-
 def test_a_run_whose_calls_were_called_cut_or_failed_runs_none() -> None:
     ran: list[str] = []
 
