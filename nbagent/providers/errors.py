@@ -7,7 +7,6 @@ wire adds only what needs the request. Facts: documentation and clients of the p
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 from collections.abc import Mapping
@@ -23,16 +22,6 @@ _RETRIED = frozenset({408, 409, 498})
 _KINDS_OF_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
     401: ("invalid_api_key", "authentication_error", "unauthenticated"),
-    402: (
-        "billing_error",
-        "billing_hard_limit_reached",
-        "credit_balance_exhausted",
-        "exceeded_current_quota_error",
-        "insufficient_quota",
-        "organization_spend_limit_exceeded",
-        "organization_usage_limit_exceeded",
-        "project_spend_limit_exceeded",
-    ),
     403: ("permission_error", "permission_denied"),
     404: ("model_not_found", "not_found_error", "not_found"),
     408: ("timeout", "timeout_error"),
@@ -47,6 +36,7 @@ _KINDS_OF_STATUS = {
 }
 _STATUS_OF = {kind: status for status, kinds in _KINDS_OF_STATUS.items() for kind in kinds}
 """What an error object says by its code, type or status word, where there is no HTTP status."""
+_QUOTA_KIND = re.compile(r"quota|billing|credit_balance|(?:spend|usage)_limit")
 _QUOTA_TEXT = re.compile(
     r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED", re.I
 )
@@ -90,10 +80,8 @@ _MOST_TOKENS = 10**9
 """A count above this is no count of tokens."""
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini, of a field that it does not know."""
-_LOGIN = re.compile(r"\b(basic[\s:=]+)([\w+/-]{4,}={0,2})", re.I | re.A)
-_PROXY_LOGIN = re.compile(
-    r"(proxy[-_]authorization['\"]?\s*[:=,]\s*b?['\"]?)(?:[a-z]+\s+)?[^\s'\",;<>{}]+", re.I
-)
+_LOGIN = re.compile(r"\bBasic [\w+/-][a-z]*[A-Z\d+/][\w+/-]*={0,2}", re.A)
+"""As a proxy may echo it; "Basic authentication" is none."""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
@@ -188,30 +176,16 @@ def start_of(data: bytes | bytearray) -> str:
 
 
 def without_logins(text: str) -> str:
-    """The text without what a proxy or a gateway may have echoed of a login.
-
-    The filter knows no password that is shorter than its shortest secret.
-    """
-    text = _PROXY_LOGIN.sub(rf"\1{MASK}", text)
-    return _LOGIN.sub(lambda found: found[1] + (MASK if _is_login(found[2]) else found[2]), text)
+    """The text without a login that is shorter than the filter's shortest secret."""
+    return _LOGIN.sub(f"Basic {MASK}", text)
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, for its support."""
     for name in _REQUEST_ID_HEADERS:
         if value := headers.get(name):
-            return without_logins(redact(value))[:200]
+            return redact(value)[:200]
     return None
-
-
-def _is_login(text: str) -> bool:
-    """Whether it is the base64 of `user:password`, or the start of one: "basic auth" is none."""
-    coded = text.rstrip("=").replace("-", "+").replace("_", "/")
-    coded = coded[:-1] if len(coded) % 4 == 1 else coded
-    try:
-        return b":" in base64.b64decode(coded + "=" * (-len(coded) % 4))
-    except ValueError:
-        return False
 
 
 def _refused_field(detail: Any) -> dict[str, Any]:
@@ -254,8 +228,13 @@ def _classified(
         advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
     label = f"HTTP {status}" if status else "error object in the answer"
     said = _said(fault)
+    text = f"{headline} ({label})" + (f": {said}" if said else "")
+    text += "" if text.endswith((".", "!", "?", "…")) else "."
+    if wait_s is not None and wait_s > LONGEST_WAIT_S:
+        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
+        text += f" It asks to wait {asked}, which is longer than is waited here."
     return ModelError(
-        _sentences(f"{headline} ({label})", said, wait_s, advice),
+        f"{text} {advice}",
         code=code,
         details=_details(status, fault, code),
         status=status,
@@ -272,7 +251,7 @@ def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool
     text = _all_text(fault)
     if not _OVERFLOW_KINDS.isdisjoint(kinds) or _OVERFLOW_TEXT.search(text):
         return "LLM_CONTEXT_OVERFLOW", False
-    paid = status == 402 or 402 in [_STATUS_OF.get(kind) for kind in kinds]
+    paid = status == 402 or any(map(_QUOTA_KIND.search, kinds))
     daily = "QuotaFailure" in text and "PerDay" in text  # Gemini's, which no retry brings back.
     if paid or daily or _QUOTA_TEXT.search(text):
         return "LLM_QUOTA_EXCEEDED", False
@@ -299,20 +278,17 @@ def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
 
 def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str]) -> float | None:
     """Seconds that the server asks to wait, in its headers or in the body."""
-    wait_s = retry_after_s(headers)
+    if (wait_s := retry_after_s(headers)) is not None:
+        return wait_s
     details = fault.get("details")
     for item in cast("list[Any]", details) if _is_list(details) else ():
         # Gemini has no header; it writes `retryDelay: "14s"`.
-        delay = _text((json_object(item) or {}).get("retryDelay"))
-        if wait_s is None and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?s", delay):
-            wait_s = float(delay[:-1])
-    if wait_s is None and status == 429:
-        # OpenRouter says when its window ends, sometimes only in the body.
-        metadata = json_object(fault.get("metadata")) or {}
-        kept = json_object(metadata.get("headers")) or {}
-        text = headers.get("x-ratelimit-reset") or _text(kept.get("X-RateLimit-Reset") or "")
-        wait_s = until_s(text)
-    return wait_s
+        if delay := _text((json_object(item) or {}).get("retryDelay") or ""):
+            return until_s(delay)
+    # OpenRouter says when its window ends, sometimes only in the body.
+    kept = json_object((json_object(fault.get("metadata")) or {}).get("headers")) or {}
+    reset = headers.get("x-ratelimit-reset") or _text(kept.get("X-RateLimit-Reset") or "")
+    return until_s(reset) if status == 429 else None
 
 
 def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
@@ -347,16 +323,6 @@ def _overflow_sizes(fault: dict[str, Any]) -> dict[str, int]:
         "context_tokens": count("n_ctx", _CONTEXT_TOKENS),
     }
     return {name: size for name, size in sizes.items() if size}
-
-
-def _sentences(what: str, said: str, wait_s: float | None, advice: str) -> str:
-    """What happened, in the provider's words too, and what to do about it."""
-    first = f"{what}: {said}" if said else what
-    pieces = [first if first.endswith((".", "!", "?", "…")) else f"{first}."]
-    if wait_s is not None and wait_s > LONGEST_WAIT_S:
-        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
-        pieces.append(f"It asks to wait {asked}, which is longer than is waited here.")
-    return " ".join([*pieces, advice])
 
 
 def _kinds(fault: dict[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ from nbagent.providers.limits import Limiter, Place
 from nbagent.providers.reader import AnswerReader
 from nbagent.providers.refusals import Refusals, plain_refusal
 from nbagent.providers.registry import normal_base_url, origin, whole_response
-from nbagent.providers.retry import RetryPolicy
+from nbagent.providers.retry import backoff_s
 from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 
 _HISTORIES = 8
@@ -83,7 +83,6 @@ class WireClient:
         endings = [ending for wire in self._wires for ending in wire.endings]
         self._base_url = normal_base_url(config.base_url or "", home=first.home, endings=endings)
         self._origin = origin(self._base_url) or ""
-        self._retry = RetryPolicy(retries=config.retries)
         for wire in self._wires:
             if clash := wire.reserved & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
@@ -165,7 +164,7 @@ class WireClient:
             attempt = self._prepared(exchange)
             fault: ModelError | None = None
             try:
-                with self._limiter.place(len(attempt.body) // _BYTES_PER_TOKEN) as place:
+                with Place(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as place:
                     while wait_s := await place.turn(deadline):
                         yield ChatChunk(notice=_waits(wait_s, self._http.address.server))
                     exchange.waited_s += place.waited_s
@@ -206,7 +205,7 @@ class WireClient:
         params.update(exchange.go_on)
         refusals = Refusals.of(self._base_url, request.model)
         lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_MISSED)
-        changed = (*lacking, *refusals.apply(params, tools=bool(request.tools)))
+        changed = (*lacking, *refusals.apply(params))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
         tools = toolset.encoded if wire.offers_tools(request, params) else None
@@ -226,12 +225,12 @@ class WireClient:
         if lesson is not None and lesson.flag not in attempt.flags:
             _flags[self._origin, request.model] = attempt.flags | {lesson.flag}
             return ClientNotice("dropped_param", f"{lesson.text}.", error=fault.info)
-        if text := attempt.refusals.learn(fault, attempt.params, tools=bool(request.tools)):
+        if text := attempt.refusals.learn(fault, attempt.params):
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         fault = exchange.judged(fault)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
-        wait_s = self._retry.wait_s(fault, exchange.attempts, left_s)
-        if wait_s is None:
+        wait_s = backoff_s(fault, exchange.attempts, self._config.retries)
+        if wait_s is None or wait_s >= left_s:
             raise fault
         exchange.attempts += 1
         exchange.waited_s += wait_s
@@ -255,9 +254,9 @@ class WireClient:
             )
         except ModelError as error:
             if error.status and error.code != "LLM_QUOTA_EXCEEDED":
-                place.learn(error.status, {}, error.retry_after_s)
+                self._limiter.learn(place, error.status, {}, error.retry_after_s)
             raise
-        place.learn(response.status, response.headers)
+        self._limiter.learn(place, response.status, response.headers)
         exchange.request_id = response.request_id
         reader = AnswerReader(attempt.parser, into, wire.framing())
         try:

@@ -20,12 +20,10 @@ from nbagent.contracts.secrets import redact
 from nbagent.providers.errors import start_of
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
 _LOOKED_INTO_BYTES = 1024 * 1024
 _MOST_VALUES = 500_000
 _STEP_BYTES = 64 * 1024
 """Inflated at once."""
-_GZIP = 0x1F
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -36,36 +34,17 @@ class Inflater:
     """
 
     def __init__(self) -> None:
-        self._zlib = zlib.decompressobj()
-        self._at_start = True
-        self._is_gzip = False
+        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)  # Either of the two, by its header.
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What these bytes hold, in pieces of at most 64 kB. Raises ModelError."""
-        while data:
-            if self._at_start:
-                self._begin(data[0])
-            try:
-                part = self._zlib.decompress(data, _STEP_BYTES)
-                while part:
-                    yield part
-                    # Asked until nothing comes: the last bytes may wait inside, without input.
-                    part = self._zlib.decompress(self._zlib.unconsumed_tail, _STEP_BYTES)
-            except zlib.error as error:
-                raise bad_answer(f"its compression is damaged ({error})") from None
-            if not self._zlib.eof:
-                return
-            data = self._zlib.unused_data
-            if not (self._is_gzip and data[:1] == bytes([_GZIP])):
-                return  # What follows the end is of no use to anybody.
-            self._at_start = True
-
-    def _begin(self, first: int) -> None:
-        self._at_start = False
-        self._is_gzip = first == _GZIP
-        # "deflate" without the zlib header: some servers send it, and browsers accept it.
-        bare = not self._is_gzip and first & 0x0F != 8
-        self._zlib = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+        try:
+            # Asked until nothing comes: the last bytes may wait inside, without input.
+            while part := self._zlib.decompress(data, _STEP_BYTES):
+                yield part
+                data = self._zlib.unconsumed_tail
+        except zlib.error as error:
+            raise bad_answer(f"its compression is damaged ({error})") from None
 
 
 def inflater_of(encoding: str) -> Inflater | None:
@@ -93,8 +72,8 @@ class Splitter(Protocol):
 class Ndjson:
     """One JSON value a line (Ollama); the event name is empty."""
 
-    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._lines = _Lines(max_bytes)
+    def __init__(self) -> None:
+        self._lines = _Lines()
 
     def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
         """The lines that this piece completes, without empty ones."""
@@ -102,15 +81,14 @@ class Ndjson:
 
     def flush(self) -> list[tuple[bytes, bytes]]:
         """The last line, if it had no end."""
-        return [(b"", line) for line in self._lines.flush() if line.strip()]
+        return self.feed(b"\n")
 
 
 class Sse:
     """Server-sent events."""
 
-    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._lines = _Lines(max_bytes)
-        self._limit = max_bytes
+    def __init__(self) -> None:
+        self._lines = _Lines()
         self._name = b""
         self._data: list[bytes] = []
         self._bare: list[bytes] = []
@@ -130,99 +108,72 @@ class Sse:
         ):
             return [(b"", piece[6:-2])]
         events = self._take(self._lines.feed(piece))
-        held = self._data or self._name or self._bare
-        self._between_events = not held and self._lines.is_empty
+        held = self._data or self._name or self._bare or self._lines.partial
+        self._between_events = not held
         return events
 
     def flush(self) -> list[tuple[bytes, bytes]]:
         """The last event, if no empty line followed it."""
-        events = self._take([*self._lines.flush(), b""])
-        if self._bare:
-            events.append((b"", b"\n".join(self._bare)))
-            self._bare = []
-        return events
+        events = self._take([*self._lines.feed(b"\n"), b""])
+        return events + ([(b"", b"\n".join(self._bare))] if self._bare else [])
 
     def _take(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         events: list[tuple[bytes, bytes]] = []
         for line in lines:
             if self._bare or line[:1] in (b"{", b"["):
-                self._take_bare(line, events)
-            elif not line:
-                if self._data:
-                    events.append((self._name, b"\n".join(self._data)))
-                    self._data = []
-                    self._size = 0
-                self._name = b""
+                if self._ends_bare(line):
+                    events.append((b"", b"\n".join(self._bare)))
+                    self._bare, self._size = [], 0
             elif line.startswith(b"data:"):
                 self._hold(self._data, line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
+            elif not line:
+                if self._data:
+                    events.append((self._name, b"\n".join(self._data)))
+                self._data, self._name, self._size = [], b"", 0
         return events
 
-    def _take_bare(self, line: bytes, events: list[tuple[bytes, bytes]]) -> None:
+    def _ends_bare(self, line: bytes) -> bool:
         """Not SSE, but some servers write an error object as it is (Gemini, Ollama).
 
         On one line or indented over many: its last line begins at the margin.
         """
         self._hold(self._bare, line)
         closing = b"}" if self._bare[0][:1] == b"{" else b"]"
-        if line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing):
-            events.append((b"", b"\n".join(self._bare)))
-            self._bare = []
-            self._size = sum(map(len, self._data))
+        return line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing)
 
     def _hold(self, held: list[bytes], line: bytes) -> None:
         held.append(line)
         self._size += len(line)
-        if self._size > self._limit:
-            raise _too_long("an event", self._limit)
+        if self._size > MAX_FRAME_BYTES:
+            raise _too_long("an event")
 
 
 class _Lines:
-    """Lines from pieces of bytes; LF, CRLF and CR end one, also across two pieces."""
+    """Lines from pieces of bytes; LF, CRLF and CR end one."""
 
-    def __init__(self, limit: int) -> None:
-        self._partial = bytearray()
-        self._after_cr = False
-        self._at_start = True
-        self._limit = limit
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of a line, not even half of its end, is held."""
-        return not self._partial and not self._after_cr
+    def __init__(self) -> None:
+        self.partial = bytearray()
+        """The start of a line; a CR at its end waits for what may be its LF."""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that this piece completes."""
-        if self._after_cr and piece:
-            self._after_cr = False
-            piece = piece.removeprefix(b"\n")
-        if not piece:
-            return []
-        lines = piece.splitlines()
-        self._after_cr = piece.endswith(b"\r")
-        tail = b"" if piece.endswith((b"\n", b"\r")) else lines.pop()
-        if self._partial and lines:
-            lines[0] = bytes(self._partial) + lines[0]
-            self._partial.clear()
-        if self._at_start and lines:
-            self._at_start = False
-            lines[0] = lines[0].removeprefix(_BOM)
-        self._partial += tail
-        if len(self._partial) > self._limit:
-            raise _too_long("a line", self._limit)
-        return lines
-
-    def flush(self) -> list[bytes]:
-        """The last line, if it had no end."""
-        rest = bytes(self._partial)
-        self._partial.clear()
-        return [rest.removeprefix(_BOM) if self._at_start else rest] if rest else []
+        has_end = b"\n" in piece or b"\r" in piece or self.partial.endswith(b"\r")
+        self.partial += piece
+        lines: list[bytes] = []
+        if has_end:
+            lines = bytes(self.partial).splitlines(keepends=True)
+            self.partial = bytearray(b"" if lines[-1].endswith(b"\n") else lines.pop())
+        if len(self.partial) > MAX_FRAME_BYTES:
+            raise _too_long("a line")
+        return [line.rstrip(b"\r\n") for line in lines]
 
 
-def _too_long(what: str, limit: int) -> ModelError:
+def _too_long(what: str) -> ModelError:
     return ModelError(
-        f"the server sent {what} of more than {limit:,} bytes; it was cut off. Check the base URL.",
+        f"the server sent {what} of more than {MAX_FRAME_BYTES:,} bytes; it was cut off."
+        " Check the base URL.",
         code="LLM_BAD_RESPONSE",
     )
 
@@ -252,23 +203,16 @@ def clean(value: Any) -> Any:
 
     Neither SQLite nor a front end can take lone surrogates.
     """
+    if isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value)):
+        return value
     try:
-        return _cleaned(value)
+        text = json.dumps(value, ensure_ascii=False)
+        if not _SURROGATE.search(text):
+            return value
+        return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     except RecursionError:
         pass
     raise bad_answer("a part of it is nested too deeply")
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        if value.isascii() or not _SURROGATE.search(value):
-            return value
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [_cleaned(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {_cleaned(k): _cleaned(v) for k, v in cast("dict[str, Any]", value).items()}
-    return value
 
 
 def bad_answer(what: str, *, retry: bool = False) -> ModelError:

@@ -17,11 +17,11 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import httpcore2
+from httpcore2 import AsyncConnectionPool as Pool
 
 from nbagent import __version__
 from nbagent.contracts.canonical import load_json
@@ -49,8 +49,6 @@ _STALE_CONNECTIONS = 3
 """So many are passed over at once; then the server is left alone."""
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 """Names, IPv4, IPv6 with its zone; nothing else is worth asking a resolver for."""
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-_SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"})
 
 Fault = Callable[[int, Mapping[str, str], Any], ModelError | None]
 """What is special in one wire's refusals: status, headers, decoded JSON or None → the error."""
@@ -79,14 +77,13 @@ class HttpClient:
             "User-Agent": f"nbagent/{__version__}",
         }
         self._headers = _merged(defaults, headers or {})
-        has_own_key = key_header.lower() in {name.lower() for name in headers or {}}
+        has_own_key = key_header.lower() in map(str.lower, headers or {})
         self._key = None if has_own_key else key
         self._sends_key = has_own_key or key is not None
-        self._key_header = key_header
-        self._key_prefix = key_prefix
+        self._key_header, self._key_prefix = key_header, key_prefix
         self._fault = fault
         self._advice = advice
-        self._shared: _LoopPools | None = None
+        self._pools: _Pools | None = None
 
     async def send(
         self,
@@ -125,9 +122,9 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Let go of the connections; the last client of an event loop closes them."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            await shared.release()
+        pools, self._pools = self._pools, None
+        if pools is not None:
+            await pools.release()
 
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
@@ -137,40 +134,46 @@ class HttpClient:
             headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
         if self._key is not None:
-            headers[self._key_header] = _header_of(self._key_prefix, self._key)
+            text = self._key.reveal().strip()
+            if not text.isascii() or not text.isprintable():
+                what = "the key has characters that no key has; copy it again."
+                raise ModelError(what, code="LLM_AUTH_FAILED")
+            headers[self._key_header] = self._key_prefix + text
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
     async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
         """The response to the request, whatever its status."""
-        for _ in range(_STALE_CONNECTIONS):
-            # The server had closed an idle connection: that is no answer to anything.
-            with suppress(StaleConnection):
-                return await self._asked(request, deadline)
-        return await self._asked(request, deadline)
-
-    async def _asked(self, request: httpcore2.Request, deadline: float) -> Response:
-        response = await self._pool().handle_async_request(request)
-        stream = cast("Any", response).extensions["network_stream"]
-        if not isinstance(stream, Stream):
+        for spare in reversed(range(_STALE_CONNECTIONS + 1)):
+            try:
+                response = await self._pool().handle_async_request(request)
+            except StaleConnection:
+                # The server had closed an idle connection: that is no answer to anything.
+                if spare:
+                    continue
+                raise
+            stream = cast("Any", response).extensions["network_stream"]
+            if isinstance(stream, Stream) and stream.answered:
+                return Response(response, stream, deadline, self.address.server)
             await response.aclose()
-            raise _http_error("the server wants another protocol than HTTP; check the base URL.")
-        if not stream.answered:
-            # It was read behind the answer before.
-            await response.aclose()
-            raise StaleConnection("the server answered before it was asked")
-        return Response(response, stream, deadline, self.address.server)
+            if not isinstance(stream, Stream):
+                break
+            # What came was read behind the answer before: the next connection is asked.
+        raise _http_error("the server does not speak HTTP as it should; check the base URL.")
 
-    def _pool(self) -> httpcore2.AsyncConnectionPool:
+    def _pool(self) -> Pool:
         loop = asyncio.get_running_loop()
-        if self._shared is None or self._shared.loop is not loop:
-            self._shared = _LoopPools.acquire(loop)
-        return self._shared.pool(self.address.route())
+        if self._pools is None or self._pools.loop is not loop:
+            for closed in [known for known in _loops if known.is_closed()]:
+                del _loops[closed]
+            self._pools = _loops.setdefault(loop, _Pools(loop))
+            self._pools.users += 1
+        return self._pools.pool(*self.address.route())
 
     async def _refusal(self, response: Response, path: str) -> ModelError:
         """The error of a response that is no success; the connection is given back."""
         shown = self.address.shown + path.partition("?")[0]
-        raw = b""
+        raw, body = b"", None
         try:
             if 300 <= response.status < 400:
                 return _redirected(response, shown)
@@ -178,21 +181,19 @@ class HttpClient:
                 # Its body may hold the request's headers, with the password of the proxy in them.
                 return _proxy_refused(self.address.server, "407", "HTTP_PROXY")
             response.shorten(_ERROR_BODY_S)
-            raw = await response.read(_MAX_ERROR_BYTES)
-        except ModelError:
-            pass
+            with suppress(ModelError, ValueError, RecursionError):
+                raw = await response.read(_MAX_ERROR_BYTES)
+                body = load_json(raw)
         finally:
             await response.aclose()
-        try:
-            body: Any = load_json(raw)
-        except (ValueError, RecursionError):
-            body = None
         special = self._fault and self._fault(response.status, response.headers, body)
-        if special is not None:
-            return special
-        text = raw.decode("utf-8", "replace")
-        return response_error(
-            response.status, response.headers, body, url=shown, text=text, key_sent=self._sends_key
+        return special or response_error(
+            response.status,
+            response.headers,
+            body,
+            url=shown,
+            text=raw.decode("utf-8", "replace"),
+            key_sent=self._sends_key,
         )
 
 
@@ -206,9 +207,9 @@ class Response:
         self.headers: dict[str, str] = {}
         """By names in lower case; what came twice is joined, as HTTP has it."""
         for raw_name, raw_value in response.headers:
-            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-            before = self.headers.get(name)
-            self.headers[name] = value if before is None else f"{before}, {value}"
+            name = raw_name.decode("latin-1").lower()
+            held = [self.headers[name]] if name in self.headers else []
+            self.headers[name] = ", ".join([*held, raw_value.decode("latin-1")])
         self.request_id = request_id_of(self.headers)
         self._response = response
         self._stream = stream
@@ -221,26 +222,19 @@ class Response:
         Raises:
             ModelError: it broke off, came too slowly, or is larger than `limit`.
         """
-        fault: ModelError | None = None
+        inflater = inflater_of(self.headers.get("content-encoding", ""))
         stream, total = self._stream, 0
         most = stream.received + limit * _MOST_FRAMING
-        try:
-            inflater = inflater_of(self.headers.get("content-encoding", ""))
-            async with aclosing(self._raw_pieces()) as raw:
-                async for piece in raw:
-                    for part in inflater.feed(piece) if inflater else (piece,):
-                        total += len(part)
-                        if total > limit or stream.received > most:
-                            raise bad_answer(f"it is larger than {limit // 2**20} MB")
-                        yield part
-                        if inflater:
-                            # A few bytes may hold a gigabyte: loop and deadline do not wait for it.
-                            await asyncio.sleep(0)
-                            stream.check_deadline()
-        except Exception as error:
-            fault = _model_error(error, self._server, stream.deadline)
-        if fault is not None:
-            raise fault
+        async with aclosing(self._raw_pieces()) as raw:
+            async for piece in raw:
+                for part in inflater.feed(piece) if inflater else (piece,):
+                    total += len(part)
+                    if total > limit or stream.received > most:
+                        raise bad_answer(f"it is larger than {limit // 2**20} MB")
+                    yield part
+                    if inflater:
+                        # A few bytes may hold megabytes: the loop does not wait for them.
+                        await asyncio.sleep(0)
 
     async def _raw_pieces(self) -> AsyncGenerator[bytes]:
         """The body as it was sent; chunks that arrived together come as one piece."""
@@ -248,7 +242,7 @@ class Response:
         body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
         held: list[bytes] = []
         last = b""
-        fault: Exception | None = None
+        fault: ModelError | None = None
         try:
             async with aclosing(body):
                 async for last in body:
@@ -258,7 +252,7 @@ class Response:
                         yield b"".join(held) if len(held) > 1 else last
                         held.clear()
         except Exception as error:
-            fault = error
+            fault = _model_error(error, self._server, stream.deadline)
         if held:
             yield b"".join(held)
         if fault is not None:
@@ -294,14 +288,14 @@ class Address:
     def __init__(self, base_url: str) -> None:
         try:
             parts = urlsplit(base_url)
-            self.port = parts.port
-            self.host = (parts.hostname or "").encode("idna").decode()
+            self.port, self.host = parts.port, (parts.hostname or "").encode("idna").decode()
+            is_one = parts.scheme in ("http", "https") and _HOST.fullmatch(self.host)
         except ValueError:
-            raise UsageError(f"the base URL {base_url!r} cannot be read; check it.") from None
-        if parts.username or parts.password:
+            is_one = parts = None
+        if parts and (parts.username or parts.password):
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        if parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
+        if not parts or not is_one:
             raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
         self.scheme = parts.scheme
         self._path = parts.path.rstrip("/")
@@ -319,102 +313,76 @@ class Address:
         target = f"{self._path}{path}{f'?{query}' if query else ''}"
         return httpcore2.URL(scheme=self.scheme, host=self.host, port=self.port, target=target)
 
-    def route(self) -> Route:
-        """How to get there now: a notebook may set a variable after its first request."""
-        environ = os.environ.get
+    def route(self) -> tuple[str | None, str | None]:
+        """The proxy and the certificates now: a notebook may set them after its first request."""
         certificates = proxy_url = None
         if self.scheme == "https":
-            certificates = (environ("SSL_CERT_FILE", ""), environ("SSL_CERT_DIR", ""))
+            certificates = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR", "")
         if not self._is_here:
-            both = [form for name in _PROXY_VARIABLES for form in (name, name.upper())]
-            proxy_url = _proxy_url(self.scheme, self.host, tuple(map(environ, both)))
-        return Route(proxy_url, certificates)
+            # 40 ms, and a server on this machine does not need it.
+            from urllib.request import getproxies, proxy_bypass
+
+            proxies = {} if proxy_bypass(self.host) else getproxies()
+            proxy_url = proxies.get(self.scheme) or proxies.get("all")
+        return proxy_url, certificates
 
 
-class Route(NamedTuple):
-    """What the connections to a server have in common; equal routes share a pool."""
-
-    proxy_url: str | None
-    certificates: tuple[str, str] | None
-    """`SSL_CERT_FILE` and `SSL_CERT_DIR`; None without TLS."""
-
-
-class _LoopPools:
-    """The connections of one event loop, kept as long as a client of it is open."""
+class _Pools:
+    """The connections of one event loop by route, kept as long as a client of it is open."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.users = 0
-        self.pools: dict[Route, httpcore2.AsyncConnectionPool] = {}
+        self._pools: dict[tuple[str | None, str | None], Pool] = {}
 
-    @staticmethod
-    def acquire(loop: asyncio.AbstractEventLoop) -> _LoopPools:
-        for closed in [known for known in _loops if known.is_closed()]:
-            _loops.pop(closed, None)
-        shared = _loops.setdefault(loop, _LoopPools(loop))
-        shared.users += 1
-        return shared
-
-    async def release(self) -> None:
-        self.users -= 1
-        if self.users > 0 or self.loop is not asyncio.get_running_loop():
-            return
-        _loops.pop(self.loop, None)
-        pools, self.pools = list(self.pools.values()), {}
-        for pool in pools:
-            await pool.aclose()
-        # Closed sockets are let go in the loop's next round.
-        await asyncio.sleep(0)
-
-    def pool(self, route: Route) -> httpcore2.AsyncConnectionPool:
+    def pool(self, proxy_url: str | None, certificates: str | None) -> Pool:
         """Raises ModelError when the environment names what cannot be used."""
-        pool = self.pools.get(route)
-        if pool is None:
-            pool = self.pools[route] = httpcore2.AsyncConnectionPool(
-                ssl_context=tls_context(*route.certificates) if route.certificates else None,
-                proxy=_proxy(route.proxy_url) if route.proxy_url else None,
+        route = (proxy_url, certificates)
+        if route not in self._pools:
+            self._pools[route] = Pool(
+                ssl_context=None if certificates is None else tls_context(certificates),
+                proxy=_proxy(proxy_url) if proxy_url else None,
                 max_connections=_MAX_CONNECTIONS,
                 max_keepalive_connections=_MAX_CONNECTIONS // 4,
                 keepalive_expiry=_KEEP_ALIVE_S,
                 network_backend=Backend(),
             )
-        return pool
+        return self._pools[route]
+
+    async def release(self) -> None:
+        """The last client of the loop closes them."""
+        self.users -= 1
+        if self.users > 0 or self.loop is not asyncio.get_running_loop():
+            return
+        del _loops[self.loop]
+        for pool in self._pools.values():
+            await pool.aclose()
+        # Closed sockets are let go in the loop's next round.
+        await asyncio.sleep(0)
 
 
-_loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
-
-
-@cache
-def _proxy_url(scheme: str, host: str, variables: tuple[str | None, ...]) -> str | None:
-    # Imported late: only hosts that are not this machine need it.
-    from urllib.request import getproxies, proxy_bypass
-
-    proxies = getproxies()
-    found = proxies.get(scheme) or proxies.get("all")
-    if not found or proxy_bypass(host):
-        return None
-    return found if "://" in found else f"http://{found}"
+_loops: dict[asyncio.AbstractEventLoop, _Pools] = {}
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
-    why = "its address cannot be read"
+    fault = _http_error(
+        "the proxy that the environment names cannot be used: its address cannot be read, and only"
+        " HTTP proxies are known; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name the server"
+        " in NO_PROXY."
+    )
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(address if "://" in address else f"http://{address}")
         host, port = parts.hostname, parts.port
-        if host and parts.scheme not in ("http", "https"):
-            host, why = None, f"it is a {parts.scheme[:20]!r} one, and only HTTP proxies are known"
     except ValueError:
-        parts = host = port = None
-    if parts is None or not host:
-        raise _http_error(
-            f"the proxy that the environment names cannot be used: {why}; correct HTTPS_PROXY,"
-            " HTTP_PROXY or ALL_PROXY, or name the server in NO_PROXY."
-        )
+        raise fault from None
+    if not host or parts.scheme not in ("http", "https"):
+        raise fault
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if password:
         # A short password is no secret to the filter by itself; as it is sent it is long enough.
         login = f"{user}:{password}"
-        for text in (password, login, base64.b64encode(login.encode()).decode().rstrip("=")):
+        coded = base64.b64encode(login.encode()).decode()
+        for text in (password, login, coded.rstrip("=")):
             register(text)
     url = httpcore2.URL(scheme=parts.scheme, host=host, port=port, target="/")
     # The library takes text for ASCII.
@@ -424,22 +392,11 @@ def _proxy(address: str) -> httpcore2.Proxy:
 def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     """Headers, some of them replaced; their names have no case."""
     given = {name.lower() for name in extra}
-    merged = {name: text for name, text in headers.items() if name.lower() not in given}
     for name, text in extra.items():
-        if name.lower() in _SECRET_HEADERS:
-            register(text.removeprefix("Bearer "))
         if not (name + text).isascii() or any(ord(char) < 32 for char in name + text):
             raise UsageError(f"header {name!r} has characters that cannot be sent; correct it.")
-        merged[name] = text
-    return merged
-
-
-def _header_of(prefix: str, key: SecretKey) -> str:
-    text = key.reveal().strip()
-    if not text.isascii() or not text.isprintable():
-        what = "the key has characters that no key has; copy it again."
-        raise ModelError(what, code="LLM_AUTH_FAILED")
-    return prefix + text
+    kept = {name: text for name, text in headers.items() if name.lower() not in given}
+    return {**kept, **extra}
 
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
@@ -465,11 +422,12 @@ def _model_error(error: Exception, server: str, deadline: float, advice: str = "
         case ConnectionResetError() | BrokenPipeError() | httpcore2.RemoteProtocolError():
             return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
         case ssl.SSLError():
-            what = f"no secure connection to {server} ({said})"
-            return _http_error(f"{what}; check it or SSL_CERT_FILE.")
+            return _http_error(
+                f"no secure connection to {server} ({said}); check it or SSL_CERT_FILE."
+            )
         case socket.gaierror():
-            what = f"the name {server} cannot be found ({said}); check it."
-            return _http_error(what, retry=error.errno == socket.EAI_AGAIN)
+            retry = error.errno == socket.EAI_AGAIN
+            return _http_error(f"the name {server} cannot be found ({said}); check it.", retry)
         case OSError():
             return _http_error(f"cannot connect to {server} ({said}); {advice}", retry=True)
         case httpcore2.ProtocolError():
@@ -479,7 +437,7 @@ def _model_error(error: Exception, server: str, deadline: float, advice: str = "
             return ModelError(f"the request to {server} failed: {said}; please report it.")
 
 
-def _http_error(text: str, *, retry: bool = False) -> ModelError:
+def _http_error(text: str, retry: bool = False) -> ModelError:
     return ModelError(text, code="LLM_HTTP_ERROR", retryable=retry)
 
 

@@ -70,10 +70,9 @@ class Refusals:
     """What one model on one server does not take."""
 
     def __init__(self) -> None:
-        self._dropped: set[tuple[str, bytes | None]] = set()
+        self._dropped: set[tuple[str, str | None]] = set()
         """Parameters, with the refused value or None for any."""
         self._renamed: dict[str, str] = {}
-        self._no_effort_with_tools = False
 
     @staticmethod
     def of(base_url: str, model: str) -> Refusals:
@@ -83,25 +82,21 @@ class Refusals:
             del _known[next(iter(_known))]
         return _known.setdefault(key, Refusals())
 
-    def apply(self, params: dict[str, Any], *, tools: bool) -> tuple[str, ...]:
+    def apply(self, params: dict[str, Any]) -> tuple[str, ...]:
         """Change the parameters in place; returns the names that are not sent as asked."""
         changed: list[str] = []
         for name, twin in self._renamed.items():
             if name in params:
                 params[twin] = params.pop(name)
         for name, value in _parameters(params).items():
-            if {(name, None), (name, dump_json(value))} & self._dropped:
+            if {(name, None), (name, _json(value))} & self._dropped:
                 _remove(params, name)
                 changed.append(name)
         if "stream" in changed:
-            # Options of a stream without one are refused, too.
-            params.pop("stream_options", None)
-        if self._no_effort_with_tools and tools and params.get("reasoning_effort") != "none":
-            params["reasoning_effort"] = "none"
-            changed.append("reasoning_effort")
+            params.pop("stream_options", None)  # Refused without a stream.
         return tuple(sorted(changed))
 
-    def learn(self, error: ModelError, params: dict[str, Any], *, tools: bool) -> str | None:
+    def learn(self, error: ModelError, params: dict[str, Any]) -> str | None:
         """Draw a lesson from a refusal: what will be done differently, or None if there is none.
 
         A lesson takes a parameter away or renames it once, so there are only so many.
@@ -109,14 +104,7 @@ class Refusals:
         Args:
             params: what was sent, after `apply`.
         """
-        if not _is_refusal(error):
-            return None
-        if tools and _is_effort_rule(error):
-            if params.get("reasoning_effort") == "none":
-                return None
-            self._no_effort_with_tools = True
-            return "reasoning_effort was set to none: this model takes tools only without reasoning"
-        if not _is_refused(error):
+        if not (_is_refusal(error) and _is_refused(error)) or _is_effort_rule(error):
             return None
         sent = _parameters(params)
         names = [name for name in _named(error, sent) if not _ALWAYS_SENT.fullmatch(name)]
@@ -128,8 +116,9 @@ class Refusals:
             return f"{names[0]} is sent as {twin}: the server refused it under the first name"
         for name in names:
             by_value = _BY_VALUE.fullmatch(name)
-            self._dropped.add((name, dump_json(sent[name]) if by_value else None))
-        shown = ", ".join(_shown(name, sent[name]) for name in names)
+            self._dropped.add((name, _json(sent[name]) if by_value else None))
+        values = {name: "" if name in _OF_OURS else f"={_json(sent[name])[:80]}" for name in names}
+        shown = ", ".join(name + value for name, value in values.items())
         return f"{shown} was left out: the server refuses it for this model"
 
 
@@ -143,28 +132,20 @@ def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
     """The same error in plain words when the server takes no images or no tools."""
     if not (_is_refusal(error) or error.status in (415, 500)):
         return error
-    said = error.said
-    if _has_attachments(request) and _NO_IMAGES.search(said) and not _BAD_IMAGE.search(said):
-        text = (
-            f"{request.model} takes no images or files here; go on with a model that does"
-            " (--model), or leave them out."
-        )
+    said, model, files = error.said, request.model, _has_attachments(request)
+    no_tools = _NO_TOOLS.search(said) or (
+        error.details.get("param") == "tools" and _is_refused(error)
+    )
+    if files and _NO_IMAGES.search(said) and not _BAD_IMAGE.search(said):
+        advice = "takes no images or files here; go on with a model that does, or leave them out"
     elif request.tools and _is_effort_rule(error):
-        text = (
-            f"{request.model} takes tools only at /v1/responses, which is not asked here;"
-            " choose another model, or send no tools (--tools none)."
-        )
-    elif request.tools and (
-        _NO_TOOLS.search(said) or (error.details.get("param") == "tools" and _is_refused(error))
-    ):
-        text = (
-            f"{request.model} takes no tools here; choose a model that can call tools, or send"
-            " none (--tools none)."
-        )
+        advice = "takes tools only at /v1/responses, which is not asked here; choose another model"
+    elif request.tools and no_tools:
+        advice = "takes no tools here; choose another model, or send none (--tools none)"
     else:
         return error
     return ModelError(
-        f"{text} The server said: {said}",
+        f"{model} {advice}. The server said: {said}",
         code=error.code,
         details=error.details,
         status=error.status,
@@ -226,10 +207,8 @@ def _mention(name: str) -> str:
     return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
 
 
-def _shown(name: str, value: Any) -> str:
-    if name in _OF_OURS:
-        return name
-    return f"{name}={dump_json(value)[:80].decode('utf-8', 'replace')}"
+def _json(value: Any) -> str:
+    return dump_json(value).decode("utf-8", "replace")
 
 
 def _is_refusal(error: ModelError) -> bool:
@@ -250,9 +229,8 @@ def _is_effort_rule(error: ModelError) -> bool:
 
 
 def _has_attachments(request: ChatRequest) -> bool:
-    return any(
-        not isinstance(part, TextPart) for message in request.messages for part in message.content
-    )
+    parts = (part for message in request.messages for part in message.content)
+    return not all(isinstance(part, TextPart) for part in parts)
 
 
 _known: dict[tuple[str, str], Refusals] = {}

@@ -10,7 +10,6 @@ import random
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -18,32 +17,26 @@ from nbagent.contracts.errors import ModelError
 
 LONGEST_WAIT_S = 60.0
 """A server that asks for more gets no second request; the person decides."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_BACKOFF_S = 8.0
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often and how patiently."""
+def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
+    """Seconds to wait before the next attempt, or None when the error is final.
 
-    retries: int = 2
-    first_wait_s: float = 0.5
-    longest_backoff_s: float = 8.0
-
-    def wait_s(self, error: ModelError, attempt: int, left_s: float) -> float | None:
-        """Seconds to wait before the next attempt, or None when the error is final.
-
-        Args:
-            attempt: how many attempts have failed, from 1.
-            left_s: seconds until the total deadline of the request.
-        """
-        if not error.retryable or attempt > self.retries:
-            return None
-        wait = error.retry_after_s
-        if wait is None:
-            backoff = min(self.first_wait_s * 2 ** (attempt - 1), self.longest_backoff_s)
-            wait = backoff * (1 - 0.25 * random.random())
-        return wait if wait <= LONGEST_WAIT_S and wait < left_s else None
+    Args:
+        attempt: how many attempts have failed, from 1.
+        retries: how many more than one there may be.
+    """
+    if not error.retryable or attempt > retries:
+        return None
+    wait = error.retry_after_s
+    if wait is None:
+        wait = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LONGEST_BACKOFF_S)
+        wait *= 1 - 0.25 * random.random()
+    return wait if wait <= LONGEST_WAIT_S else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -51,7 +44,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     A time in the past and a negative number are 0; what cannot be read is None.
     """
-    millis = _number(headers.get("retry-after-ms", ""))
+    millis = number_in(headers.get("retry-after-ms", ""))
     if millis is not None:
         return max(0.0, millis / 1000)
     text = headers.get("retry-after", "").strip()
@@ -59,7 +52,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         # The header may come twice: the longest of the waits that can be read.
-        waits = [wait for part in text.split(",") if (wait := _number(part)) is not None]
+        waits = [wait for part in text.split(",") if (wait := number_in(part)) is not None]
     return max(0.0, *waits) if waits else None
 
 
@@ -68,7 +61,7 @@ def until_s(text: str) -> float | None:
     text = text.strip()
     if re.fullmatch(rf"(?:{_PART})+", text):
         return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
-    moment = _number(text)
+    moment = number_in(text)
     if moment is not None and moment > 1e11:
         moment /= 1000  # OpenRouter's unix time has milliseconds.
     if moment is not None and moment < 1e9:
@@ -80,7 +73,8 @@ def until_s(text: str) -> float | None:
     return max(0.0, moment - time.time())
 
 
-def _number(text: str) -> float | None:
+def number_in(text: str) -> float | None:
+    """The number that a text is; None for anything else."""
     try:
         value = float(text)
     except ValueError:

@@ -111,7 +111,8 @@ def test_a_certificate_file_that_cannot_be_read_is_named(
         path.write_text(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     said = message(ask("https://127.0.0.1:9/v1"))
-    assert said.endswith("correct SSL_CERT_FILE.")
+    assert str(path) in said
+    assert said.endswith("SSL_CERT_FILE.")
 
 
 def test_a_plain_server_on_an_https_address_is_named() -> None:
