@@ -56,7 +56,7 @@ BODIES: dict[str, Case] = {
     "message is null": _whole({"choices": [{"message": None}]}, asked=3),
     "message is a text": _whole({"choices": [{"message": "hi"}]}, asked=3),
     "content is a number": _whole(_choice(content=5)),
-    "content is an object": _whole(_choice(content={"text": "x"})),
+    "content is an object": _whole(_choice(content={"text": "x"}), "", text='{"text":"x"}'),
     "tool_calls is an object": _whole(_choice(tool_calls={"id": "x"})),
     "tool_calls of null": _whole(_choice(tool_calls=[None])),
     "broken JSON": _whole(b'{"choices": [}'),
