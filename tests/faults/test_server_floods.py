@@ -1,4 +1,4 @@
-"""Servers that send too much: the process stays small, and every flood ends with its code."""
+"""Servers that send too much on any wire: the process stays small, every flood has its code."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
-from servers.hostile_server import (
-    Fault,
-    HostileServer,
-    Visit,
-    chunked,
-    delta,
-    said,
-    sse,
-    stream_head,
-)
+from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked, delta, sse, stream_head
+from servers.hostile_server import Fault, HostileServer, Visit
 
 PEAK_MB = 150
 TIMEOUT_S = 120
@@ -62,7 +53,7 @@ def tiny(count: int) -> Fault:
 
     async def serve(visit: Visit) -> None:
         await visit.send(stream_head())
-        for block in chain(repeat(one * 1_000, count // 1_000), [sse(*said("y"))]):
+        for block in chain(repeat(one * 1_000, count // 1_000), [sse(*CHAT.said("y"))]):
             await visit.send(chunked(block))
         await visit.send(b"0\r\n\r\n")
 
@@ -102,8 +93,9 @@ FLOODS: dict[str, tuple[Fault, str, str]] = {
     "endless chunk size": (flood(b"", b"0", head=stream_head()), "LLM_HTTP_ERROR", ""),
     "endless chunk extensions": (flood(b"", _EXTENDED, head=stream_head()), _BAD, ""),
     "endless error": (flood(b"", b"x", head=b"HTTP/1.1 400 X\r\n\r\n"), "LLM_HTTP_ERROR", ""),
-    "endless after the end": (flood(sse(*said("fine")), b"x"), "", "fine"),
+    "endless after the end": (flood(sse(*CHAT.said("fine")), b"x"), "", "fine"),
 }
+"""On Chat Completions; what is more than the transport's is on the other wires too."""
 LONG_FLOODS: dict[str, tuple[Fault, str, str]] = {
     "gzip bomb of comments": (flood(*_COMMENT_BOMB, head=_ZIPPED), _BAD, "part "),
     "endless comments": (flood(_PART, b": ping\n\n"), _BAD, "part "),
@@ -114,22 +106,45 @@ LONG_FLOODS: dict[str, tuple[Fault, str, str]] = {
 """Tens of megabytes have to be read before the cap is reached."""
 
 
-@pytest.fixture
-def server() -> Iterator[HostileServer]:
-    table = {**FLOODS, **LONG_FLOODS}
-    with HostileServer({_path(name): fault for name, (fault, _, _) in table.items()}) as running:
-        yield running
+_ARGUMENTS = {"responses": 2, "azure": 1, "anthropic": 3, "google": 0, "ollama": 0}
+"""Which event of an answer with a call has the most of the arguments."""
+
+
+def floods_of(wire: Dialect) -> dict[str, tuple[Fault, str, str]]:
+    """What a wire's own parser takes in: text, reasoning, lines, frames, a whole answer."""
+    part = wire.stream(*wire.part("part "), end=b"")
+    text = wire.stream(wire.part("x" * 9_000)[-1], end=b"")
+    thought = wire.stream(wire.reasoning("x" * 9_000), end=b"")
+    call_events = wire.said("", Called(arguments={"at": "x" * 9_000}))
+    called = wire.stream(call_events[_ARGUMENTS[wire.name]], end=b"")
+    start, _, _ = json.dumps(wire.whole("PLACE")).encode().partition(b"PLACE")
+    return {
+        "endless text": (flood(part, text), _BAD, "part "),
+        "endless reasoning": (flood(part, thought), _BAD, "part "),
+        "endless arguments": (flood(part, called), _BAD, "part "),
+        "endless line": (flood(part + text[:-20], b"x"), _BAD, "part "),
+        "endless after the end": (flood(wire.stream(*wire.said("fine")), b"x"), "", "fine"),
+        "whole-endless text": (flood(start, b"x"), _BAD, ""),
+        "whole-endless lists": (flood(b'{"%b":[' % wire.holder.encode(), b"[],"), _BAD, ""),
+        "endless error": (flood(b"", b"x", head=b"HTTP/1.1 400 X\r\n\r\n"), "LLM_HTTP_ERROR", ""),
+        "endless error line": (flood(part + b'{"error": "', b"x"), _BAD, "part "),
+    }
+
+
+def check(wire: Dialect, table: dict[str, tuple[Fault, str, str]]) -> None:
+    """Let a process of its own meet the faults; look at the outcomes and at its peak."""
+    with HostileServer({_path(name): fault for name, (fault, _, _) in table.items()}) as server:
+        _check(server, wire, table)
 
 
 def _path(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def check(server: HostileServer, table: dict[str, tuple[Fault, str, str]]) -> None:
-    """Let a process of its own meet the faults; look at the outcomes and at its peak."""
+def _check(server: HostileServer, wire: Dialect, table: dict[str, tuple[Fault, str, str]]) -> None:
     done = subprocess.run(
-        [sys.executable, str(_CLIENT), *[server.url(_path(name)) for name in table]],
-        env=dict(os.environ),
+        [sys.executable, str(_CLIENT), wire.model, *[server.url(_path(name)) for name in table]],
+        env={**os.environ, "HOSTILE_KEY": "sk-hostile-0123456789abcdefghij"},
         capture_output=True,
         text=True,
         timeout=600,
@@ -154,12 +169,18 @@ _on_linux = pytest.mark.skipif(
 
 
 @_on_linux
-def test_floods_end_with_their_code_and_leave_the_process_small(server: HostileServer) -> None:
-    check(server, FLOODS)
+def test_floods_end_with_their_code_and_leave_the_process_small() -> None:
+    check(CHAT, FLOODS)
+
+
+@_on_linux
+@pytest.mark.parametrize("wire", DIALECTS[1:], ids=lambda wire: wire.name)
+def test_floods_of_every_wire_leave_the_process_small(wire: Dialect) -> None:
+    check(wire, floods_of(wire))
 
 
 @_on_linux
 @pytest.mark.proof
 @pytest.mark.timeout(620)
-def test_long_floods_leave_the_process_small(server: HostileServer) -> None:
-    check(server, LONG_FLOODS)
+def test_long_floods_leave_the_process_small() -> None:
+    check(CHAT, LONG_FLOODS)
