@@ -20,16 +20,16 @@ _ON_CHAT = [
     "binary garbage",
     "web page",
     "too deep",
-    "error object: overloaded",
+    "inside: overloaded",
     "reset after the first token",
     "silence after a part",
 ]
 _SHOWN = [("chat", name) for name in _ON_CHAT] + [
-    ("responses", "error object: failed"),
-    ("azure", "404 no deployment"),
-    ("anthropic", "error object: overloaded"),
-    ("google", "429 for an hour"),
-    ("ollama", "401 sign in"),
+    ("responses", "inside: failed"),
+    ("azure", "error: Azure: no deployment"),
+    ("anthropic", "inside: Anthropic: overloaded"),
+    ("google", "error: Gemini: day"),
+    ("ollama", "error: Ollama: sign in"),
 ]
 
 

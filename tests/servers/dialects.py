@@ -45,8 +45,6 @@ class Dialect:
     kind = "text/event-stream"
     holder: str
     """The field of a whole answer in which the rest of it is."""
-    counts: tuple[str, str, str, str] | None = None
-    """Names of the usage, of its two counts, and of the details of the first."""
     blank = b": ping\n\n"
     """A sign of life."""
     is_named = False
@@ -98,7 +96,6 @@ class Dialect:
 class _Chat(Dialect):
     name, model, path = "chat", "openai:m", "/chat/completions"
     holder = "choices"
-    counts = ("usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
     end = b"data: [DONE]\n\n"
 
     def part(self, text: str) -> list[Any]:
@@ -128,7 +125,6 @@ class _Azure(_Chat):
 class _Responses(Dialect):
     name, model, path = "responses", "openai-responses:m", "/responses"
     holder = "output"
-    counts = ("usage", "input_tokens", "output_tokens", "input_tokens_details")
     is_named = True
 
     def part(self, text: str) -> list[Any]:
@@ -166,7 +162,6 @@ class _Anthropic(Dialect):
     name, model, path = "anthropic", "anthropic:m", "/messages"
     key_header, key_prefix = "x-api-key", ""
     holder = "content"
-    counts = ("usage", "input_tokens", "output_tokens", "output_tokens_details")
     blank = b'event: ping\ndata: {"type": "ping"}\n\n'
     is_named = True
 
@@ -203,7 +198,6 @@ class _Google(Dialect):
     name, model, path = "google", "google:m", "enerateContent"
     key_header, key_prefix = "x-goog-api-key", ""
     holder = "candidates"
-    counts = ("usageMetadata", "promptTokenCount", "candidatesTokenCount", "promptTokensDetails")
 
     def asks_for_stream(self, path: str, body: JSON) -> bool:
         return ":streamGenerateContent" in path
