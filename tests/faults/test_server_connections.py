@@ -13,11 +13,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from email.utils import formatdate
 from typing import Any
 
 import pytest
-from servers.dialects import CHAT, DIALECTS, Dialect, chunked, completion, delta, sse, stream_head
+from servers.dialects import CHAT, DIALECTS, Dialect, chunked, completion, delta
 from servers.hostile_cases import drips, refused, resets, then_fine, waits
 from servers.hostile_server import Fault, HostileServer, Visit, answer, fine, whole
 
@@ -27,7 +26,6 @@ from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import html
 from nbagent.notebook.view_state import view_of
-from nbagent.providers.retry import retry_after_s
 
 _POISON = whole(completion("poisoned"))
 _FINE = completion("fine")
@@ -48,8 +46,9 @@ def server() -> Iterator[HostileServer]:
 
 def agent_at(server: HostileServer, wire: Dialect = CHAT) -> nbagent.Agent:
     """An agent that asks the server on a wire."""
-    at = {"base_url": server.url("it"), "key_variable": "HOSTILE_KEY"}
-    return nbagent.Agent(model=wire.model, tools="none", **at)
+    return nbagent.Agent(
+        model=wire.model, tools="none", base_url=server.url("it"), key_variable="HOSTILE_KEY"
+    )
 
 
 def ask(server: HostileServer, fault: Fault, wire: Dialect = CHAT, **options: Any) -> nbagent.Run:
@@ -75,17 +74,16 @@ _EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(whole(_FINE) + _POISON, id="after a length"),
         pytest.param(_EARLY + whole(_FINE) + _POISON, id="after early hints"),
         pytest.param(whole(_FINE) * 2, id="the same answer again"),
         pytest.param(whole(_FINE) + b"\r\n", id="an empty line"),
         pytest.param(
-            stream_head() + chunked(json.dumps(_FINE).encode()) + b"0\r\n\r\n" + _POISON,
+            CHAT.head() + chunked(json.dumps(_FINE).encode()) + b"0\r\n\r\n" + _POISON,
             id="after chunks",
         ),
-        pytest.param(stream_head() + _EVENTS + _POISON, id="after events"),
+        pytest.param(CHAT.head() + _EVENTS + _POISON, id="after events"),
         pytest.param(
-            stream_head("Content-Length: 7") + _EVENTS + _POISON,
+            CHAT.head("Content-Length: 7") + _EVENTS + _POISON,
             id="after a length and chunks",
         ),
         pytest.param(refused("400 X") + _POISON, id="after an error"),
@@ -199,7 +197,7 @@ def stopped_when(
     return run, time.monotonic() - began
 
 
-_PART = stream_head() + chunked(sse(delta(content="part "), end=b""))
+_PART = CHAT.head() + chunked(CHAT.stream(delta(content="part "), end=b""))
 
 
 @pytest.mark.parametrize(
@@ -207,12 +205,11 @@ _PART = stream_head() + chunked(sse(delta(content="part "), end=b""))
     [
         (waits(), events.TurnStarted, ""),
         (drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), events.TurnStarted, ""),
-        (waits(_PART), events.TextDelta, "part "),
         (drips(_PART, chunked(b": ping\n\n")), events.TextDelta, "part "),
         (kept(refused("429 X", "Retry-After: 30")), events.Retrying, ""),
         (kept(refused("500 X")), events.Retrying, ""),
     ],
-    ids=["no reply", "headers drip", "in mid-stream", "pings", "told to wait", "backing off"],
+    ids=["no reply", "headers drip", "pings", "told to wait", "backing off"],
 )
 def test_a_stop_ends_at_once_and_keeps_the_part(
     server: HostileServer, fault: Fault, ready: type[events.Event], text: str
@@ -338,8 +335,8 @@ def test_two_answers_at_once_do_not_mix(server: HostileServer, wire: Dialect) ->
         await visit.send(answer(visit, words))
 
     server.faults["it"] = own
-    runs = [agent_at(server, wire).start(f"number {n}") for n in range(10)]
-    assert [run.wait().text for run in runs] == [f"number {n}" for n in range(10)]
+    runs = [agent_at(server, wire).start(f"number {n}") for n in range(20)]
+    assert [run.wait().text for run in runs] == [f"number {n}" for n in range(20)]
 
 
 # Waiting before a request is made again.
@@ -357,7 +354,7 @@ def test_two_refusals_without_a_wait_cost_no_time(server: HostileServer) -> None
     assert run.text == "fine"
     response = run.turns[0].response
     assert response
-    assert response.meta.retries == 2
+    assert response.meta.attempts == 3
     assert response.meta.retry_wait_ms <= 50
     assert run.turns[0].model_ms < 500, "loosely: a pause would have been longer"
 
@@ -414,20 +411,12 @@ def test_a_run_that_gave_up_tells_its_attempts(server: HostileServer) -> None:
     assert told.count("Trying again in 0.0 s") == 2
 
 
-@pytest.mark.parametrize(
-    ("wait", "timeout_s", "says"),
-    [("61", 10, "61 s"), ("3600", 10, "3,600 s"), ("5", 2, "too many requests")],
-    ids=["longer than a minute", "an hour", "longer than the time allowed"],
-)
-def test_a_wait_that_is_too_long_returns_at_once(
-    server: HostileServer, wait: str, timeout_s: float, says: str
-) -> None:
+def test_a_wait_that_is_longer_than_the_time_allowed_returns_at_once(server: HostileServer) -> None:
     began = time.monotonic()
-    run = again(server, refused("429 X", f"Retry-After: {wait}"), timeout_s=timeout_s)
+    run = again(server, refused("429 X", "Retry-After: 5"), timeout_s=2)
     assert time.monotonic() - began < 1
     assert run.error
     assert run.error.code == "LLM_RATE_LIMITED"
-    assert says in run.error.message
     assert server.asked("it") == 1
 
 
@@ -440,29 +429,3 @@ def test_a_run_that_broke_after_its_first_token_can_be_resumed(
     assert (run.turns[0].text, server.asked("it")) == ("part ", 1)
     server.faults["it"] = fine
     assert run.resume().text == "fine"
-
-
-@pytest.mark.parametrize(
-    ("headers", "low", "high"),
-    [
-        ({}, None, None),
-        ({"retry-after": ""}, None, None),
-        ({"retry-after": "NaN"}, None, None),
-        ({"retry-after": "soon"}, None, None),
-        ({"retry-after": "-3"}, 0, 0),
-        ({"retry-after": "1.5"}, 1.5, 1.5),
-        ({"retry-after": "1e9"}, 1e9, 1e9),
-        ({"retry-after": "inf"}, float("inf"), float("inf")),
-        ({"retry-after": "2, 9"}, 9, 9),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0, 0),
-        ({"retry-after": formatdate(time.time() + 3600, usegmt=True)}, 3000, 3601),
-        ({"retry-after": "Wed, 99 Foo 99999999999 07:28:00 GMT"}, None, None),
-        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25, 0.25),
-        ({"retry-after-ms": "", "retry-after": "9"}, 9, 9),
-    ],
-)
-def test_a_wait_is_read_in_every_form(
-    headers: dict[str, str], low: float | None, high: float | None
-) -> None:
-    found = retry_after_s(headers)
-    assert found is low if found is None or low is None or high is None else low <= found <= high

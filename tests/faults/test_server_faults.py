@@ -258,6 +258,7 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
     body = wire.stream(*events)
     complete_at = len(wire.stream(*events, end=b"").rstrip())
     frames = [len(wire.stream(*events[:count], end=b"")) for count in range(len(events) + 1)]
+    shown_at = len(wire.stream(*wire.part("part "), end=b""))
     near = {max(0, at - back) for at in [*frames, len(body)] for back in (0, 1, 3)}
     looked: list[str] = []
 
@@ -285,6 +286,7 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
     for at, run in outcomes:
         assert at in whole_ones or len(run.turns) == 1, "nothing is asked after a cut"
         assert error_code(run) in (None, "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE")
+        assert run.turns[0].text == ("part " if at >= shown_at else ""), "what was shown is kept"
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])

@@ -11,7 +11,6 @@ from servers.error_bodies import (
     HTTP,
     OF_ANTHROPIC,
     QUOTA,
-    SLOW,
     anthropic,
     gemini,
     openai,
@@ -160,21 +159,6 @@ def test_what_the_server_said_is_one_line_of_the_error(
     register("sk-SECRETSECRET")
     fault = response_error(status, {}, body)
     assert (fault.code, fault.retryable, fault.said) == (code, retryable, said)
-
-
-@pytest.mark.parametrize(
-    ("event", "code"),
-    [
-        ({"response": {"error": {"code": "server_error", "message": "m"}}}, HTTP),
-        ({"type": "error", "code": "rate_limit_exceeded", "message": "m", "param": None}, BUSY),
-        ({"type": "error", "error": {"type": "overloaded_error", "message": "m"}}, HTTP),
-        ({"error": {"code": "vector_store_timeout", "message": "m"}}, SLOW),
-        ({"error": "m: we are over capacity"}, HTTP),
-    ],
-)  # fmt: skip
-def test_an_error_in_a_stream_may_be_tried_again(event: Any, code: str) -> None:
-    fault = stream_error(event)
-    assert (fault.code, fault.retryable, fault.said[:1]) == (code, True, "m")
 
 
 @pytest.mark.parametrize(

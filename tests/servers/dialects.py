@@ -66,7 +66,8 @@ class Dialect:
 
     def head(self, *headers: str, framing: str = "Transfer-Encoding: chunked") -> bytes:
         """The head of a stream."""
-        return stream_head(*headers, framing=framing, kind=self.kind)
+        lines = ["HTTP/1.1 200 OK", f"Content-Type: {self.kind}", framing, *headers]
+        return ("\r\n".join(line for line in lines if line) + "\r\n\r\n").encode("latin-1")
 
     def asks_for_stream(self, path: str, body: JSON) -> bool:
         """Whether a request asks for a stream."""
@@ -177,7 +178,7 @@ class _Anthropic(Dialect):
         if text:
             events += _block(0, {"type": "text", "text": ""}, "text", text)
         for place, one in enumerate(calls, 1):
-            begun = {"type": "tool_use", **one.named, "input": {}}
+            begun: JSON = {"type": "tool_use", **one.named, "input": {}}
             events += _block(place, begun, "input_json", one.text[:4], one.text[4:])
         stopped = {"stop_reason": "tool_use" if calls else "end_turn"}
         return [*events, {"type": "message_delta", "delta": stopped}, {"type": "message_stop"}]
@@ -309,25 +310,9 @@ def dialect_of(path: str) -> Dialect:
     return next((wire for wire in DIALECTS if wire.path in path), CHAT)
 
 
-# The bytes of answers on the wire of Chat Completions, and of every HTTP server.
-
-
-def stream_head(
-    *headers: str, framing: str = "Transfer-Encoding: chunked", kind: str = "text/event-stream"
-) -> bytes:
-    """The head of an event stream."""
-    lines = ["HTTP/1.1 200 OK", f"Content-Type: {kind}", framing, *headers]
-    return ("\r\n".join(line for line in lines if line) + "\r\n\r\n").encode("latin-1")
-
-
 def chunked(data: bytes) -> bytes:
     """One chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def sse(*events: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
-    """An event stream; events that are bytes are sent as they are."""
-    return CHAT.stream(*events, end=end)
 
 
 def delta(_finish: str | None = None, **fields: Any) -> JSON:

@@ -12,12 +12,11 @@ import pytest
 from engine.laws import check_run
 from servers.model_server import ModelServer, Reply
 from servers.player import Play
-from wires.chat_cases import DONE, LOOK, WIRE, answer_of, call, calls, chunk, sse
+from wires.chat_cases import DONE, LOOK, WIRE, call, calls, chunk, sse
 from wires.chat_requests import RED
 from wires.harness import KEY, World, answer_case, ask
 
 import nbagent
-from nbagent.contracts.chat import ChatResponse, ClientNotice
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
 
@@ -34,21 +33,6 @@ def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
     with pytest.raises(ModelError) as caught:
         world.run(go())
     return caught.value
-
-
-def test_two_refusals_without_a_wait_are_told_and_counted(world: World) -> None:
-    limited = Play(b"{}", 429, {"retry-after": "0"})
-    notices: list[ClientNotice] = []
-
-    async def go() -> ChatResponse:
-        world.player.play([limited, limited, Play(answer_of({"content": "done"}))])
-        async with world.client(WIRE, retries=2) as client:
-            return await client.chat(ask(), notify=notices.append)
-
-    meta = world.run(go()).meta
-    assert (meta.attempts, meta.retries) == (3, 2)
-    assert meta.retry_wait_ms < 1_000
-    assert [(n.kind, n.attempt, n.wait_s) for n in notices] == [("retry", 1, 0), ("retry", 2, 0)]
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
@@ -127,35 +111,6 @@ def test_a_base_url_that_cannot_be_used_is_refused(world: World, url: str) -> No
 def test_messages_and_tools_cannot_be_set_by_extra_body(world: World) -> None:
     with pytest.raises(UsageError, match="messages"):
         world.wire_request(WIRE, ask(), extra_body={"messages": []})
-
-
-def test_a_run_whose_answer_is_cut_runs_no_tool_and_keeps_the_text() -> None:
-    ran: list[str] = []
-
-    def look(at: str) -> str:
-        """Look."""
-        ran.append(at)
-        return "seen"
-
-    stream = THOROUGH.stream.replace(b"fs__look", b"look")
-    found = WIRE.ended.search(stream)
-    assert found
-    places = [found.end() * n // 16 for n in range(1, 16)] + [found.end() - 1]
-    with ModelServer([Reply(raw=stream[:cut], raw_pieces=97) for cut in places]) as server:
-        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[look])
-        for cut in places:
-            run = agent.run("Go.")
-            assert run.error is not None
-            assert (run.stop_reason, run.error.code) == ("error", "LLM_BAD_RESPONSE")
-            assert run.text.strip() == ("Grüße \u2028 both" if b"both" in stream[:cut] else "")
-            for tool_run in run.turns[0].tool_runs:
-                assert tool_run.result is not None
-                assert tool_run.result.error is not None
-                assert tool_run.result.error.code == "E_INTERRUPTED"
-        assert len(server.requests) == len(places), "a cut after the first token is not asked again"
-        server.then(Reply(raw=stream), "Done.")
-        assert agent.run("Go.").text == "Done."
-    assert ran == ["a"]
 
 
 def test_a_run_whose_calls_were_called_cut_or_failed_runs_none() -> None:
