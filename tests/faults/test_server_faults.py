@@ -283,6 +283,10 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
     assert all(at >= complete_at for at in whole_ones)
     if clean:
         assert {frames[-1], len(body)} <= set(whole_ones)
+    elif wire.name == "google":
+        assert whole_ones == [], "only a clean end says that no call follows"
+    else:
+        assert whole_ones == [at for at, _ in outcomes if at == len(body)]
     for at, run in outcomes:
         assert at in whole_ones or len(run.turns) == 1, "nothing is asked after a cut"
         assert error_code(run) in (None, "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE")
