@@ -131,9 +131,8 @@ def models() -> Iterator[Known]:
     with suppress(Exception):
         found = [effective().model or "", *found, *known_models()]
     for name in _providers():
-        with suppress(Exception):
-            # Only of a provider that is loaded: an adapter takes longer to import than a key does.
-            default = sys.modules[f"nbagent.providers.{name}"].PROVIDER.default_model
+        with suppress(Exception):  # of an installed package
+            default = import_module("nbagent.providers.registry").find_provider(name).default_model
             found.append(f"{name}:{default}" if default else "")
     for model in (*found, "offline:demo"):
         if model and (model in named or not _NUMBERED.fullmatch(model)):

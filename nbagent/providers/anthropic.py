@@ -35,7 +35,8 @@ from nbagent.providers.history import (
     wire_id,
 )
 from nbagent.providers.names import WireNames
-from nbagent.providers.schemas import wire_schema
+from nbagent.providers.registry import normal_base_url
+from nbagent.providers.schemas import closed_schema, wire_schema
 from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -50,11 +51,14 @@ _BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576, "max
 _LEAST_BUDGET = 1_024
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _CACHED = {"type": "ephemeral"}
+_ENDS_IN_VERSION = re.compile(r"/v\d+\w*$")
+_THINKING = frozenset({"thinking", "redacted_thinking"})
 _BOUND = "bound to a different conversation"
+_UNFIT = re.compile(
+    rf"{_BOUND}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified", re.I | re.S
+)
 _WANTS_ADAPTIVE = re.compile(
-    r"(?:enabled|budget_tokens)\b.{0,80}not (?:support|permit)|use .{0,40}"
-    r"adaptive",
-    re.I | re.S,
+    r"(?:enabled|budget_tokens)\b.{0,80}not (?:support|permit)|use .{0,40}adaptive", re.I | re.S
 )
 _WANTS_BUDGET = re.compile(r"adaptive\b.{0,80}not (?:support|permit)", re.I | re.S)
 
@@ -66,25 +70,29 @@ class Anthropic(Wire):
     endings = ("/messages",)
     key_header = "x-api-key"
     key_prefix = ""
-    models_path = "/models?limit=1000"
     reserved = frozenset({"messages", "tools", "system"})
 
-    def __init__(self, base_url: str) -> None:
-        host = urlsplit(base_url).hostname or "" if "://" in base_url else base_url
-        self._is_anthropic = not host or f".{host}".endswith(".anthropic.com")
-        # Removed with version 2026-10-21: any value is refused.
-        sampling = ("temperature", "top_p") if self._is_anthropic else ()
-        self.lacks = frozenset(sampling)
+    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+        parts = urlsplit(normal_base_url(base_url, home=self.home, endings=self.endings))
+        self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
+        # Anthropic's own client adds /v1 itself: servers name their base URL without it.
+        self._root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
+        self.models_path = f"{self._root}/models?limit=1000"
+        given = {name.lower(): text for name, text in (headers or {}).items()}
+        version = given.get("anthropic-version", "").strip()
+        self._version = version or (_CURRENT if self._is_anthropic else _COMPATIBLE)
+        if self._version != _COMPATIBLE:
+            # Removed with version 2026-10-21: any value is refused.
+            self.lacks = frozenset({"temperature", "top_p"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """One endpoint for all."""
-        return "/messages"
+        return f"{self._root}/messages"
 
     def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
         """The version, and the beta that a changed conversation needs."""
-        version = _CURRENT if self._is_anthropic else _COMPATIBLE
         beta = {"anthropic-beta": _BINDING_BETA} if "drop_block" in flags else {}
-        return {"anthropic-version": version, **beta}
+        return {"anthropic-version": self._version, **beta}
 
     def params(
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
@@ -101,12 +109,12 @@ class Anthropic(Wire):
             params["tool_choice"] = {"type": known} if known else named
         if request.stop_sequences:
             params["stop_sequences"] = list(request.stop_sequences)
-        if not self._is_anthropic:
+        if not self.lacks:
             sampling = {"temperature": request.temperature, "top_p": request.top_p}
             params.update({k: v for k, v in sampling.items() if v is not None})
         self._add_thinking(params, request, flags)
         if request.output_schema is not None:
-            form = {"type": "json_schema", "schema": request.output_schema}
+            form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
         if self._is_anthropic:
             params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
@@ -158,10 +166,15 @@ class Anthropic(Wire):
         found = json_object(body) or {}
         if not isinstance(found.get("data"), list):
             raise ValueError("no list of models")
-        models = [_model(item) for item in objects_in(found["data"])]
+        # What is retired stays in the list and fails.
+        models = [
+            _model(item)
+            for item in objects_in(found["data"])
+            if text_or_empty(item.get("id")) and item.get("lifecycle") != "retired"
+        ]
         last = text_or_empty(found.get("last_id"))
-        page = f"after_id={quote(last)}" if found.get("has_more") and last else None
-        return [model for model in models if model.id], page
+        page = f"after_id={quote(last, safe='')}" if found.get("has_more") and last else None
+        return models, page
 
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
@@ -169,9 +182,12 @@ class Anthropic(Wire):
         """Blocks of thinking that no longer fit, and the form in which a model wants to think."""
         if error.status != 400:
             return None
-        if _BOUND in error.said:
-            told = "earlier thinking is left out where the conversation before it has changed"
-            return Lesson("drop_block", told)
+        if _UNFIT.search(error.said):
+            # The server leaves out only what does not fit; with thinking off it cannot.
+            if _BOUND in error.said and "drop_block" not in flags and request.reasoning != "none":
+                told = "earlier thinking is left out where the conversation before it has changed"
+                return Lesson("drop_block", told)
+            return Lesson("no_replay", "earlier thinking is left out: the server refuses it")
         if "adaptive" not in flags and _WANTS_ADAPTIVE.search(error.said):
             return Lesson("adaptive", f"{request.model} decides itself how long it thinks")
         if "budget" not in flags and _WANTS_BUDGET.search(error.said):
@@ -183,10 +199,12 @@ class Anthropic(Wire):
     ) -> None:
         asked, thinking = request.reasoning, None
         version = _version(request.model)
-        adaptive = "adaptive" in flags or ("budget" not in flags and version >= (4, 6))
+        # The generation 4.6 takes both.
+        budget = version < (4, 6) or (version == (4, 6) and (asked or "").isdecimal())
+        budget = "adaptive" not in flags and (budget or "budget" in flags)
         if asked == "none":
             thinking = _off(request.model, version)
-        elif asked is not None and adaptive and not (asked.isdecimal() and version == (4, 6)):
+        elif asked is not None and not budget:
             thinking = {"type": "adaptive", "display": "summarized"}
             effort = effort_word(asked)
             params["output_config"] = {"effort": "low" if effort == "minimal" else effort}
@@ -197,7 +215,7 @@ class Anthropic(Wire):
             # The budget is within max_tokens and must leave room for the answer.
             if params["max_tokens"] <= tokens:
                 params["max_tokens"] = tokens + (request.max_tokens or _MAX_TOKENS)
-        if "drop_block" in flags:
+        if "drop_block" in flags and asked != "none":
             binding = {"prefix_mismatch_behavior": "drop_block"}
             thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
         if thinking is not None:
@@ -211,7 +229,7 @@ def _version(model: str) -> tuple[int, int]:
 
 
 def _off(model: str, version: tuple[int, int]) -> dict[str, Any] | None:
-    if version < (5, 0):
+    if (0, 0) < version < (5, 0):
         return None  # Off unless asked for.
     between = "sonnet" in model and version >= (5, 5)
     return {"type": "between_tools" if between else "disabled"}
@@ -235,10 +253,12 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     blocks: list[Any] = []
     left = iter(calls)
     for block in kept:
-        kind = block.get("type")
+        kind = text_or_empty(block.get("type"))
         if kind == "thinking" and not block.get("signature"):
             continue
-        if kind == "text" and not text_or_empty(block.get("text")).strip():
+        if kind in _THINKING and "no_replay" in context.flags:
+            continue
+        if kind == "text" and not str(block.get("text") or "").strip():
             continue
         if kind == "tool_use":
             call = next(left, None)
@@ -267,7 +287,7 @@ def _result(message: Message) -> dict[str, Any]:
 
 def _blocks(parts: Sequence[Part]) -> list[Any]:
     blocks = [_block(part) for part in parts]
-    return [block for block in blocks if block.get("text", True)]
+    return [block for block in blocks if block.get("text", "x").strip()]
 
 
 def _block(part: Part) -> dict[str, Any]:
@@ -291,8 +311,9 @@ def _source(media_type: str, data: str) -> dict[str, Any]:
 
 def _model(item: dict[str, Any]) -> ModelInfo:
     length: Any = item.get("max_input_tokens")
-    said = json_object(item.get("capabilities")) or {}
-    found = {"tools"}
+    said = json_object(item.get("capabilities"))
+    found = set[str]() if said is None else {"tools"}
+    said = said or {}
     if _is_supported(said.get("image_input")):
         found.add("vision")
     thinking = json_object(said.get("thinking")) or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import FinishReason, Usage
+from nbagent.contracts.chat import FinishReason, Usage, parse_arguments
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
@@ -21,7 +21,13 @@ _FINISH: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_JOINED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_PIECES = {
+    "text_delta": ("text", "text", "text"),
+    "thinking_delta": ("thinking", "thinking", "thinking"),
+    "signature_delta": ("thinking", "signature", "signature"),
+    "input_json_delta": ("tool_use", "input", "partial_json"),
+}
+"""Kind of a delta: kind of its block, the field that it adds to, and where the piece stands."""
 _PLAIN = frozenset({"text", "tool_use"})
 """Blocks that can be written again from the message itself."""
 
@@ -29,9 +35,13 @@ _PLAIN = frozenset({"text", "tool_use"})
 class AnthropicParser(Parser):
     """Reads one answer."""
 
+    done_ends = False
+
     def __init__(self, into: Assembly) -> None:
         self._into = into
         self._blocks: dict[int, dict[str, Any]] = {}
+        self._pieces: dict[tuple[int, str], list[str]] = {}
+        """Of the fields of blocks that are not over."""
         self._usage: dict[str, Any] = {}
         self._word = ""
 
@@ -93,20 +103,20 @@ class AnthropicParser(Parser):
 
     def _delta(self, place: int, delta: dict[str, Any]) -> None:
         block = self._blocks.setdefault(place, {})
-        kind = delta.get("type")
-        if kind == "input_json_delta":
-            block["partial"] = True
-            self._into.call(place, arguments=text_or_empty(delta.get("partial_json")))
-        elif kind in _JOINED:
-            field = _JOINED[kind]
-            piece = delta.get(field)
-            if not isinstance(piece, str):
-                raise bad_answer(f"a {kind} is {type(piece).__name__}, not text")
-            block[field] = text_or_empty(block.get(field)) + piece
-            self._show(field, piece)
-        elif kind == "citations_delta":
+        kind = text_or_empty(delta.get("type"))
+        if kind == "citations_delta":
             citations = objects_in(block.get("citations"))
             block["citations"] = [*citations, *objects_in([delta.get("citation")])]
+        elif kind in _PIECES:
+            of, field, source = _PIECES[kind]
+            block.setdefault("type", of)  # Some servers begin no block.
+            piece = delta.get(source)
+            if not isinstance(piece, str):
+                raise bad_answer(f"a {kind} is {type(piece).__name__}, not text")
+            self._pieces.setdefault((place, field), []).append(piece)
+            if field == "input" and block["type"] == "tool_use":
+                self._into.call(place, arguments=piece)
+            self._show(field, piece)
 
     def _show(self, field: str, piece: Any) -> None:
         if not isinstance(piece, str) or not piece:
@@ -118,10 +128,19 @@ class AnthropicParser(Parser):
 
     def _end_of_block(self, place: int) -> None:
         block = self._blocks.get(place, {})
-        given = block.get("input")
-        # What was given at the start counts where no pieces followed.
-        if not block.pop("partial", False) and block.get("type") == "tool_use" and given:
-            self._into.call(place, arguments=arguments_of(given))
+        written = "".join(self._pieces.pop((place, "input"), ()))
+        if block.get("type") == "tool_use":
+            given = block.pop("input", None)
+            # What was given at the start counts where no pieces followed.
+            if given and not written:
+                self._into.call(place, arguments=arguments_of(given))
+        elif written:
+            # A tool of the server's own: not ours to run, and sent back as it was.
+            block["input"] = parse_arguments(written) or {}
+        for field in ("text", "thinking", "signature"):
+            if pieces := self._pieces.pop((place, field), None):
+                begun = block.get(field)
+                block[field] = "".join([begun if isinstance(begun, str) else "", *pieces])
 
     def _tail(self, delta: dict[str, Any], usage: Any) -> None:
         self._word = text_or_empty(delta.get("stop_reason")) or self._word
@@ -140,8 +159,11 @@ class AnthropicParser(Parser):
 
     def _finish(self) -> None:
         into = self._into
+        for place in self._blocks:
+            self._end_of_block(place)
         blocks = [self._blocks[place] for place in sorted(self._blocks)]
-        if any(block.get("type") not in _PLAIN or block.get("citations") for block in blocks):
+        blocks = [block for block in blocks if text_or_empty(block.get("type"))]
+        if any(block["type"] not in _PLAIN or block.get("citations") for block in blocks):
             into.keep(blocks=blocks)
         into.usage(_usage_of(self._usage))
         into.finish(_FINISH.get(self._word), self._word)

@@ -13,15 +13,23 @@ from nbagent.providers.chat import PROFILES, Chat
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
-HOSTS = ("azure.com", "azure.us", "azure.cn")
+HOSTS = tuple(
+    f"{service}.azure.{cloud}"
+    for cloud in ("com", "us", "cn")
+    for service in ("openai", "cognitiveservices", "services.ai", "models.ai")
+)
+"""Not all of azure.com: anybody's virtual machine has a name in cloudapp.azure.com."""
 KEY_VARIABLES = ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN")
 URL_VARIABLES = ("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 
 
 def azure_wires(config: ProviderConfig) -> list[Wire]:
     """The wires of the route that the base URL names."""
-    dated = "api-version=" in urlsplit(config.base_url or "").query
-    wires: list[Wire] = [_Dated()] if dated else [Chat(PROFILES["azure"]), Responses()]
+    parts = urlsplit(config.base_url or "")
+    dated = "api-version=" in parts.query and "/v1" not in parts.path
+    wires: list[Wire] = [Chat(PROFILES["azure"]), Responses()]
+    if dated:
+        wires = [_Dated(names_deployment="/deployments/" in parts.path)]
     if not _is_token(config):
         for wire in wires:
             wire.key_header, wire.key_prefix = "api-key", ""
@@ -29,19 +37,26 @@ def azure_wires(config: ProviderConfig) -> list[Wire]:
 
 
 class _Dated(Chat):
-    """The route with a version in its query."""
+    """The route with a version in its query. `model` in the body is ignored there.
 
-    endings = ()
+    Args:
+        names_deployment: the base URL is the one of a deployment, as the portal shows it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, names_deployment: bool) -> None:
         super().__init__(PROFILES["azure-dated"])
+        self._names_deployment = names_deployment
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """The deployment is in the path; `model` in the body is ignored."""
-        return f"/deployments/{quote(request.model, safe='')}/chat/completions"
+        """The deployment is in the path."""
+        asked = super().path(request, stream=stream)
+        if self._names_deployment:
+            return asked
+        return f"/deployments/{quote(request.model, safe='')}{asked}"
 
 
 def _is_token(config: ProviderConfig) -> bool:
-    """Whether the key is a token of Entra ID: three parts, the first of them JSON in base64."""
+    """Whether a token of Entra ID is sent: three parts, the first of them JSON in base64."""
     key = config.api_key.reveal() if config.api_key else ""
-    return key.startswith("ey") and key.count(".") == 2
+    has_own = any(name.lower() == "authorization" for name in config.headers)
+    return has_own or (key.startswith("ey") and key.count(".") == 2)

@@ -35,6 +35,7 @@ from nbagent.providers.history import (
     results_together,
     text_of_file,
     wire_id,
+    with_schema,
 )
 from nbagent.providers.names import WireNames
 from nbagent.providers.refusals import needs_responses
@@ -256,9 +257,7 @@ class Chat(Wire):
         """With the schema, where the server's JSON mode does not take one (DeepSeek)."""
         if request.output_schema is None or self._profile.schema_mode == "json_schema":
             return request.system_prompt
-        schema = dump_json(request.output_schema).decode()
-        said = f"Answer with one JSON object that fits this JSON Schema: {schema}"
-        return f"{request.system_prompt}\n\n{said}" if request.system_prompt else said
+        return with_schema(request)
 
     def groups(
         self, messages: Sequence[Message], flags: frozenset[str]
@@ -300,7 +299,7 @@ class Chat(Wire):
     ) -> Lesson | None:
         """Some templates want turns, some models another endpoint."""
         if self._profile.has_responses and needs_responses(error):
-            told = f"{request.model} is asked at /v1/responses: it takes tools only there"
+            told = f"{request.model} is asked at /v1/responses: only there it takes such a request"
             return Lesson("responses", told)
         if _TURNS.search(error.said or error.message):
             told = "a short answer was put between messages: this model takes them only in turns"

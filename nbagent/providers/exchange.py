@@ -46,6 +46,9 @@ _MOST_HOPS = 16
 """An answer that the server gives in parts has at most so many."""
 _BYTES_PER_TOKEN = 4
 """Of a request, about; only to share what a server takes."""
+_NOT_MISSED = (None, "", (), "auto", "none")
+"""Of a field that a wire lacks: not set, or what happens anyway; without a choice of tools, none
+are offered."""
 _AFTER_THE_END_S = 0.05
 """A connection that is not at its end so long after the last word is dropped instead of kept."""
 _AFTER_FINISH_S = 5.0
@@ -60,6 +63,7 @@ class WireClient:
         config: where the server is; `base_url` must be set.
         provider: the part of a model id before the colon.
         key_variables: where a key may be set, for a server that answers only with one.
+        start: the command that starts the server, for the person to whom nothing answers.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class WireClient:
         *,
         provider: str,
         key_variables: Sequence[str] = (),
+        start: str = "",
     ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
         first = self._wires[0]
@@ -94,6 +99,7 @@ class WireClient:
             key_prefix=first.key_prefix,
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             fault=first.fault,
+            advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
         self._toolset = Toolset((), first)
         self._histories: dict[Encoding, History] = {}
@@ -199,7 +205,7 @@ class WireClient:
         wire.join_extra(params, self._config.extra_body)
         params.update(exchange.go_on)
         refusals = Refusals.of(self._base_url, request.model)
-        lacking = tuple(name for name in sorted(wire.lacks) if getattr(request, name))
+        lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_MISSED)
         changed = (*lacking, *refusals.apply(params, tools=bool(request.tools)))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
@@ -284,7 +290,8 @@ class WireClient:
 
     def _check_key(self) -> None:
         given = {name.lower() for name in self._config.headers}
-        has_key = self._config.api_key is not None or self._wires[0].key_header.lower() in given
+        own = {self._wires[0].key_header.lower(), "authorization"}
+        has_key = self._config.api_key is not None or bool(own & given)
         if self._key_variables and not has_key:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"

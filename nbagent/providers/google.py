@@ -25,6 +25,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat import effort_word
+from nbagent.providers.chat_answers import tokens
 from nbagent.providers.frames import objects_in, text_or_empty
 from nbagent.providers.google_answers import GoogleParser
 from nbagent.providers.history import (
@@ -34,6 +35,7 @@ from nbagent.providers.history import (
     file_as_text,
     is_failure,
     text_of_file,
+    with_schema,
 )
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import gemini_schema
@@ -46,6 +48,13 @@ _LEVELS = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _BUDGETS = {"none": 0, "minimal": 512, "low": 2_048, "medium": 8_192}
 _LARGEST_BUDGET = 24_576
 _LEAST_OF_PRO = 128
+_NEWEST = (99, 0)
+"""What a name without a version (`gemini-flash-latest`) is taken for."""
+_MOST_UNSTREAMED = 32_768
+_IN_RESULTS = re.compile(r"image/(?:png|jpeg|webp)|application/pdf|text/plain\b")
+"""What a result takes beside its text; anything else follows in a content of the user's."""
+_OPENING = Message.of("user", "…")
+"""Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
@@ -54,6 +63,7 @@ class Google(Wire):
 
     name = "google"
     home = "/v1"
+    endings = ("/models", "/openai")
     key_header = "x-goog-api-key"
     key_prefix = ""
     models_path = "/models?pageSize=1000"
@@ -61,6 +71,8 @@ class Google(Wire):
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """The model is in the path; without `alt=sse` a stream would be one JSON array."""
+        # Long-decode models refuse to write so much at once (providers.md 7.4).
+        stream = stream or (request.max_tokens or 0) > _MOST_UNSTREAMED
         model = request.model if "/" in request.model else f"models/{request.model}"
         how = "streamGenerateContent?alt=sse" if stream else "generateContent"
         return f"/{quote(model)}:{how}"
@@ -76,7 +88,7 @@ class Google(Wire):
             "stopSequences": list(request.stop_sequences) or None,
             "thinkingConfig": _thinking(request.reasoning, request.model),
         }
-        if request.output_schema is not None:
+        if request.output_schema is not None and _has_schema_mode(request):
             config["responseMimeType"] = "application/json"
             config["responseJsonSchema"] = gemini_schema(request.output_schema)
         config = {name: value for name, value in config.items() if value is not None}
@@ -98,8 +110,9 @@ class Google(Wire):
             params["generationConfig"] = config
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
-        """A mode says that none may be called."""
-        return bool(request.tools)
+        """A mode says that none may be called, unless the server refused it."""
+        unheard = request.tool_choice == "none" and "toolConfig" not in params
+        return bool(request.tools) and not unheard
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function declaration with plain JSON Schema."""
@@ -107,31 +120,33 @@ class Google(Wire):
         schema = gemini_schema({"type": "object", **spec.parameters})
         return {"name": name, **described, "parametersJsonSchema": schema}
 
+    def system(self, request: ChatRequest) -> str:
+        """With the schema, where tools and the JSON mode exclude each other."""
+        if request.output_schema is None or _has_schema_mode(request):
+            return request.system_prompt
+        return with_schema(request)
+
     def groups(
         self, messages: Sequence[Message], flags: frozenset[str]
     ) -> Iterable[tuple[Message, ...]]:
         """Results with the answer that asked for them: they echo its ids, where it has some."""
-        return calls_with_results(messages)
+        if messages and messages[0].role == "assistant":
+            yield (_OPENING,)
+        yield from calls_with_results(messages)
 
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
         """Roles are only `user` and `model`; results are a content of their own."""
+        if group[0].role == "tool":
+            group = (Message(role="assistant"), *group)
         first, results = group[0], group[1:]
-        if first.role == "tool":
-            first, results = Message(role="assistant"), group
         if first.role != "assistant":
             return _content("user", [_part(part) for part in first.content])
         parts = _model_parts(first, context)
-        ids = [
-            (json_object(part.get("functionCall")) or {}).get("id")
-            for part in parts
-            if "functionCall" in part
-        ]
-        said = [_result(message, place, ids, context) for place, message in enumerate(results)]
-        contents = [*_content("model", parts), *_content("user", said)]
-        if not _is_third(context.model):
-            shown = [_part(part) for message in results for part in attached(message)]
-            contents += _content("user", shown)
-        return contents
+        asked = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
+        echoed = dict(zip((call.id for call in first.tool_calls), asked, strict=True))
+        said = [_result(result, echoed, context) for result in _in_order(first, results)]
+        shown = [part for result in results for part in _beside(result, context)]
+        return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
 
     def body(
         self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
@@ -158,11 +173,10 @@ class Google(Wire):
             methods = item.get("supportedGenerationMethods")
             if not name or (isinstance(methods, list) and "generateContent" not in methods):
                 continue
-            length = item.get("inputTokenLimit")
             models.append(
                 ModelInfo(
                     id=name,
-                    context_length=length if isinstance(length, int) and length > 0 else None,
+                    context_length=tokens(item, "inputTokenLimit") or None,
                     capabilities=("reasoning",) if item.get("thinking") is True else (),
                 )
             )
@@ -173,7 +187,7 @@ class Google(Wire):
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:
         """Signatures of another model or route are refused."""
-        if error.status == 400 and re.search(r"thought.signature", error.said, re.I):
+        if error.status == 400 and re.search(r"thought.?signature", error.said, re.I):
             told = "earlier thought signatures are left out: the server does not take them"
             return Lesson("no-signatures", told)
         return None
@@ -181,7 +195,7 @@ class Google(Wire):
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (3, 0)
+    return (int(found[1]), int(found[2] or 0)) if found else _NEWEST
 
 
 def _is_third(model: str) -> bool:
@@ -189,14 +203,18 @@ def _is_third(model: str) -> bool:
     return _version(model) >= (3, 0)
 
 
+def _has_schema_mode(request: ChatRequest) -> bool:
+    return _is_third(request.model) or not request.tools
+
+
 def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
     """A budget for Gemini 2.5, a level from 3 on; never both."""
     if asked is None:
         return None
-    shown = {"includeThoughts": True} if asked != "none" else {}
+    shown = {"includeThoughts": True} if asked not in ("none", "0") else {}
     if not _is_third(model):
-        tokens = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, _LARGEST_BUDGET)
-        return {**shown, "thinkingBudget": max(tokens, _LEAST_OF_PRO) if "pro" in model else tokens}
+        budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, _LARGEST_BUDGET)
+        return {**shown, "thinkingBudget": max(budget, _LEAST_OF_PRO) if "pro" in model else budget}
     word = effort_word(asked)
     if word in ("none", "minimal"):
         # Later ones and Pro refuse MINIMAL, and cannot be switched off.
@@ -204,26 +222,36 @@ def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
     return {**shown, "thinkingLevel": _LEVELS.get(word, "HIGH")}
 
 
-def _content(role: str, parts: list[dict[str, Any]]) -> list[Any]:
-    """A content, or nothing: one without parts is refused."""
-    kept = [part for part in parts if part.get("text", True)]
+def _content(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
+    """A content, or nothing: one without parts is refused, and so is a part without anything."""
+    kept = [part for part in parts if _says_something(part)]
     return [{"role": role, "parts": kept}] if kept else []
 
 
+def _says_something(part: dict[str, Any]) -> bool:
+    """An empty text counts with a signature, a signature alone does not."""
+    if part.get("text") == "":
+        return "thoughtSignature" in part
+    return bool(part.keys() - {"thought", "thoughtSignature"})
+
+
 def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
+    """The parts as they came, where this model wrote them; else written from the message."""
     kept = objects_in(context.own(message).get("parts"))
-    calls = list(message.tool_calls)
-    if not kept:
-        parts: list[dict[str, Any]] = [{"text": message.text}] if message.text else []
-        parts += [{"functionCall": _call(call, context)} for call in calls]
-    else:
-        parts = [dict(part) for part in kept]
-        if "no-signatures" in context.flags:
-            parts = [_without_signature(part) for part in parts if not part.get("thought")]
-    first = next((part for part in parts if "functionCall" in part), None)
+    parts: list[dict[str, Any]] = [dict(part) for part in kept]
+    if "no-signatures" in context.flags:
+        parts = [_without_signature(part) for part in parts if not part.get("thought")]
+    if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
+        parts = [{"text": message.text}] if message.text else []
+        parts += [{"functionCall": _call(call, context)} for call in message.tool_calls]
+    first = next(filter(_has_call, parts), None)
     if first is not None and "thoughtSignature" not in first and _is_third(context.model):
         first["thoughtSignature"] = _DUMMY
     return parts
+
+
+def _has_call(part: dict[str, Any]) -> bool:
+    return "functionCall" in part
 
 
 def _without_signature(part: dict[str, Any]) -> dict[str, Any]:
@@ -235,18 +263,40 @@ def _call(call: ToolCall, context: Encoding) -> dict[str, Any]:
     return {"id": call.id, "name": name, "args": arguments_object(call)}
 
 
-def _result(message: Message, place: int, ids: Sequence[Any], context: Encoding) -> dict[str, Any]:
+def _in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
+    """The results in the order of the calls."""
+    places = {call.id: place for place, call in enumerate(answer.tool_calls)}
+    return sorted(results, key=lambda result: places.get(result.tool_call_id or "", len(places)))
+
+
+def _result(
+    message: Message, echoed: Mapping[str, dict[str, Any]], context: Encoding
+) -> dict[str, Any]:
     """The result as text: a key `$ref` anywhere in an object would break the request."""
-    said = {"error" if is_failure(message) else "output": message.text}
+    call = echoed.get(message.tool_call_id or "", {})
     response: dict[str, Any] = {
-        "name": context.names.to_wire(message.name or "tool"),
-        "response": said,
+        "name": call.get("name") or context.names.to_wire(message.name or "tool"),
+        "response": {"error" if is_failure(message) else "output": message.text},
     }
-    if place < len(ids) and ids[place]:
-        response = {"id": ids[place], **response}
-    if (parts := attached(message)) and _is_third(context.model):
-        response["parts"] = [_part(part) for part in parts]
+    if call.get("id"):
+        response["id"] = call["id"]
+    if parts := [part for part in attached(message) if _fits_result(part, context)]:
+        response["parts"] = [_bytes_of(part) for part in parts]
     return {"functionResponse": response}
+
+
+def _fits_result(part: ImagePart | FilePart, context: Encoding) -> bool:
+    is_inline = not (isinstance(part, ImagePart) and part.url)
+    return is_inline and _is_third(context.model) and bool(_IN_RESULTS.match(part.media_type))
+
+
+def _beside(result: Message, context: Encoding) -> list[dict[str, Any]]:
+    """What a result does not take, to be shown behind all results of the turn."""
+    parts = [_part(part) for part in attached(result) if not _fits_result(part, context)]
+    name = context.names.to_wire(result.name or "tool")
+    return (
+        [{"text": f"Given back by {name} (call {result.tool_call_id}):"}, *parts] if parts else []
+    )
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -256,4 +306,8 @@ def _part(part: Part) -> dict[str, Any]:
         return {"text": file_as_text(part.name, text)}
     if isinstance(part, ImagePart) and part.url:
         return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
+    return _bytes_of(part)
+
+
+def _bytes_of(part: ImagePart | FilePart) -> dict[str, Any]:
     return {"inlineData": {"mimeType": part.media_type, "data": part.data or ""}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import FinishReason, Usage
+from nbagent.contracts.chat import FinishReason, Usage, is_keepable
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import arguments_of, tokens
@@ -34,6 +34,9 @@ _FINISH: dict[str, FinishReason] = {
     ),
 }
 _BROKEN_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
+_CANDIDATE_FIELDS = frozenset(
+    {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
+)
 
 
 class GoogleParser(Parser):
@@ -43,13 +46,16 @@ class GoogleParser(Parser):
         self._into = into
         self._parts: list[dict[str, Any]] = list(into.kept.get("parts", ()))
         """As they came; only pieces of plain text are joined."""
+        self._run: list[dict[str, Any]] = []
+        """The pieces of plain text that came last."""
+        self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
-        """Take one chunk."""
-        if isinstance(data, list):
-            for item in cast("list[Any]", data):
-                self.event(name, item)
-            return
+        """Take one chunk, or the list in which an error may come."""
+        for chunk in cast("list[Any]", data) if isinstance(data, list) else [data]:
+            self._chunk(chunk)
+
+    def _chunk(self, data: Any) -> None:
         chunk = json_object(data)
         if chunk is None:
             raise bad_answer(f"a chunk is {type(data).__name__}, not an object")
@@ -57,7 +63,7 @@ class GoogleParser(Parser):
             self._into.fail(stream_error(chunk))
         into = self._into
         into.model = into.model or text_or_empty(chunk.get("modelVersion"))
-        into.usage(_usage_of(chunk.get("usageMetadata")))
+        self._usage = json_object(chunk.get("usageMetadata")) or self._usage
         blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
         if blocked:
             into.keep(block_reason=str(blocked)[:200])
@@ -65,8 +71,11 @@ class GoogleParser(Parser):
         candidates: Any = chunk.get("candidates") or []
         if not isinstance(candidates, list):
             raise bad_answer("`candidates` is not a list")
-        for candidate in objects_in(candidates)[:1]:
-            self._candidate(candidate)
+        for candidate in objects_in(candidates):
+            if not candidate.get("index"):  # Others were asked for with `extra_body`.
+                self._candidate(candidate)
+        if into.finished:
+            into.usage(_usage_of(self._usage))  # Each chunk has counts: the last ones are enough.
 
     def whole(self, body: Any) -> None:
         """Take a whole response, or the array that a stream without `alt=sse` is."""
@@ -82,21 +91,29 @@ class GoogleParser(Parser):
             raise bad_answer("`parts` is not a list")
         for part in objects_in(parts):
             self._part(part)
-        word = text_or_empty(candidate.get("finishReason"))
+        for name in candidate.keys() - _CANDIDATE_FIELDS:
+            into.keep_unknown(name, candidate[name])
+        if word := text_or_empty(candidate.get("finishReason")):
+            self._finish(word, candidate)
+
+    def _finish(self, word: str, candidate: dict[str, Any]) -> None:
+        into = self._into
+        said = clean(text_or_empty(candidate.get("finishMessage")))[:600]
         if word in _BROKEN_CALLS:
-            into.fail(_broken_call(candidate, word))
-        if word:
-            token = candidate.get("continuationToken")
-            if word == "CONTINUATION" and isinstance(token, str):
-                into.go_on = {"continuationToken": token}
-            if any(_is_opaque(part) for part in self._parts):
-                into.keep(parts=self._parts)
-            into.finish(_FINISH.get(word), word)
+            into.fail(_broken_call(said, word))
+        reason = _FINISH.get(word)
+        if reason in ("error", "content_filter"):
+            into.keep(finish_reason=word, **({"finish_message": said} if said else {}))
+        token = text_or_empty(candidate.get("continuationToken"))
+        if word == "CONTINUATION" and token:
+            into.go_on = {"continuationToken": token}
+        self._keep_parts()
+        into.finish(reason, word)
 
     def _part(self, part: dict[str, Any]) -> None:
         into = self._into
         into.answered = True
-        self._keep(part)
+        self._add(part)
         text = part.get("text")
         if isinstance(text, str) and text:
             if part.get("thought") is True:
@@ -112,18 +129,34 @@ class GoogleParser(Parser):
                 whole=True,
             )
 
-    def _keep(self, part: dict[str, Any]) -> None:
-        last = self._parts[-1] if self._parts else {}
-        alike = last.get("thought") == part.get("thought")
-        if alike and _is_plain(last) and _is_plain(part):
-            self._parts[-1] = {**last, "text": last["text"] + part["text"]}
-        else:
-            self._parts.append(part)
+    def _add(self, part: dict[str, Any]) -> None:
+        """Hold a part as it came; it is none of a record when it is nested too deeply."""
+        plain = _is_plain(part)
+        if not plain and not is_keepable(part):
+            return
+        if self._run and not (plain and part.get("thought") == self._run[0].get("thought")):
+            self._close_run()
+        (self._run if plain else self._parts).append(part)
+        if self._into.finished:
+            self._keep_parts()  # A signature may come behind the finish reason.
+
+    def _close_run(self) -> None:
+        if self._run:
+            text = "".join(part["text"] for part in self._run)
+            self._parts.append({**self._run[0], "text": text})
+            self._run = []
+
+    def _keep_parts(self) -> None:
+        """Keep the parts where the message cannot say them, or where the rest may be so."""
+        self._close_run()
+        if self._into.go_on or any(map(_is_opaque, self._parts)):
+            self._into.keep(parts=self._parts)
 
 
 def _is_plain(part: dict[str, Any]) -> bool:
     """Text alone: a signed part is neither joined nor split."""
-    return isinstance(part.get("text"), str) and not part.keys() - {"text", "thought"}
+    is_text = isinstance(part.get("text"), str) and isinstance(part.get("thought", False), bool)
+    return is_text and not part.keys() - {"text", "thought"}
 
 
 def _is_opaque(part: dict[str, Any]) -> bool:
@@ -132,8 +165,7 @@ def _is_opaque(part: dict[str, Any]) -> bool:
     return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
 
 
-def _broken_call(candidate: dict[str, Any], word: str) -> ModelError:
-    said = clean(text_or_empty(candidate.get("finishMessage")))[:600]
+def _broken_call(said: str, word: str) -> ModelError:
     return ModelError(
         f"the model wrote a call that the server cannot read ({word}){': ' + said if said else ''};"
         " try again, or choose another model.",
@@ -143,9 +175,8 @@ def _broken_call(candidate: dict[str, Any], word: str) -> ModelError:
     )
 
 
-def _usage_of(value: Any) -> Usage | None:
+def _usage_of(usage: dict[str, Any]) -> Usage | None:
     """Counts are cumulative, and thoughts are not within the candidates' tokens."""
-    usage = json_object(value)
     if not usage:
         return None
     prompt = tokens(usage, "promptTokenCount") + tokens(usage, "toolUsePromptTokenCount")

@@ -13,7 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, sha256_hex
-from nbagent.contracts.chat import FilePart, ImagePart, Message, TextPart, ToolCall
+from nbagent.contracts.chat import (
+    ChatRequest,
+    FilePart,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolCall,
+)
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.wires import Encoding, Wire
 
@@ -147,6 +154,13 @@ def arguments_text(call: ToolCall) -> str:
     if call.arguments is None:
         return dump_json(arguments_object(call)).decode("utf-8", "replace")
     return call.arguments_raw if call.arguments_raw.strip() else "{}"
+
+
+def with_schema(request: ChatRequest) -> str:
+    """The system text with the schema of the answer, where no parameter takes it."""
+    schema = dump_json(request.output_schema).decode()
+    said = f"Answer with one JSON object that fits this JSON Schema: {schema}"
+    return f"{request.system_prompt}\n\n{said}" if request.system_prompt else said
 
 
 def text_of_file(part: FilePart) -> str | None:

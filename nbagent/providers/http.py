@@ -68,6 +68,7 @@ class HttpClient:
         key_prefix: str = "Bearer ",
         headers: Mapping[str, str] | None = None,
         fault: Fault | None = None,
+        advice: str = "",
     ) -> None:
         self.address = Address(base_url)
         defaults = {
@@ -84,6 +85,7 @@ class HttpClient:
         self._key_header = key_header
         self._key_prefix = key_prefix
         self._fault = fault
+        self._advice = advice
         self._shared: _LoopPools | None = None
 
     async def send(
@@ -113,7 +115,7 @@ class HttpClient:
             async with asyncio.timeout_at(deadline):
                 response = await self._answered(request, deadline)
         except Exception as error:
-            fault = _model_error(error, self.address.server, deadline)
+            fault = _model_error(error, self.address.server, deadline, self._advice)
         else:
             if 200 <= response.status < 300:
                 return response
@@ -190,12 +192,7 @@ class HttpClient:
             return special
         text = raw.decode("utf-8", "replace")
         return response_error(
-            response.status,
-            response.headers,
-            body,
-            url=shown,
-            text=text,
-            key_sent=self._sends_key,
+            response.status, response.headers, body, url=shown, text=text, key_sent=self._sends_key
         )
 
 
@@ -445,14 +442,15 @@ def _header_of(prefix: str, key: SecretKey) -> str:
     return prefix + text
 
 
-def _model_error(error: Exception, server: str, deadline: float) -> ModelError:
+def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
+    advice = advice or "is it running?"
     said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
     match error:
         case ModelError():
             return error
         case httpcore2.ConnectTimeout():
-            text = f"{server} did not accept a connection in time; is it running?"
+            text = f"{server} did not accept a connection in time; {advice}"
             return ModelError(text, code="LLM_TIMEOUT", retryable=True)
         case TimeoutError():
             what = "fell silent in the middle of its answer; try again."
@@ -473,7 +471,7 @@ def _model_error(error: Exception, server: str, deadline: float) -> ModelError:
             what = f"the name {server} cannot be found ({said}); check it."
             return _http_error(what, retry=error.errno == socket.EAI_AGAIN)
         case OSError():
-            return _http_error(f"cannot connect to {server} ({said}); is it running?", retry=True)
+            return _http_error(f"cannot connect to {server} ({said}); {advice}", retry=True)
         case httpcore2.ProtocolError():
             return _http_error(f"the request to {server} failed ({said}); check the base URL.")
         case _:

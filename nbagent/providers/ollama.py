@@ -5,7 +5,10 @@ Wire facts: Ollama's API documentation and server source (providers.md 6).
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -20,15 +23,15 @@ from nbagent.contracts.chat import (
     ToolSpec,
     Usage,
 )
-from nbagent.contracts.errors import ModelError
+from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import arguments_of, tokens
-from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import Ndjson, bad_answer, clean, objects_in, text_or_empty
+from nbagent.providers.errors import response_error, stream_error
+from nbagent.providers.frames import Ndjson, bad_answer, objects_in, text_or_empty
 from nbagent.providers.history import arguments_object, file_as_text, text_of_file, unreadable
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
+from nbagent.providers.wires import Encoding, Parser, Wire
 
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
@@ -38,26 +41,48 @@ _FINISH: dict[str, FinishReason] = {
 }
 _OPTIONS = frozenset(
     {
-        *("num_ctx", "num_predict", "seed", "top_k", "top_p", "min_p", "temperature", "stop"),
-        *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "num_keep"),
-        *("typical_p", "num_gpu", "num_thread", "num_batch", "main_gpu", "use_mmap"),
+        *("num_ctx", "num_predict", "num_keep", "num_batch", "num_gpu", "num_thread", "main_gpu"),
+        *("seed", "stop", "temperature", "top_k", "top_p", "min_p", "typical_p", "tfs_z"),
+        *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+        *("mirostat", "mirostat_tau", "mirostat_eta", "penalize_newline", "numa", "low_vram"),
+        *("use_mmap", "use_mlock", "f16_kv", "logits_all", "vocab_only", "embedding_only"),
     }
 )
-"""Keys of `extra_body` that belong into `options`."""
-_LEVELS = {"minimal": "low", "xhigh": "max"}
+"""Keys of `extra_body` that belong into `options`: elsewhere they are silently ignored."""
+_LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+"""Efforts that gpt-oss does not know."""
+_LOW_TOKENS, _MEDIUM_TOKENS = 2_048, 8_192
+"""Up to so many tokens of reasoning are a low and a medium effort, where tokens cannot be said."""
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 _CAPABILITIES = {"tools": "tools", "vision": "vision", "thinking": "reasoning"}
-_NO_THINKING = "no-thinking"
+_DATA_URL = re.compile(r"data:[^,]*;base64,")
+_MODEL_NAME = re.compile(r"""model ['"]([^'"\s]+)['"]""")
 
 
 def ollama_url(host: str) -> str:
-    """The address in `OLLAMA_HOST`, which may lack a scheme or a port or name every interface."""
-    host = host.strip() or "127.0.0.1:11434"
-    parts = urlsplit(host if "://" in host else f"http://{host}")
+    """The address in `OLLAMA_HOST`, which may lack a scheme or a port or name every interface.
+
+    Read as Ollama's own clients read it.
+    """
+    text = host.strip().strip("\"'")
+    with suppress(ValueError):
+        text = f"[{ipaddress.IPv6Address(text)}]"
+    scheme, _, rest = text.rpartition("://")
+    port = {"http": 80, "https": 443}.get(scheme, 11434)
+    if rest == "ollama.com":
+        scheme, port = "https", 443
+    try:
+        parts = urlsplit(f"{scheme or 'http'}://{rest}")
+        port = parts.port or port
+    except ValueError:
+        raise UsageError(
+            f"OLLAMA_HOST is {host.strip()!r}, which is no address; write it as HOST:PORT, for"
+            " example 127.0.0.1:11434."
+        ) from None
     name = "127.0.0.1" if parts.hostname in (None, "0.0.0.0", "::") else parts.hostname
     name = f"[{name}]" if ":" in name else name
-    port = parts.port or (443 if parts.scheme == "https" else 11434)
-    return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
+    login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+    return f"{parts.scheme}://{login}{name}:{port}{parts.path.rstrip('/')}"
 
 
 class Ollama(Wire):
@@ -65,9 +90,10 @@ class Ollama(Wire):
 
     name = "ollama"
     home = ""
-    endings = ("/api/chat", "/api", "/v1")
+    endings = ("/api/chat", "/api/tags", "/api", "/v1/chat/completions", "/v1")
     framing = Ndjson
     models_path = "/api/tags"
+    think_tags = True
     lacks = frozenset({"tool_choice"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
@@ -88,7 +114,8 @@ class Ollama(Wire):
         options = {name: value for name, value in options.items() if value is not None}
         if options:
             params["options"] = options
-        if request.reasoning is not None and _NO_THINKING not in flags:
+        # Without it a model that can think does; false switches it off.
+        if request.reasoning is not None:
             params["think"] = _think(request.reasoning, request.model)
         if request.output_schema is not None:
             params["format"] = request.output_schema
@@ -149,40 +176,30 @@ class Ollama(Wire):
             name = text_or_empty(item.get("model")) or text_or_empty(item.get("name"))
             if not name:
                 continue
-            length = (json_object(item.get("details")) or {}).get("context_length")
             said: Any = item.get("capabilities")
-            known = (
-                [_CAPABILITIES.get(str(word)) for word in said] if said.__class__ is list else []
-            )
+            words = cast("list[Any]", said) if isinstance(said, list) else []
+            known = {_CAPABILITIES.get(str(word), "") for word in words} - {""}
+            length = tokens(json_object(item.get("details")) or {}, "context_length")
             models.append(
-                ModelInfo(
-                    id=name,
-                    context_length=length if isinstance(length, int) and length > 0 else None,
-                    capabilities=tuple(sorted({word for word in known if word})),
-                )
+                ModelInfo(id=name, context_length=length or None, capabilities=tuple(sorted(known)))
             )
         return models, None
 
     def fault(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
         """A model that was not pulled."""
-        said = text_or_empty((json_object(body) or {}).get("error"))
-        if status != 404 or "not found" not in said:
+        error = response_error(status, headers, body)
+        if status != 404 or "not found" not in error.said:
             return None
+        named = _MODEL_NAME.search(error.said)
         return ModelError(
-            f"Ollama does not have this model (HTTP 404): {clean(said)[:300]}. Get it with"
-            " `ollama pull MODEL`.",
-            code="LLM_HTTP_ERROR",
-            status=404,
-            said=clean(said)[:300],
+            f"Ollama does not have this model (HTTP 404): {error.said}. Get it with"
+            f" `ollama pull {named[1] if named else 'MODEL'}`, or choose one of its list.",
+            code=error.code,
+            details=error.details,
+            status=status,
+            request_id=error.request_id,
+            said=error.said,
         )
-
-    def lesson(
-        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
-    ) -> Lesson | None:
-        """Models without thinking refuse `think: true`."""
-        if error.status == 400 and "not support thinking" in error.said:
-            return Lesson(_NO_THINKING, f"reasoning was left out: {request.model} does not think")
-        return None
 
 
 class OllamaParser(Parser):
@@ -199,10 +216,8 @@ class OllamaParser(Parser):
         into = self._into
         if line.get("error"):
             into.fail(stream_error(line))
-        message = json_object(line.get("message"))
-        if message is None and not line.get("done"):
-            raise bad_answer("a line has no message")
-        if message:
+        message = line.get("message")
+        if message is not None or line.get("done") is not True:
             self._message(message)
         into.model = into.model or text_or_empty(line.get("model"))
         if line.get("done") is True:
@@ -218,8 +233,10 @@ class OllamaParser(Parser):
         """A whole answer is a stream of one line."""
         self.event(b"", body)
 
-    def _message(self, message: dict[str, Any]) -> None:
-        into = self._into
+    def _message(self, found: Any) -> None:
+        into, message = self._into, json_object(found)
+        if message is None:
+            raise bad_answer("a line has no message")
         into.answered = True
         thinking, content = message.get("thinking"), message.get("content")
         if isinstance(thinking, str) and thinking:
@@ -229,12 +246,16 @@ class OllamaParser(Parser):
                 into.text(content)
         elif content is not None:
             raise bad_answer(f"the content is {type(content).__name__}, not text")
-        calls: Any = message.get("tool_calls")
-        if calls is not None and not isinstance(calls, list):
-            raise bad_answer("`tool_calls` is not a list")
-        for call in objects_in(calls):
+        self._calls(message.get("tool_calls"))
+
+    def _calls(self, calls: Any) -> None:
+        """Whole ones; further lines bring other calls."""
+        items = objects_in(calls)
+        if calls is not None and calls != items:
+            raise bad_answer("`tool_calls` is not a list of calls")
+        for call in items:
             function = json_object(call.get("function")) or {}
-            into.call(
+            self._into.call(
                 None,
                 id=text_or_empty(call.get("id")),
                 name=text_or_empty(function.get("name")),
@@ -265,11 +286,15 @@ def _assistant(message: Message, context: Encoding) -> list[Any]:
 
 
 def _think(asked: str, model: str) -> bool | str:
-    """`think` for an effort. gpt-oss ignores true and false: it wants a level."""
-    if asked == "none":
-        return False
-    if asked.isdecimal() or not model.startswith("gpt-oss"):
-        return True
+    """`think` for an effort. gpt-oss ignores true and false: it wants a level, and always thinks.
+
+    Other models think or do not; older servers know no levels of theirs.
+    """
+    if "gpt-oss" not in model:
+        return asked != "none"
+    if asked.isdecimal():
+        most = int(asked)
+        return "low" if most <= _LOW_TOKENS else "medium" if most <= _MEDIUM_TOKENS else "high"
     return _LEVELS.get(asked, asked)
 
 
@@ -287,16 +312,19 @@ def _text(message: Message) -> str:
 
 
 def _image(part: ImagePart) -> str:
-    if part.data is None:
+    data = part.data or _DATA_URL.sub("", part.url or "")
+    if not part.data and data == (part.url or ""):
         raise ModelError(
             "Ollama takes images as data, not by address; download the image and give its bytes.",
             code="LLM_HTTP_ERROR",
         )
-    return part.data
+    return data
 
 
-def _usage(line: dict[str, Any]) -> Usage:
+def _usage(line: dict[str, Any]) -> Usage | None:
     """A count that is missing is 0, or all of the prompt was cached."""
+    if not {"prompt_eval_count", "eval_count"} & line.keys():
+        return None
     prompt, completion = tokens(line, "prompt_eval_count"), tokens(line, "eval_count")
     return Usage(
         prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion

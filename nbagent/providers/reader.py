@@ -106,6 +106,8 @@ class AnswerReader:
                 if into.ended:
                     break
                 if data.startswith(b"[DONE]"):
+                    if not parser.done_ends:
+                        continue  # A gateway's, also behind half an answer.
                     self._saw_frame = into.ended = True
                     self._take_after_end(frames[at + 1 :])
                     break

@@ -202,7 +202,9 @@ def _named(error: ModelError, sent: dict[str, Any]) -> list[str]:
         names = names or [name for name in sent if _plain(name).startswith(f"{param}.")]
         return names or [name for name in sent if _plain(name).endswith(f".{param}")]
     said = error.said
-    places = {name: found.start() for name in sent if (found := re.search(_mention(name), said))}
+    # "Not for this model" is not about the parameter of that name.
+    about = [name for name in sent if name != "model"]
+    places = {name: found.start() for name in about if (found := re.search(_mention(name), said))}
     if places:
         # The first one: behind it may stand what to send instead.
         return [min(places, key=lambda name: places[name])]
@@ -217,7 +219,10 @@ def _plain(path: str) -> str:
 def _mention(name: str) -> str:
     word = name.rpartition(".")[2]
     if _ORDINARY.fullmatch(word):
-        return rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
+        quoted = rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
+        # A path (`thinking.type.enabled`) is no word of a sentence.
+        path = rf"(?<![\w.]){re.escape(name)}" + (r"\b" if "." in name else r"\.[a-z]")
+        return rf"{quoted}|{path}"
     return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
 
 

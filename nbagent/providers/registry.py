@@ -6,7 +6,6 @@ Does no I/O and imports no HTTP library.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ ENTRY_POINT_GROUP = "nbagent.providers"
 _GENERIC = "LLM_"
 """Prefix of the variables that any provider may read."""
 _PORTS = {"http": 80, "https": 443}
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -52,20 +50,11 @@ class Provider:
     is_free: bool = False
     """It runs on this machine."""
 
-    def resolve(
-        self,
-        overrides: ProviderConfig,
-        environ: Mapping[str, str],
-        *,
-        key_variable: str | None = None,
-    ) -> ProviderConfig:
+    def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
         """Fill in server, key and model from the environment and the defaults.
 
-        Args:
-            key_variable: the variable that holds the key, whatever the server is.
-
         Raises:
-            UsageError: the server has to be named, or the variable is not set.
+            UsageError: the server has to be named.
         """
         base_url = overrides.base_url or self._named_url(environ) or self.default_base_url
         if base_url is None and self.needs_base_url:
@@ -74,13 +63,10 @@ class Provider:
                 f"{self.name} needs to know its server: add --base-url URL (base_url=… in Python),"
                 f" or set {variables}."
             )
-        key = overrides.api_key
-        if key is None and key_variable:
-            key = key_in(key_variable, environ)
         return replace(
             overrides,
             base_url=base_url,
-            api_key=key or self.key_for(base_url, environ),
+            api_key=overrides.api_key or self.key_for(base_url, environ),
             default_model=overrides.default_model or self.default_model,
         )
 
@@ -102,8 +88,7 @@ class Provider:
         if variable.startswith(_GENERIC):
             named = environ.get(f"{_GENERIC}BASE_URL", "").strip()
             return not named or origin(named) == target
-        host = (urlsplit(target or "").hostname or "").lower()
-        if any(f".{host}".endswith(f".{domain}") for domain in self.key_hosts):
+        if is_at(target, self.key_hosts):
             return True
         own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
         named_urls = [self.read_url(url) for v in own if (url := environ.get(v, "").strip())]
@@ -116,28 +101,6 @@ class Provider:
         return None
 
 
-def key_in(variable: str, environ: Mapping[str, str]) -> SecretKey:
-    """The key in a variable that the person named.
-
-    Raises:
-        UsageError: it is no name of a variable, or not set; neither message repeats a key.
-    """
-    if not _VARIABLE.fullmatch(variable):
-        raise UsageError(
-            "key_variable is not the name of an environment variable; write the name, for example"
-            " OPENAI_API_KEY, never the key itself.",
-            code="LLM_AUTH_FAILED",
-        )
-    text = environ.get(variable, "").strip()
-    if not text:
-        raise UsageError(
-            f"the variable {variable} is not set; set it before the kernel starts, or with"
-            " os.environ[…] = getpass(…).",
-            code="LLM_AUTH_FAILED",
-        )
-    return SecretKey(text)
-
-
 def origin(url: str | None) -> str | None:
     """Scheme, host and port of an address: what a key is made for. None for no address."""
     if not url:
@@ -148,6 +111,13 @@ def origin(url: str | None) -> str | None:
     except ValueError:
         return f"unreadable:{url}"
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
+
+
+def is_at(url: str | None, domains: Iterable[str]) -> bool:
+    """Whether an address is of one of these domains, over TLS."""
+    parts = urlsplit(url or "")
+    host = parts.hostname or ""
+    return parts.scheme == "https" and any(f".{host}".endswith(f".{it}") for it in domains)
 
 
 def is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ from nbagent.contracts.chat import (
     ModelInfo,
     Part,
     TextPart,
+    ToolCall,
     ToolSpec,
     Usage,
 )
@@ -44,6 +45,14 @@ _REASONS: dict[str, FinishReason] = {
     "max_output_tokens": "length",
     "content_filter": "content_filter",
 }
+_LAST = {
+    "response.completed": "completed",
+    "response.done": "completed",  # OpenRouter
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+    "response.cancelled": "cancelled",
+}
+"""Events that end a stream, and the status that each means."""
 
 
 class Responses(Wire):
@@ -135,44 +144,29 @@ class ResponsesParser(Parser):
 
     def __init__(self, into: Assembly) -> None:
         self._into = into
+        self._places: dict[str, int] = {}
+        """Where the items with these ids stand in the output."""
+        self._next = 0
+        """The place behind all items that have begun."""
         self._items: dict[int, dict[str, Any]] = {}
-        """Complete items by their place in the output."""
+        """Complete items by their place."""
         self._streamed: set[tuple[int, str]] = set()
-        """Of which items deltas came, so that the whole item is not shown again."""
+        """Of which items something came, so that it is not shown again with the whole item."""
+        self._last: dict[str, tuple[int, Any]] = {}
+        """Of which item and part the last piece of text and of reasoning was."""
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one event."""
         found = json_object(data)
         if found is None:
             raise bad_answer(f"an event is {type(data).__name__}, not an object")
-        if found.get("error"):
-            self._into.fail(stream_error(found))
         kind = text_or_empty(found.get("type")) or name.decode("ascii", "replace")
-        place = _place(found)
-        match kind:
-            case "response.output_text.delta":
-                self._delta(place, "text", found)
-            case "response.refusal.delta":
-                self._into.refused = True
-                self._delta(place, "text", found)
-            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._delta(place, "reasoning", found)
-            case "response.reasoning_summary_part.added":
-                if (place, "reasoning") in self._streamed:
-                    self._into.reasoning("\n\n")
-            case "response.output_item.added":
-                self._begin(place, json_object(found.get("item")) or {})
-            case "response.function_call_arguments.delta":
-                self._streamed.add((place, "call"))
-                self._into.call(place, arguments=text_or_empty(found.get("delta")))
-            case "response.output_item.done":
-                self._item(place, json_object(found.get("item")) or {})
-            case "response.completed" | "response.incomplete" | "response.failed":
-                self._response(json_object(found.get("response")) or {}, kind)
-            case "error":
-                self._into.fail(stream_error({"error": found}))
-            case _:
-                pass  # Progress, and what is not known here.
+        if kind == "error" or found.get("error"):
+            self._fail(found if found.get("error") else {"error": found})
+        elif kind in _LAST:
+            self._response(json_object(found.get("response")) or {}, _LAST[kind])
+        else:
+            self._progress(kind, found)
 
     def whole(self, body: Any) -> None:
         """Take the response object."""
@@ -181,69 +175,134 @@ class ResponsesParser(Parser):
             raise bad_answer(f"the body is {type(body).__name__}, not an object")
         if not found.get("error") and not isinstance(found.get("output"), list):
             raise bad_answer("there is no output in it")
-        self._response(found, f"response.{found.get('status') or 'completed'}")
+        if found.get("status") in ("queued", "in_progress"):
+            raise bad_answer("the model is still at work on it")
+        self._response(found, "completed")
 
-    def _delta(self, place: int, kind: str, found: dict[str, Any]) -> None:
-        piece = found.get("delta")
-        if not isinstance(piece, str):
-            raise bad_answer("a delta is not text")
-        self._streamed.add((place, kind))
-        if kind == "text":
-            self._into.text(piece)
-        else:
-            self._into.reasoning(piece)
+    def _progress(self, kind: str, found: dict[str, Any]) -> None:
+        match kind:
+            case "response.output_text.delta":
+                self._text(self._place(found), _delta(found))
+            case "response.refusal.delta":
+                self._into.refused = True
+                self._text(self._place(found), _delta(found))
+            case "response.reasoning_summary_text.delta":
+                self._reasoning(self._place(found), found.get("summary_index"), _delta(found))
+            case "response.reasoning_text.delta":
+                self._reasoning(self._place(found), found.get("content_index"), _delta(found))
+            case "response.output_item.added":
+                self._into.answered = True
+                item = json_object(found.get("item")) or {}
+                place = self._place(found, item)
+                if item.get("type") == "function_call":
+                    self._begin_call(place, item)
+            case "response.function_call_arguments.delta":
+                place = self._place(found)
+                self._streamed.add((place, "arguments"))
+                self._into.call(place, arguments=arguments_of(found.get("delta")))
+            case "response.output_item.done":
+                item = json_object(found.get("item")) or {}
+                self._item(self._place(found, item), item)
+            case _:
+                pass  # Progress, and what is not known here.
 
-    def _begin(self, place: int, item: dict[str, Any]) -> None:
-        self._into.answered = True
-        if item.get("type") == "function_call":
-            name = text_or_empty(item.get("name"))
-            self._into.call(place, id=text_or_empty(item.get("call_id")), name=name)
+    def _place(self, found: dict[str, Any], item: dict[str, Any] | None = None) -> int:
+        """Where the item of an event stands; llama.cpp says only its id."""
+        id = text_or_empty(found.get("item_id") or (item or {}).get("id"))
+        place = _index(found.get("output_index"))
+        if place is None:
+            last = self._next - 1
+            is_open = last >= 0 and last not in self._items
+            unnamed = last if is_open else self._next
+            place = self._places.get(id, self._next) if id else unnamed
+        self._next = max(self._next, place + 1)
+        if id:
+            self._places.setdefault(id, place)
+        return place
+
+    def _text(self, place: int, piece: str) -> None:
+        self._streamed.add((place, "text"))
+        if piece and self._is_new_part("text", place) and self._into.has_text:
+            piece = f"\n\n{piece}"  # A comment and the final answer are two messages.
+        self._into.text(piece)
+
+    def _reasoning(self, place: int, part: Any, piece: str) -> None:
+        self._streamed.add((place, "reasoning"))
+        if piece and self._is_new_part("reasoning", place, part) and self._into.has_reasoning:
+            piece = f"\n\n{piece}"
+        self._into.reasoning(piece)
+
+    def _is_new_part(self, kind: str, place: int, part: Any = None) -> bool:
+        before, self._last[kind] = self._last.get(kind), (place, part)
+        return before != (place, part)
+
+    def _begin_call(self, place: int, item: dict[str, Any]) -> None:
+        self._streamed.add((place, "call"))
+        call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
+        self._into.call(place, id=call_id, name=name)
 
     def _item(self, place: int, item: dict[str, Any]) -> None:
         """A complete item: the sure word where deltas said something else."""
         if place in self._items:
             return
         self._items[place] = item
-        into = self._into
-        into.answered = True
-        kind = item.get("type")
-        if kind == "function_call":
-            arguments = arguments_of(item.get("arguments"))
-            if (place, "call") in self._streamed:
-                into.call_arguments(place, arguments)
-            else:
-                call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
-                into.call(place, id=call_id, name=name, arguments=arguments)
-        elif kind == "message":
-            for part in objects_in(item.get("content")):
-                into.refused |= part.get("type") == "refusal"
-                text = part.get("text") or part.get("refusal")
-                if (place, "text") not in self._streamed and isinstance(text, str):
-                    into.text(text)
-        elif kind == "reasoning" and (place, "reasoning") not in self._streamed:
-            parts = objects_in(item.get("summary")) or objects_in(item.get("content"))
-            texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
-            if any(texts):
-                into.reasoning("\n\n".join(texts))
+        self._into.answered = True
+        match item.get("type"):
+            case "function_call":
+                self._whole_call(place, item)
+            case "message":
+                parts = objects_in(item.get("content"))
+                self._into.refused |= any(part.get("type") == "refusal" for part in parts)
+                texts = [part.get("text") or part.get("refusal") for part in parts]
+                if (place, "text") not in self._streamed:
+                    self._text(place, "".join(text for text in texts if isinstance(text, str)))
+            case "reasoning" if (place, "reasoning") not in self._streamed:
+                parts = objects_in(item.get("summary")) or objects_in(item.get("content"))
+                for number, part in enumerate(parts):
+                    if text := text_or_empty(part.get("text")):
+                        self._reasoning(place, number, text)
+            case _:
+                pass
 
-    def _response(self, response: dict[str, Any], kind: str) -> None:
+    def _whole_call(self, place: int, item: dict[str, Any]) -> None:
+        if (place, "call") not in self._streamed:
+            self._begin_call(place, item)
+        arguments = arguments_of(item.get("arguments"))
+        if (place, "arguments") not in self._streamed:
+            self._into.call(place, arguments=arguments)
+        elif arguments:
+            self._into.call_arguments(place, arguments)
+
+    def _response(self, response: dict[str, Any], status: str) -> None:
         """The last word: what had not come yet, usage, and why it ended."""
         into = self._into
         into.usage(usage_of(response.get("usage")))
-        if response.get("error") or kind in ("response.failed", "response.cancelled"):
-            into.fail(stream_error(response if response.get("error") else {"error": kind}))
         into.model = text_or_empty(response.get("model"))
+        if response.get("status") in ("incomplete", "failed", "cancelled"):
+            # vLLM and LiteLLM end each stream with `response.completed`.
+            status = str(response["status"])
+        if response.get("error") or status in ("failed", "cancelled"):
+            self._fail(response if response.get("error") else {"error": f"the answer is {status}"})
+            return
         for place, item in enumerate(objects_in(response.get("output"))):
-            self._item(place, item)
+            self._item(self._places.get(text_or_empty(item.get("id")), place), item)
         items = [self._items[place] for place in sorted(self._items)]
-        if any(item.get("type") == "reasoning" or item.get("phase") for item in items):
+        if any(item.get("encrypted_content") or item.get("phase") for item in items):
             into.keep(items=items)
-        reason = (json_object(response.get("incomplete_details")) or {}).get("reason")
-        if kind == "response.incomplete":
-            into.finish(_REASONS.get(str(reason), "length"), str(reason))
+        if status == "incomplete":
+            details = json_object(response.get("incomplete_details")) or {}
+            reason = str(details.get("reason"))
+            into.finish(_REASONS.get(reason, "length"), reason)
         else:
             into.finish("tool_calls" if into.has_calls else "stop")
         into.end()
+
+    def _fail(self, holder: dict[str, Any]) -> None:
+        fault = stream_error(holder)
+        if fault.details.get("code") != "content_filter":
+            self._into.fail(fault)
+        self._into.finish("content_filter")  # Azure, also in the middle of a stream.
+        self._into.end()
 
 
 def usage_of(value: Any) -> Usage | None:
@@ -267,33 +326,41 @@ def usage_of(value: Any) -> Usage | None:
 
 def _assistant_items(message: Message, context: Encoding) -> list[Any]:
     kept = objects_in(context.own(message).get("items"))
-    if kept:
-        return _replayed(kept, message)
+    if kept and sum(map(_is_call, kept)) == len(message.tool_calls):
+        return _replayed(kept, message, context)
     items: list[Any] = []
     if message.text:
         items.append({"type": "message", "role": "assistant", "content": message.text})
     for call in message.tool_calls:
-        named = {"call_id": wire_id(call.id, _ID), "name": context.names.to_wire(call.name)}
-        items.append({"type": "function_call", **named, "arguments": arguments_text(call)})
+        items.append({"type": "function_call", **_call_fields(call, context)})
     return items
 
 
-def _replayed(kept: Sequence[dict[str, Any]], message: Message) -> list[Any]:
+def _replayed(kept: Sequence[dict[str, Any]], message: Message, context: Encoding) -> list[Any]:
     """The items as they came, in place; what the server cannot know without storing is dropped."""
     items: list[Any] = []
     calls = iter(message.tool_calls)
     for item in kept:
-        kind = item.get("type")
-        if kind == "reasoning" and not item.get("encrypted_content"):
-            continue
-        if kind == "function_call":
-            call = next(calls, None)
-            if call is None:
-                continue
+        if _is_call(item):
             # The results name the call by this id.
-            item = {**item, "call_id": wire_id(call.id, _ID), "arguments": arguments_text(call)}
-        items.append(item)
+            items.append({**item, **_call_fields(next(calls), context)})
+        elif item.get("type") != "reasoning" or item.get("encrypted_content"):
+            items.append(item)
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()  # Refused without the item that it led to: the answer was cut before it.
     return items
+
+
+def _is_call(item: dict[str, Any]) -> bool:
+    return item.get("type") == "function_call"
+
+
+def _call_fields(call: ToolCall, context: Encoding) -> dict[str, Any]:
+    return {
+        "call_id": wire_id(call.id, _ID),
+        "name": context.names.to_wire(call.name),
+        "arguments": arguments_text(call),
+    }
 
 
 def _tool_choice(choice: str | None, names: WireNames) -> Any:
@@ -312,6 +379,12 @@ def _part(part: Part) -> dict[str, Any]:
     return {"type": "input_file", "filename": part.name, "file_data": data_url(part)}
 
 
-def _place(found: dict[str, Any]) -> int:
-    value: Any = found.get("output_index")
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _delta(found: dict[str, Any]) -> str:
+    piece = found.get("delta")
+    if not isinstance(piece, str):
+        raise bad_answer("a delta is not text")
+    return piece
+
+
+def _index(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

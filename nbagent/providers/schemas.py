@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from nbagent.contracts.canonical import json_object
+from nbagent.contracts.canonical import dump_json, json_object
 
 _BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 """Keywords whose keys are names, not keywords."""
@@ -19,6 +19,12 @@ _GEMINI_REFUSES = frozenset(
 )
 _MOST_NODES = 2_000
 """A schema that grows beyond this by being written out keeps its references."""
+
+_SAID_IN_WORDS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems"),
+)
+"""What Anthropic refuses in a schema for an answer; its own client writes it so, too."""
 
 Schema = dict[str, Any]
 
@@ -46,6 +52,23 @@ def gemini_schema(schema: Schema) -> Schema:
     return _walk(schema, _for_gemini)
 
 
+def closed_schema(schema: Schema) -> Schema:
+    """The schema of an answer for Anthropic: objects are closed, limits are said in words."""
+    return _walk(schema, _closed)
+
+
+def _closed(node: Schema) -> Schema:
+    said = [f"{name}: {dump_json(node[name]).decode()}" for name in _SAID_IN_WORDS if name in node]
+    kept = {name: value for name, value in node.items() if name not in _SAID_IN_WORDS}
+    if said:
+        kept["description"] = f"{kept.get('description', '')} ({', '.join(said)})".strip()
+    if "oneOf" in kept:
+        kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
+    if kept.get("type") == "object":
+        kept["additionalProperties"] = False
+    return _with_properties(kept)
+
+
 def _for_gemini(node: Schema) -> Schema:
     kept = {name: value for name, value in node.items() if name not in _GEMINI_REFUSES}
     if "const" in kept:
@@ -53,7 +76,8 @@ def _for_gemini(node: Schema) -> Schema:
     if "oneOf" in kept:
         kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
     form = kept.get("format")
-    if kept.get("type") == "string" and isinstance(form, str):
+    kinds: Any = kept.get("type")
+    if isinstance(form, str) and (kinds == "string" or "string" in (kinds or ())):
         del kept["format"]
         kept["description"] = f"{kept.get('description', '')} (format: {form})".strip()
     return _with_properties(kept)

@@ -16,7 +16,7 @@ from nbagent.providers.azure import azure_wires
 from nbagent.providers.chat import PROFILES, Chat, profile_of
 from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
-from nbagent.providers.registry import Provider, origin
+from nbagent.providers.registry import Provider, is_at, origin
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
@@ -37,6 +37,8 @@ class Server:
     key_hosts: tuple[str, ...] = ()
     model: str | None = None
     needs_key: bool = True
+    start: str = ""
+    """The command that starts it on this machine."""
     is_local: bool = False
     """It runs on this machine: no key, no price; it is looked for at its usual port."""
 
@@ -62,9 +64,16 @@ class Server:
         from nbagent.providers.exchange import WireClient
 
         config = replace(config, base_url=config.base_url or self.base_url)
-        own = self.base_url is None or origin(config.base_url) == origin(self.base_url)
+        url = origin(config.base_url) or ""
+        own = url == origin(self.base_url) or is_at(url, self.key_hosts)
         needed = self.keys if own and self.needs_key and not self.is_local else ()
-        return WireClient(self.wires(config), config, provider=self.name, key_variables=needed)
+        return WireClient(
+            self.wires(config),
+            config,
+            provider=self.name,
+            key_variables=needed,
+            start=self.start,
+        )
 
 
 def _chat(server: str | None = None) -> Wires:
@@ -139,7 +148,7 @@ SERVERS = (
     ),
     Server(
         name="anthropic",
-        wires=lambda config: [Anthropic(config.base_url or "")],
+        wires=lambda config: [Anthropic(config.base_url or "", config.headers)],
         base_url="https://api.anthropic.com/v1",
         keys=("ANTHROPIC_API_KEY",),
         urls=("ANTHROPIC_BASE_URL",),
@@ -161,6 +170,7 @@ SERVERS = (
         key_hosts=("ollama.com",),
         urls=("OLLAMA_HOST",),
         read_url=ollama_url,
+        start="ollama serve",
         is_local=True,
     ),
     Server(
@@ -169,6 +179,7 @@ SERVERS = (
         base_url="http://127.0.0.1:8000/v1",
         keys=("VLLM_API_KEY",),
         urls=("VLLM_BASE_URL",),
+        start="vllm serve MODEL",
         is_local=True,
     ),
     Server(
@@ -177,6 +188,7 @@ SERVERS = (
         base_url="http://127.0.0.1:1234/v1",
         keys=("LMSTUDIO_API_KEY",),
         urls=("LMSTUDIO_BASE_URL",),
+        start="lms server start",
         is_local=True,
     ),
     Server(
@@ -185,6 +197,7 @@ SERVERS = (
         base_url="http://127.0.0.1:8080/v1",
         keys=("LLAMACPP_API_KEY",),
         urls=("LLAMACPP_BASE_URL",),
+        start="llama-server -m FILE.gguf",
         is_local=True,
     ),
 )

@@ -56,6 +56,9 @@ class Lesson:
 class Parser(Protocol):
     """Reads one answer. A fresh one for each attempt."""
 
+    done_ends: bool = True
+    """Whether `[DONE]` is a last word of this wire."""
+
     def event(self, name: bytes, data: Any) -> None:
         """Take one decoded frame of a stream. Raises ModelError."""
         ...

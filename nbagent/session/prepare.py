@@ -113,7 +113,12 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     params = redact_json(_params(options, asked))
     system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
-    notices = (*_notices(chosen, store), *_moved(chosen, parent), *told, *map(redact, ask.notices))
+    notices = (
+        *_notices(chosen, store),
+        *_moved(chosen, parent, base.history),
+        *told,
+        *map(redact, ask.notices),
+    )
     record = RunRecord(
         id=new_id(),
         session=redact(options.session or settings.session),
@@ -339,13 +344,18 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _moved(chosen: Chosen, parent: RunRecord | None) -> tuple[str, ...]:
-    """That the conversation goes to another server than before."""
-    now = chosen.base_url and redact(chosen.base_url)
-    if parent is None or parent.base_url == now:
+def _moved(chosen: Chosen, parent: RunRecord | None, history: Sequence[Message]) -> tuple[str, ...]:
+    """That the conversation goes to another model or server than before, and what stays behind."""
+    if parent is None:
         return ()
-    before = parent.base_url or parent.model
-    return (f"The server changed: {before} before, {now or redact(chosen.model_id)} now.",)
+    told: list[str] = []
+    now, model = chosen.base_url and redact(chosen.base_url), redact(chosen.model_id)
+    if parent.base_url != now:
+        before = parent.base_url or parent.model
+        told.append(f"The server changed: {before} before, {now or model} now.")
+    if parent.model != model and any(message.reasoning for message in history):
+        told.append(f"Earlier reasoning stays with {parent.model}: it is not sent to {model}.")
+    return tuple(told)
 
 
 def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> tuple[str, ...]:

@@ -210,8 +210,7 @@ class _Shared(Values):
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
-        "answers from the record: auto asks what is missing, replay asks nobody (default: auto"
-        " where a cassette is named, else off)",
+        "answer from a record: auto asks what is missing, replay asks nobody",
         words=("off", "auto", "replay", "refresh"),
     )
     cassette = Option[str | None](

@@ -12,6 +12,7 @@ _ROWS = (
     "import nbagent, CPU",
     "%load_ext nbagent after IPython, CPU",
     "first request of a fresh kernel",
+    "first delta of a fresh kernel",
     "loop, whole answers, without the store",
     "loop, whole answers, with the store",
     "loop, streamed answers, without the store",

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import quote
 
 import nbagent
-from nbagent.providers import openai
+from nbagent.providers import servers
 from nbagent.providers.registry import find_provider
 from nbagent.session.stores import current_store
 
@@ -206,7 +206,7 @@ def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
             if file.is_file()
         ),
         "store warnings": lambda: repr((current_store().warning, current_store().check())),
-        "providers": lambda: repr(find_provider("openai")) + repr(vars(openai)),
+        "providers": lambda: repr(find_provider("openai")) + repr(vars(servers)),
     }
     for name, read in channels.items():
         Path(folder, name).write_text(read(), encoding="utf-8", errors="surrogatepass")

@@ -20,7 +20,6 @@ from nbagent.notebook import model_lists
 from nbagent.notebook.line_words import quoted
 from nbagent.notebook.option_table import COMMANDS, OPTIONS
 from nbagent.notebook.options import parse, run_and_options, split_command
-from nbagent.providers import openai
 from nbagent.providers.offline import scripted
 from nbagent.settings import configure
 
@@ -80,8 +79,11 @@ OFFERED = {
     "%%agent -m offli|": ["%%agent -m offline:demo", "%%agent -m offline:"],
     "%%agent --model=OFFLINE:d|": ["%%agent --model=offline:demo"],
     "%%agent --model ope|": [
-        f"%%agent --model openai:{openai.PROVIDER.default_model}",
+        "%%agent --model openai:gpt-5.4",
         "%%agent --model openai:",
+        "%%agent --model openai-compatible:",
+        "%%agent --model openai-responses:",
+        "%%agent --model openrouter:",
     ],
     "%%agent --trim |": ["%%agent --trim tool-results", "%%agent --trim none"],
     "%%agent --tool-choice r|": ["%%agent --tool-choice required"],

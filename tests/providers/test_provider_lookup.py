@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.registry import find_provider, split_model_id
 
 OPENAI = "https://api.openai.com/v1"
-
-
-def test_providers_are_listed_without_being_imported() -> None:
-    code = (
-        "import sys; from nbagent.providers.registry import provider_names as names;"
-        "print(*names(), 'nbagent.providers.exchange' in sys.modules, 'httpcore2' in sys.modules)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *names, imported, http = shown.stdout.split()
-    assert "openai" in names
-    assert "http" not in names
-    assert (imported, http) == ("False", "False")
-    assert find_provider("openai").name == "openai"
 
 
 def test_an_unknown_provider_names_the_nearest_one() -> None:
@@ -73,3 +64,74 @@ def test_a_key_goes_only_where_it_was_made_for(
     assert (resolved.api_key.reveal() if resolved.api_key else None) == key
     named = environ.get("OPENAI_BASE_URL") or environ.get("LLM_BASE_URL")
     assert resolved.base_url == (base_url or named or OPENAI)
+
+
+OTHER_PACKAGE = Path(__file__).parents[1] / "wires" / "other_package"
+ASK_IT = """
+import nbagent
+from nbagent.providers.registry import provider_names
+run = nbagent.Agent(model="otherwire:x", tools="none", retries=0).run("Hello?")
+print(run.text, run.usage.completion_tokens, run.error and run.error.code, sep="|")
+print("otherwire" in provider_names(), *nbagent.models("otherwire").id)
+"""
+LIST_THEM = """
+import sys
+from nbagent.providers.registry import provider_names
+late = {"otherwire", "nbagent.providers.exchange", "httpcore2"}
+print(*provider_names(), *(late & sys.modules.keys()))
+"""
+FIND_IT = """
+import sys
+from nbagent.contracts.errors import UsageError
+from nbagent.providers.registry import find_provider
+try:
+    find_provider(sys.argv[1])
+except UsageError as error:
+    print(error)
+"""
+
+
+def with_other_package(code: str, argument: str = "", **variables: str) -> list[str]:
+    """What a Python prints in which the example package is installed."""
+    path = os.pathsep.join([str(OTHER_PACKAGE), *sys.path])
+    environ = {**os.environ, **variables, "PYTHONPATH": path}
+    command = [sys.executable, "-c", code, argument]
+    shown = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert not shown.returncode, shown.stderr
+    return shown.stdout.splitlines()
+
+
+def test_providers_are_listed_without_being_imported() -> None:
+    (listed,) = with_other_package(LIST_THEM)
+    names = listed.split()
+    assert {"openai", "ollama", "offline", "otherwire"} < set(names)
+    assert names == sorted(names)
+    assert names.count("otherwire") == 1
+    assert not [name for name in names if "http" in name or "nbagent" in name]
+
+
+def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
+    said = b'data: {"say": "Hello "}\n\ndata: {"say": "yourself."}\n\n'
+    with ModelServer([Reply(raw=said + b'data: {"over": 2}\n\n'), Reply(raw=said)]) as server:
+        place = {"OTHERWIRE_URL": server.url, "OTHERWIRE_KEY": "key-of-another-wire"}
+        answered, listed = with_other_package(ASK_IT, **place)
+        cut, _ = with_other_package(ASK_IT, **place)
+    assert answered == "Hello yourself.|2|None"
+    assert listed == "True otherwire:little"
+    assert cut == "Hello yourself.|0|LLM_BAD_RESPONSE"
+    asked = server.requests[0]
+    assert (asked.path, asked.headers["x-other-key"]) == ("/v1/talk", "key-of-another-wire")
+    assert (asked.body["model"], asked.body["lines"]) == ("x", [["user", "Hello?"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("brokenwire", r"'brokenwire' \(otherwire.missing:PROVIDER\) cannot be loaded: .*repair"),
+        ("oddwire", "'oddwire' gave .*, not a Provider"),
+        ("otherwir", "Did you mean 'otherwire'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_one_clear_error(name: str, words: str) -> None:
+    (line,) = with_other_package(FIND_IT, name)
+    assert re.search(words, line)

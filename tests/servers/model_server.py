@@ -180,6 +180,13 @@ def _invented(schema: dict[str, Any], said: Any) -> dict[str, Any]:
     return values
 
 
+def _details(model: dict[str, Any]) -> dict[str, Any]:
+    """What Ollama's list says of a model."""
+    meta: Any = model.get("meta")
+    size: Any = cast("dict[str, Any]", meta).get("n_ctx") if isinstance(meta, dict) else None
+    return {"context_length": model.get("max_model_len", size)}
+
+
 class _Connection(asyncio.Protocol):
     """HTTP/1.1 with keep-alive, as far as a client of models needs it."""
 
@@ -224,10 +231,13 @@ class _Connection(asyncio.Protocol):
         self._handle(Request(method, path, headers, body, self._number))
 
     def _handle(self, request: Request) -> None:
-        if request.method == "GET" and request.path.endswith("/models"):
+        if request.method == "GET" and request.path.endswith(("/models", "/api/tags")):
             self._server.requests.append(request)
             listed = [{"id": m} if isinstance(m, str) else m for m in self._server.models]
-            self._send(200, json.dumps({"object": "list", "data": listed}).encode())
+            body: Any = {"object": "list", "data": listed}
+            if request.path.endswith("/api/tags"):
+                body = {"models": [{"model": m["id"], "details": _details(m)} for m in listed]}
+            self._send(200, json.dumps(body).encode())
             return
         reply = self._server._reply_to(request)  # pyright: ignore[reportPrivateUsage]
         body = cast("dict[str, Any]", request.body or {})

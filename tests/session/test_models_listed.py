@@ -111,9 +111,7 @@ def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.Monk
     assert took < 0.3 + 0.2, "0.2 s for a busy machine"
 
 
-@pytest.mark.parametrize(
-    "body", [b"<html>", b"{}", b'{"data": ["x"]}', b'{"data": [{"name": 1}]}', b"[1]", b""]
-)
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"data": [{"name": 1}]}', b"[1]", b""])
 def test_another_program_on_a_usual_port_is_no_model_server(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from wires import chat_cases
+from servers.model_server import ModelServer, Reply
+from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.harness import (
     JSON,
     AnswerCase,
@@ -31,11 +32,18 @@ from wires.harness import (
     rows,
 )
 
+import nbagent
 from nbagent.contracts.chat import ChatChunk, ChatResponse, Message, TextPart, is_keepable
 from nbagent.contracts.errors import CODES, ModelError
 from nbagent.contracts.secrets import SecretKey, redact
 
-WIRES: tuple[WireSetup, ...] = (chat_cases.WIRE,)
+WIRES: tuple[WireSetup, ...] = (
+    chat_cases.WIRE,
+    responses_cases.WIRE,
+    google_cases.WIRE,
+    anthropic_cases.WIRE,
+    ollama_cases.WIRE,
+)
 ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
 """What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
 PROMISES: dict[str, Callable[[AnswerCase], bool]] = {
@@ -74,7 +82,7 @@ def cases(kind: str, only: Callable[[Any], bool] = lambda _: True) -> Any:
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 @pytest.mark.parametrize("promise", PROMISES)
 def test_every_wire_brings_a_case_for_every_promise(wire: WireSetup, promise: str) -> None:
-    assert any(map(PROMISES[promise], wire.answers))
+    assert any(map(PROMISES[promise], wire.answers)) != (promise in wire.without)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -144,6 +152,40 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
     for _, result in world.answers(wire, case, cuts, stream=False):
         assert isinstance(result, ModelError)
         assert result.code == "LLM_BAD_RESPONSE"
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_a_run_whose_answer_is_cut_runs_no_tool_and_keeps_the_text(wire: WireSetup) -> None:
+    ran: list[str] = []
+
+    def look(at: str) -> str:
+        """Look."""
+        ran.append(at)
+        return "seen"
+
+    case = next(case for case in wire.answers if case.thorough and case.expect.calls)
+    last = next(case for case in wire.answers if case.stream and is_plain(case))
+    stream = case.stream.replace(b"fs__look", b"look")
+    found = wire.ended.search(stream)
+    assert found
+    places = [found.end() * n // 16 for n in range(1, 16)] + [found.end() - 1]
+    with ModelServer([Reply(raw=stream[:cut], raw_pieces=97) for cut in places]) as server:
+        base_url = server.url.removesuffix("/v1") + wire.path
+        agent = nbagent.Agent(f"{wire.provider}:m", base_url=base_url, tools=[look])
+        runs = [agent.run("Go.") for _ in places]
+        for run in runs:
+            assert run.error is not None
+            assert (run.stop_reason, run.error.code) == ("error", "LLM_BAD_RESPONSE")
+            assert case.expect.text.startswith(run.text)
+            for tool_run in run.turns[0].tool_runs:
+                assert tool_run.result is not None
+                assert tool_run.result.error is not None
+                assert tool_run.result.error.code == "E_INTERRUPTED"
+        assert case.expect.text == runs[-1].text, "the last one was cut behind the text"
+        assert len(server.requests) == len(places), "a cut after the first token is not asked again"
+        server.then(Reply(raw=stream), Reply(raw=last.stream))
+        assert agent.run("Go.").text == last.expect.text
+    assert ran == ["a"]
 
 
 @cases("answers", lambda case: case.thorough)
@@ -275,6 +317,12 @@ async def drain(chunks: AsyncGenerator[ChatChunk]) -> None:
 def without_usage(case: AnswerCase) -> AnswerCase:
     """What comes behind the marker may be missing."""
     return replace(case, expect=replace(case.expect, usage=None))
+
+
+def is_plain(case: AnswerCase) -> bool:
+    """Whether it is an answer that ends a run."""
+    expect = case.expect
+    return case.status == 200 and bool(expect.text) and not (expect.calls or expect.error)
 
 
 def usable(outcome: Outcome) -> bool:

@@ -1,0 +1,511 @@
+"""What Messages servers answer and are sent: Anthropic's own, and others that speak it.
+
+`#n` in an id is the n-th line of the list of quirks (providers.md 10).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from wires.chat_requests import BLUE, FAR, PDF, RED, called, of, result, user
+from wires.harness import (
+    ABSENT,
+    JSON,
+    TOOLS,
+    AnswerCase,
+    Exactly,
+    ModelsCase,
+    RequestCase,
+    WireSetup,
+    answer_case,
+    ask,
+)
+
+from nbagent.contracts.chat import FilePart, Message, TextPart, ToolCall, ToolSpec
+
+SERVERS = {
+    "anthropic": "https://api.anthropic.com/v1",
+    "deepseek": "https://api.deepseek.com/anthropic",
+    "ollama": "http://ollama:11434",
+    "llama.cpp": "http://box:8080/v1",
+}
+USED: JSON = {"input_tokens": 5, "output_tokens": 2}
+SUM = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+STOP = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+QUOTA, OVERFLOW = "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW"
+
+
+def event(type: str, **fields: Any) -> bytes:
+    """A named event, whose data repeats its name."""
+    data = json.dumps({"type": type, **fields})
+    return f"event: {type}\ndata: {data}\n\n".encode()
+
+
+def delta(place: int, kind: str, **fields: Any) -> bytes:
+    """A piece of a block."""
+    return event("content_block_delta", index=place, delta={"type": kind, **fields})
+
+
+def said(words: Any, place: int = 0) -> bytes:
+    """A piece of text."""
+    return delta(place, "text_delta", text=words)
+
+
+def wrote(piece: str, place: int = 0) -> bytes:
+    """A piece of a call's input."""
+    return delta(place, "input_json_delta", partial_json=piece)
+
+
+def start(place: int, block: JSON) -> bytes:
+    """The start of a block."""
+    return event("content_block_start", index=place, content_block=block)
+
+
+def head(usage: Any = None) -> bytes:
+    """The first event."""
+    message: JSON = {"id": "msg_1", "role": "assistant", "model": "m1", "content": []}
+    return event("message_start", message={**message, "stop_reason": None, "usage": usage})
+
+
+def tail(word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
+    """The last events."""
+    ended = {"stop_reason": word, "stop_sequence": None, **more}
+    return event("message_delta", delta=ended, usage=usage) + STOP
+
+
+def pieces(place: int, block: JSON) -> Iterator[bytes]:
+    """A whole block as its events; what is written of it comes in two pieces."""
+    fields = {"text": ("text",), "thinking": ("thinking", "signature")}.get(block["type"], ())
+    written = [(f"{field}_delta", field, block.get(field, "")) for field in fields]
+    begun = {**block, **dict.fromkeys(fields, "")}
+    if "input" in block:
+        begun["input"] = dict[str, Any]()
+        written.append(("input_json_delta", "partial_json", json.dumps(block["input"])))
+    yield start(place, begun)
+    for kind, field, words in written:
+        middle = (len(words) + 1) // 2
+        yield from (delta(place, kind, **{field: it}) for it in (words[:middle], words[middle:]))
+    yield event("content_block_stop", index=place)
+
+
+def whole(*content: Any, word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
+    """A whole answer."""
+    made = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m1"}
+    ended = {"stop_reason": word, "stop_sequence": None, "usage": usage, **more}
+    return json.dumps({**made, "content": content, **ended}).encode()
+
+
+def stream(*content: JSON, word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
+    """The same answer as a stream."""
+    blocks = b"".join(b"".join(pieces(place, block)) for place, block in enumerate(content))
+    return head({"input_tokens": 1, "output_tokens": 1}) + blocks + tail(word, usage, **more)
+
+
+def both(id: str, *content: JSON, word: Any = "end_turn", **given: Any) -> AnswerCase:
+    """A case in both forms."""
+    more: JSON = {"word": word, "usage": given.pop("used", None), **given.pop("more", {})}
+    body, streamed = whole(*content, **more), stream(*content, **more)
+    return answer_case(id, body=body, stream=streamed, **given)
+
+
+def text(words: str, **more: Any) -> JSON:
+    """A block of text."""
+    return {"type": "text", "text": words, **more}
+
+
+def use(id: str, name: str = "fs__look", **arguments: Any) -> JSON:
+    """A call."""
+    return {"type": "tool_use", "id": id, "name": name, "input": arguments}
+
+
+def given_back(id: str, content: Any = ..., **more: Any) -> JSON:
+    """The result of a call."""
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
+
+
+THOUGHT: JSON = {"type": "thinking", "thinking": "Hm, so.", "signature": "SIG=="}
+SILENT: JSON = {"type": "thinking", "thinking": "", "signature": "SIG2"}
+REDACTED: JSON = {"type": "redacted_thinking", "data": "RED=="}
+SEARCHED: JSON = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"q": 1}}
+FOUND: JSON = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [{"a": None}]}
+GREETING = "Grüße \u2028 both"
+LOOK, LOOKED = use("toolu_1", at="a"), ("fs.look", {"at": "a"})
+FINE = whole(text("fine"))
+
+
+def thorough() -> Iterator[AnswerCase]:
+    """Those that are cut everywhere and get every wrong value."""
+    usage: JSON = {
+        "input_tokens": 12, "cache_creation_input_tokens": 30, "cache_read_input_tokens": 100,
+        "output_tokens": 40, "output_tokens_details": {"thinking_tokens": 20},
+    }  # fmt: skip
+    counts = {"prompt_tokens": 142, "completion_tokens": 40, "total_tokens": 182}
+    counts |= {"cached_tokens": 100, "cache_write_tokens": 30, "reasoning_tokens": 20}
+    content = [THOUGHT, text(GREETING), LOOK, use("toolu_2", "b", n=1)]
+    both_forms: JSON = {
+        "body": whole(*content, word="tool_use", usage=usage, diagnostics={"x": 1}),
+        "stream": b'event: ping\ndata: {"type": "ping"}\n\n: alive\n\n' + stream(
+            *content, word="tool_use", usage=usage),
+    }  # fmt: skip
+    back = {"messages": [..., {"role": "assistant", "content": list(map(Exactly, content))}, {
+        "role": "user", "content": [given_back("toolu_1"), given_back("toolu_2")]}]}  # fmt: skip
+    yield answer_case(
+        "thinking, text, two calls, usage, unknown fields #46", **both_forms, text=GREETING,
+        reasoning="Hm, so.", calls=[LOOKED, ("b", {"n": 1})], ids=["toolu_1", "toolu_2"],
+        usage=counts, thorough=True, back=back,
+    )  # fmt: skip
+    yield both("text alone", text("One two"), used=USED, text="One two", usage=SUM, thorough=True)
+
+
+TWICE, FOUND_TWICE = [use("t", "b", n=1), use("t", "b", n=2)], [("b", {"n": 1}), ("b", {"n": 2})]
+DETAILS: JSON = {"type": "refusal", "category": "cyber", "explanation": "I will not."}
+REFUSED: JSON = {
+    "finish": "content_filter", "raw": {"stop_details": DETAILS}, "more": {"stop_details": DETAILS}
+}  # fmt: skip
+# id: blocks and stop reason, and what they come to.
+WHOLE: dict[str, tuple[list[JSON], str, JSON]] = {
+    "one call": ([LOOK], "tool_use", {"calls": [LOOKED], "raw": {"blocks": ABSENT}}),
+    "a call without arguments": ([use("t", "b")], "tool_use", {"calls": [("b", {})]}),
+    "a call that ends the turn": ([LOOK], "end_turn", {"calls": [LOOKED]}),
+    "two calls under one id #60": (TWICE, "tool_use", {"calls": FOUND_TWICE, "ids": ["t", "t_2"]}),
+    "empty answer": ([], "end_turn", {}),
+    "an unknown end of nothing": ([], "bored", {"finish": "error"}),
+    "blocks of later versions": ([{"type": "mood", "of": 1}, text("x")], "end_turn", {"text": "x"}),
+    "a tool of the server's is no call": ([SEARCHED, FOUND, text("x")], "end_turn", {
+        "text": "x", "back": {"messages": [
+            ..., {"content": [Exactly(SEARCHED), Exactly(FOUND), text("x")]}]}}),
+    "refused": ([], "refusal", {"text": "I will not.", **REFUSED}),
+    "refused in the middle": ([text("Half.")], "refusal", {"text": "Half.", **REFUSED}),
+    "refused without a word": ([], "refusal", {"finish": "content_filter"}),
+}  # fmt: skip
+
+
+def blocks() -> Iterator[AnswerCase]:
+    """Every kind of block, event and end."""
+    for id, (content, word, expect) in WHOLE.items():
+        yield both(id, *content, word=word, **expect)
+    for id, (parts, expect) in STREAMS.items():
+        yield answer_case(id, stream=b"".join(parts), **expect)
+    for word, finish in FINISH.items():
+        yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish)
+
+
+def parsed(*parts: str) -> list[bytes]:
+    """A call whose input comes in these pieces, and no stop of its block."""
+    return [start(0, {**LOOK, "input": {}}), *map(wrote, parts)]
+
+
+CALLED: JSON = {"calls": [LOOKED]}
+GIVEN: JSON = {"calls": [("fs.look", {"at": None})]}
+OPEN: JSON = {"calls": [("fs.look", "{o")]}
+CUT: JSON = {"error": BAD, "words": "cut"}
+CITED: JSON = {"citations": [{"cited_text": "y"}]}
+SIGNED: JSON = {"type": "thinking", "thinking": "hm", "signature": "S"}
+BARE = [delta(0, f"{field}_delta", **{field: SIGNED[field]}) for field in ("thinking", "signature")]
+NAMED = b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
+READ_MORE: JSON = {"input_tokens": None, "cache_read_input_tokens": 6, "output_tokens": 3}
+# id: events, and what they come to.
+STREAMS: dict[str, tuple[list[bytes], JSON]] = {
+    "arguments that are no JSON": ([*parsed("{o"), tail()], OPEN),
+    "cut by length within arguments": (
+        [*parsed("{o"), tail("max_tokens")], {**OPEN, "finish": "length"}),
+    "input at the start, and no pieces": ([start(0, LOOK), tail("tool_use")], CALLED),
+    "input at the start and in pieces": ([start(0, LOOK), wrote('{"at": "a"}'), tail()], CALLED),
+    "only empty pieces": ([*parsed("", ""), tail()], {"calls": [("fs.look", {})]}),
+    "a piece that says null": ([*parsed('{"at": ', "null", "}"), tail()], GIVEN),
+    "text that says null": ([said("null"), tail()], {"text": "null"}),
+    "no head, no starts, no ends": (
+        [*BARE, said("x", 1), tail()], {"text": "x", "reasoning": "hm", "back": {
+            "messages": [..., {"content": [SIGNED, text("x")]}]}}),
+    "blocks that take turns": (
+        [start(1, text("")), *parsed('{"at":'), said("a", 1), wrote('"a"}'), said("b", 1), tail()],
+        {"text": "ab", **CALLED}),
+    "unknown events and deltas": (
+        [head(), event("mood", index=0), delta(0, "mood_delta", mood="x"),
+         b"event: later\ndata: {}\n\n", said("x", 1), tail()], {"text": "x"}),
+    "halves of a character": (
+        [said("a\ud83d"), said("\ude00"), tail()], {"text": "a\U0001f600"}),
+    "citations go back": (
+        [start(0, text("")), said("x"), delta(0, "citations_delta", citation=CITED["citations"][0]),
+         tail()], {"text": "x", "back": {"messages": [..., {"content": [text("x", **CITED)]}]}}),
+    "usage: the last word counts #46": (
+        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), tail(usage=READ_MORE)],
+        {"usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
+                   "cached_tokens": 6}}),
+    "usage: odd counts": (
+        [head({"input_tokens": -3, "output_tokens": "7"}), tail(usage={"output_tokens": 1e300})],
+        {"usage": {}}),
+    "what follows the end is ignored": (
+        [said("x"), tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
+    "data without the name of its event": (
+        [NAMED, b"event: message_stop\ndata: {}\n\n"], {"text": "x"}),
+    "no end": ([*pieces(0, LOOK)], CUT),
+    "no end, but a word for it": ([*pieces(0, LOOK), tail("tool_use")[: -len(STOP)]], CUT),
+    "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[: -len(STOP)], b"data: [DONE]\n\n"],
+                         CUT),
+}  # fmt: skip
+FINISH = {
+    **dict.fromkeys(("end_turn", "stop_sequence", "pause_turn", "tool_use", "bored", None), "stop"),
+    **dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length"),
+    "refusal": "content_filter",
+}
+CLAUDE = "claude-opus-5-5"
+CUT_SHORT: JSON = {"type": "thinking", "thinking": "never signed"}
+# id: blocks of the answer, fields of the case; the blocks of the next request.
+BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
+    "thinking before a call": ([THOUGHT, LOOK], {}, [Exactly(THOUGHT), Exactly(LOOK)]),
+    "silent and redacted thinking": (
+        [SILENT, REDACTED, text(" So. "), THOUGHT, LOOK], {},
+        [Exactly(SILENT), REDACTED, text(" So. "), THOUGHT, LOOK]),
+    "thinking without a signature": ([CUT_SHORT, text("x"), LOOK], {}, [text("x"), LOOK]),
+    "text of nothing": ([THOUGHT, text(" \n"), LOOK], {}, [THOUGHT, LOOK]),
+    "a later snapshot of the model": (
+        [THOUGHT, LOOK], {"next_model": f"{CLAUDE}-20261101"}, [THOUGHT, LOOK]),
+    "another model": (
+        [THOUGHT, REDACTED, text("x"), LOOK], {"next_model": "claude-sonnet-5-5"},
+        [text("x"), LOOK]),
+    "another server": (
+        [THOUGHT, text("x"), LOOK], {"next_server": "llama.cpp"}, [text("x"), LOOK]),
+    "a bare text": ([text("x"), LOOK], {}, [Exactly(text("x")), Exactly(LOOK)]),
+}  # fmt: skip
+
+
+def going_back() -> Iterator[AnswerCase]:
+    """What Anthropic needs back, byte for byte, and what others must not get."""
+    for id, (content, given, sent) in BACK.items():
+        expect: JSON = {
+            "text": "".join(block.get("text", "") for block in content).lstrip(),
+            "reasoning": "".join(block.get("thinking", "") for block in content) or None,
+            "back": {"messages": [..., {"content": sent}, {"content": [given_back("toolu_1")]}]},
+            "request": ask(model=CLAUDE, tools=TOOLS),
+        }
+        more = {**expect, "server": "anthropic", "calls": [LOOKED], **given}
+        yield both(f"back: {id} #45", *content, **more)
+    lost: JSON = {"reasoning": CUT_SHORT["thinking"], "back": {"messages": [{"role": "user"}]}}
+    yield both("back: an answer that was only thinking #20", CUT_SHORT, **lost)
+
+
+# status, type, message: code and whether it may be tried again. The rest is as for Chat.
+STATUSES: list[tuple[int, str, str, str, bool]] = [
+    (400, "invalid_request_error", "no", HTTP, False),
+    (400, "invalid_request_error", "Your credit balance is too low #48", QUOTA, False),
+    (400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", OVERFLOW, False),
+    (400, "invalid_request_error", "input length and `max_tokens` exceed context limit: 9 + 8 > 10",
+     OVERFLOW, False),
+    (401, "authentication_error", "invalid x-api-key", "LLM_AUTH_FAILED", False),
+    (402, "billing_error", "no", QUOTA, False),
+    (429, "rate_limit_error", "no", "LLM_RATE_LIMITED", True),
+    (504, "timeout_error", "no", "LLM_TIMEOUT", True),
+    (529, "overloaded_error", "Overloaded", HTTP, True),
+]  # fmt: skip
+CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
+BROKEN: dict[str, JSON] = {
+    "a spend cap is no rate limit": {"status": 429, "headers": CAPPED, "error": QUOTA},
+    "no content": {"body": b'{"type": "message"}', "error": BAD},
+    "a list": {"body": b"[]", "error": BAD},
+    "a page": {"body": b"<html>", "error": BAD},
+    "text that is none": {"stream": said(3) + STOP, "error": BAD},
+    "Chat Completions": {"body": b'{"choices": []}', "error": BAD},
+    "an answer in gzip #63": {
+        "body": gzip.compress(FINE), "headers": {"content-encoding": "gzip"}, "text": "fine"},
+}  # fmt: skip
+
+
+def errors() -> Iterator[AnswerCase]:
+    """Errors by status, and in streams."""
+    for status, kind, words, code, again in STATUSES:
+        body = json.dumps({"type": "error", "error": {"type": kind, "message": words}}).encode()
+        expect: JSON = {"status": status, "error": code, "retryable": again, "words": words}
+        yield answer_case(f"status {status}: {words}", body=body, **expect)
+        alone = b"event: error\ndata: " + body + b"\n\n"
+        if status != 400:
+            yield answer_case(f"in a stream, {kind}", stream=head() + alone, error=code)
+    busy: JSON = {"type": "overloaded_error", "message": "Overloaded"}
+    failed = event("error", error=busy)
+    anew: JSON = {"then": FINE, "text": "fine", "asked": 2}
+    yield answer_case("overloaded, and asked again #47", stream=head() + failed, **anew)
+    yield answer_case("overloaded in a body", body=json.dumps({"error": busy}).encode(), **anew)
+    yield answer_case("status 529, and asked again", status=529, body=b"{}", **anew)
+    shown: JSON = {"then": FINE, "error": HTTP, "http_status": 529, "retryable": True}
+    yield answer_case(
+        "overloaded behind a text #47", stream=head() + said("Half.") + failed, **shown
+    )
+    late = stream(LOOK, word="tool_use")[: -len(STOP)] + failed
+    yield answer_case("an error behind calls", stream=late, error=HTTP)
+    for id, given in BROKEN.items():
+        yield answer_case(id, **given)
+
+
+HI = [{"role": "user", "content": [text("hi")]}]
+READ = ToolSpec(name="fs.read", description="Read.")
+EMPTY: JSON = {"type": "object", "properties": {}}
+CACHED = {"cache_control": {"type": "ephemeral"}}
+EVERYTHING: JSON = {
+    "system_prompt": "Be brief.", "tools": (READ, ToolSpec(name="b")), "tool_choice": "fs.read",
+    "temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop_sequences": ("X",), "reasoning": "low",
+    "output_schema": {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}},
+}  # fmt: skip
+ANSWER = {"type": "integer", "description": "(minimum: 1)"}
+CLOSED = {"type": "object", "properties": {"n": ANSWER}, "additionalProperties": False}
+SENT: JSON = {
+    "model": CLAUDE, "thinking": {"type": "adaptive"}, "output_config": {
+        "effort": "low", "format": {"type": "json_schema", "schema": Exactly(CLOSED)}},
+    "max_tokens": 7, "messages": HI, "stop_sequences": ["X"],
+    "tools": [Exactly({"name": "fs__read", "description": "Read.", "input_schema": EMPTY}),
+              Exactly({"name": "b", "input_schema": EMPTY})],
+    "tool_choice": {"type": "tool", "name": "fs__read"}, "stream": True, "top_k": 3,
+}  # fmt: skip
+
+
+def adaptive(effort: str) -> JSON:
+    """Thinking of which the model decides how long."""
+    shown = {"type": "adaptive", "display": "summarized"}
+    return {"thinking": Exactly(shown), "output_config": {"effort": effort}}
+
+
+def budget(tokens: int, most: int = 16_000) -> JSON:
+    """Thinking of so many tokens."""
+    shown = {"type": "enabled", "budget_tokens": tokens}
+    return {"thinking": Exactly(shown), "output_config": ABSENT, "max_tokens": most}
+
+
+UNSAID: JSON = {"thinking": ABSENT, "output_config": ABSENT}
+OFF: JSON = {"thinking": Exactly({"type": "disabled"}), "output_config": ABSENT}
+# models: what is asked for, and how it is sent.
+REASONING: dict[tuple[str, ...], dict[str | None, JSON]] = {
+    ("claude-fable-5-2", "claude-mythos-5-1", CLAUDE, "claude-opus-5", "claude-haiku-5-5-20261001"):
+        {None: UNSAID, "none": OFF, "minimal": adaptive("low"), "xhigh": adaptive("xhigh"),
+         "9000": adaptive("high")},
+    ("claude-sonnet-5-5", "anthropic/claude-sonnet-5.5"): {
+        "none": {"thinking": {"type": "between_tools"}}, "medium": adaptive("medium")},
+    ("claude-sonnet-5",): {"none": OFF, "max": adaptive("max")},
+    ("claude-opus-4-8", "claude-opus-4-7"): {"none": UNSAID, "9000": adaptive("high")},
+    ("claude-sonnet-4-6",): {"none": UNSAID, "high": adaptive("high"), "9000": budget(9000)},
+    ("claude-haiku-4-5-20251001", "claude-sonnet-4-20250514", "claude-3-7-sonnet-latest"): {
+        None: UNSAID, "none": UNSAID, "low": budget(2048), "minimal": budget(1024),
+        "7": budget(1024), "high": budget(16_384, 32_384), "max": budget(32_768, 48_768)},
+    ("qwen3:8b",): {None: UNSAID, "none": OFF, "medium": budget(8192)},
+}  # fmt: skip
+AT_HOME = "https://api.anthropic.com/v1/messages"
+URLS = {
+    **dict.fromkeys(("https://api.anthropic.com", "api.anthropic.com/v1", AT_HOME), AT_HOME),
+    "https://api.deepseek.com/anthropic": "https://api.deepseek.com/anthropic/v1/messages",
+    "https://api.z.ai/api/anthropic/": "https://api.z.ai/api/anthropic/v1/messages",
+    "localhost:11434": "http://localhost:11434/v1/messages",
+}
+DATA = FilePart(name="t.csv", media_type="text/csv", data="YTti")
+
+
+def source(media_type: str, data: str, type: str = "image", **more: Any) -> JSON:
+    """An attachment on the wire."""
+    held = {"type": "base64", "media_type": media_type, "data": data}
+    return {"type": type, "source": held, **more}
+
+
+IMAGES: list[JSON] = [
+    source("image/png", "UkVE"), source("image/jpeg", "QkxVRQ=="),
+    {"type": "image", "source": {"type": "url", "url": FAR.url}},
+    source("application/pdf", "UERG", "document", title="a.pdf"),
+]  # fmt: skip
+FAILED = '{"ok":false,"error":{"code":"E_INTERRUPTED","message":"cancelled by the person"}}'
+ODD = (ToolCall(id="a:b", name="b", arguments=None, arguments_raw="{o"),)
+ODD_ID = "kBUtqCuf6wSGzb69ZchS2zjC"
+# id: messages, and how they are sent.
+HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
+    "parallel results go in one message, before the text #43": (
+        [called("c1", "c2"), result("c1"), result("c2"), user(TextPart(text="go on"))],
+        [{"content": [use("c1", "fs__read"), use("c2", "fs__read")]},
+         {"role": "user", "content": [given_back("c1", "{}"), given_back("c2", "{}")]},
+         {"role": "user", "content": [text("go on")]}]),
+    "a cancelled call has an error as its result #44": (
+        [called("c1"), Message(role="tool", tool_call_id="c1", name="fs.read",
+                               content=(TextPart(text=FAILED),))],
+        [..., {"content": [Exactly(given_back("c1", FAILED, is_error=True))]}]),
+    "images and files": (
+        [user(TextPart(text="See:"), RED, BLUE, FAR, PDF, DATA)],
+        [{"content": [text("See:"), *map(Exactly, IMAGES), text("File t.csv:\na;b")]}]),
+    "images in results": (
+        [called("c1"), result("c1", RED, PDF)],
+        [..., {"content": [given_back("c1", [text("{}"), IMAGES[0], IMAGES[3]])]}]),
+    "a result of nothing": (
+        [called("c1"), Message(role="tool", tool_call_id="c1", name="fs.read")],
+        [..., {"content": [{**given_back("c1"), "content": ABSENT}]}]),
+    "nothing at all is not sent #20": (
+        [user(TextPart(text=" ")), Message(role="assistant", reasoning="hm"),
+         user(TextPart(text="b"))], [{"content": [text("b")]}]),
+    "ids and arguments that do not fit": (
+        [Message(role="assistant", tool_calls=ODD), result("a:b")],
+        [{"content": [{"id": ODD_ID, "input": {"INVALID_JSON": "{o"}}]},
+         {"content": [{"tool_use_id": ODD_ID}]}]),
+    "a later system message is said by the user": (
+        [user(TextPart(text="a")), Message.of("system", "S")],
+        [{"content": [text("a")]}, {"role": "user", "content": [text("S")]}]),
+}  # fmt: skip
+
+
+def requests() -> Iterator[RequestCase]:
+    """All rows."""
+    bare: JSON = {"model": "m", "max_tokens": 16_000, "messages": HI}
+    yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
+    request = ask(**{**EVERYTHING, "model": CLAUDE})
+    for server in ("anthropic", ""):
+        where, marks = server or "elsewhere", CACHED if server else {}
+        kept = {} if server else {"temperature": 0.5, "top_p": 0.9}
+        system = [Exactly({**text("Be brief."), **marks})]
+        yield RequestCase(
+            id=f"everything, {where} #42", server=server, stream=True, only=True, request=request,
+            config={"extra_body": {"top_k": 3}}, expect={**SENT, **kept, **marks, "system": system},
+        )  # fmt: skip
+        old = {"headers": {"Anthropic-Version": "2023-06-01"}}
+        id, expect = f"the person's version, {where}", {"temperature": 0.5, "top_p": 0.9}
+        yield RequestCase(id=id, server=server, request=request, config=old, expect=expect)
+    for choice, sent in {None: "auto", "auto": "auto", "none": "none", "required": "any"}.items():
+        expect = {"tool_choice": Exactly({"type": sent}), "tools": [...]}
+        request = ask(tools=(READ,), tool_choice=choice)
+        yield RequestCase(id=f"tool choice {choice}", request=request, expect=expect)
+    for models, table in REASONING.items():
+        for model in models:
+            for asked, expect in table.items():
+                request = ask(model=model, reasoning=asked)
+                yield RequestCase(id=f"{model} thinks {asked}", request=request, expect=expect)
+    request, expect = ask(model="claude-3-9", reasoning="9", max_tokens=2000), budget(1024, 2000)
+    yield RequestCase(id="thoughts that have room", request=request, expect=expect)
+    for id, (messages, sent) in HISTORIES.items():
+        expect = {"messages": sent}
+        yield RequestCase(id=id, request=of(*messages, tools=(READ,)), expect=expect)
+    for given, url in URLS.items():
+        yield RequestCase(id=f"base URL {given}", request=ask(), server=given, expect={}, url=url)
+
+
+def model(id: str, **more: Any) -> JSON:
+    """A model of the list."""
+    return {"type": "model", "id": id, "display_name": id, "lifecycle": "active", **more}
+
+
+YES, NO = {"supported": True}, {"supported": False}
+ABLE = {"image_input": YES, "thinking": {"supported": True, "types": {"adaptive": YES}}}
+PLAIN = {"image_input": NO, "thinking": {"supported": False, "types": {"disabled": YES}}}
+LISTED = [
+    model("a", max_input_tokens=200_000, capabilities=ABLE),
+    model("b", max_input_tokens=0, capabilities=PLAIN),
+    *(model("gone", lifecycle="retired"), {"id": "little"}, {"id": None}, "x"),
+]
+ALL = ("reasoning", "tools", "vision")
+TOLD = [("a", 200_000, ALL), ("b", None, ("tools",)), ("little", None, ())]
+MODELS = (
+    ModelsCase(id="what Anthropic tells", body={"data": LISTED, "has_more": False}, expect=TOLD),
+    ModelsCase(id="no models", body={"data": []}, expect=[]),
+    ModelsCase(id="no list", body={"data": None}, expect=BAD),
+    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
+)
+ANSWERS: Sequence[Any] = (thorough, blocks, going_back, errors)
+WIRE = WireSetup(
+    name="anthropic", provider="anthropic", ended=re.compile(rb'"message_stop"\}'),
+    servers=SERVERS, answers=tuple(case for cases in ANSWERS for case in cases()),
+    requests=tuple(requests()), models=MODELS, quirks=(20, *range(42, 49), 60, 63),
+)  # fmt: skip

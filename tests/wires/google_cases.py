@@ -1,0 +1,426 @@
+"""What Gemini answers, what that comes to, and what it needs back; see `google_requests`.
+
+`#n` in an id is the n-th line of the list of quirks (providers.md 10). Bytes after providers.md 7.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from wires import google_requests
+from wires.google_requests import DUMMY, WIRE_URL, model, text
+from wires.harness import (
+    ABSENT,
+    JSON,
+    TOOLS,
+    AnswerCase,
+    Exactly,
+    ModelsCase,
+    WireSetup,
+    answer_case,
+    ask,
+)
+
+HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+SIGNED: JSON = {"thoughtSignature": "QUJD"}
+NOTHING: JSON = {"text": "", **SIGNED}
+"""What a last chunk may hold alone."""
+
+
+def call(name: str = "b", id: str | None = None, args: Any = None, **more: Any) -> JSON:
+    """A part that is a call."""
+    given = {"id": id, "name": name, "args": args}
+    return {"functionCall": {key: it for key, it in given.items() if it is not None}, **more}
+
+
+def chunk(*parts: Any, end: str = "", at: int = 0, **more: Any) -> JSON:
+    """A chunk of one candidate; `more`: fields of the chunk."""
+    content = {"content": {"role": "model", "parts": list(parts)}} if parts else {}
+    word = {"finishReason": end} if end else {}
+    return {"candidates": [{"index": at, **content, **word}], **more}
+
+
+def sse(*chunks: Any) -> bytes:
+    """An event stream of JSON chunks; bytes stand as they are."""
+    events = [
+        item if isinstance(item, bytes) else b"data: " + json.dumps(item).encode() + b"\n\n"
+        for item in chunks
+    ]
+    return b"".join(events)
+
+
+def both(id: str, *parts: Any, end: str = "STOP", **given: Any) -> AnswerCase:
+    """A case whose stream brings each part in a chunk of its own."""
+    more = given.pop("more", {})
+    stream = sse(*map(chunk, parts), chunk(end=end, **more))
+    body = json.dumps(chunk(*parts, end=end, **more)).encode()
+    return answer_case(id, body=body, stream=stream, **given)
+
+
+def streamed(id: str, *chunks: Any, **given: Any) -> AnswerCase:
+    """A case that only streams."""
+    return answer_case(id, stream=sse(*chunks), **given)
+
+
+STEP: JSON = {"promptTokenCount": 30, "totalTokenCount": 31, "candidatesTokenCount": 1}
+COUNTS: JSON = {
+    "promptTokenCount": 30, "toolUsePromptTokenCount": 2, "cachedContentTokenCount": 10,
+    "candidatesTokenCount": 8, "thoughtsTokenCount": 40, "totalTokenCount": 80,
+    "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 30}],
+}  # fmt: skip
+USED: JSON = {
+    "prompt_tokens": 32, "completion_tokens": 48, "total_tokens": 80, "cached_tokens": 10,
+    "reasoning_tokens": 40,
+}  # fmt: skip
+X = chunk(text("x"))
+LOOK = call("fs__look", "fc1", {"at": "a"}, **SIGNED)
+SECOND = call("b", "fc2", {"n": 1})
+LOOKED = [("fs.look", {"at": "a"})]
+ONE = [("b", {"n": 1})]
+GREETING = "Grüße \u2028 both"
+OK = '{"ok":true,"data":1}'
+
+
+def given_back(name: str, id: str | None = None) -> Any:
+    """The result of a call, exactly."""
+    echoed = {"id": id} if id else {}
+    return {"functionResponse": Exactly({"name": name, "response": {"output": OK}, **echoed})}
+
+
+def next_contents(*contents: Any) -> JSON:
+    """The next request, behind the person's words."""
+    return {"contents": [..., *contents]}
+
+
+def thorough() -> Iterator[AnswerCase]:
+    """Those that are cut everywhere and get every wrong value."""
+    thought = text("Hm", thought=True)
+    extra: JSON = {"modelVersion": "gemini-3.8-flash", "responseId": "r1"}
+    whole = chunk(thought, text(GREETING), LOOK, SECOND, end="STOP", usageMetadata=COUNTS, **extra)
+    raw = json.dumps(chunk(text(GREETING[:3])), ensure_ascii=False).encode()
+    rest = json.dumps(chunk(text(GREETING[3:])), ensure_ascii=False).encode()
+    chunks = [
+        chunk(thought, usageMetadata=STEP, promptFeedback={}, **extra),
+        b": keep-alive\n\ndata: " + raw + b"\n\ndata: " + rest + b"\n\n",
+        chunk(LOOK, usageMetadata=STEP),
+        chunk(SECOND),
+        chunk(end="STOP", usageMetadata=COUNTS, **extra),
+    ]
+    yield answer_case(
+        "thoughts, text, two calls, usage of each chunk #1 #6 #7 #9 #15 #35", thorough=True,
+        body=json.dumps(whole, indent=1).encode(), stream=sse(*chunks), text=GREETING,
+        reasoning="Hm", calls=[*LOOKED, *ONE], ids=["fc1", "fc2"], usage=USED,
+        back=next_contents(
+            model(thought, text(GREETING), LOOK, SECOND),
+            {"role": "user", "parts": [given_back("fs__look", "fc1"), given_back("b", "fc2")]}),
+    )  # fmt: skip
+    small = {"promptTokenCount": 5, "candidatesTokenCount": 2}
+    body = b"\n" + json.dumps(chunk(text("One two"), end="STOP", usageMetadata=small)).encode()
+    stream = sse(chunk(text("One ")), chunk(text("two"), end="STOP", usageMetadata=small))
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    yield answer_case(
+        "text with usage in the last chunk", body=body, stream=stream, text="One two",
+        usage=usage, raw=ABSENT, thorough=True,
+    )  # fmt: skip
+
+
+FILTERED = (
+    *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
+    *("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR", "ESCALATION"),
+    "PUP_LIMITED_DISABLED",
+)
+FAILED = (
+    *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE", "LANGUAGE"),
+    *("OTHER", "NO_IMAGE", "IMAGE_OTHER"),
+)
+FINISH = {
+    **dict.fromkeys(("STOP", "BORED", "FINISH_REASON_UNSPECIFIED"), "stop"),
+    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
+    **dict.fromkeys(FILTERED, "content_filter"),
+    **dict.fromkeys(FAILED, "error"),
+}
+DEEP: Any = {"a": json.loads("[" * 300 + "]" * 300)}
+# id: parts, and what they come to; whole and streamed.
+MESSAGES: dict[str, tuple[list[Any], JSON]] = {
+    "one call without an id #12": (
+        [call("fs__look", args={"at": "a"}, **SIGNED)],
+        {"calls": LOOKED, "back": next_contents(
+            model(call("fs__look", args={"at": "a"}, **SIGNED)),
+            {"parts": [given_back("fs__look")]})}),
+    "no arguments #14": ([call("b", "x")], {"calls": [("b", {})], "ids": ["x"]}),
+    "two calls under one id #60": (
+        [call("b", "x", {"n": 1}), call("c", "x", {"n": 2})],
+        {"calls": [*ONE, ("c", {"n": 2})], "ids": ["x", "x_2"], "back": next_contents(
+            {"parts": [{"functionCall": {"id": "x"}, "thoughtSignature": DUMMY},
+                       {"functionCall": {"id": "x_2"}, "thoughtSignature": ABSENT}]},
+            {"parts": [given_back("b", "x"), given_back("c", "x_2")]})}),
+    "parallel calls of one tool": (
+        [call("b", "x", {"n": 1}), call("b", "y", {"n": 1})], {"calls": ONE * 2}),
+    "arguments that are a text": ([call("b", "x", "{oh")], {"calls": [("b", "{oh")]}),
+    "arguments that are a list": ([call("b", "x", [1])], {"calls": [("b", "[1]")]}),
+    "arguments nested too deeply are in no record": (
+        [call("b", "x", DEEP, **SIGNED)],
+        {"calls": [("b", '"arguments nested too deeply, or with a number that is too large"')],
+         "raw": {"parts": ABSENT}, "back": next_contents({"parts": [
+             {"functionCall": {"id": "x", "name": "b"}, "thoughtSignature": DUMMY}]}, ...)}),
+    "an empty call is none": (
+        [text("x"), {"functionCall": {}, **SIGNED}],
+        {"text": "x", "back": next_contents(model(text("x")))}),
+    "names with what leaks around them #59": (
+        [call(name) for name in ("default_api.fs__look", "default_api:fs__look", "fs.look", "new")],
+        {"calls": [("fs.look", {})] * 3 + [("new", {})]}),
+    "a signed part is not joined #35": (
+        [text("a"), text("b"), text("c", **SIGNED), text("d"), text("e")],
+        {"text": "abcde", "back": next_contents(
+            model(text("ab"), text("c", **SIGNED), text("de")))}),
+    "a signature in an empty text at the end #36": (
+        [text("x"), NOTHING], {"text": "x", "back": next_contents(model(text("x"), NOTHING))}),
+    "a signature with nothing is not sent": (
+        [text("x"), SIGNED], {"text": "x", "back": next_contents(model(text("x")))}),
+    "thoughts and text are not joined": (
+        [text("a", thought=True), text("b", thought=True), text("c")],
+        {"text": "c", "reasoning": "ab", "back": next_contents(
+            model(text("ab", thought=True), text("c")))}),
+    "parts of other kinds go back": (
+        [text("x"), {"executableCode": {"code": "1", "language": "PYTHON"}}],
+        {"text": "x", "back": next_contents(
+            model(text("x"), {"executableCode": {"code": "1", "language": "PYTHON"}}))}),
+    "a call written as plain text is text #58": (
+        [text("<tool_call>{}</tool_call>")], {"text": "<tool_call>{}</tool_call>"}),
+    "no parts at all, an empty answer #40": ([], {"usage": {}}),
+    "thoughts took all the room #40": (
+        [], {"end": "MAX_TOKENS", "finish": "length", "usage": {
+            "prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12, "reasoning_tokens": 7},
+             "more": {"usageMetadata": {"promptTokenCount": 5, "thoughtsTokenCount": 7}}}),
+    "odd counts": (
+        [text("x")],
+        {"text": "x", "usage": {"prompt_tokens": 5, "total_tokens": 5, "cached_tokens": 5},
+         "more": {"usageMetadata": {
+             "promptTokenCount": 5, "candidatesTokenCount": -1, "totalTokenCount": "7",
+             "cachedContentTokenCount": 9}}}),
+    "an unknown end of nothing": ([], {"end": "BORED", "finish": "error"}),
+    "newlines before the first word #34": ([text("\n\n"), text("a\n")], {"text": "a\n"}),
+    "a lone surrogate and NaN": (
+        [text("a\ud800b")], {"text": "a\ufffdb", "usage": {},
+                             "more": {"usageMetadata": {"promptTokenCount": float("nan")}}}),
+    "surrogate halves in two parts": ([text("a\ud83d"), text("\ude00b")], {"text": "a\U0001f600b"}),
+}  # fmt: skip
+
+
+def answers() -> Iterator[AnswerCase]:
+    """Text, calls, finish reasons, counts."""
+    for id, (parts, expect) in MESSAGES.items():
+        yield both(id, *parts, **expect)
+    for word, finish in FINISH.items():
+        raw = ABSENT if word in ("STOP", "MAX_TOKENS", "CONTINUATION") else {"finish_reason": word}
+        yield both(f"ended by {word}", text("x"), end=word, text="x", finish=finish, raw=raw)
+    for word in ("MAX_TOKENS", "SAFETY", "OTHER"):
+        id = f"no call counts as whole: {word} #18"
+        yield both(id, SECOND, end=word, calls=ONE, finish=FINISH[word])
+    told: JSON = {"finishReason": "STOP", "groundingMetadata": {"webSearchQueries": ["x"]}}
+    told = {"candidates": [{"content": {"parts": [text("x")]}, **told}], "modelStatus": {}}
+    raw = {"unknown": {"groundingMetadata": ...}}
+    given: JSON = {"text": "x", "raw": raw, "back": next_contents(model(text("x")))}
+    yield answer_case("text, unknown fields #21", body=json.dumps(told).encode(), **given)
+
+
+BLOCKED: JSON = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": STEP}
+LATE: JSON = {"candidates": [{"content": {"parts": [NOTHING]}}], "usageMetadata": COUNTS}
+HOP: JSON = {"finishReason": "CONTINUATION", "continuationToken": "VE9L", "index": 0}
+HOP_USED = {"promptTokenCount": 4, "candidatesTokenCount": 3, "totalTokenCount": 7}
+MALFORMED: JSON = {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "Malformed: b("}
+FINE = sse(chunk(text("fine"), end="STOP"))
+BOOM: JSON = {
+    "error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}
+}
+
+
+def hop(*parts: Any, **more: Any) -> JSON:
+    """The last chunk of an answer that has to be asked for further."""
+    return {"candidates": [{**HOP, "content": {"parts": list(parts)}}], **more}
+
+
+def twice(id: str, first: JSON, then: bytes, **given: Any) -> AnswerCase:
+    """A case of two requests, the first one whole and streamed."""
+    body = json.dumps(first).encode()
+    return answer_case(
+        id, **{"body": body, "stream": sse(first), "then": then, "asked": 2, **given}
+    )
+
+
+CALLS, B = sse(chunk(SECOND, end="STOP")), chunk(text("b"), end="STOP")
+# id: the last chunk of the first hop, the second hop, what both come to.
+HOPS: dict[str, tuple[JSON, bytes, JSON]] = {
+    "text, calls and counts of both": (
+        hop(text("One "), usageMetadata=HOP_USED),
+        sse(chunk(text("two")), chunk(SECOND, **SIGNED),
+            chunk(LOOK, end="STOP", usageMetadata=HOP_USED)),
+        {"text": "One two", "calls": [*ONE, *LOOKED],
+         "usage": {"prompt_tokens": 8, "completion_tokens": 6, "total_tokens": 14},
+         "back": next_contents(
+             model(text("One "), text("two"), {**SECOND, "thoughtSignature": DUMMY}, LOOK), ...)}),
+    "a signature of the first one stays": (
+        hop(text("a", **SIGNED)), sse(B),
+        {"text": "ab", "back": next_contents(model(text("a", **SIGNED), text("b")))}),
+    "calls in the first one": (hop(LOOK), CALLS, {"calls": [*LOOKED, *ONE]}),
+    "length in the second one": (
+        hop(text("a")), sse(chunk(end="MAX_TOKENS")), {"text": "a", "finish": "length"}),
+    "has an end": (
+        hop(text("a")), sse(hop(text("a"))), {"text": "a" * 17, "finish": "length", "asked": 17}),
+    **{f"{id} behind {next(iter(part))}": (
+        hop(part), broken, {"error": HTTP if id == "an error" else BAD})
+       for part in (text("One "), LOOK)
+       for id, broken in {
+           "nothing": b"\n", "half an event": CALLS[:-20], "no end": sse(chunk(SECOND)),
+           "an error": sse(BOOM), "no answer": sse({"candidates": []})}.items()},
+}  # fmt: skip
+
+
+def hops() -> Iterator[AnswerCase]:
+    """Answers in parts, and calls that nobody can read."""
+    for id, (first, then, expect) in HOPS.items():
+        yield twice(f"CONTINUATION: {id}", first, then, **expect)
+    for word in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"):
+        failed: JSON = {"candidates": [{**MALFORMED, "finishReason": word}]}
+        yield twice(f"{word}: asked once more", failed, FINE, text="fine")
+        id = f"{word}: not asked twice more"
+        yield twice(id, failed, sse(failed), error=BAD, words="Malformed: b(")
+    late = sse(chunk(SECOND), {"candidates": [MALFORMED]})
+    yield answer_case("MALFORMED behind a call runs nothing", stream=late, then=FINE, error=BAD)
+
+
+TYPE = "type.googleapis.com/google.rpc."
+BAD_KEY = [{"@type": f"{TYPE}ErrorInfo", "reason": "API_KEY_INVALID"}]
+PER_DAY = [
+    {"@type": f"{TYPE}QuotaFailure", "violations": [{"quotaId": "RequestsPerDayPerProject"}]}
+]
+IN_AN_HOUR = [{"@type": f"{TYPE}RetryInfo", "retryDelay": "3600s"}]
+AT_ONCE = [{"@type": f"{TYPE}RetryInfo", "retryDelay": "0s"}]
+TOO_LONG = "The input token count (9) exceeds the maximum number of tokens allowed (8)."
+# status, status word, more; code, and whether it may be tried again.
+STATUSES: list[tuple[int, str, JSON, str, bool]] = [
+    (400, "INVALID_ARGUMENT", {}, HTTP, False),
+    (400, "INVALID_ARGUMENT", {"details": BAD_KEY}, "LLM_AUTH_FAILED", False),
+    (400, "FAILED_PRECONDITION", {}, HTTP, False),
+    (400, "INVALID_ARGUMENT", {"message": TOO_LONG}, "LLM_CONTEXT_OVERFLOW", False),
+    (401, "UNAUTHENTICATED", {}, "LLM_AUTH_FAILED", False),
+    (403, "PERMISSION_DENIED", {}, "LLM_AUTH_FAILED", False),
+    (404, "NOT_FOUND", {}, HTTP, False),
+    (429, "RESOURCE_EXHAUSTED", {}, "LLM_RATE_LIMITED", True),
+    (429, "RESOURCE_EXHAUSTED", {"details": [*PER_DAY, *AT_ONCE]}, "LLM_QUOTA_EXCEEDED", False),
+    (499, "CANCELLED", {}, HTTP, False),
+    (500, "INTERNAL", {}, HTTP, True),
+    (503, "UNAVAILABLE", {}, HTTP, True),
+    (504, "DEADLINE_EXCEEDED", {}, "LLM_TIMEOUT", True),
+]
+NO_ANSWERS = (
+    b"", b"null", b"[]", b"{}", b"[" * 700 + b"]" * 700, b'{"candidates": []}', sse(X),
+    b'{"candidates": null, "usageMetadata": {}}', b'{"candidates": [{"content": {}}]}',
+    b'{"candidates": 3}', b'{"candidates": [{"content": {"parts": 3}}]}', b'{"candidates": [',
+    b'{"candidates": [{"index": 1, "finishReason": "STOP"}]}',
+)  # fmt: skip
+
+
+def errors() -> Iterator[AnswerCase]:
+    """Errors by status and in streams."""
+    for n, (status, word, more, code, again) in enumerate(STATUSES):
+        error = {"error": {"code": status, "message": "because", "status": word, **more}}
+        body = json.dumps([error] if n % 2 else error, indent=2).encode()
+        quirk = " #39 #56" if "details" in more else ""
+        words = more.get("message", "because")[:20]
+        expect: JSON = {"error": code, "words": words, "retryable": again}
+        yield answer_case(f"status {status}, {n}{quirk}", status=status, body=body, **expect)
+        wire = [sse(error), body, b"data: [" + json.dumps(error).encode() + b"]\n\n"][n % 3]
+        yield answer_case(f"in a stream {n}", stream=sse(X) + wire, http_status=status, **expect)
+    hour = json.dumps({"error": {"code": 429, "message": "no", "details": IN_AN_HOUR}}).encode()
+    soon = hour.replace(b"3600s", b"0.2s")
+    limited: JSON = {"status": 429, "headers": {"retry-after": ""}}
+    yield answer_case("a wait of an hour is not waited #57", body=hour, then=FINE,
+                      error="LLM_RATE_LIMITED", **limited)  # fmt: skip
+    yield answer_case("a short wait", body=soon, then=FINE, text="fine", asked=2, **limited)
+    for n, body in enumerate(NO_ANSWERS):
+        yield answer_case(f"no answer, {n}: {body[:30]!r}", body=body, error=BAD)
+    for n, blocked in enumerate((BLOCKED, {**BLOCKED, "candidates": None})):
+        body, raw = json.dumps(blocked).encode(), {"block_reason": "SAFETY"}
+        given: JSON = {"stream": sse(blocked), "finish": "content_filter", "raw": raw}
+        yield answer_case(f"a blocked prompt {n} #40", body=body, **given)
+    array = json.dumps([X, chunk(text("y"), end="STOP")], indent=1).encode()
+    yield answer_case("a stream that is one array", body=array, stream=array, text="xy")
+    bare = b"\n".join(json.dumps(it).encode() for it in (X, chunk(text("y"), end="STOP")))
+    yield answer_case("chunks without data:", stream=bare, text="xy")
+
+
+END = chunk(end="STOP")
+
+
+def ends() -> Iterator[AnswerCase]:
+    """What comes behind the reason to finish: there is no other last word."""
+    back = next_contents(model(text("x"), NOTHING))
+    last: JSON = {"usage": USED, "text": "x", "back": back}
+    yield streamed("a signature and counts behind the end #36", X, END, LATE, **last)
+    yield streamed("another candidate is not read", chunk(text("y"), at=1), X, END,
+                   chunk(end="MAX_TOKENS", at=1), text="x")  # fmt: skip
+    yield streamed("a gateway's [DONE]", X, END, b"data: [DONE]\n\n", text="x")
+    broken: dict[str, JSON] = {
+        "a reset": {"ending": "reset"}, "a reset without framing": {"ending": "reset",
+                                                                   "framing": "none"},
+        "a close": {"ending": "close"}, "too few bytes": {"ending": "close", "framing": "length"},
+    }  # fmt: skip
+    for id, how in broken.items():
+        yield streamed(f"behind calls: {id}", chunk(SECOND), END, error=HTTP, **how)
+        yield streamed(f"behind a text: {id}", X, END, text="x", **how)
+    yield streamed("behind calls: an error", chunk(SECOND), END, BOOM, error=HTTP)
+    yield streamed("behind calls: half an event", chunk(SECOND), END, b'data: {"err', error=BAD)
+    note = "The server sent an error behind the answer"
+    yield streamed("behind a text: an error", X, END, BOOM, text="x", notes=[note])
+    for framing in ("chunked", "length", "none"):
+        id = f"a clean end, framing {framing}"
+        yield streamed(id, chunk(SECOND, end="STOP"), framing=framing, calls=ONE)
+
+
+def back_cases() -> Iterator[AnswerCase]:
+    """What goes back to the same model family of the same server only."""
+    body = json.dumps(chunk(text("So.", **SIGNED), LOOK, SECOND, end="STOP")).encode()
+    same = next_contents(model(text("So.", **SIGNED), LOOK, SECOND), ...)
+    first, second = {**call("fs__look", "fc1", {"at": "a"})}, call("b", "fc2", {"n": 1})
+    other = next_contents(model(text("So."), {**first, "thoughtSignature": DUMMY}, second), ...)
+    older = next_contents(model(text("So."), first, second), ...)
+    said: JSON = {"body": body, "text": "So.", "calls": [*LOOKED, *ONE]}
+    request = ask(model="gemini-3.8-flash", tools=TOOLS)
+    for name, back in {
+        "gemini-3.8-flash": same, "gemini-3.8-flash-2026-10-01": same,
+        "gemini-3.8-pro": other, "gemini-4-argon": other, "gemini-2.5-flash": older,
+    }.items():  # fmt: skip
+        yield answer_case(f"back to {name}", request=request, next_model=name, back=back, **said)
+    id = "back to another server"
+    yield answer_case(id, request=request, server="google", next_server="", back=other, **said)
+
+
+LISTED: JSON = {
+    "models": [
+        {"name": "models/gemini-3.8-flash", "inputTokenLimit": 1048576, "thinking": True,
+         "supportedGenerationMethods": ["generateContent", "countTokens"]},
+        {"name": "models/embedder", "supportedGenerationMethods": ["embedContent"]},
+        {"name": "tunedModels/mine", "inputTokenLimit": "9"}, {"nonsense": 1}, 3],
+}  # fmt: skip
+KNOWN = [("gemini-3.8-flash", 1048576, ("reasoning",)), ("tunedModels/mine", None, ())]
+MODELS = (
+    ModelsCase(id="what is told", body=LISTED, expect=KNOWN),
+    ModelsCase(id="no models", body={"models": []}, expect=[]),
+    ModelsCase(id="no list", body={"data": []}, expect=BAD),
+    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
+)
+ANSWERS = (thorough, answers, hops, errors, ends, back_cases)
+WIRE = WireSetup(
+    name="google",
+    provider="google",
+    ended=re.compile(rb'"finishReason": "[A-Z_]+"[^\r\n]*'),
+    servers={"google": WIRE_URL},
+    answers=tuple(case for cases in ANSWERS for case in cases()),
+    requests=tuple(google_requests.requests()),
+    models=MODELS,
+    quirks=(1, 6, 7, 9, 12, 14, 15, 18, 20, 21, 24, 34, *range(35, 42), 43, *range(56, 61), 64),
+)

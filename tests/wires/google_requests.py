@@ -1,0 +1,194 @@
+"""What Gemini is sent: parameters, thinking, history, schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wires.chat_requests import BLUE, FAR, LEFT, PDF, RED, TABLE, called, obj, result, user
+from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask
+
+from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, ToolCall, ToolSpec
+
+WIRE_URL = "https://generativelanguage.googleapis.com/v1"
+DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+READ = ToolSpec(name="fs.read", description="Read.")
+
+
+def text(words: str, **more: Any) -> JSON:
+    """A part of text."""
+    return {"text": words, **more}
+
+
+def model(*parts: Any) -> Any:
+    """A content of the model's, exactly so."""
+    return Exactly({"role": "model", "parts": list(parts)})
+
+
+def sent(id: str, request: ChatRequest, expect: JSON, **more: Any) -> RequestCase:
+    """A row."""
+    return RequestCase(id=id, request=request, expect=expect, **more)
+
+
+def inline(kind: str, data: str) -> JSON:
+    """A part of bytes."""
+    return {"inlineData": {"mimeType": kind, "data": data}}
+
+
+HI: JSON = {"role": "user", "parts": [{"text": "hi"}]}
+RED_PART, BLUE_PART = inline("image/png", "UkVE"), inline("image/jpeg", "QkxVRQ==")
+PDF_PART = inline("application/pdf", "UERG")
+FAR_PART = {"fileData": {"mimeType": "image/png", "fileUri": "https://example.org/a.png"}}
+TABLE_PART = {"text": "File t.csv:\na;b\nü;1"}
+EVERYTHING = ask(
+    model="gemini-3.8-flash", system_prompt="Be brief.", tools=(READ, ToolSpec(name="b")),
+    tool_choice="fs.read", temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",),
+    reasoning="low", output_schema={"type": "object", "title": "T"},
+)  # fmt: skip
+EXTRA: JSON = {"cachedContent": "c", "generationConfig": {"topK": 3}}
+# model: what is asked, and the thinkingConfig of it.
+THINKING: dict[str, dict[str, JSON]] = {
+    "gemini-2.5-flash": {
+        "none": {"thinkingBudget": 0}, "low": {"includeThoughts": True, "thinkingBudget": 2048},
+        "max": {"includeThoughts": True, "thinkingBudget": 24576},
+        "4000": {"includeThoughts": True, "thinkingBudget": 4000}},
+    "gemini-2.5-pro": {
+        "none": {"thinkingBudget": 128}, "99": {"includeThoughts": True, "thinkingBudget": 128}},
+    "gemini-3-flash": {
+        "none": {"thinkingLevel": "MINIMAL"},
+        "minimal": {"includeThoughts": True, "thinkingLevel": "MINIMAL"},
+        "high": {"includeThoughts": True, "thinkingLevel": "HIGH"},
+        "max": {"includeThoughts": True, "thinkingLevel": "HIGH"},
+        "5000": {"includeThoughts": True, "thinkingLevel": "MEDIUM"}},
+    "gemini-3.1-pro": {"none": {"thinkingLevel": "LOW"}},
+    "gemini-3.8-flash": {"minimal": {"includeThoughts": True, "thinkingLevel": "LOW"}},
+    "gemini-4-argon": {"none": {"thinkingLevel": "LOW"}},
+    "gemini-flash-latest": {"none": {"thinkingLevel": "LOW"}},
+}  # fmt: skip
+CHOICES: dict[str | None, JSON] = {
+    None: {"mode": "AUTO"}, "auto": {"mode": "AUTO"}, "none": {"mode": "NONE"},
+    "required": {"mode": "ANY"}, "b": {"mode": "ANY", "allowedFunctionNames": ["b"]},
+}  # fmt: skip
+
+
+def requests() -> Iterator[RequestCase]:
+    """All rows."""
+    bare: JSON = {"contents": [HI]}
+    path, here = ":generateContent", WIRE_URL
+    yield sent("nothing is set #24", ask(), bare, only=True)
+    more: JSON = {"contents": [HI], **EXTRA, "generationConfig": Exactly({"topP": 1, "topK": 3})}
+    yield sent("what the person adds", ask(top_p=1), more, only=True, config={"extra_body": EXTRA},
+               server="google", url=f"{here}/models/m{path}")  # fmt: skip
+    tuned = ask(model="tunedModels/a b")
+    urls = {"http://h:1": "http://h:1/v1", "http://h:1/v1beta/models/": "http://h:1/v1beta"}
+    for given, meant in urls.items():
+        yield sent(f"base URL {given} #64", tuned, bare, server=given,
+                   url=f"{meant}/tunedModels/a%20b{path}")  # fmt: skip
+    for limit, stream in ((32_768, False), (32_769, True)):
+        end = "/models/m:streamGenerateContent" if stream else f"/models/m{path}"
+        yield sent(f"{limit} tokens #41", ask(max_tokens=limit), {}, url=f"http://h/v1{end}",
+                   server="http://h")  # fmt: skip
+    for choice, calling in CHOICES.items():
+        expect: JSON = {"tools": [...], "toolConfig": {"functionCallingConfig": Exactly(calling)}}
+        request = ask(tools=(READ, ToolSpec(name="b")), tool_choice=choice)
+        yield sent(f"tool choice {choice}", request, expect)
+    for name, levels in THINKING.items():
+        for asked, config in levels.items():
+            expect = {"generationConfig": {"thinkingConfig": Exactly(config)}}
+            yield sent(f"{name} thinks {asked}", ask(model=name, reasoning=asked), expect)
+    schema = {"type": "object", "properties": {"n": {"const": 1}}}
+    said = 'Answer with one JSON object that fits this JSON Schema: {"type":"object",'
+    older = ask(model="gemini-2.5-flash", tools=TOOLS, output_schema=schema)
+    words = said + '"properties":{"n":{"const":1}}}'
+    told: JSON = {"generationConfig": ABSENT, "systemInstruction": {"parts": [text(words)]}}
+    yield sent("Gemini 2 takes a schema or tools", older, told)
+    alone = ask(model="gemini-2.5-flash", output_schema=schema)
+    form = {"responseJsonSchema": {**schema, "properties": {"n": {"enum": [1]}}}}
+    yield sent("Gemini 2 takes a schema", alone, {"generationConfig": form})
+    for id, (name, messages, contents) in HISTORIES.items():
+        yield sent(id, ask(messages=tuple(messages), model=name), {"contents": contents})
+    for id, (given_schema, written) in SCHEMAS.items():
+        declared = {"parametersJsonSchema": Exactly(written), "parameters": ABSENT}
+        expect = {"tools": [{"functionDeclarations": [declared]}]}
+        request = ask(tools=(ToolSpec(name="b", parameters=given_schema),))
+        yield sent(f"schema: {id}", request, expect)
+
+
+def answered(id: str, *parts: Part, name: str = "fs.read", said: str = "{}") -> Message:
+    """The result of a call."""
+    content = (TextPart(text=said), *parts)
+    return Message(role="tool", tool_call_id=id, name=name, content=content)
+
+
+def response(id: str, said: str = "{}", *parts: JSON, word: str = "output") -> JSON:
+    """A result on the wire."""
+    more = {"parts": list(parts)} if parts else {}
+    held = {"name": "fs__read", "response": {word: said}, "id": id, **more}
+    return {"functionResponse": Exactly(held)}
+
+
+def label(id: str) -> JSON:
+    """What stands before what a result gave."""
+    return {"text": f"Given back by fs__read (call {id}):"}
+
+
+REFERS, NO_FILE = '{"ok":true,"data":{"$ref":"x"}}', '{"ok":false,"error":{"code":"ENOENT"}}'
+CALLED: JSON = {"role": "model", "parts": [{"thoughtSignature": DUMMY}, {"functionCall": ...}]}
+NEW, OLD = "gemini-3.8-flash", "gemini-2.5-flash"
+BAD_CALL = ToolCall(id="c1", name="b", arguments=None, arguments_raw="{oh")
+# id: model, messages, contents.
+HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
+    "results are one content, in the order of the calls #37 #38 #43": (
+        NEW,
+        [called("c1", "c2"), answered("c2", said=NO_FILE), answered("c1", said=REFERS), user(LEFT)],
+        [{"role": "user", "parts": [text("…")]}, CALLED,
+         {"role": "user", "parts": [response("c1", REFERS),
+                                    response("c2", NO_FILE, word="error")]},
+         {"role": "user", "parts": [text("Left:")]}]),
+    "only the first call of each step has the stand-in": (
+        NEW, [user(LEFT), called("c1", "c2"), answered("c1"), answered("c2"), called("c3")],
+        [..., CALLED, {"parts": [response("c1"), response("c2")]},
+         {"parts": [{"functionCall": {"id": "c3", "args": {}}, "thoughtSignature": DUMMY}]}]),
+    "Gemini 2 checks no signatures": (
+        OLD, [user(LEFT), called("c1")],
+        [..., model({"functionCall": {"id": "c1", "name": "fs__read", "args": {}}})]),
+    "images of results, Gemini 3": (
+        NEW, [user(LEFT), called("c1", "c2"), answered("c1", RED, PDF), answered("c2", FAR, TABLE)],
+        [..., CALLED, {"parts": [response("c1", "{}", RED_PART, PDF_PART), response("c2")]},
+         {"role": "user", "parts": [label("c2"), FAR_PART, TABLE_PART]}]),
+    "images of results, Gemini 2": (
+        OLD, [user(LEFT), called("c1", "c2"), answered("c1", RED), answered("c2", BLUE)],
+        [..., ..., {"parts": [response("c1"), response("c2")]},
+         {"role": "user", "parts": [label("c1"), RED_PART, label("c2"), BLUE_PART]}]),
+    "images and files of the person": (
+        NEW, [user(LEFT, RED, TABLE, PDF, FAR)],
+        [{"role": "user", "parts": [text("Left:"), RED_PART, TABLE_PART, PDF_PART, FAR_PART]}]),
+    "nothing empty is sent #20": (
+        NEW,
+        [user(LEFT, TextPart(text="")), Message(role="assistant", reasoning="hm"), user(),
+         Message.of("system", "S")],
+        [{"parts": [text("Left:")]}, {"role": "user", "parts": [text("S")]}]),
+    "arguments that are none": (
+        NEW, [user(LEFT), Message(role="assistant", tool_calls=(BAD_CALL,)), result("c1")],
+        [..., {"parts": [{"functionCall": {"args": {"INVALID_JSON": "{oh"}}}]}, ...]),
+}  # fmt: skip
+DATE: JSON = {"type": "string", "format": "date", "description": "When."}
+REFERRING = obj(a={"$ref": "#/$defs/A"}, b={"enum": [{"title": "x"}]})
+SCHEMAS: dict[str, tuple[JSON, JSON]] = {
+    "what Gemini refuses": (
+        {**obj(a={"type": "integer", "exclusiveMinimum": 0, "minimum": 1, "examples": [3]},
+               title={"const": "x", "title": "X"}), "$schema": "s", "title": "T"},
+        obj(a={"type": "integer", "minimum": 1}, title={"enum": ["x"]})),
+    "formats of texts are words": (
+        obj(a=DATE, b={"type": ["string", "null"], "format": "uri"},
+            c={"type": "integer", "format": "int32"}),
+        obj(a={"type": "string", "description": "When. (format: date)"},
+            b={"type": ["string", "null"], "description": "(format: uri)"},
+            c={"type": "integer", "format": "int32"})),
+    "oneOf is anyOf": (
+        obj(a={"oneOf": [DATE, {"type": "null"}], "discriminator": {"propertyName": "k"}}),
+        obj(a={"anyOf": [{"type": "string", "description": "When. (format: date)"},
+                         {"type": "null"}]})),
+    "references stay, data is no schema": (
+        {**REFERRING, "$defs": {"A": {"const": 1}}}, {**REFERRING, "$defs": {"A": {"enum": [1]}}}),
+}  # fmt: skip

@@ -1,0 +1,448 @@
+"""What an Ollama server answers, what that comes to, and what it is sent (providers.md 6).
+
+`#n` in an id is the n-th line of the list of quirks (providers.md 10).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from wires.harness import (
+    ABSENT,
+    JSON,
+    KEY,
+    AnswerCase,
+    Exactly,
+    ModelsCase,
+    RequestCase,
+    WireSetup,
+    answer_case,
+    ask,
+)
+
+from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
+
+SERVERS = {"cloud": "https://ollama.com", "box": "http://box:11434"}
+HEAD: JSON = {"model": "qwen3:8b", "created_at": "2026-11-21T10:00:00Z"}
+COUNTS: JSON = {
+    "total_duration": 900_000_000, "load_duration": 1_500_000, "prompt_eval_count": 50,
+    "prompt_eval_duration": 30_000_000, "eval_count": 20, "eval_duration": 400_000_000,
+}  # fmt: skip
+USED = {"prompt_tokens": 50, "completion_tokens": 20, "total_tokens": 70}
+HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+Calls = Sequence[tuple[str, JSON | str]]
+
+
+def line(message: Any, **more: Any) -> JSON:
+    """A line of a stream."""
+    return {**HEAD, "message": message, "done": False, **more}
+
+
+def last(message: JSON | None = None, **more: Any) -> JSON:
+    """The last line, or a whole answer."""
+    message = {"role": "assistant", "content": "", **(message or {})}
+    return {**line(message), "done": True, "done_reason": "stop", **COUNTS, **more}
+
+
+def ndjson(*lines: Any, end: bytes = b"\n") -> bytes:
+    """A stream; bytes stand as they are."""
+    made = [it if isinstance(it, bytes) else json.dumps(it).encode() for it in lines]
+    return b"\n".join(made) + end
+
+
+def said(text: Any) -> JSON:
+    """A line of text."""
+    return line({"role": "assistant", "content": text})
+
+
+def call(arguments: Any, name: str = "b", **more: Any) -> JSON:
+    """A call, which always comes whole."""
+    return {**more, "function": {"index": 0, "name": name, "arguments": arguments}}
+
+
+def called(*calls: Any) -> JSON:
+    """A line of calls."""
+    return line({"role": "assistant", "content": "", "tool_calls": list(calls)})
+
+
+def both(id: str, message: JSON, end: JSON | None = None, **given: Any) -> AnswerCase:
+    """A case whose stream brings each field of the message in a line of its own."""
+    lines = [line({name: value}) for name, value in message.items()]
+    end = end or {}
+    body = json.dumps({**last(message), **end}).encode()
+    return answer_case(id, body=body, stream=ndjson(*lines, {**last(), **end}), **given)
+
+
+def streamed(id: str, *lines: Any, **given: Any) -> AnswerCase:
+    """A case that only streams."""
+    return answer_case(id, stream=ndjson(*lines), **given)
+
+
+LOOK = call({"at": "a"}, "fs__look", id="call_ab12cd34")
+LOOKED: Calls = [("fs.look", {"at": "a"})]
+TWO: Calls = [("b", {"n": 1}), ("c", {"n": 2})]
+B, C = call({"n": 1}), call({"n": 2}, "c")
+FINE = json.dumps(last({"content": "fine"})).encode()
+GREETING = "Grüße \u2028 both"
+TIMES = {"total_duration": 900, "load_duration": 1.5, "eval_duration": 400}
+
+
+def thorough() -> Iterator[AnswerCase]:
+    """Those that are cut everywhere and get every wrong value."""
+    whole: JSON = {"thinking": "Hm, so", "content": GREETING, "tool_calls": [LOOK, C]}
+    greeting = json.dumps(said(GREETING), ensure_ascii=False).encode()
+    thoughts = [line({"thinking": "Hm,"}), line({"thinking": " so"})]
+    lines: list[Any] = [*thoughts, greeting, called(LOOK), called(C)]
+    yield answer_case(
+        "reasoning, text, two calls on lines of their own, counts #1 #15",
+        body=ndjson(last(whole)),
+        stream=ndjson(*lines, last()),
+        text=GREETING,
+        reasoning="Hm, so",
+        calls=[*LOOKED, TWO[1]],
+        usage=USED,
+        raw={"reasoning_field": "thinking", "durations_ms": TIMES},
+        thorough=True,
+    )
+    yield answer_case(
+        "text alone",
+        body=ndjson(last({"content": "One two"}), end=b""),
+        stream=ndjson(said("One "), b"", said("two"), last()),
+        text="One two",
+        usage=USED,
+        thorough=True,
+    )
+
+
+# id: the lines before the last one; what they come to.
+LINES: dict[str, tuple[list[Any], JSON]] = {
+    "calls: two on one line": ([called(B, C)], {"calls": TWO}),
+    "calls: beside text": ([line({"content": "I look.", "tool_calls": [LOOK]})],
+                           {"text": "I look.", "calls": LOOKED, "ids": ["call_ab12cd34"]}),
+    "calls: the same tool twice, every index 0 #11": (
+        [called(B), called(call({"n": 2}))], {"calls": [TWO[0], ("b", {"n": 2})]}),
+    "calls: one id for two #60": (
+        [called({**B, "id": "x"}, {**C, "id": "x"})], {"calls": TWO, "ids": ["x", "x_2"]}),
+    "calls: one without a name is no part of the one before": (
+        [called(B, call({"n": 2}, ""))], {"calls": [TWO[0], ("", {"n": 2})]}),
+    "calls: leaked and unknown names #59": (
+        [called(call({}, "functions.fs__look"), call({}, "fs.look"), call({}, "made_up"))],
+        {"calls": [("fs.look", {}), ("fs.look", {}), ("made_up", {})]}),
+    "calls: on the last line": ([], {"end": {"message": {"tool_calls": [B]}}, "calls": TWO[:1]}),
+    "calls: an empty list": ([said("x"), called()], {"text": "x"}),
+    "newlines before the first word #34": ([said("\n\n"), said("a\n")], {"text": "a\n"}),
+    "tags around the reasoning, from a template that knows none #33": (
+        [said("<thi"), said("nk>hm</think>"), said("Yes.")],
+        {"text": "Yes.", "reasoning": "hm"}),
+    "tags are text where the reasoning comes apart": (
+        [line({"thinking": "hm"}), said("<think>x</think>")],
+        {"text": "<think>x</think>", "reasoning": "hm"}),
+    "surrogate halves on two lines": (
+        [said("a\ud83d"), said("\ude00b")], {"text": "a\U0001f600b"}),
+    "thinking that is null": ([line({"thinking": None, "content": "x"})], {"text": "x"}),
+    "the last line has no message": (
+        [said("x")], {"end": {"message": None}, "text": "x", "usage": USED}),
+    "counts on each line are not added up #6": (
+        [{**said("x"), "eval_count": 3}, {**said("y"), "eval_count": 4}],
+        {"text": "xy", "usage": USED}),
+    "loaded and nothing said": ([], {"end": {"done_reason": "load"}, "usage": USED}),
+    "no reason, as of old servers #16": ([said("x")], {"end": {"done_reason": ""}, "text": "x"}),
+    "a reason that nobody knows": (
+        [said("x")], {"end": {"done_reason": "bored"}, "text": "x",
+                      "raw": {"finish_reason": "bored"}}),
+    "tool_calls as the reason": (
+        [called(B)], {"end": {"done_reason": "tool_calls"}, "calls": TWO[:1]}),
+    "a count that is missing is none": (
+        [said("x")], {"end": {"prompt_eval_count": None}, "text": "x",
+                      "usage": {"completion_tokens": 20, "total_tokens": 20}}),
+    "odd counts are none": (
+        [said("x")], {"end": {"prompt_eval_count": -5, "eval_count": "7"}, "text": "x",
+                      "usage": {}}),
+    "Ollama's cloud": (
+        [said("x")], {"end": {"remote_model": "x", "remote_host": "https://ollama.com:443"},
+                      "text": "x", "usage": USED}),
+    "behind the end nothing counts #62": (
+        [said("x"), last(), called(B), {"error": "late"}], {"text": "x"}),
+}  # fmt: skip
+# id: message of a whole answer, and its fields on lines of their own; what it comes to.
+MESSAGES: dict[str, tuple[JSON, JSON]] = {
+    "one call": ({"tool_calls": [LOOK]}, {"calls": LOOKED, "ids": ["call_ab12cd34"]}),
+    "arguments as they were written #14": (
+        {"tool_calls": [call(it) for it in ('{"n":1}', "", None, "{oh", [1], "null")]},
+        {"calls": [("b", {"n": 1}), ("b", {}), ("b", {}), ("b", "{oh"), ("b", "[1]"), ("b", {})]},
+    ),
+    "no arguments at all": ({"tool_calls": [{"function": {"name": "b"}}]}, {"calls": [("b", {})]}),
+    "text, unknown fields": ({"content": "x", "mood": {"a": 1}, "images": None}, {"text": "x"}),
+    "empty answer": ({"content": ""}, {"usage": USED}),
+    "content that is null": ({"content": None, "tool_calls": [B]}, {"calls": TWO[:1]}),
+}
+ODD_CALLS = (3, "x", {"a": 1}, [3], ["x"], [None], [B, None])
+
+
+def answers() -> Iterator[AnswerCase]:
+    """Text, reasoning, calls, reasons, counts."""
+    yield from thorough()
+    for id, (lines, expect) in LINES.items():
+        given = dict(expect)
+        yield streamed(id, *lines, {**last(), **given.pop("end", {})}, **given)
+    for id, (message, expect) in MESSAGES.items():
+        yield both(id, message, **expect)
+    for absent in (None, "", "null", 3):
+        yield both(f"the id is {absent!r} #12", {"tool_calls": [{**B, "id": absent}]},
+                   calls=TWO[:1])  # fmt: skip
+    for word, finish in (("stop", "stop"), ("length", "length"), ("unload", "stop")):
+        yield both(f"ended by {word}", {"content": "x"}, {"done_reason": word}, text="x",
+                   finish=finish)  # fmt: skip
+    cut = {"tool_calls": [call('{"at": "a')]}
+    yield both("cut by length within a call #18", cut, {"done_reason": "length"},
+               calls=[("b", '{"at": "a')], finish="length")  # fmt: skip
+    zero = {**line({"content": "x"}), "done": True}
+    bare = {"body": json.dumps(zero).encode(), "text": "x", "raw": ABSENT}
+    yield answer_case("no counts, no durations #16", **bare, usage={})
+    for odd in ODD_CALLS:
+        yield both(f"calls: {odd!r} instead of them", {"tool_calls": odd}, error=BAD)
+    deep = json.dumps(last({"tool_calls": [call("HERE")]}))
+    deep = deep.replace('"HERE"', '{"a":' + "[" * 300 + "]" * 300 + "}").encode()
+    told = '"arguments nested too deeply, or with a number that is too large"'
+    yield answer_case("arguments nested 300 deep", body=deep, stream=deep, calls=[("b", told)])
+
+
+# Streams that come to an error, and its words.
+BROKEN: dict[str, tuple[list[Any], str]] = {
+    "an error line behind text #9": ([said("Half"), {"error": "boom"}], "boom"),
+    "an error line behind a call": ([called(LOOK), {"error": "boom"}], "boom"),
+    "an error line alone": ([{"error": "boom"}], "boom"),
+    "an error beside done": ([last({"content": "x"}, error="boom")], "boom"),
+    "cut behind a call": ([called(LOOK)], "cut"),
+    "done is no word": ([called(LOOK), {**last(), "done": "true"}], "cut"),
+    "done is 1": ([said("x"), {**last(), "done": 1}], "cut"),
+    "half a line": ([said("x"), b'{"done": tr'], "not JSON"),
+    "a line without a message": ([said("x"), HEAD, last()], "message"),
+    "a message that is a text": ([line("x"), last()], "message"),
+    "content that is a list": ([said(["x"]), last()], "content"),
+    "lines that are no objects": ([b"[]", last()], "object"),
+    "a web page": ([b"<html>"], "not JSON"),
+    "nothing": ([], "neither"),
+}
+# status, what is said, code, whether it may be tried again, words.
+STATUSES: list[tuple[int, JSON, str, bool, str]] = [
+    (400, {"error": "invalid options"}, HTTP, False, "invalid options"),
+    (400, {"error": '"m" does not support tools'}, HTTP, False, "takes no tools here"),
+    (400, {"error": "input length exceeds maximum context length"}, "LLM_CONTEXT_OVERFLOW", False,
+     "too long"),
+    (401, {"error": "unauthorized", "signin_url": "https://ollama.com/connect?x=1"},
+     "LLM_AUTH_FAILED", False, "Sign in at https://ollama.com/connect"),
+    (402, {"error": "payment required"}, "LLM_QUOTA_EXCEEDED", False, "payment"),
+    (404, {"error": "model 'qwen3:8b' not found"}, HTTP, False, "`ollama pull qwen3:8b`"),
+    (404, {"error": 'model "x" not found, try pulling it first'}, HTTP, False, "`ollama pull x`"),
+    (404, {"error": f"model '{KEY}' not found"}, HTTP, False, "`ollama pull"),
+    (404, {"error": "not found"}, HTTP, False, "`ollama pull MODEL`"),
+    (404, {"error": "404 page"}, HTTP, False, "check the model's name and the base URL"),
+    (429, {"error": "too many"}, "LLM_RATE_LIMITED", True, "too many"),
+    (500, {"error": "llama runner terminated"}, HTTP, True, "runner"),
+    (502, {"error": "unreachable"}, HTTP, True, "unreachable"),
+    (503, {"error": "server busy, maximum pending requests exceeded"}, HTTP, True, "busy"),
+]  # fmt: skip
+
+
+def errors() -> Iterator[AnswerCase]:
+    """Errors by status, on lines, cut answers."""
+    for id, (lines, words) in BROKEN.items():
+        stream = ndjson(*lines) if lines else b""
+        yield answer_case(id, stream=stream, body=stream, error=BAD, words=words)
+    for n, (status, body, code, again, words) in enumerate(STATUSES):
+        expect: JSON = {"error": code, "retryable": again, "words": words, "http_status": status}
+        data = json.dumps(body).encode()
+        yield answer_case(f"status {status}, {n}", status=status, body=data, **expect)
+    busy: JSON = {"status": 503, "body": b'{"error": "busy"}', "then": FINE}
+    yield answer_case("a busy server is asked again", **busy, text="fine", asked=2)
+    patient: JSON = {**busy, "headers": {"retry-after": "7200"}, "error": HTTP, "words": "7,200 s"}
+    yield answer_case("a wait of two hours is not waited #57", **patient)
+    moved: JSON = {"status": 307, "headers": {"location": "http://127.0.0.1:1/x"}, "error": HTTP}
+    yield answer_case("a redirect is not followed #65", **moved, words="127.0.0.1:1/x")
+    for ending, framing in (("reset", "chunked"), ("close", "length"), ("close", "chunked")):
+        how: JSON = {"ending": ending, "framing": framing}
+        id = f"then {ending}, framing {framing}"
+        yield streamed(f"behind a call: {id}", called(LOOK), **how, error=HTTP)
+        yield streamed(f"behind the end: {id}", called(LOOK), last(), **how, calls=LOOKED)
+
+
+def going_back() -> Iterator[AnswerCase]:
+    """The reasoning of a tool loop, to the same model on the same server alone."""
+    message: JSON = {"thinking": "hm", "tool_calls": [LOOK]}
+    found: JSON = {"reasoning": "hm", "calls": LOOKED}
+    kept: JSON = {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [LOOK]}
+    result = Exactly({"role": "tool", "tool_name": "fs__look", "tool_call_id": "call_ab12cd34",
+                      "content": '{"ok":true,"data":1}'})  # fmt: skip
+    more: dict[str, tuple[JSON, JSON]] = {
+        "to the same model": ({}, {}),
+        "to a dated one": ({"next_model": "m-2026-11-21"}, {}),
+        "to another model": ({"next_model": "gemma3"}, {"thinking": ABSENT}),
+        "to another server": ({"next_server": "box"}, {"thinking": ABSENT}),
+    }
+    for id, (given, changed) in more.items():
+        back = {"messages": [..., Exactly(kept) if not changed else {**kept, **changed}, result]}
+        yield both(f"back {id}", message, **given, **found, back=back)
+    plain: JSON = {"thinking": "hm", "content": "Yes.", "mood": 1}
+    back = {"messages": [..., Exactly({"role": "assistant", "content": "Yes."})]}
+    expect: JSON = {"text": "Yes.", "reasoning": "hm", "back": back}
+    yield both("back without tools #21", plain, request=ask(), **expect)
+    only = {"thinking": "hm"}
+    yield both("an answer of thoughts alone is not sent #20", only, reasoning="hm",
+               back={"messages": [...]})  # fmt: skip
+
+
+def parameter(id: str, expect: JSON, config: JSON | None = None, **asked: Any) -> RequestCase:
+    """A row for what is sent beside the messages."""
+    given = {"extra_body": config} if config else {}
+    return RequestCase(id=id, request=ask(**asked), expect=expect, config=given)
+
+
+HI = [{"role": "user", "content": "hi"}]
+READ = ToolSpec(name="fs.read", description="Read.")
+EMPTY: JSON = {"type": "object", "properties": {}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+EVERYTHING = ask(
+    system_prompt="Be brief.", tools=(READ,), temperature=0.0, top_p=0.9, max_tokens=7,
+    stop_sequences=("X",), reasoning="low", output_schema=SCHEMA,
+)  # fmt: skip
+EVERYTHING_SENT: JSON = {
+    "model": "m", "stream": True, "think": True, "format": SCHEMA, "keep_alive": "5m",
+    "messages": [{"role": "system", "content": "Be brief."}, *HI],
+    "options": Exactly({"temperature": 0.0, "top_p": 0.9, "num_predict": 7, "stop": ["X"],
+                        "num_ctx": 32768, "seed": 1}),
+    "tools": [{"type": "function", "function": Exactly(
+        {"name": "fs__read", "description": "Read.", "parameters": EMPTY})}],
+}  # fmt: skip
+# effort: `think` of most models, and of gpt-oss.
+THINK: dict[str | None, tuple[Any, Any]] = {
+    None: (ABSENT, ABSENT),
+    "none": (False, "low"),
+    **dict.fromkeys(("minimal", "low", "1024"), (True, "low")),
+    **dict.fromkeys(("medium", "8192"), (True, "medium")),
+    **dict.fromkeys(("high", "xhigh", "max", "32000"), (True, "high")),
+}
+URLS = {
+    "http://h:11434": "http://h:11434",
+    "http://h:11434/": "http://h:11434",
+    "http://h:11434/v1": "http://h:11434",
+    "http://h:11434/v1/chat/completions": "http://h:11434",
+    "http://h:11434/api/": "http://h:11434",
+    "http://h:11434/api/chat": "http://h:11434",
+    "http://h/proxy/api": "http://h/proxy",
+    "localhost:11434": "http://localhost:11434",
+    "ollama.com": "https://ollama.com",
+    "https://ollama.com/api": "https://ollama.com",
+}
+
+
+def requests() -> Iterator[RequestCase]:
+    """All rows."""
+    bare: JSON = {"model": "m", "messages": HI, "stream": False}
+    yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
+    context: JSON = {"extra_body": {"num_ctx": 32768, "keep_alive": "5m", "options": {"seed": 1}}}
+    yield RequestCase(id="everything is set", request=EVERYTHING, stream=True, config=context,
+                      only=True, expect=EVERYTHING_SENT)  # fmt: skip
+    for form in ({"num_ctx": 8192}, {"options": {"num_ctx": 8192}}):
+        sent = {"options": Exactly({"num_ctx": 8192, "top_p": 0.5}), "num_ctx": ABSENT}
+        yield parameter(f"the size of the context as {form} #27", sent, form, top_p=0.5)
+    yield parameter("the person's own parameters win",
+                    {"think": "max", "options": {"temperature": 1}},
+                    {"think": "max", "temperature": 1}, reasoning="low")  # fmt: skip
+    for effort, (usual, level) in THINK.items():
+        quirk = "#28" if effort in (None, "none") else "#29"
+        for model, think in (("qwen3:8b", usual), ("gpt-oss:20b", level)):
+            yield parameter(f"effort {effort}, {model} {quirk}", {"think": think}, model=model,
+                            reasoning=effort)  # fmt: skip
+    hosted = "hf.co/someone/gpt-oss-20b-GGUF:Q4"
+    yield parameter("gpt-oss under another name", {"think": "high"}, model=hosted, reasoning="max")
+    for choice in ("auto", "required", "fs.read"):
+        sent = {"tools": [...], "tool_choice": ABSENT}
+        yield parameter(f"tool choice {choice} #26", sent, tools=(READ,), tool_choice=choice)
+    none = {"tools": ABSENT, "tool_choice": ABSENT}
+    yield parameter("tool choice none #24 #25", none, tools=(READ,), tool_choice="none")
+    for id, (messages, sent) in HISTORIES.items():
+        yield RequestCase(id=id, request=ask(messages=messages), expect={"messages": sent})
+    for given, meant in URLS.items():
+        yield RequestCase(id=f"base URL {given} #64", request=ask(), server=given, expect={},
+                          url=f"{meant}/api/chat")  # fmt: skip
+    city = {"city": {"$ref": "#/$defs/City"}}
+    defs = {"City": {"type": "object", "title": "City"}}
+    tool = ToolSpec(name="b", parameters={"properties": city, "$defs": defs})
+    inline = {"type": "object", "properties": {"city": {**EMPTY, "title": "City"}}}
+    sent = {"tools": [{"function": {"parameters": Exactly(inline)}}]}
+    yield parameter("references are written out", sent, tools=(tool,))
+
+
+def user(*parts: Part) -> Message:
+    """A message of these parts."""
+    return Message(role="user", content=parts)
+
+
+LEFT, RIGHT = TextPart(text="Left:"), TextPart(text="right")
+RED, BLUE = ImagePart(data="UkVE"), ImagePart(data="QkxVRQ==", media_type="image/jpeg")
+INLINE = ImagePart(url="data:image/png;base64,UkVE")
+DATA = base64.b64encode("a;ü".encode()).decode()
+TABLE = FilePart(name="t.csv", media_type="text/csv", data=DATA)
+ODD = (
+    ToolCall(id="c1", name="fs.read", arguments={}, arguments_raw=" "),
+    ToolCall(id="c2", name="b", arguments=None, arguments_raw="{oh"),
+)
+FOREIGN = Message(role="assistant", tool_calls=ODD, reasoning="hm", raw={"origin": "elsewhere"})
+RESULT = Message(role="tool", tool_call_id="c1", name="fs.read", content=(LEFT, RED))
+# id: messages, and how they are sent.
+HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
+    "images beside the text, bare": (
+        [user(LEFT, RED, RIGHT, BLUE, INLINE)],
+        [Exactly({"role": "user", "content": "Left:right",
+                  "images": ["UkVE", "QkxVRQ==", "UkVE"]})]),
+    "a text file is text": ([user(LEFT, TABLE)], [{"content": "Left:File t.csv:\na;ü"}]),
+    "calls of another server, with bad arguments #19": (
+        [user(LEFT), FOREIGN, RESULT, Message.of("system", "S")],
+        [{"content": "Left:"},
+         Exactly({"role": "assistant", "content": "", "tool_calls": [
+             {"id": "c1", "function": {"index": 0, "name": "fs__read", "arguments": {}}},
+             {"id": "c2", "function": {"index": 1, "name": "b",
+                                       "arguments": {"INVALID_JSON": "{oh"}}}]}),
+         {"role": "tool", "tool_name": "fs__read", "content": "Left:", "images": ["UkVE"]},
+         {"role": "system", "content": "S"}]),
+    "leading system messages are one #22 #23": (
+        [Message.of("system", "A"), Message.of("system", "B"), user(LEFT)],
+        [{"role": "system", "content": "A\n\nB"}, {"role": "user"}]),
+}  # fmt: skip
+DETAILS: JSON = {"family": "qwen3", "parameter_size": "8B", "context_length": 40960}
+LISTED: list[Any] = [
+    {"name": "qwen3:8b", "model": "qwen3:8b", "details": DETAILS,
+     "capabilities": ["completion", "tools", "thinking"]},
+    {"name": "gemma3", "details": {}, "capabilities": ["completion", "vision"]},
+    {"name": "old:7b", "model": "old:7b", "size": 1, "details": None},
+    {"name": "odd", "capabilities": [3, None, {}], "details": {"context_length": "many"}},
+    {"nonsense": 1},
+    3,
+]  # fmt: skip
+TOLD: list[tuple[str, int | None, Sequence[str]]] = [
+    ("qwen3:8b", 40960, ("reasoning", "tools")), ("gemma3", None, ("vision",)),
+    ("old:7b", None, ()), ("odd", None, ()),
+]  # fmt: skip
+MODELS = (
+    ModelsCase(id="what servers tell", body={"models": LISTED}, expect=TOLD),
+    ModelsCase(id="none was pulled", body={"models": []}, expect=[]),
+    ModelsCase(id="no list", body={"data": []}, expect=BAD),
+    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
+)
+WIRE = WireSetup(
+    name="ollama",
+    provider="ollama",
+    path="",
+    ended=re.compile(rb'"done": true[^\r\n]*'),
+    servers=SERVERS,
+    answers=(*answers(), *errors(), *going_back()),
+    requests=tuple(requests()),
+    models=MODELS,
+    without=("cached and reasoning tokens", "filter or refusal"),
+    quirks=(1, 6, 9, 11, 12, *range(14, 17), *range(18, 30), 33, 34, 57, 59, 60, 62, 64, 65),
+)

@@ -1,0 +1,88 @@
+"""A provider in a package of its own, with a wire that was made up for this example.
+
+Asked is `{"model", "lines": [[role, text], …]}`; the events that answer are `{"say": text}` and,
+at the end, `{"over": tokens}`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ProviderConfig, ToolSpec, Usage
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.ports import ChatClient
+from nbagent.providers.assembly import Assembly
+from nbagent.providers.names import WireNames
+from nbagent.providers.registry import Provider
+from nbagent.providers.wires import Encoding, Parser, Wire
+
+
+class OtherWire(Wire):
+    """Facts alone: attempts, deadlines, retries and cut answers are nbagent's."""
+
+    name = "otherwire"
+    key_header, key_prefix = "X-Other-Key", ""
+    lacks = frozenset({"tools", "tool_choice", "temperature"})
+
+    def path(self, request: ChatRequest, *, stream: bool) -> str:
+        return "/talk"
+
+    def params(
+        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+    ) -> dict[str, Any]:
+        return {"model": request.model}
+
+    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        return {}
+
+    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+        return [[message.role, message.text] for message in group]
+
+    def body(
+        self, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
+    ) -> bytes:
+        return b'{"lines":' + messages + b"," + dump_json({"system": system, **params})[1:]
+
+    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
+        return OtherParser(into)
+
+    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
+        return [ModelInfo(id=item["id"]) for item in body["data"]], None
+
+
+class OtherParser(Parser):
+    """One answer."""
+
+    def __init__(self, into: Assembly) -> None:
+        self._into = into
+
+    def event(self, name: bytes, data: Any) -> None:
+        if "error" in data:
+            self._into.fail(ModelError(f"{data['error']}; try again.", code="LLM_BAD_RESPONSE"))
+        if "say" in data:
+            self._into.text(data["say"])
+        if "over" in data:
+            self._into.usage(Usage(completion_tokens=data["over"], total_tokens=data["over"]))
+            self._into.finish("stop")
+            self._into.end()
+
+    def whole(self, body: Any) -> None:
+        self.event(b"", body)
+
+
+def opened(config: ProviderConfig) -> ChatClient:
+    """Called for the first question: only then is the HTTP library imported."""
+    from nbagent.providers.exchange import WireClient
+
+    return WireClient(OtherWire(), config, provider="otherwire")
+
+
+PROVIDER = Provider(
+    name="otherwire",
+    open=opened,
+    key_variables=("OTHERWIRE_KEY",),
+    base_url_variables=("OTHERWIRE_URL",),
+    default_base_url="https://talk.example.org/v1",
+    default_model="x",
+)

@@ -1,0 +1,474 @@
+"""What servers of the Responses wire are sent and answer, and what that comes to.
+
+Bytes as in OpenAI's reference and types, and as llama.cpp's own server writes them (no index).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from wires.chat_requests import BLUE, FAR, PDF, RED, TABLE, called, of, result, user
+from wires.harness import (
+    ABSENT,
+    JSON,
+    LOOK,
+    TOOLS,
+    AnswerCase,
+    Exactly,
+    ModelsCase,
+    RequestCase,
+    WireSetup,
+    answer_case,
+    ask,
+)
+
+from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
+
+SERVERS = {
+    "openai": "https://api.openai.com/v1", "azure": "https://r.openai.azure.com/openai/v1"
+}  # fmt: skip
+USED: JSON = {"input_tokens": 5, "output_tokens": 2}
+SUM = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+BEGUN, DONE = "response.output_item.added", "response.output_item.done"
+TEXT_DELTA, ARGUMENTS = "response.output_text.delta", "response.function_call_arguments.delta"
+
+
+def event(kind: str, **fields: Any) -> JSON:
+    """One event."""
+    return {"type": kind, **fields}
+
+
+def sse(*events: Any) -> bytes:
+    """An event stream, each event named as its type says; bytes stand as they are."""
+    return b"".join(
+        it
+        if isinstance(it, bytes)
+        else b"event: %b\ndata: %b\n\n" % (it["type"].encode(), json.dumps(it).encode())
+        for it in events
+    )
+
+
+def said(*texts: str, id: str = "msg_1", **more: Any) -> JSON:
+    """A message; each text is a part."""
+    parts: list[JSON] = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    item = {"type": "message", "id": id, "role": "assistant", "status": "completed"}
+    return {**item, "content": parts, **more}
+
+
+def thought(*texts: str, id: str = "rs_1", secret: str | None = "gAAAA-E+/==", **more: Any) -> JSON:
+    """A reasoning item with its summary."""
+    summary = [{"type": "summary_text", "text": text} for text in texts]
+    item: JSON = {"type": "reasoning", "id": id, "summary": summary, **more}
+    return item if secret is None else {**item, "encrypted_content": secret}
+
+
+def call(arguments: Any = "{}", *, name: str = "b", n: int = 1, **more: Any) -> JSON:
+    """A call: `fc_n` is the item, `call_n` what its result names."""
+    ids = {"id": f"fc_{n}", "call_id": f"call_{n}"}
+    return {"type": "function_call", **ids, "name": name, "arguments": arguments, **more}
+
+
+def answer_of(*output: JSON, status: str = "completed", **more: Any) -> JSON:
+    """The response object."""
+    known = {"id": "resp_1", "object": "response", "status": status, "error": None}
+    return {**known, "model": "m1", "output": list(output), **more}
+
+
+def last(*output: JSON, status: str = "completed", **more: Any) -> JSON:
+    """The event that ends a stream."""
+    return event(f"response.{status}", response=answer_of(*output, status=status, **more))
+
+
+FIELDS = {"output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
+
+
+def shown(item: JSON, place: JSON) -> Iterator[JSON]:
+    """The events between the beginning of an item and its end."""
+    place = {**place, "item_id": item["id"]}
+    for n, part in enumerate(item.get("summary") or ()):
+        at = {**place, "summary_index": n}
+        yield event("response.reasoning_summary_part.added", **at, part={"text": ""})
+        yield event("response.reasoning_summary_text.delta", **at, delta=part["text"])
+    for n, part in enumerate(item.get("content") or ()):
+        name, text = part["type"], part[FIELDS[part["type"]]]
+        for piece in (text[:3], text[3:]):
+            yield event(f"response.{name}.delta", **place, content_index=n, delta=piece)
+        yield event(f"response.{name}.done", **place, content_index=n, text=text)
+    if isinstance(arguments := item.get("arguments"), str):
+        for piece in (arguments[:4], arguments[4:]):
+            yield event(ARGUMENTS, **place, delta=piece)
+
+
+def streamed(*output: JSON, indices: bool = True) -> list[JSON]:
+    """The events of these items, all but the last one."""
+    events = [event("response.created", response={"id": "resp_1", "status": "in_progress"})]
+    for n, item in enumerate(output):
+        place: JSON = {"output_index": n} if indices else {}
+        empty: JSON = {"arguments": ""} if "arguments" in item else {"content": []}
+        skeleton: JSON = {**item, **empty, "summary": [], "encrypted_content": None}
+        events.append(event(BEGUN, **place, item=skeleton))
+        events += shown(item, place)
+        events.append(event(DONE, **place, item=item))
+    return events
+
+
+def both(id: str, *output: JSON, **given: Any) -> AnswerCase:
+    """A case that is whole and streamed."""
+    more = given.pop("more", {})
+    body = json.dumps(answer_of(*output, **more)).encode()
+    stream = sse(*streamed(*output), last(*output, **more))
+    return answer_case(id, body=body, stream=stream, **given)
+
+
+def output_of(call_id: str, output: Any = '{"ok":true,"data":1}') -> JSON:
+    """A result on the wire."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+LOOKED: Sequence[tuple[str, JSON | str]] = [("fs.look", {"at": "a"})]
+BARE: Sequence[tuple[str, JSON | str]] = [("b", {})]
+TEXT = "Grüße \u2028 both"
+USAGE: JSON = {
+    "input_tokens": 20, "output_tokens": 9, "total_tokens": 29,
+    "input_tokens_details": {"cached_tokens": 7, "cache_write_tokens": 4},
+    "output_tokens_details": {"reasoning_tokens": 3},
+}  # fmt: skip
+COUNTED = {
+    "prompt_tokens": 20, "completion_tokens": 9, "total_tokens": 29,
+    "cached_tokens": 7, "cache_write_tokens": 4, "reasoning_tokens": 3,
+}  # fmt: skip
+FULL = [
+    thought("Hm.", "So."),
+    said(TEXT, phase="commentary"),
+    call('{"at":"a"}', name="fs__look", status="completed"),
+    call('{"n":1}', n=2),
+]
+FULL_TEXTS: JSON = {
+    "text": TEXT, "reasoning": "Hm.\n\nSo.", "calls": [*LOOKED, ("b", {"n": 1})],
+    "ids": ["call_1", "call_2"], "usage": COUNTED,
+}  # fmt: skip
+FULL_STREAM = sse(
+    b": keep-alive\n\n", *streamed(*FULL), last(*FULL, usage=USAGE),
+    event("response.rate_limits.updated", rate_limits=[]),
+)  # fmt: skip
+
+
+def thorough() -> Iterator[AnswerCase]:
+    """Those that are cut everywhere and get every wrong value."""
+    yield answer_case(
+        "reasoning, text, two calls, usage #1 #7 #61",
+        body=json.dumps(answer_of(*FULL, usage=USAGE)).encode(), stream=FULL_STREAM,
+        back={"input": [..., *map(Exactly, FULL), output_of("call_1"), output_of("call_2")]},
+        **FULL_TEXTS, thorough=True,
+    )  # fmt: skip
+    little = [said("One two", id="msg_7"), call('{"at":null}', name="fs__look")]
+    yield answer_case(
+        "llama.cpp: no index, only ids",
+        body=json.dumps(answer_of(*little, usage=USED), indent=1).encode(),
+        stream=sse(*streamed(*little, indices=False), last(*little, usage=USED)),
+        text="One two", calls=[("fs.look", {"at": None})], usage=SUM, thorough=True,
+    )  # fmt: skip
+
+
+INCOMPLETE: JSON = {"status": "incomplete"}
+CUT: JSON = {**INCOMPLETE, "incomplete_details": {"reason": "max_output_tokens"}}
+BOTH: dict[str, tuple[list[JSON], JSON]] = {
+    "text, unknown fields": (
+        [said("x", mood={"a": 1}), {"type": "compass", "id": "cp_1", "north": 1}],
+        {"text": "x", "more": {"service_tier": "x", "billing": {"a": 1}}}),
+    "empty answer": ([], {"usage": {}, "more": {"usage": {}}}),
+    "parts of one message are one text, messages have a line between": (
+        [said("Half a", " word", phase="commentary"), said("Done", id="msg_2")],
+        {"text": "Half a word\n\nDone"}),
+    "two reasoning items": (
+        [thought("a", "b"), thought("c", id="rs_2"), said("x")],
+        {"text": "x", "reasoning": "a\n\nb\n\nc"}),
+    "the reasoning of an open model is shown and not kept": (
+        [thought(secret=None, content=[{"type": "reasoning_text", "text": "hm, so"}]), call()],
+        {"reasoning": "hm, so", "calls": BARE, "raw": {"items": ABSENT},
+         "back": {"input": [..., {"type": "function_call", "call_id": "call_1"}, ...]}}),
+    "a refusal is text": (
+        [said(content=[{"type": "refusal", "refusal": "I will not."}])],
+        {"text": "I will not.", "finish": "content_filter"}),
+    "one call that ends as completed #15": ([call()], {"calls": BARE, "ids": ["call_1"]}),
+    "arguments that are no JSON": ([call("{oh")], {"calls": [("b", "{oh")]}),
+    "arguments as an object #14": ([call({"n": 1})], {"calls": [("b", {"n": 1})]}),
+    "no arguments at all": ([call("")], {"calls": BARE}),
+    "two calls under one id #60": (
+        [call('{"n":1}'), {**call('{"n":2}', n=2), "call_id": "call_1"}],
+        {"calls": [("b", {"n": 1}), ("b", {"n": 2})], "ids": ["call_1", "call_1_2"]}),
+    "names with what leaks around them #59": (
+        [call(name="functions.fs__look"), call(name="fs.look", n=2), call(name="made_up", n=3)],
+        {"calls": [("fs.look", {}), ("fs.look", {}), ("made_up", {})]}),
+    "cut by length within arguments #18": (
+        [call('{"at": "a', status="incomplete")],
+        {"calls": [("b", '{"at": "a')], "finish": "length", "more": CUT}),
+    **{f"cut by {reason}": (
+        [said("Half")], {"text": "Half", "finish": finish,
+          "more": {**INCOMPLETE, "incomplete_details": {"reason": reason}}})
+       for reason, finish in (("content_filter", "content_filter"), ("steered", "length"))},
+    "cached and reasoning tokens out of bounds": (
+        [said("x")],
+        {"text": "x", "usage": {**SUM, "cached_tokens": 5, "reasoning_tokens": 2},
+         "more": {"usage": {**USED, "input_tokens_details": {"cached_tokens": 9},
+                            "output_tokens_details": {"reasoning_tokens": 9}}}}),
+}  # fmt: skip
+ENDED = last(said("x"))
+X = event(TEXT_DELTA, output_index=0, delta="x")
+BOOM = event("error", code="rate_limit_exceeded", message="boom", param=None)
+FILTERED = {"code": "content_filter", "message": "filtered"}
+# Streams of servers that do it another way: events, and what they come to.
+STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
+    "nothing but the last event": ([last(*FULL, usage=USAGE)], FULL_TEXTS),
+    "items come whole, out of order": (
+        [event(DONE, output_index=1, item=call()), event(DONE, output_index=0, item=said("x")),
+         last()], {"text": "x", "calls": BARE}),
+    "only names of events": (
+        [b"event: response.completed\ndata: %b\n\n"
+         % json.dumps({"response": answer_of(said("x"))}).encode()], {"text": "x"}),
+    "unknown events, [DONE] behind the end, and more events #62": (
+        [event("response.rate_limits.updated"), X, event("response.audio.delta", delta=3), ENDED,
+         event("response.rate_limits.updated"), b"data: [DONE]\n\n", X, BOOM], {"text": "x"}),
+    "OpenRouter: another last event": ([X, event("response.done", response={})], {"text": "x"}),
+    "vLLM: a cut answer ends as completed": (
+        [X, event("response.completed", response=answer_of(**CUT))],
+        {"text": "x", "finish": "length"}),
+    "the ids of items change, the index does not": (
+        [event(BEGUN, output_index=0, item=call("")),
+         event(ARGUMENTS, output_index=0, item_id="u", delta="{}"),
+         event(DONE, output_index=0, item={**call(), "id": "v"}), last({**call(), "id": "w"})],
+        {"calls": BARE, "ids": ["call_1"]}),
+    "neither ids nor indices": (
+        [event(BEGUN, item={"type": "function_call", "name": "b", "call_id": "x"}),
+         event(ARGUMENTS, delta="{}"),
+         event(DONE, item={"type": "function_call", "name": "b", "call_id": "x"}),
+         event(BEGUN, item={"type": "function_call", "name": "c", "call_id": "y"}),
+         event(ARGUMENTS, delta="{}"), last()],
+        {"calls": [*BARE, ("c", {})], "ids": ["x", "y"]}),
+    "parallel calls without indices, interleaved": (
+        [event(BEGUN, item=call("")), event(BEGUN, item=call("", name="c", n=2)),
+         event(ARGUMENTS, item_id="fc_1", delta='{"n":'),
+         event(ARGUMENTS, item_id="fc_2", delta="{}"),
+         event(ARGUMENTS, item_id="fc_1", delta="null"),
+         event(ARGUMENTS, item_id="fc_1", delta="}"), last()],
+        {"calls": [("b", {"n": None}), ("c", {})], "ids": ["call_1", "call_2"]}),
+    "a call that was not announced": (
+        [event(ARGUMENTS, output_index=0, delta="{}"), event(DONE, output_index=0, item=call()),
+         last()], {"calls": BARE, "ids": ["call_1"]}),
+    "the whole call is announced": (
+        [event(BEGUN, output_index=0, item=call('{"n":1}')),
+         event(DONE, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),
+    "Azure: filtered in the middle": (
+        [X, event("response.failed", response={"error": FILTERED})],
+        {"text": "x", "finish": "content_filter"}),
+}  # fmt: skip
+
+
+ODD_ID = "call:with/odd " + "x" * 60
+OTHER_ID = "9MCz0XnYp6oGNAdigaexFZki"
+REWRITTEN = [
+    Exactly({"type": "message", "role": "assistant", "content": TEXT}),
+    *(Exactly({key: item[key] for key in ("type", "call_id", "name", "arguments")})
+      for item in FULL[2:]),
+]  # fmt: skip
+NAMES = {"fs__look": "fs.look", "functions.fs__look": "fs.look"}
+ENDED_BY_PHASE = said("x", phase="final_answer")
+COMPACT: JSON = {"type": "compaction", "id": "c", "encrypted_content": "E"}
+LEAKED = call(name="functions.fs__look")
+# id: an answer, where the next request goes, and how the answer is sent back.
+BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
+    "the same model of another day": (FULL, {"next_model": "m-2026-03-01"}, FULL),
+    "another model": (FULL, {"next_model": "other"}, REWRITTEN),
+    "Azure reads nothing of another server": (FULL, {"next_server": "azure"}, REWRITTEN),
+    "OpenAI reads nothing of Azure": (
+        FULL, {"server": "azure", "next_server": "openai"}, REWRITTEN),
+    "phase alone is kept": ([ENDED_BY_PHASE], {}, [ENDED_BY_PHASE]),
+    "reasoning that the server cannot know is dropped": (
+        [thought("a", secret=None), thought("b", id="rs_2"), call()], {},
+        [thought("b", id="rs_2"), call()]),
+    "reasoning that led to nothing is dropped": (
+        [said("x"), thought("a")], {"finish": "length"}, [said("x")]),
+    "items of kinds that nobody here knows stay": ([COMPACT, said("x")], {}, [COMPACT, said("x")]),
+    "ids that do not fit #55": (
+        [thought("a"), {**call(), "call_id": ODD_ID}], {},
+        [thought("a"), {**call(), "call_id": OTHER_ID}]),
+    "arguments that are no JSON": (
+        [thought("a"), call("{oh")], {}, [thought("a"), {"arguments": '{"INVALID_JSON":"{oh"}'}]),
+    "a name that was called in another form": (
+        [thought("a"), LEAKED], {}, [thought("a"), {**LEAKED, "name": "fs__look"}]),
+}  # fmt: skip
+
+
+def going_back() -> Iterator[AnswerCase]:
+    """What a server needs back with its own answer, and what others must not get."""
+    for id, (output, given, sent) in BACK.items():
+        body = json.dumps(answer_of(*output, **(INCOMPLETE if "finish" in given else {}))).encode()
+        calls = [item for item in output if item["type"] == "function_call"]
+        said_to = [(NAMES.get(it["name"], it["name"]), it["arguments"]) for it in calls]
+        found = [(name, json.loads(it) if it[-1] == "}" else it) for name, it in said_to]
+        text = "".join(p["text"] for it in output for p in it.get("content", ()))
+        thoughts = [part["text"] for it in output for part in it.get("summary", ())]
+        yield answer_case(
+            f"back: {id}", body=body, text=text, calls=found, **given,
+            reasoning="\n\n".join(thoughts) or None,
+            back={"input": [..., *sent, *({"type": "function_call_output"} for _ in calls)]},
+        )  # fmt: skip
+
+
+HTTP, BAD, LIMITED = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_RATE_LIMITED"
+# status, error object: code, and whether it may be tried again.
+STATUSES: list[tuple[int, JSON, str, bool]] = [
+    (400, {"code": "unsupported_value"}, HTTP, False),
+    (401, {"code": "invalid_api_key"}, "LLM_AUTH_FAILED", False),
+    (429, {"code": "rate_limit_exceeded"}, LIMITED, True),
+    (429, {"code": "insufficient_quota"}, "LLM_QUOTA_EXCEEDED", False),
+    (400, {"code": "context_length_exceeded"}, "LLM_CONTEXT_OVERFLOW", False),
+]
+# code of an error object in an answer: code, and whether it may be tried again.
+INSIDE: dict[str, tuple[str, bool]] = {
+    "server_error": (HTTP, True),
+    "rate_limit_exceeded": (LIMITED, True),
+    "invalid_prompt": (HTTP, False),
+    "insufficient_quota": ("LLM_QUOTA_EXCEEDED", False),
+}
+HALF = sse(*streamed(*FULL))
+NO_ANSWERS = (
+    b"{}", b'{"output": null}', b'{"output": [], "status": "queued"}', b"[]", b"<html>", b"",
+    sse(event("response.created", response={})), sse(X), HALF, b"data: [3]\n\n", b"data: 3\n\n",
+    sse(event(TEXT_DELTA, output_index=0, delta=3)),
+)  # fmt: skip
+
+
+def errors() -> Iterator[AnswerCase]:
+    """Errors by status, in bodies, in streams."""
+    for n, (status, error, code, again) in enumerate(STATUSES):
+        body = json.dumps({"error": {"message": "because", **error}}).encode()
+        expect: JSON = {"error": code, "words": "because", "retryable": again}
+        quirk = " #56" if error["code"] == "insufficient_quota" else ""
+        yield answer_case(f"status {status}, {n}{quirk}", status=status, body=body, **expect)
+    for code, (error, again) in INSIDE.items():
+        expect = {"error": error, "words": "boom", "retryable": again}
+        fault = {"code": code, "message": "boom"}
+        failed = answer_of(status="failed", error=fault)
+        failing = sse(event("response.failed", response=failed))
+        body = json.dumps(failed).encode()
+        yield answer_case(f"failed: {code} #9", body=body, stream=failing, **expect)
+        forms = {"event": [event("error", **fault)], "object": [event("error", error=fault)]}
+        for form, events in {**forms, "late event": [HALF, *forms["event"]]}.items():
+            yield answer_case(f"an error {form}: {code}", stream=sse(*events), **expect)
+    for status in ("failed", "cancelled"):
+        expect = {"error": BAD, "words": status}
+        yield both(f"{status} without a reason", said("x"), more={"status": status}, **expect)
+    for n, body in enumerate(NO_ANSWERS):
+        yield answer_case(f"no answer, {n}: {body[:30]!r}", body=body, error=BAD)
+    filtered = json.dumps({"error": {"message": "no"}, "content_filters": [{}]}).encode()
+    id = "Azure: a prompt that the filter stops #51"
+    yield answer_case(id, status=400, body=filtered, finish="content_filter")
+
+
+def text_in(text: str) -> JSON:
+    """A part of text."""
+    return {"type": "input_text", "text": text}
+
+
+def image_in(url: str) -> JSON:
+    """A part that is an image."""
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def function(name: str, **more: Any) -> JSON:
+    """A tool on the wire."""
+    empty: JSON = {"type": "object", "properties": {}}
+    return {"type": "function", "name": name, "parameters": empty, "strict": False, **more}
+
+
+FILE: JSON = {
+    "type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,UERG"
+}  # fmt: skip
+HI: list[JSON] = [{"type": "message", "role": "user", "content": [text_in("hi")]}]
+INCLUDE = ["reasoning.encrypted_content"]
+NOTHING: JSON = {"model": "m", "store": False, "include": INCLUDE, "input": HI}
+SCHEMA: JSON = {"type": "object", "properties": {"a": {"default": 1}}}
+EVERYTHING = ask(
+    system_prompt="Be brief.", tools=(LOOK, ToolSpec(name="b", description="B.")),
+    tool_choice="fs.look", temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",),
+    reasoning="low", output_schema=SCHEMA,
+)  # fmt: skip
+EVERYTHING_SENT: JSON = {
+    **NOTHING, "instructions": "Be brief.", "temperature": 0.5, "top_p": 0.9, "stream": True,
+    "max_output_tokens": 7, "service_tier": "flex",
+    "reasoning": Exactly({"effort": "low", "summary": "auto"}),
+    "tools": [Exactly(function("fs__look", parameters=LOOK.parameters)),
+              Exactly(function("b", description="B."))],
+    "tool_choice": Exactly({"type": "function", "name": "fs__look"}),
+    "text": Exactly({"format": {
+        "type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": False}}),
+}  # fmt: skip
+PARAMETERS: dict[str, tuple[Any, JSON]] = {
+    **{f"tool choice {choice}": (ask(tools=TOOLS, tool_choice=choice),
+                                 {"tool_choice": choice or "auto", "tools": [..., ..., ...]})
+       for choice in ("auto", "none", "required", None)},
+    **{f"reasoning {given}": (ask(reasoning=given), {"reasoning": Exactly(sent)})
+       for given, sent in {"none": {"effort": "none"}, "4096": {
+           "effort": "medium", "summary": "auto"}}.items()},
+    "system messages at the start are instructions #22 #23": (
+        of(Message.of("system", "B"), *ask().messages, Message.of("system", "C"),
+           system_prompt="A"),
+        {"instructions": "A\n\nB", "input": [*HI, {"role": "system"}]}),
+}  # fmt: skip
+LEFT, SO = TextPart(text="Left:"), Message.of("user", "So?")
+ODD_CALL = ToolCall(id="c2", name="b", arguments=None, arguments_raw="{oh")
+# id: messages, and how they are sent.
+HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
+    "images and files stand where they were put": (
+        [user(LEFT, RED, FAR, TABLE, PDF)],
+        [{"role": "user", "content": [
+            text_in("Left:"), image_in("data:image/png;base64,UkVE"),
+            image_in("https://example.org/a.png"), text_in("File t.csv:\na;b\nü;1"),
+            FILE]}]),
+    "results, with images and without": (
+        [called("c1", "c2"), result("c1", BLUE, PDF), result("c2"), SO],
+        [{"type": "function_call", "call_id": "c1", "name": "fs__read", "arguments": "{}"},
+         {"call_id": "c2"},
+         Exactly(output_of(
+             "c1", [text_in("{}"), image_in("data:image/jpeg;base64,QkxVRQ=="), FILE])),
+         Exactly(output_of("c2", "{}")), {"role": "user"}]),
+    "ids that do not fit": (
+        [called(ODD_ID), result(ODD_ID)], [{"call_id": OTHER_ID}, {"call_id": OTHER_ID}]),
+    "an answer with bad arguments, and one with nothing": (
+        [Message(role="assistant", content=(LEFT,), tool_calls=(ODD_CALL,)), result("c2"),
+         Message(role="assistant", reasoning="hm"), SO],
+        [{"role": "assistant", "content": "Left:"}, {"arguments": '{"INVALID_JSON":"{oh"}'},
+         {"type": "function_call_output"}, {"role": "user"}]),
+}  # fmt: skip
+WIRE = WireSetup(
+    name="responses",
+    provider="openai-responses",
+    ended=re.compile(rb'data: {"type": "response.completed"[^\r\n]*'),
+    servers=SERVERS,
+    answers=(
+        *thorough(), *(both(id, *output, **given) for id, (output, given) in BOTH.items()),
+        *(answer_case(id, stream=sse(*events), **given) for id, (events, given) in STREAMS.items()),
+        *going_back(), *errors(),
+    ),
+    requests=(
+        RequestCase(id="nothing is set #24", request=ask(), expect=NOTHING, only=True),
+        RequestCase(id="everything is set", request=EVERYTHING, expect=EVERYTHING_SENT, only=True,
+                    stream=True, config={"extra_body": {"service_tier": "flex"}}),
+        *(RequestCase(id=id, request=request, expect=expect)
+          for id, (request, expect) in PARAMETERS.items()),
+        *(RequestCase(id=id, request=of(*messages), expect={"input": sent})
+          for id, (messages, sent) in HISTORIES.items()),
+        *(RequestCase(id=f"base URL {server} #64", request=ask(), server=server, expect={},
+                      url="http://h:1/v1/responses")
+          for server in ("http://h:1/v1/responses", "http://h:1", "http://h:1/v1/")),
+    ),
+    models=(
+        ModelsCase(id="as with chat", body={"data": [{"id": "a"}]}, expect=[("a", None, ())]),
+        ModelsCase(id="no list", body=b"<html>", expect=BAD),
+    ),
+    quirks=(1, 7, 9, 14, 15, 18, 22, 23, 24, 51, 55, 56, 59, 60, 61, 62, 64),
+)  # fmt: skip

@@ -1,0 +1,210 @@
+"""What one row cannot hold for the Messages wire: what is learnt, headers, pages, the cache."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from servers.player import Asked, Play
+from wires.anthropic_cases import FINE, LOOK, READ, SERVERS, THOUGHT, WIRE, model, text, whole
+from wires.chat_requests import RED, result
+from wires.harness import ABSENT, JSON, KEY, TOOLS, World, ask, matches
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    FilePart,
+    Message,
+    TextPart,
+)
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.ports import WireClient
+
+BETA = "thinking-binding-controls-2026-08-01"
+DROPS = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+BOUND = "messages.1.content.0: The block is bound to a different conversation"
+SIGNATURE = "messages.1.content.0: Invalid `signature` in `thinking` block"
+TAKES_ADAPTIVE = '"thinking.type.enabled" is not supported for this model. Use adaptive thinking.'
+FORCED = "Thinking may not be enabled when tool_choice forces tool use."
+WITH: JSON = {"messages": [..., {"content": [THOUGHT, LOOK]}, ...]}
+WITHOUT: JSON = {"messages": [..., {"content": [LOOK]}, ...]}
+AUTO: JSON = {"tools": ..., "tool_choice": ABSENT}
+NO_EFFORT: JSON = {"thinking": {"type": "adaptive"}, "output_config": ABSENT}
+Row = tuple[JSON, list[str], list[JSON], str]
+# model: fields of the request, what the server says against each attempt, the attempts, the words.
+LESSONS: dict[str, Row] = {
+    "claude-1-99": (
+        {}, [BOUND, BOUND], [{**WITH, "thinking": ABSENT},
+        {**WITH, "thinking": {"type": "adaptive", **DROPS}}, WITHOUT], "earlier thinking"),
+    "claude-opus-9": (
+        {"reasoning": "high"}, [BOUND], [{"thinking": {"block_binding": ABSENT}}, {
+            **WITH, "thinking": {"type": "adaptive", "display": "summarized", **DROPS}}],
+        "has changed"),
+    "claude-haiku-9": (
+        {"reasoning": "none"}, [BOUND],
+        [{**WITH, "thinking": {"type": "disabled"}}, {**WITHOUT, "thinking": {"type": "disabled"}}],
+        "the server refuses it"),
+    "claude-sonnet-4-5": ({}, [SIGNATURE], [WITH, WITHOUT], "the server refuses it"),
+    "qwen3": (
+        {"reasoning": "low"}, [TAKES_ADAPTIVE],
+        [{"thinking": {"type": "enabled"}, "output_config": ABSENT},
+         {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}], "decides itself"),
+    "claude-opus-8": (
+        {"reasoning": "low"}, ["adaptive thinking is not supported on this model"],
+        [{"thinking": {"type": "adaptive"}}, {"thinking": {"budget_tokens": 2048}}], "of tokens"),
+    "claude-fable-8": (
+        {"reasoning": "none"}, ["thinking.type: `disabled` is not supported for this model"],
+        [{"thinking": {"type": "disabled"}}, {"thinking": ABSENT}], "thinking={"),
+    "claude-opus-4-6": (
+        {"reasoning": "xhigh"}, ["output_config.effort: `xhigh` is not supported for this model"],
+        [{"output_config": {"effort": "xhigh"}}, NO_EFFORT], "effort="),
+    "claude-fable-5-9": (  # quirk 49
+        {"tool_choice": "required"}, ["tool_choice: `any` is not supported for this model"],
+        [{"tool_choice": {"type": "any"}}, AUTO], 'tool_choice={"type":"any"}'),
+    "claude-opus-5-9": (
+        {"tool_choice": "fs.look"}, [FORCED], [{"tool_choice": {"name": "fs__look"}}, AUTO],
+        "tool_choice={"),
+}  # fmt: skip
+
+
+def play(world: World, *plays: Play) -> None:
+    """Play these in turn."""
+    world.player.play(list(plays))
+
+
+def refusal(said: str) -> Play:
+    """A 400 of Anthropic's."""
+    error = {"type": "invalid_request_error", "message": said}
+    return Play(json.dumps({"type": "error", "error": error}).encode(), 400)
+
+
+def in_a_tool_loop(request: ChatRequest, answer: ChatResponse) -> ChatRequest:
+    """The next request."""
+    messages = (*request.messages, answer.message, result("toolu_1"))
+    return request.model_copy(update={"messages": messages})
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_what_a_model_refuses_is_sent_another_way_and_told(world: World, name: str) -> None:
+    given, refusals, attempts, words = LESSONS[name]
+    request = ask(model=name, tools=TOOLS, **given)
+    notices: list[ClientNotice] = []
+
+    async def go() -> list[Asked]:
+        async with world.client(WIRE) as client:
+            play(world, Play(whole(THOUGHT, LOOK)))
+            then = in_a_tool_loop(request, await client.chat(request))
+            play(world, *map(refusal, refusals), Play(FINE))
+            await client.chat(then, notify=notices.append)
+            asked = list(world.player.asked)
+            await client.chat(then)
+            assert world.player.asked[-1].body == asked[-1].body, "it is remembered"
+            return asked
+
+    asked = world.run(go())
+    assert len(asked) == len(attempts)
+    for one, expected in zip(asked, attempts, strict=True):
+        matches(expected, one.body)
+        drops = b"drop_block" in dump_json(one.body)
+        assert one.headers.get("anthropic-beta") == (BETA if drops else None)
+    assert [notice.kind for notice in notices] == ["dropped_param"] * len(refusals)
+    assert all(words in notice.text for notice in notices), notices
+
+
+@pytest.mark.parametrize("given", [{}, {"Anthropic-Version": "2099-01-01"}], ids=["ours", "theirs"])
+@pytest.mark.parametrize("server", ["anthropic", ""])
+def test_the_version_is_the_servers_or_the_persons(
+    world: World, monkeypatch: pytest.MonkeyPatch, server: str, given: dict[str, str]
+) -> None:
+    monkeypatch.setenv("http_proxy", world.player.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    async def go() -> ChatResponse:
+        play(world, Play(FINE))
+        url = SERVERS["anthropic"].replace("https", "http") if server else ""
+        async with world.client(WIRE, url, headers=given) as client:
+            return await client.chat(ask(temperature=0.5))
+
+    dropped = world.run(go()).meta.dropped_params
+    (asked,) = world.player.asked
+    ours = "2026-10-21" if server else "2023-06-01"
+    assert asked.headers["anthropic-version"] == given.get("Anthropic-Version", ours)
+    assert asked.headers["x-api-key"] == KEY
+    assert "authorization" not in asked.headers
+    kept = not server and not given
+    assert dropped == (() if kept else ("temperature", "top_p")[:1])
+    assert asked.body.get("temperature") == (0.5 if kept else None)
+
+
+def test_all_pages_of_models_are_read(world: World) -> None:
+    first = {"data": [model("a/1")], "has_more": True, "last_id": "a/1"}
+    last = {"data": [model("b")], "has_more": False, "last_id": "b"}
+
+    async def go() -> list[str]:
+        play(world, *(Play(json.dumps(page).encode()) for page in (first, last)))
+        async with world.client(WIRE) as client:
+            return [found.id for found in await client.list_models()]
+
+    assert world.run(go()) == ["a/1", "b"]
+    lines = [asked.line.split()[1] for asked in world.player.asked]
+    assert lines == ["/v1/models?limit=1000", "/v1/models?limit=1000&after_id=a%2F1"]
+
+
+def test_each_request_extends_the_one_before_byte_for_byte(world: World) -> None:
+    raw: JSON = {"origin": "https://api.anthropic.com:443", "model": "m", "blocks": [THOUGHT, LOOK]}
+    turn = (
+        Message(role="user", content=(TextPart(text="See."), RED)),
+        Message(role="assistant", content=(TextPart(text="I look."),), raw=raw),
+        *(result(f"c{n}", RED) for n in range(3)),
+        Message.of("assistant", "Done."),
+    )
+    messages = turn * 3
+    settled: dict[str, Any] = {"system_prompt": "S", "tools": (READ,), "reasoning": "high"}
+
+    async def go() -> list[bytes]:
+        async with world.client(WIRE, SERVERS["anthropic"]) as client:
+            assert isinstance(client, WireClient)
+            asked = [
+                ask(messages=messages[: n + 1], **settled)
+                for n, (message, then) in enumerate(pairwise(messages))
+                if message.role != "assistant" and then.role == "assistant"
+            ]
+            return [client.wire_request(one, stream=True).body for one in asked]
+
+    bodies = world.run(go())
+    arrays = [body[: body.index(b'],"tools":')] for body in bodies]
+    rest = {body[len(array) :] for body, array in zip(bodies, arrays, strict=True)}
+    assert len(rest) == 1, "what is not the conversation stays the same"
+    assert all(b.startswith(a) for a, b in pairwise(arrays))
+    assert {body.count(b"cache_control") for body in bodies} == {2}
+    _, first, _, last, *_ = json.loads(bodies[-1])["messages"]
+    assert (first["content"][0], last["content"]) == (THOUGHT, [text("Done.")])
+
+
+@pytest.mark.parametrize("header", ["X-Api-Key", "Authorization", ""])
+def test_a_key_may_stand_in_a_header_of_the_persons(
+    world: World, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setenv("https_proxy", world.player.url)
+    headers = {header: "Bearer k"} if header else {}
+
+    async def go() -> None:
+        play(world, Play(b"", 502))
+        async with world.client(
+            WIRE, SERVERS["anthropic"], api_key=None, headers=headers
+        ) as client:
+            await client.chat(ask())
+
+    with pytest.raises(ModelError) as caught:
+        world.run(go())
+    assert (caught.value.code == "LLM_AUTH_FAILED") == (not header), str(caught.value)
+
+
+def test_a_file_that_is_not_taken_is_named(world: World) -> None:
+    packed = FilePart(name="a.zip", media_type="application/zip", data="UEs=")
+    with pytest.raises(ModelError, match=r"takes no file like 'a\.zip'"):
+        world.wire_request(WIRE, ask(messages=(Message(role="user", content=(packed,)),)))
