@@ -15,11 +15,14 @@ import nbagent
 
 
 def main() -> None:
-    """Ask each base URL of the command line once; one line of JSON for each."""
-    for url in sys.argv[1:]:
+    """Ask a model at each base URL of the command line once; one line of JSON for each."""
+    model, *urls = sys.argv[1:]
+    for url in urls:
         began = time.monotonic()
         stream = "/whole-" not in url
-        agent = nbagent.Agent(model="openai:m", tools="none", base_url=url, stream=stream)
+        agent = nbagent.Agent(
+            model=model, tools="none", base_url=url, stream=stream, key_variable="HOSTILE_KEY"
+        )
         run = agent.run("hi", timeout_s=120)
         code = run.error.code if run.error else ""
         text = "".join(turn.text for turn in run.turns)

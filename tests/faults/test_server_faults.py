@@ -1,7 +1,8 @@
-"""Every fault of a model server through the real door: the right code, in time, and then on.
+"""Every fault of a model server on every wire, through the real door: the right code, in time.
 
-All faults of a table are met by runs of one process and one engine loop; each is followed by a
-run on the same server that has to be fine. The tables are in `servers/hostile_*.py`.
+All faults of the tables are met by runs of one process and one engine loop; each is followed by
+a run on the same server that has to be fine. The tables are in `servers/hostile_*.py`, the wires
+in `servers/dialects.py`. Every run is offered a tool, which runs for whole calls only.
 """
 
 from __future__ import annotations
@@ -12,30 +13,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.hostile_bodies import BODIES, CALL_CASES, CALLS, ERROR_OBJECTS, STREAMS, USAGES
-from servers.hostile_cases import (
-    CUT,
-    ELSEWHERE,
-    FRAMING,
-    LASTING,
-    PASSING,
-    SILENCES,
-    STATUSES,
-    Case,
-)
-from servers.hostile_server import HostileServer, Visit
+from engine.laws import check_run, codes, error_code
+from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
+from servers.hostile_bodies import CALLS, TABLES
+from servers.hostile_cases import ELSEWHERE, Case, lasting, passing, silences
+from servers.hostile_server import HostileServer, Visit, fine
 
 import nbagent
-from nbagent.contracts import events
 from nbagent.contracts.errors import CODES
 from nbagent.session.stores import close_stores
 
 KEY = "sk-hostile-0123456789abcdefghij"
-AT_ONCE = {**STATUSES, **FRAMING, **BODIES, **USAGES, **STREAMS, **ERROR_OBJECTS, **CUT}
-TABLE = {**AT_ONCE, **PASSING, **LASTING, **SILENCES, **CALL_CASES}
+WIRES = {wire.name: wire for wire in DIALECTS}
+ROWS = [(wire, name) for wire, table in TABLES.items() for name in table]
+CALL_ROWS = [(wire, name) for wire, table in CALLS.items() for name in table]
+_WAITING = {**passing(CHAT), **lasting(CHAT)}.keys()
+_SILENT = silences(CHAT).keys()
 _STALE = {
     "reset before the headers",
     "closed without an answer",
@@ -43,8 +40,14 @@ _STALE = {
     "an SSH server",
 }
 _ADVICE = re.compile(
-    r"\b(try again|check|raise|give the|shorten|choose|correct|look at|is it running|anew)\b", re.I
+    r"\b(try again|check|raise|give the|shorten|choose|correct|look at|is it running|anew"
+    r"|get it|sign in)\b",
+    re.I,
 )
+
+
+Row = tuple[str, str]
+"""A wire and a case."""
 
 
 @dataclass
@@ -53,7 +56,6 @@ class Met:
 
     run: nbagent.Run
     took_s: float
-    events: list[events.Event]
     after: str
     """The text of the run that followed."""
 
@@ -65,9 +67,10 @@ class World:
     server: HostileServer
     bystander: HostileServer
     reached: set[tuple[str, int]]
-    met: dict[str, Met]
+    met: dict[Row, Met]
     looked_at: list[str]
     """Where the tool was called."""
+    home: Path
 
 
 def _elsewhere(case: Case, address: str) -> Case:
@@ -105,53 +108,73 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         HostileServer() as server,
         HostileServer(host="127.0.0.2") as bystander,
     ):
-        patch.setenv("NBAGENT_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("LLM_API_KEY", KEY)
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv("NBAGENT_HOME", str(home))
+        patch.setenv("HOSTILE_KEY", KEY)
         patch.setattr(socket.socket, "connect", _recorder(reached))
-        cases = {name: _elsewhere(case, bystander.url("x")) for name, case in TABLE.items()}
-        server.faults = {_path(name): case.serve for name, case in cases.items()}
-        found = World(server, bystander, reached, {}, [])
-        _meet_all(found)
+        cases = {
+            (wire.name, name): _elsewhere(case, bystander.url("x"))
+            for wire in DIALECTS
+            for name, case in _all_of(wire).items()
+        }
+        server.faults = {_path(row): case.serve for row, case in cases.items()}
+        found = World(server, bystander, reached, {}, [], home)
+        _meet_all(found, cases)
         yield found
         close_stores()
 
 
-def _path(name: str) -> str:
-    return re.sub(r"\W", "-", name)
+def _all_of(wire: Dialect) -> dict[str, Case]:
+    return TABLES[wire.name] | {name: case for name, (case, _) in CALLS[wire.name].items()}
 
 
-def _meet_all(world: World) -> None:
+def _path(row: Row) -> str:
+    return re.sub(r"\W", "-", "-".join(row))
+
+
+def _meet_all(world: World, cases: dict[Row, Case]) -> None:
+    waiting = [row for row in cases if row[1] in _WAITING]
+    silent = [row for row in cases if row[1] in _SILENT]
+    rest = cases.keys() - {*waiting, *silent}
     # Those that wait for a clock are under way together, while the others come by a few at once.
-    with ThreadPoolExecutor(len(PASSING) + len(LASTING)) as waiting, ThreadPoolExecutor(4) as few:
-        met = [waiting.submit(_meet, world, *item) for item in {**PASSING, **LASTING}.items()]
-        met += [few.submit(_meet, world, *item) for item in {**AT_ONCE, **CALL_CASES}.items()]
-    # What is timed has the machine for itself.
-    with ThreadPoolExecutor(len(SILENCES)) as timed:
-        met += [timed.submit(_meet, world, *item) for item in SILENCES.items()]
+    with ThreadPoolExecutor(len(waiting)) as many, ThreadPoolExecutor(4) as few:
+        met = [many.submit(_meet, world, row, cases[row]) for row in waiting]
+        met += [few.submit(_meet, world, row, cases[row]) for row in sorted(rest)]
+    # What is timed has the machine for itself, a wire at a time.
+    for wire in WIRES:
+        with ThreadPoolExecutor(len(_SILENT)) as timed:
+            mine = [row for row in silent if row[0] == wire]
+            met += [timed.submit(_meet, world, row, cases[row]) for row in mine]
     for one in met:
         one.result()
 
 
-def _meet(world: World, name: str, case: Case) -> None:
-    seen: list[events.Event] = []
+def _agent(looked_at: list[str], row: Row, **options: Any) -> nbagent.Agent:
+    """An agent on a wire, with a tool that says when it ran."""
 
     def look(at: str) -> str:
-        world.looked_at.append(f"{name}: {at}")
+        looked_at.append(f"{row}: {at}")
         return "seen"
 
-    tools = [nbagent.tool(threaded=True)(look)] if name in CALL_CASES else "none"
-    agent = nbagent.Agent(model="openai:m", tools=tools, stream=case.stream)
-    base_url = world.server.url(_path(name))
+    tools = [nbagent.tool(threaded=True)(look)]
+    model = WIRES[row[0]].model
+    return nbagent.Agent(model=model, tools=tools, key_variable="HOSTILE_KEY", **options)
+
+
+def _meet(world: World, row: Row, case: Case) -> None:
+    agent = _agent(world.looked_at, row, stream=case.stream)
     began = time.monotonic()
-    run = agent.run("hi", base_url=base_url, timeout_s=case.timeout_s, on_event=seen.append)
+    run = agent.run("hi", base_url=world.server.url(_path(row)), timeout_s=case.timeout_s)
     took_s = time.monotonic() - began
-    after = nbagent.Agent(model="openai:m", tools="none", base_url=world.server.url("good"))
-    world.met[name] = Met(run, took_s, seen, after.run("hi", timeout_s=20).text)
+    after = agent.run("hi", base_url=world.server.url("good"), timeout_s=20, stream=True)
+    world.met[row] = Met(run, took_s, after.text)
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_a_fault_has_its_code_and_leaves_the_next_run_fine(world: World, name: str) -> None:
-    case, met = TABLE[name], world.met[name]
+@pytest.mark.parametrize(("wire", "name"), ROWS)
+def test_a_fault_has_its_code_and_leaves_the_next_run_fine(
+    world: World, wire: str, name: str
+) -> None:
+    case, met = TABLES[wire][name], world.met[wire, name]
     run = met.run
     code = run.error.code if run.error else ""
     assert code == case.code, f"{run.error}"
@@ -162,7 +185,7 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(world: World, name: s
     # What breaks before the first byte on a connection that had served is asked at once again,
     # up to three times.
     spare = 3 * case.asked if name in _STALE else 0
-    assert 0 <= world.server.asked(_path(name)) - case.asked <= spare
+    assert 0 <= world.server.asked(_path((wire, name))) - case.asked <= spare
     assert met.after == "fine"
     if run.error is not None:
         message = run.error.message
@@ -171,9 +194,16 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(world: World, name: s
         assert "Traceback" not in message or "lines" in name
         assert len(message) < 1_000
         assert _ADVICE.search(re.split(r"[.;:(…]\s", message.rstrip(".?"))[-1]), message
-    if name in SILENCES:
-        # Half a second past the deadline on a machine of its own; these run four at a time.
+    if name in _SILENT:
+        # Half a second past the deadline on a machine of its own; these run many at a time.
         assert met.took_s < case.timeout_s + 2.0
+
+
+def test_every_run_keeps_the_laws(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBAGENT_HOME", str(world.home))
+    rows = [row for row in world.met if "without a name" not in row[1]]
+    for row in rows:
+        check_run(world.met[row].run, whole_store=row is rows[-1])
 
 
 def test_no_fault_makes_it_ask_another_host(world: World) -> None:
@@ -186,27 +216,96 @@ def test_no_fault_makes_it_ask_another_host(world: World) -> None:
 def test_the_key_is_in_no_record_of_a_fault(world: World) -> None:
     for met in world.met.values():
         assert KEY not in met.run.record.model_dump_json()
-    asked = [visit for visits in world.server.visits.values() for visit in visits]
-    assert all(visit.header("authorization") == f"Bearer {KEY}" for visit in asked)
+    for row in world.met:
+        wire = WIRES[row[0]]
+        for visit in world.server.visits[_path(row)]:
+            assert visit.header(wire.key_header) == f"{wire.key_prefix}{KEY}"
 
 
-def test_there_are_more_than_two_hundred_faults() -> None:
-    assert len(TABLE) > 200
+def test_a_tool_runs_for_whole_calls_only(world: World) -> None:
+    rows = {line.rpartition(": ")[0] for line in world.looked_at}
+    asked = {(wire, name) for wire, name in CALL_ROWS if "ok" in CALLS[wire][name][1]}
+    assert rows == {str(row) for row in asked}
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_calls_that_a_server_garbles_are_mended_or_answered(world: World, name: str) -> None:
-    outcomes = CALLS[name][1]
-    turn = world.met[f"call: {name}"].run.turns[0]
-    results = [run.result for run in turn.tool_runs]
-    got = tuple("ok" if r and r.ok else r.error.code if r and r.error else "" for r in results)
-    assert got == outcomes
-    ids = [run.tool_call_id for run in turn.tool_runs]
+@pytest.mark.parametrize(("wire", "name"), CALL_ROWS)
+def test_calls_that_a_server_garbles_are_mended_or_answered(
+    world: World, wire: str, name: str
+) -> None:
+    outcomes = CALLS[wire][name][1]
+    run = world.met[wire, name].run
+    assert run.text == "fine"
+    assert tuple(code or "ok" for code in codes(run)) == outcomes
+    ids = [tool_run.tool_call_id for tool_run in run.turns[0].tool_runs]
     assert len(set(ids)) == len(ids)
     assert all(ids)
-    assert sum(where.startswith(f"call: {name}: ") for where in world.looked_at) == sum(
-        outcome == "ok" for outcome in outcomes
-    )
-    sent = world.server.visits[_path(f"call: {name}")][1].json["messages"]
-    calls = [c["id"] for message in sent for c in message.get("tool_calls", ())]
-    assert calls == [message["tool_call_id"] for message in sent if message["role"] == "tool"]
+    looked = [line for line in world.looked_at if line.startswith(f"{(wire, name)}: ")]
+    assert len(looked) == outcomes.count("ok")
+
+
+CUT_WIRES = [wire for wire in DIALECTS if wire.name != "azure"]  # Its answers are chat's.
+
+
+def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, every: int) -> None:
+    """Cut an answer with two calls in many places: an error and no tool run, or the whole answer.
+
+    Args:
+        clean: HTTP ends well, so that only the wire's own marker tells that something is missing.
+        every: how many bytes are between two places, besides those around the end of a frame.
+    """
+    monkeypatch.setenv("HOSTILE_KEY", KEY)
+    events = wire.said("part ", Called(), Called("c2"))
+    body = wire.stream(*events)
+    complete_at = len(wire.stream(*events, end=b"").rstrip())
+    frames = [len(wire.stream(*events[:count], end=b"")) for count in range(len(events) + 1)]
+    shown_at = len(wire.stream(*wire.part("part "), end=b""))
+    near = {max(0, at - back) for at in [*frames, len(body)] for back in (0, 1, 3)}
+    looked: list[str] = []
+
+    async def serve(visit: Visit) -> None:
+        place = re.search(rb"cut at (\d+)", visit.body)
+        if place is None or b"seen" in visit.body:
+            return await fine(visit)
+        start = body[: int(place[1])]
+        last = b"0\r\n\r\n" if clean else b""
+        return await visit.send(wire.head(), (chunked(start) if start else b"") + last)
+
+    def meet(at: int) -> tuple[int, nbagent.Run]:
+        agent = _agent(looked, (wire.name, f"cut at {at}"), retries=0, base_url=server.url("it"))
+        return at, agent.run(f"cut at {at}", timeout_s=60)
+
+    with HostileServer({"it": serve}) as server, ThreadPoolExecutor(4) as few:
+        outcomes = list(few.map(meet, sorted(near | {*range(0, len(body), every)})))
+    whole_ones = [at for at, run in outcomes if check_run(run, whole_store=False).ok]
+    assert sorted(looked) == sorted(
+        f"{(wire.name, f'cut at {at}')}: x" for at in whole_ones for _ in range(2)
+    ), "each call of a whole answer runs once, and no other"
+    assert all(at >= complete_at for at in whole_ones)
+    if clean:
+        assert {frames[-1], len(body)} <= set(whole_ones)
+    elif wire.name == "google":
+        assert whole_ones == [], "only a clean end says that no call follows"
+    else:
+        assert whole_ones == [at for at, _ in outcomes if at == len(body)]
+    for at, run in outcomes:
+        assert at in whole_ones or len(run.turns) == 1, "nothing is asked after a cut"
+        assert error_code(run) in (None, "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE")
+        assert run.turns[0].text == ("part " if at >= shown_at else ""), "what was shown is kept"
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
+@pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
+def test_a_cut_answer_is_an_error_and_runs_no_tool(
+    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool
+) -> None:
+    _meet_cuts(monkeypatch, wire, clean=clean, every=211)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
+@pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
+def test_a_cut_at_every_byte_runs_no_tool(
+    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool
+) -> None:
+    _meet_cuts(monkeypatch, wire, clean=clean, every=1)

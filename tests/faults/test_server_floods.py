@@ -1,4 +1,4 @@
-"""Servers that send too much: the process stays small, and every flood ends with its code."""
+"""Servers that send too much on any wire: the process stays small, every flood has its code."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
-from servers.hostile_server import (
-    Fault,
-    HostileServer,
-    Visit,
-    chunked,
-    delta,
-    said,
-    sse,
-    stream_head,
-)
+from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked, delta
+from servers.hostile_server import Fault, HostileServer, Visit
 
 PEAK_MB = 150
 TIMEOUT_S = 120
 """Of the client."""
 _CLIENT = Path(__file__).with_name("heavy_client.py")
 _BARE = b"HTTP/1.1 200 OK\r\n\r\n"
-_PART = sse(delta(content="part "), end=b"")
+_PART = CHAT.stream(delta(content="part "), end=b"")
 _MB = 2**20
 
 
@@ -53,7 +44,7 @@ def gzip_of(start: bytes, piece: bytes) -> tuple[bytes, bytes]:
 
 def events(*made: object) -> bytes:
     """Events without an end."""
-    return sse(*made, end=b"")
+    return CHAT.stream(*made, end=b"")
 
 
 def tiny(count: int) -> Fault:
@@ -61,8 +52,8 @@ def tiny(count: int) -> Fault:
     one = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 
     async def serve(visit: Visit) -> None:
-        await visit.send(stream_head())
-        for block in chain(repeat(one * 1_000, count // 1_000), [sse(*said("y"))]):
+        await visit.send(CHAT.head())
+        for block in chain(repeat(one * 1_000, count // 1_000), [CHAT.stream(*CHAT.said("y"))]):
             await visit.send(chunked(block))
         await visit.send(b"0\r\n\r\n")
 
@@ -74,7 +65,6 @@ _ZIPPED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
 _BOMB = gzip_of(b"{", b" ")
 _LINE_BOMB = gzip_of(_PART, b"x")
 _COMMENT_BOMB = gzip_of(_PART, b": \n\n")
-_CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "x" * 9_000}}
 _NEW_CALL = {"function": {"name": "f"}}
 _LISTS = b'data: {"choices":[' + b"[]," * (2 * _MB) + b"[]]}\n\n"
 _EXTENDED = b"1;" + b"x" * 8_000 + b"\r\n \r\n"
@@ -83,57 +73,69 @@ _BAD = "LLM_BAD_RESPONSE"
 FLOODS: dict[str, tuple[Fault, str, str]] = {
     "whole-gzip bomb": (flood(*_BOMB, head=_ZIPPED), _BAD, ""),
     "gzip bomb": (flood(*_LINE_BOMB, head=_ZIPPED), _BAD, "part "),
-    "endless line": (flood(_PART + b"data: ", b"x"), _BAD, "part "),
     "endless line without a field": (flood(_PART, b"x"), _BAD, "part "),
     "endless event of many lines": (flood(_PART, b"data: xxxxxxxxxxxxxxxx\n"), _BAD, "part "),
-    "endless text": (flood(_PART, events(delta(content="x" * 9_000))), _BAD, "part "),
-    "endless reasoning": (flood(_PART, events(delta(reasoning="x" * 9_000))), _BAD, "part "),
-    "endless arguments": (flood(_PART, events(delta(tool_calls=[_CALL]))), _BAD, "part "),
     "endless calls": (flood(_PART, events(delta(tool_calls=[_NEW_CALL]))), _BAD, "part "),
     "many events": (tiny(50_000), "", "x"),
-    "whole-endless text": (flood(b'{"choices":[{"message":{"content":"', b"x"), _BAD, ""),
-    "whole-endless lists": (flood(b'{"choices":[', b"[],"), _BAD, ""),
     "whole-endless spaces": (flood(b"", b" "), _BAD, ""),
     "whole-endless brackets": (flood(b"", b"["), _BAD, ""),
     "lists in an event": (flood(_PART + _LISTS, b"\n"), _BAD, "part "),
     "endless headers": (flood(b"", b"x: y\r\n", head=_OPEN), "LLM_HTTP_ERROR", ""),
     "one endless header": (flood(b"x: ", b"y", head=_OPEN), "LLM_HTTP_ERROR", ""),
     "endless status line": (flood(b"", b"y", head=b"HTTP/1.1 200 "), "LLM_HTTP_ERROR", ""),
-    "endless chunk size": (flood(b"", b"0", head=stream_head()), "LLM_HTTP_ERROR", ""),
-    "endless chunk extensions": (flood(b"", _EXTENDED, head=stream_head()), _BAD, ""),
-    "endless error": (flood(b"", b"x", head=b"HTTP/1.1 400 X\r\n\r\n"), "LLM_HTTP_ERROR", ""),
-    "endless after the end": (flood(sse(*said("fine")), b"x"), "", "fine"),
+    "endless chunk size": (flood(b"", b"0", head=CHAT.head()), "LLM_HTTP_ERROR", ""),
+    "endless chunk extensions": (flood(b"", _EXTENDED, head=CHAT.head()), _BAD, ""),
 }
+"""Of the transport and of events, on Chat Completions."""
 LONG_FLOODS: dict[str, tuple[Fault, str, str]] = {
     "gzip bomb of comments": (flood(*_COMMENT_BOMB, head=_ZIPPED), _BAD, "part "),
-    "endless comments": (flood(_PART, b": ping\n\n"), _BAD, "part "),
     "endless empty lines": (flood(_PART, b"\n"), _BAD, "part "),
-    "endless letters": (flood(_PART, events(delta(content="x"))), _BAD, "part "),
     "a million events": (tiny(1_000_000), "", "x"),
 }
 """Tens of megabytes have to be read before the cap is reached."""
 
 
-@pytest.fixture
-def server() -> Iterator[HostileServer]:
-    table = {**FLOODS, **LONG_FLOODS}
-    with HostileServer({_path(name): fault for name, (fault, _, _) in table.items()}) as running:
-        yield running
+_WIRES = [wire for wire in DIALECTS if wire.name != "azure"]  # Its answers are chat's.
+_ARGUMENTS = {"chat": 1, "responses": 2, "anthropic": 3, "google": 0, "ollama": 0}
+"""Which event of an answer with a call has the most of the arguments."""
+
+
+def floods_of(wire: Dialect) -> dict[str, tuple[Fault, str, str]]:
+    """What a wire's own parser takes in: text, reasoning, lines, frames, a whole answer."""
+    part = wire.stream(*wire.part("part "), end=b"")
+    text = wire.stream(wire.part("x" * 9_000)[-1], end=b"")
+    thought = wire.stream(wire.reasoning("x" * 9_000), end=b"")
+    call_events = wire.said("", Called(arguments={"at": "x" * 9_000}))
+    called = wire.stream(call_events[_ARGUMENTS[wire.name]], end=b"")
+    start, _, _ = json.dumps(wire.whole("PLACE")).encode().partition(b"PLACE")
+    return {
+        "endless text": (flood(part, text), _BAD, "part "),
+        "endless reasoning": (flood(part, thought), _BAD, "part "),
+        "endless arguments": (flood(part, called), _BAD, "part "),
+        "endless line": (flood(part + text[:-20], b"x"), _BAD, "part "),
+        "endless after the end": (flood(wire.stream(*wire.said("fine")), b"x"), "", "fine"),
+        "whole-endless text": (flood(start, b"x"), _BAD, ""),
+        "whole-endless lists": (flood(b'{"%b":[' % wire.holder.encode(), b"[],"), _BAD, ""),
+        "endless error": (flood(b"", b"x", head=b"HTTP/1.1 400 X\r\n\r\n"), "LLM_HTTP_ERROR", ""),
+        "endless error line": (flood(part + b'{"error": "', b"x"), _BAD, "part "),
+    }
 
 
 def _path(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def check(server: HostileServer, table: dict[str, tuple[Fault, str, str]]) -> None:
+def check(wire: Dialect, table: dict[str, tuple[Fault, str, str]]) -> None:
     """Let a process of its own meet the faults; look at the outcomes and at its peak."""
-    done = subprocess.run(
-        [sys.executable, str(_CLIENT), *[server.url(_path(name)) for name in table]],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    with HostileServer({_path(name): fault for name, (fault, _, _) in table.items()}) as server:
+        urls = [server.url(_path(name)) for name in table]
+        done = subprocess.run(
+            [sys.executable, str(_CLIENT), wire.model, *urls],
+            env={**os.environ, "HOSTILE_KEY": "sk-hostile-0123456789abcdefghij"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     found = {line[0]: line[1:] for line in map(json.loads, done.stdout.splitlines())}
     wrong = {
@@ -154,12 +156,20 @@ _on_linux = pytest.mark.skipif(
 
 
 @_on_linux
-def test_floods_end_with_their_code_and_leave_the_process_small(server: HostileServer) -> None:
-    check(server, FLOODS)
+@pytest.mark.parametrize("wire", _WIRES, ids=lambda wire: wire.name)
+def test_floods_end_with_their_code_and_leave_the_process_small(wire: Dialect) -> None:
+    check(wire, floods_of(wire) | (FLOODS if wire is CHAT else {}))
 
 
 @_on_linux
 @pytest.mark.proof
 @pytest.mark.timeout(620)
-def test_long_floods_leave_the_process_small(server: HostileServer) -> None:
-    check(server, LONG_FLOODS)
+@pytest.mark.parametrize("wire", _WIRES, ids=lambda wire: wire.name)
+def test_long_floods_leave_the_process_small(wire: Dialect) -> None:
+    part = wire.stream(*wire.part("part "), end=b"")
+    letter = wire.stream(wire.part("x")[-1], end=b"")
+    of_all = {
+        "endless signs of life": (flood(part, wire.blank), _BAD, "part "),
+        "endless letters": (flood(part, letter), _BAD, "part "),
+    }
+    check(wire, of_all | (LONG_FLOODS if wire is CHAT else {}))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from magic_shell import MagicShell
-from servers.hostile_bodies import BODIES, ERROR_OBJECTS
-from servers.hostile_cases import CUT, FRAMING, SILENCES, STATUSES, Case
+from servers.dialects import DIALECTS
+from servers.hostile_bodies import TABLES
 from servers.hostile_server import HostileServer
 
-_TABLE: dict[str, Case] = {**STATUSES, **FRAMING, **BODIES, **ERROR_OBJECTS, **CUT, **SILENCES}
-_SHOWN = [
+_MODELS = {wire.name: wire.model for wire in DIALECTS}
+_ON_CHAT = [
     "401",
     "404",
     "429 for 1e9 s",
@@ -20,30 +20,45 @@ _SHOWN = [
     "binary garbage",
     "web page",
     "too deep",
-    "error object: overloaded",
+    "inside: overloaded",
     "reset after the first token",
     "silence after a part",
+]
+_SHOWN = [("chat", name) for name in _ON_CHAT] + [
+    ("responses", "inside: failed"),
+    ("azure", "error: Azure: no deployment"),
+    ("anthropic", "inside: Anthropic: overloaded"),
+    ("google", "error: Gemini: day"),
+    ("ollama", "error: Ollama: sign in"),
 ]
 
 
 @pytest.fixture
 def server() -> Iterator[HostileServer]:
-    with HostileServer({str(n): _TABLE[name].serve for n, name in enumerate(_SHOWN)}) as running:
+    faults = {str(n): TABLES[wire][name].serve for n, (wire, name) in enumerate(_SHOWN)}
+    with HostileServer(faults) as running:
         yield running
 
 
-@pytest.mark.parametrize("name", _SHOWN)
+@pytest.mark.parametrize(("wire", "name"), _SHOWN)
 def test_a_fault_is_one_line_in_its_cell_and_the_next_cell_works(
-    shell: MagicShell, server: HostileServer, capsys: pytest.CaptureFixture[str], name: str
+    shell: MagicShell,
+    server: HostileServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    wire: str,
+    name: str,
 ) -> None:
-    case = _TABLE[name]
-    url = server.url(str(_SHOWN.index(name)))
-    error = shell.refused(f"%%agent --model openai:m --base-url {url} --timeout 0.7", "Hello?")
+    monkeypatch.setenv("HOSTILE_KEY", "sk-hostile-0123456789abcdefghij")
+    asked = f"--model {_MODELS[wire]} --key-variable HOSTILE_KEY"
+    case = TABLES[wire][name]
+    url = server.url(str(_SHOWN.index((wire, name))))
+    error = shell.refused(f"%%agent {asked} --base-url {url} --timeout 0.7", "Hello?")
     assert error.code == case.code
     (line,) = error._render_traceback_()  # pyright: ignore[reportPrivateUsage]
     assert line.isprintable()
     assert line.startswith(f"{case.code}: ")
     assert 'File "' not in capsys.readouterr().out
     assert shell.user_ns["_run"].turns[0].text == case.text
-    fine = shell.agent(f"--model openai:m --base-url {server.url('good')} --timeout 10")
+    fine = shell.agent(f"{asked} --base-url {server.url('good')} --timeout 10")
     assert fine.text == "fine"

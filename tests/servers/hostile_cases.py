@@ -1,12 +1,14 @@
-"""The fault table of the transport: statuses, connections, framing, encodings, silences.
+"""The fault tables of the transport: statuses, connections, framing, encodings, silences.
 
-Each case says how the server misbehaves and what a run has to make of it.
+Each case says how the server misbehaves and what a run has to make of it; a table is made for a
+wire, which says how the answer is written that goes wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,18 +16,8 @@ from email.utils import formatdate
 from time import time
 from typing import Any
 
-from servers.hostile_server import (
-    Fault,
-    Visit,
-    chunked,
-    completion,
-    delta,
-    fine,
-    said,
-    sse,
-    stream_head,
-    whole,
-)
+from servers.dialects import CHAT, Dialect, chunked
+from servers.hostile_server import Fault, Visit, fine, whole
 
 
 @dataclass(frozen=True)
@@ -107,100 +99,74 @@ def then_fine(*bad: bytes) -> Fault:
     return serve
 
 
-def refused(status: str, *headers: str, **error: Any) -> bytes:
+def refused(status: str, *headers: str, wire: Dialect = CHAT, **error: Any) -> bytes:
     """An error response."""
-    error.setdefault("message", "no")
-    return whole({"error": error}, status, headers)
+    return whole(wire.error(**error), status, headers)
 
 
-def _case(status: str, outcome: str, /, *headers: str, says: str = "", **error: Any) -> Case:
-    return Case(sends(refused(status, *headers, **error)), outcome, says=says)
+def refuses(status: str, body: Any, code: str, *headers: str, says: str = "") -> Case:
+    """A case of an error response that is final."""
+    return Case(sends(whole(body, status, headers)), code, says=says)
 
 
 ELSEWHERE = "ELSEWHERE"
 """Stands in a case for the address of another server, which must not be asked."""
 
-_STATUSES: dict[str, Case] = {
-    "401": _case("401 Unauthorized", "LLM_AUTH_FAILED", says="Check the key"),
-    "403": _case("403 Forbidden", "LLM_AUTH_FAILED"),
-    "401 and retry please": _case(
-        "401 X", "LLM_AUTH_FAILED", "Retry-After: 0", "x-should-retry: true"
-    ),
-    "402": _case("402 Payment Required", "LLM_QUOTA_EXCEEDED"),
-    "429 insufficient quota": _case("429 X", "LLM_QUOTA_EXCEEDED", code="insufficient_quota"),
-    "429 spend limit": _case(
-        "429 X", "LLM_QUOTA_EXCEEDED", code="project_spend_limit_exceeded", type="x"
-    ),
-    "400": _case("400 Bad Request", "LLM_HTTP_ERROR"),
-    "400 bad Gemini key": _case(
-        "400 X", "LLM_AUTH_FAILED", details=[{"reason": "API_KEY_INVALID"}]
-    ),
-    "400 credit too low": _case(
-        "400 X", "LLM_QUOTA_EXCEEDED", message="Your credit balance is too low to access this"
-    ),
-    "400 context overflow": _case(
-        "400 X", "LLM_CONTEXT_OVERFLOW", code="context_length_exceeded", message="too long"
-    ),
-    "400 context overflow in words": _case(
-        "400 X", "LLM_CONTEXT_OVERFLOW", message="This model's maximum context length is 8192"
-    ),
-    "404": _case("404 Not Found", "LLM_HTTP_ERROR", says="base URL"),
-    "413": _case("413 Too Large", "LLM_HTTP_ERROR"),
-    "418": _case("418 Teapot", "LLM_HTTP_ERROR"),
-    "422 list of fields": Case(
-        sends(whole({"detail": [{"loc": ["body"], "msg": "m"}]}, "422 X")), "LLM_HTTP_ERROR"
-    ),
-    "499 empty": Case(sends(whole(b"", "499 X")), "LLM_HTTP_ERROR"),
-    "400 body is no error": Case(sends(whole([[[[]]]], "400 X")), "LLM_HTTP_ERROR"),
-    "400 lines and controls": _case(
-        "400 X", "LLM_HTTP_ERROR", message="a\nTraceback (most recent call last)\r\n\x1b[31mx\u2028"
-    ),
-    "400 nested error type": Case(
-        sends(whole(b'{"error":{"message":"x","type":' + b"[" * 900 + b"]" * 900 + b"}}", "400 X")),
-        "LLM_HTTP_ERROR",
-    ),
-    "400 body too deep": Case(
-        sends(whole(b'{"error":' + b"[" * 30_000 + b"]" * 30_000 + b"}", "400 X")),
-        "LLM_HTTP_ERROR",
-    ),
-    "400 body without end": Case(
-        drips(stream_head().replace(b"200 OK", b"400 X"), chunked(b"x" * 60_000), 0.001),
-        "LLM_HTTP_ERROR",
-    ),
-    "status out of range": Case(sends(whole({}, "999 X")), "LLM_HTTP_ERROR", asked=3),
-    "429 for 61 s": _case("429 X", "LLM_RATE_LIMITED", "Retry-After: 61", says="61"),
-    "429 for 1e9 s": _case("429 X", "LLM_RATE_LIMITED", "Retry-After: 1e9", says="1,000,000,000"),
-    "429 for ever": _case("429 X", "LLM_RATE_LIMITED", "Retry-After: inf", says="for ever"),
-    "429 until tomorrow": _case(
-        "429 X", "LLM_RATE_LIMITED", f"Retry-After: {formatdate(time() + 86_400, usegmt=True)}",
-        says=r"86,\d\d\d",
-    ),
-    "503 for an hour": _case("503 X", "LLM_HTTP_ERROR", "Retry-After: 3600", says="3,600"),
-}  # fmt: skip
-_REDIRECTS: dict[str, Case] = {
-    f"{status} to another host": Case(
-        sends(whole(b"", f"{status} X", [f"Location: {ELSEWHERE}"])), "LLM_HTTP_ERROR",
-        says="redirect",
-    )
-    for status in (300, 301, 302, 303, 307, 308)
-}  # fmt: skip
-_NOWHERE: dict[str, Case] = {
-    "304": Case(sends(b"HTTP/1.1 304 X\r\n\r\n"), "LLM_HTTP_ERROR"),
-    "302 with a list of places": Case(
-        sends(whole(b"", "302 X", [f"Location: {ELSEWHERE}", "Location: http://127.0.0.1:1/"])),
-        "LLM_HTTP_ERROR",
-    ),
-}
-STATUSES = {**_STATUSES, **_REDIRECTS, **_NOWHERE}
-"""Final at once: one request each."""
+ELSEWHERE_HEADER = f"Location: {ELSEWHERE}"
 
 
-def _busy(*headers: str, status: str = "429 X") -> Case:
-    return Case(then_fine(refused(status, *headers)), text="fine", asked=2)
+def statuses(wire: Dialect) -> dict[str, Case]:
+    """Final at once: one request each."""
 
+    def one(status: str, code: str, *headers: str, says: str = "", message: str = "no") -> Case:
+        return refuses(status, wire.error(message), code, *headers, says=says)
 
-_PART_EVENTS = sse(delta(content="part "), end=b"")
-_PART = chunked(_PART_EVENTS)
+    deep_type = b'{"error":{"message":"x","type":' + b"[" * 900 + b"]" * 900 + b"}}"
+    controls = "a\nTraceback (most recent call last)\r\n\x1b[31mx\u2028"
+    tomorrow = formatdate(time() + 86_400, usegmt=True)
+    both = [ELSEWHERE_HEADER, "Location: http://127.0.0.1:1/"]
+    wrong, limited = "LLM_HTTP_ERROR", "LLM_RATE_LIMITED"
+    return {
+        "401": one("401 Unauthorized", "LLM_AUTH_FAILED", says="Check the key"),
+        "403": one("403 Forbidden", "LLM_AUTH_FAILED"),
+        "401 and retry please": one(
+            "401 X", "LLM_AUTH_FAILED", "Retry-After: 0", "x-should-retry: true"
+        ),
+        "402": one("402 Payment Required", "LLM_QUOTA_EXCEEDED"),
+        "400": one("400 Bad Request", wrong),
+        "400 context overflow in words": one(
+            "400 X",
+            "LLM_CONTEXT_OVERFLOW",
+            message="This model's maximum context length is 8192",
+        ),
+        "404": one("404 Not Found", wrong, says="base URL"),
+        "413": one("413 Too Large", wrong),
+        "418": one("418 Teapot", wrong),
+        "422 list of fields": refuses("422 X", {"detail": [{"loc": ["body"], "msg": "m"}]}, wrong),
+        "499 empty": refuses("499 X", b"", wrong),
+        "400 body is no error": refuses("400 X", [[[[]]]], wrong),
+        "400 lines and controls": one("400 X", wrong, message=controls),
+        "400 nested error type": refuses("400 X", deep_type, wrong),
+        "400 body too deep": refuses(
+            "400 X", b'{"error":' + b"[" * 30_000 + b"]" * 30_000 + b"}", wrong
+        ),
+        "400 body without end": Case(
+            drips(wire.head().replace(b"200 OK", b"400 X"), chunked(b"x" * 60_000), 0.001), wrong
+        ),
+        "status out of range": Case(sends(whole({}, "999 X")), wrong, asked=3),
+        "429 for 61 s": one("429 X", limited, "Retry-After: 61", says="61"),
+        "429 for 1e9 s": one("429 X", limited, "Retry-After: 1e9", says="1,000,000,000"),
+        "429 for ever": one("429 X", limited, "Retry-After: inf", says="for ever"),
+        "429 until tomorrow": one("429 X", limited, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
+        "503 for an hour": one("503 X", wrong, "Retry-After: 3600", says="3,600"),
+        "304": Case(sends(b"HTTP/1.1 304 X\r\n\r\n"), wrong),
+        "302 with a list of places": Case(sends(whole(b"", "302 X", both)), wrong),
+    } | {
+        f"{status} to another host": refuses(
+            f"{status} X", b"", wrong, ELSEWHERE_HEADER, says="redirect"
+        )
+        for status in (300, 301, 302, 303, 307, 308)
+    }
 
 
 def _flushed(data: bytes) -> bytes:
@@ -209,173 +175,170 @@ def _flushed(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
 
 
-PASSING: dict[str, Case] = {
-    "429 once": _busy(),
-    "429 with a date that is past": _busy("Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"),
-    "429 with a negative wait": _busy("Retry-After: -5"),
-    "429 with a wait that is no number": _busy("Retry-After: NaN"),
-    "429 with an empty wait": _busy("Retry-After:"),
-    "429 with two waits": _busy("Retry-After: 0", "Retry-After: 0.1"),
-    "429 in milliseconds": _busy("retry-after-ms: 3", "Retry-After: 3600"),
-    "429 with a wait in the body": Case(
-        then_fine(refused("429 X", details=[{"retryDelay": "0.01s"}])), text="fine", asked=2
-    ),
-    "408 once": _busy("Retry-After: 0", status="408 X"),
-    "409 once": _busy("Retry-After: 0", status="409 X"),
-    "500 once": _busy("Retry-After: 0", status="500 X"),
-    "502 web page once": Case(
-        then_fine(whole(b"<html>\nBad gateway</html>", "502 X", ["Retry-After: 0"], "text/html")),
-        text="fine",
-        asked=2,
-    ),
-    "503 once": _busy("Retry-After: 0", status="503 X"),
-    "529 once": _busy("Retry-After: 0", status="529 X"),
-    "overloaded inside a 200": Case(
-        then_fine(whole({"error": {"type": "overloaded_error", "message": "x"}})),
-        text="fine",
-        asked=2,
-    ),
-}
-"""Pass when the request is made again."""
+def passing(wire: Dialect) -> dict[str, Case]:
+    """Pass when the request is made again."""
 
-LASTING: dict[str, Case] = {
-    "429 always": Case(sends(refused("429 X", "Retry-After: 0")), "LLM_RATE_LIMITED", asked=3),
-    "408 always": Case(sends(refused("408 X")), "LLM_TIMEOUT", asked=3),
-    "500 always": Case(sends(refused("500 X")), "LLM_HTTP_ERROR", asked=3),
-    "502 web page always": Case(
-        sends(whole(b"<html>\nBad\ngateway</html>", "502 X", kind="text/html")),
-        "LLM_HTTP_ERROR",
-        says="web page",
-        asked=3,
-    ),
-    "504 always": Case(sends(refused("504 X")), "LLM_TIMEOUT", asked=3),
-    "529 always": Case(sends(refused("529 X")), "LLM_HTTP_ERROR", asked=3),
-    "closed without an answer": Case(sends(), "LLM_HTTP_ERROR", asked=3),
-    "reset before the headers": Case(resets(), "LLM_HTTP_ERROR", asked=3),
-    "reset in the headers": Case(resets(b"HTTP/1.1 200 OK\r\nCont"), "LLM_HTTP_ERROR", asked=3),
-    "closed in the headers": Case(sends(b"HTTP/1.1 200 OK\r\nCont"), "LLM_HTTP_ERROR", asked=3),
-    "reset in a whole body": Case(
-        resets(whole(completion())[:-9]), "LLM_HTTP_ERROR", asked=3, stream=False
-    ),
-    "short body": Case(sends(whole(completion())[:-9]), "LLM_HTTP_ERROR", asked=3, stream=False),
-    "reset before the first token": Case(
-        resets(stream_head() + chunked(b": hello\n\n")), "LLM_HTTP_ERROR", asked=3
-    ),
-    "closed before the first token": Case(
-        sends(stream_head() + chunked(b": hello\n\n")), "LLM_HTTP_ERROR", asked=3
-    ),
-}
-"""Asked three times, with pauses; the error is the last one."""
+    def once(status: str, *headers: str, body: Any = None) -> Case:
+        bad = whole(wire.error() if body is None else body, status, headers)
+        return Case(then_fine(bad), text="fine", asked=2)
 
-CUT: dict[str, Case] = {
-    "reset after the first token": Case(resets(stream_head() + _PART), "LLM_HTTP_ERROR", "part "),
-    "closed after the first token": Case(sends(stream_head() + _PART), "LLM_HTTP_ERROR", "part "),
-    "closed in the next chunk's size": Case(
-        sends(stream_head() + _PART + b"f"), "LLM_HTTP_ERROR", "part "
-    ),
-    "bad chunk size after the first token": Case(
-        sends(stream_head() + _PART + b"zz\r\n"), "LLM_HTTP_ERROR", "part "
-    ),
-    "bad gzip after the first token": Case(
-        slowly(
-            stream_head("Content-Encoding: gzip", framing="") + _flushed(_PART_EVENTS),
-            b"\xff" * 99,
+    return {
+        "429 once": once("429 X"),
+        "429 with a date that is past": once("429 X", "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"),
+        "429 with a negative wait": once("429 X", "Retry-After: -5"),
+        "429 with a wait that is no number": once("429 X", "Retry-After: NaN"),
+        "429 with an empty wait": once("429 X", "Retry-After:"),
+        "429 with two waits": once("429 X", "Retry-After: 0", "Retry-After: 0.1"),
+        "429 in milliseconds": once("429 X", "retry-after-ms: 3", "Retry-After: 3600"),
+        "429 with a wait in the body": once(
+            "429 X", body={"error": {"details": [{"retryDelay": "0.01s"}]}}
         ),
-        "LLM_BAD_RESPONSE",
-        "part ",
-    ),
-    "500 in the stream after the first token": Case(
-        sends(stream_head() + _PART + chunked(b'data: {"error":{"type":"server_error"}}\n\n')),
-        "LLM_HTTP_ERROR",
-        "part ",
-    ),
-}
-"""Never asked again: a part of the answer was shown already."""
+        "408 once": once("408 X", "Retry-After: 0"),
+        "409 once": once("409 X", "Retry-After: 0"),
+        "500 once": once("500 X", "Retry-After: 0"),
+        "502 web page once": once("502 X", "Retry-After: 0", body=b"<html>\nBad gateway</html>"),
+        "503 once": once("503 X", "Retry-After: 0"),
+        "529 once": once("529 X", "Retry-After: 0"),
+        "overloaded inside a 200": once(
+            "200 OK", body={"error": {"type": "overloaded_error", "message": "x"}}
+        ),
+    }
+
+
+def lasting(wire: Dialect) -> dict[str, Case]:
+    """Asked three times, with pauses; the error is the last one."""
+    broken = "LLM_HTTP_ERROR"
+    short = whole(wire.whole("fine"))[:-9]
+    hello = wire.head() + chunked(wire.blank)
+
+    def always(
+        status: str, code: str = broken, *headers: str, body: Any = None, **more: Any
+    ) -> Case:
+        bad = whole(wire.error() if body is None else body, status, headers)
+        return Case(sends(bad), code, asked=3, **more)
+
+    return {
+        "429 always": always("429 X", "LLM_RATE_LIMITED", "Retry-After: 0"),
+        "408 always": always("408 X", "LLM_TIMEOUT"),
+        "500 always": always("500 X"),
+        "502 web page always": always(
+            "502 X", body=b"<html>\nBad\ngateway</html>", says="web page"
+        ),
+        "504 always": always("504 X", "LLM_TIMEOUT"),
+        "529 always": always("529 X"),
+        "closed without an answer": Case(sends(), broken, asked=3),
+        "reset before the headers": Case(resets(), broken, asked=3),
+        "reset in the headers": Case(resets(b"HTTP/1.1 200 OK\r\nCont"), broken, asked=3),
+        "closed in the headers": Case(sends(b"HTTP/1.1 200 OK\r\nCont"), broken, asked=3),
+        "reset in a whole body": Case(resets(short), broken, asked=3, stream=False),
+        "short body": Case(sends(short), broken, asked=3, stream=False),
+        "reset before the first token": Case(resets(hello), broken, asked=3),
+        "closed before the first token": Case(sends(hello), broken, asked=3),
+    }
+
+
+def broken_off(wire: Dialect) -> dict[str, Case]:
+    """Never asked again: a part of the answer was shown already."""
+    events = wire.stream(*wire.part("part "), end=b"")
+    part = wire.head() + chunked(events)
+    zipped = wire.head("Content-Encoding: gzip", framing="") + _flushed(events)
+    wrong = "LLM_HTTP_ERROR"
+    return {
+        "reset after the first token": Case(resets(part), wrong, "part "),
+        "closed after the first token": Case(sends(part), wrong, "part "),
+        "closed in the next chunk's size": Case(sends(part + b"f"), wrong, "part "),
+        "bad chunk size after the first token": Case(sends(part + b"zz\r\n"), wrong, "part "),
+        "bad gzip after the first token": Case(
+            slowly(zipped, b"\xff" * 99), "LLM_BAD_RESPONSE", "part "
+        ),
+    }
+
 
 _OK = b"HTTP/1.1 200 OK\r\n"
-_JSON = b'{"choices":[{"message":{"content":"fine"},"finish_reason":"stop"}]}'
-_LENGTH = b"Content-Length: %d\r\n" % len(_JSON)
-_GZIP = gzip.compress(_JSON)
-
-
-def _body(*pieces: bytes, code: str = "", **more: Any) -> Case:
-    return Case(sends(*pieces), code, "" if code else "fine", stream=False, **more)
-
-
-def _framed(*headers: bytes, code: str = "", body: bytes = _JSON) -> Case:
-    return _body(_OK, *[header + b"\r\n" for header in headers], b"\r\n", body, code=code)
-
-
-def _encoded(name: str, data: bytes, code: str = "") -> Case:
-    return _body(whole(data, headers=[f"Content-Encoding: {name}"]), code=code)
-
-
-def _chunks(*pieces: bytes) -> Case:
-    return Case(sends(stream_head(), *pieces), "LLM_HTTP_ERROR", stream=False)
-
-
-FRAMING: dict[str, Case] = {
-    "chunk size is no number": _chunks(b"xyz\r\n"),
-    "chunk size is negative": _chunks(b"-5\r\nhello\r\n"),
-    "chunk size is empty": _chunks(b"\r\n"),
-    "chunk size is enormous": _chunks(b"f" * 40 + b"\r\n"),
-    "chunk size without end": Case(
-        sends(stream_head(), b"1" * 20_000), "LLM_HTTP_ERROR", stream=False, asked=3
-    ),
-    "chunk size of 200 kB": _chunks(b"1" * 200_000),
-    "chunk without its line end": _chunks(b"5\r\nhello5\r\nworld\r\n0\r\n\r\n"),
-    "trailer without end": Case(
-        drips(stream_head() + b"0\r\n", b"x: y\r\n" * 20_000, 0.0),
-        "LLM_HTTP_ERROR",
-        stream=False,
-    ),
-    "answer as in HTTP/0.9": _body(_JSON, code="LLM_HTTP_ERROR", asked=3),
-    "binary garbage": _body(b"\x00\x01\x02\xff" * 64, code="LLM_HTTP_ERROR"),
-    "an SSH server": _body(b"SSH-2.0-OpenSSH_9.6\r\n", code="LLM_HTTP_ERROR", asked=3),
-    "an HTTP/2 server": _body(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" * 4, code="LLM_HTTP_ERROR"),
-    "status is no number": _body(b"HTTP/1.1 OK\r\n\r\n", code="LLM_HTTP_ERROR"),
-    "header without a colon": _framed(b"nonsense", code="LLM_HTTP_ERROR"),
-    "header with NUL": _framed(b"x: a\x00b", _LENGTH.strip(), code="LLM_HTTP_ERROR"),
-    "space before the colon": _framed(b"x : y", _LENGTH.strip(), code="LLM_HTTP_ERROR"),
-    "two lengths": _framed(b"Content-Length: 3", _LENGTH.strip(), code="LLM_HTTP_ERROR"),
-    "length is negative": _framed(b"Content-Length: -3", code="LLM_HTTP_ERROR"),
-    "length is no number": _framed(b"Content-Length: many", code="LLM_HTTP_ERROR"),
-    "transfer encoding is unknown": _framed(
-        b"Transfer-Encoding: gzip, chunked", code="LLM_HTTP_ERROR"
-    ),
-    "header of 200 kB": _framed(b"x: " + b"y" * 200_000, code="LLM_HTTP_ERROR"),
-    "headers without end": Case(
-        drips(_OK, b"x: y\r\n" * 2_000, 0.0), "LLM_HTTP_ERROR", stream=False
-    ),
-    "101 to another protocol": _body(
-        b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", code="LLM_HTTP_ERROR"
-    ),
-    "204": _body(b"HTTP/1.1 204 X\r\n\r\n", code="LLM_BAD_RESPONSE"),
-    "encoded as br": _encoded("br", b"\x0b\x02\x80hello\x03", "LLM_BAD_RESPONSE"),
-    "encoded as zstd": _encoded("zstd", b"\x28\xb5\x2f\xfd", "LLM_BAD_RESPONSE"),
-    "encoded with a newline": _encoded("x\ty", _JSON, "LLM_BAD_RESPONSE"),
-    "gzip cut short": _encoded("gzip", _GZIP[:-20], "LLM_BAD_RESPONSE"),
-    "gzip that is none": _encoded("gzip", _JSON, "LLM_BAD_RESPONSE"),
-    "gzip damaged": _encoded("gzip", _GZIP[:20] + b"\xff" * 20 + _GZIP[40:], "LLM_BAD_RESPONSE"),
-    "gzip in gzip": _encoded("gzip, gzip", gzip.compress(_GZIP), "LLM_BAD_RESPONSE"),
-    "gzip": _encoded("gzip", _GZIP),
-    "deflate": _encoded("deflate", zlib.compress(_JSON)),
-    "HTTP/1.0 without a length": _body(b"HTTP/1.0 200 OK\r\n\r\n", _JSON),
-    "the same length twice": _framed(_LENGTH.strip(), _LENGTH.strip()),
-    "header of 64 kB": _framed(b"x: " + b"y" * 65_536, _LENGTH.strip()),
-    "folded header": _framed(b"x: a\r\n b", _LENGTH.strip()),
-    "informational answers first": _body(
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n",
-        whole(_JSON),
-    ),
-    "length and chunks": _framed(
-        b"Content-Length: 5", b"Transfer-Encoding: chunked", body=chunked(_JSON) + b"0\r\n\r\n"
-    ),
-    "bare line feeds": _body(b"HTTP/1.1 200 OK\n" + _LENGTH.replace(b"\r", b"") + b"\n" + _JSON),
-}  # fmt: skip
-"""How the bytes of an answer are wrapped. Those without a code are accepted."""
-
 _LIMIT = 0.7
+"""Seconds that are allowed where a server is silent."""
+
+
+def framing(wire: Dialect) -> dict[str, Case]:
+    """How the bytes of an answer are wrapped. Those without a code are accepted."""
+    good = json.dumps(wire.whole("fine")).encode()
+    length = b"Content-Length: %d\r\n" % len(good)
+    zipped = gzip.compress(good)
+    wrong, bad = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+    head = wire.head()
+
+    def body(*pieces: bytes, code: str = "", **more: Any) -> Case:
+        return Case(sends(*pieces), code, "" if code else "fine", stream=False, **more)
+
+    def framed(*headers: bytes, code: str = "", data: bytes = good) -> Case:
+        lines = [header.strip() + b"\r\n" for header in headers]
+        return body(_OK, *lines, b"\r\n", data, code=code)
+
+    def encoded(name: str, data: bytes, code: str = "") -> Case:
+        return body(whole(data, headers=[f"Content-Encoding: {name}"]), code=code)
+
+    def chunks(*pieces: bytes) -> Case:
+        return Case(sends(head, *pieces), wrong, stream=False)
+
+    return {
+        "chunk size is no number": chunks(b"xyz\r\n"),
+        "chunk size is negative": chunks(b"-5\r\nhello\r\n"),
+        "chunk size is empty": chunks(b"\r\n"),
+        "chunk size is enormous": chunks(b"f" * 40 + b"\r\n"),
+        "chunk size without end": Case(
+            sends(head, b"1" * 20_000), wrong, stream=False, asked=3
+        ),
+        "chunk size of 200 kB": chunks(b"1" * 200_000),
+        "chunk without its line end": chunks(b"5\r\nhello5\r\nworld\r\n0\r\n\r\n"),
+        "trailer without end": Case(
+            drips(head + b"0\r\n", b"x: y\r\n" * 20_000, 0.0),
+            wrong,
+            stream=False,
+        ),
+        "answer as in HTTP/0.9": body(good, code=wrong, asked=3),
+        "binary garbage": body(b"\x00\x01\x02\xff" * 64, code=wrong),
+        "an SSH server": body(b"SSH-2.0-OpenSSH_9.6\r\n", code=wrong, asked=3),
+        "an HTTP/2 server": body(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" * 4, code=wrong),
+        "status is no number": body(b"HTTP/1.1 OK\r\n\r\n", code=wrong),
+        "header without a colon": framed(b"nonsense", code=wrong),
+        "header with NUL": framed(b"x: a\x00b", length, code=wrong),
+        "space before the colon": framed(b"x : y", length, code=wrong),
+        "two lengths": framed(b"Content-Length: 3", length, code=wrong),
+        "length is negative": framed(b"Content-Length: -3", code=wrong),
+        "length is no number": framed(b"Content-Length: many", code=wrong),
+        "transfer encoding is unknown": framed(
+            b"Transfer-Encoding: gzip, chunked", code=wrong
+        ),
+        "header of 200 kB": framed(b"x: " + b"y" * 200_000, code=wrong),
+        "headers without end": Case(
+            drips(_OK, b"x: y\r\n" * 2_000, 0.0), wrong, stream=False
+        ),
+        "101 to another protocol": body(
+            b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", code=wrong
+        ),
+        "204": body(b"HTTP/1.1 204 X\r\n\r\n", code=bad),
+        "encoded as br": encoded("br", b"\x0b\x02\x80hello\x03", bad),
+        "encoded as zstd": encoded("zstd", b"\x28\xb5\x2f\xfd", bad),
+        "encoded with a newline": encoded("x\ty", good, bad),
+        "gzip cut short": encoded("gzip", zipped[:-20], bad),
+        "gzip that is none": encoded("gzip", good, bad),
+        "gzip damaged": encoded("gzip", zipped[:20] + b"\xff" * 20 + zipped[40:], bad),
+        "gzip in gzip": encoded("gzip, gzip", gzip.compress(zipped), bad),
+        "gzip": encoded("gzip", zipped),
+        "deflate": encoded("deflate", zlib.compress(good)),
+        "HTTP/1.0 without a length": body(b"HTTP/1.0 200 OK\r\n\r\n", good),
+        "the same length twice": framed(length, length),
+        "header of 64 kB": framed(b"x: " + b"y" * 65_536, length),
+        "folded header": framed(b"x: a\r\n b", length),
+        "informational answers first": body(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n",
+            whole(good),
+        ),
+        "length and chunks": framed(
+            b"Content-Length: 5", b"Transfer-Encoding: chunked", data=chunked(good) + b"0\r\n\r\n"
+        ),
+        "bare line feeds": body(b"HTTP/1.1 200 OK\n" + length.replace(b"\r", b"") + b"\n" + good),
+    }  # fmt: skip
 
 
 def _slow(serve: Fault, text: str = "", code: str = "LLM_TIMEOUT", *, stream: bool = True) -> Case:
@@ -390,30 +353,36 @@ def _forever(make: Callable[[], Sequence[bytes]], between_s: float) -> Fault:
     return serve
 
 
-SILENCES: dict[str, Case] = {
-    "no reply": _slow(waits()),
-    "no reply to a whole request": _slow(waits(), stream=False),
-    "slow headers": _slow(drips(_OK, b"x: y\r\n", 0.1)),
-    "headers and then nothing": _slow(waits(stream_head())),
-    "whole body that drips": _slow(drips(_OK + b"\r\n", b" "), stream=False),
-    "length that never comes": _slow(waits(_OK + b"Content-Length: 99\r\n\r\n{"), stream=False),
-    "comments only": _slow(drips(stream_head(), chunked(b": ping\n\n"))),
-    "empty events only": _slow(drips(stream_head(), chunked(b"data: {}\n\n"))),
-    "one byte at a time": _slow(drips(stream_head(), chunked(b"x"))),
-    "chunk size that drips": _slow(drips(stream_head(), b"0")),
-    "informational answers for ever": _slow(
-        _forever(lambda: [b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 4, 0.01)
-    ),
-    "silence after a part": _slow(waits(stream_head() + _PART), "part "),
-    "drips after a part": _slow(drips(stream_head() + _PART, chunked(b": p\n\n")), "part "),
-    "error body that drips": _slow(
-        drips(b"HTTP/1.1 400 X\r\n\r\n", b"x"), code="LLM_HTTP_ERROR"
-    ),
-    "open after the finish reason": _slow(
-        waits(stream_head() + chunked(sse(*said("fine"), end=b""))), "fine", code=""
-    ),
-    "open after the end": _slow(
-        waits(stream_head() + chunked(sse(*said("fine")))), "fine", code=""
-    ),
-}  # fmt: skip
-"""Longer than the time allowed, which is `_LIMIT`."""
+def silences(wire: Dialect) -> dict[str, Case]:
+    """Longer than the time allowed, which is `_LIMIT`."""
+    head = wire.head()
+    part = chunked(wire.stream(*wire.part("part "), end=b""))
+    finished = wire.stream(*wire.said("fine"), end=b"")
+    cases = {
+        "no reply": _slow(waits()),
+        "no reply to a whole request": _slow(waits(), stream=False),
+        "slow headers": _slow(drips(_OK, b"x: y\r\n", 0.1)),
+        "headers and then nothing": _slow(waits(head)),
+        "whole body that drips": _slow(drips(_OK + b"\r\n", b" "), stream=False),
+        "length that never comes": _slow(waits(_OK + b"Content-Length: 99\r\n\r\n{"), stream=False),
+        "comments only": _slow(drips(head, chunked(wire.blank))),
+        "one byte at a time": _slow(drips(head, chunked(b"x"))),
+        "chunk size that drips": _slow(drips(head, b"0")),
+        "informational answers for ever": _slow(
+            _forever(lambda: [b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 4, 0.01)
+        ),
+        "silence after a part": _slow(waits(head + part), "part "),
+        "drips after a part": _slow(drips(head + part, chunked(wire.blank)), "part "),
+        "error body that drips": _slow(
+            drips(b"HTTP/1.1 400 X\r\n\r\n", b"x"), code="LLM_HTTP_ERROR"
+        ),
+        "open after the finish reason": _slow(
+            waits(head + chunked(finished)), "fine", code=""
+        ),
+        "open after the end": _slow(
+            waits(head + chunked(finished + wire.end)), "fine", code=""
+        ),
+    }  # fmt: skip
+    if wire.name != "ollama":  # There an empty object is no line.
+        cases["empty events only"] = _slow(drips(head, chunked(wire.frame({}))))
+    return cases

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from servers.dialects import Dialect, chunked, dialect_of
+
 
 class Visit:
     """One request that a fault answers."""
@@ -54,6 +56,16 @@ class Visit:
     def json(self) -> Any:
         """The body."""
         return json.loads(self.body)
+
+    @property
+    def path(self) -> str:
+        """What is asked for."""
+        return self.head.split(" ")[1]
+
+    @property
+    def wire(self) -> Dialect:
+        """The wire of the request."""
+        return dialect_of(self.path)
 
     async def send(self, *pieces: bytes) -> None:
         """Send bytes; raises when the client is gone."""
@@ -198,13 +210,15 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 async def fine(visit: Visit) -> None:
     """A good answer, streamed or whole as was asked; the connection stays open."""
     visit.keep = True
-    if visit.json.get("stream"):
-        await visit.send(stream_head(), chunked(sse(*said("fine"))), b"0\r\n\r\n")
-    else:
-        await visit.send(whole(completion("fine")))
+    await visit.send(answer(visit, "fine"))
 
 
-# The bytes of answers.
+def answer(visit: Visit, text: str) -> bytes:
+    """A good answer as it was asked for."""
+    wire = visit.wire
+    if wire.asks_for_stream(visit.path, visit.json):
+        return wire.head() + chunked(wire.stream(*wire.said(text))) + b"0\r\n\r\n"
+    return whole(wire.whole(text))
 
 
 def whole(
@@ -215,49 +229,6 @@ def whole(
     extra = "".join(f"{line}\r\n" for line in headers)
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{extra}Content-Length: {len(data)}\r\n"
     return head.encode("latin-1") + b"\r\n" + data
-
-
-def stream_head(*headers: str, framing: str = "Transfer-Encoding: chunked") -> bytes:
-    """The head of an event stream."""
-    lines = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", framing, *headers]
-    return ("\r\n".join(line for line in lines if line) + "\r\n\r\n").encode("latin-1")
-
-
-def chunked(data: bytes) -> bytes:
-    """One chunk."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def sse(*events: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
-    """An event stream; events that are bytes are sent as they are."""
-    lines = [e if isinstance(e, bytes) else b"data: " + json.dumps(e).encode() for e in events]
-    return b"".join(line + b"\n\n" for line in lines) + end
-
-
-def delta(_finish: str | None = None, **fields: Any) -> dict[str, Any]:
-    """One chunk of a stream."""
-    return {"choices": [{"index": 0, "delta": fields, "finish_reason": _finish}]}
-
-
-def said(text: str) -> list[dict[str, Any]]:
-    """The chunks of an answer."""
-    return [delta(content=text), delta("stop")]
-
-
-def completion(text: str | None = "fine", **message: Any) -> dict[str, Any]:
-    """A whole answer."""
-    made = {"role": "assistant", "content": text, **message}
-    finish = "tool_calls" if message.get("tool_calls") else "stop"
-    return {"model": "m", "choices": [{"index": 0, "message": made, "finish_reason": finish}]}
-
-
-def call(
-    name: str = "look", arguments: Any = '{"at": "x"}', *, id: Any = "c1", index: Any = 0
-) -> dict[str, Any]:
-    """A tool call on the wire; what is None is left out."""
-    fields = {"index": index, "id": id, "type": "function"}
-    made = {key: value for key, value in fields.items() if value is not None}
-    return {**made, "function": {"name": name, "arguments": arguments}}
 
 
 def certificate(folder: Path, *names: str) -> Path | None:

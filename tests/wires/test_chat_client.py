@@ -12,12 +12,11 @@ import pytest
 from engine.laws import check_run
 from servers.model_server import ModelServer, Reply
 from servers.player import Play
-from wires.chat_cases import DONE, LOOK, WIRE, answer_of, call, calls, chunk, sse
+from wires.chat_cases import DONE, LOOK, WIRE, call, calls, chunk, sse
 from wires.chat_requests import RED
 from wires.harness import KEY, World, answer_case, ask
 
 import nbagent
-from nbagent.contracts.chat import ChatResponse, ClientNotice
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
 
@@ -34,21 +33,6 @@ def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
     with pytest.raises(ModelError) as caught:
         world.run(go())
     return caught.value
-
-
-def test_two_refusals_without_a_wait_are_told_and_counted(world: World) -> None:
-    limited = Play(b"{}", 429, {"retry-after": "0"})
-    notices: list[ClientNotice] = []
-
-    async def go() -> ChatResponse:
-        world.player.play([limited, limited, Play(answer_of({"content": "done"}))])
-        async with world.client(WIRE, retries=2) as client:
-            return await client.chat(ask(), notify=notices.append)
-
-    meta = world.run(go()).meta
-    assert (meta.attempts, meta.retries) == (3, 2)
-    assert meta.retry_wait_ms < 1_000
-    assert [(n.kind, n.attempt, n.wait_s) for n in notices] == [("retry", 1, 0), ("retry", 2, 0)]
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
