@@ -14,6 +14,7 @@ import json
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -258,170 +259,131 @@ def ollama(answer: Answer) -> Iterator[bytes]:
 
 @dataclass
 class Voice:
-    """A model of the notebook, and what it says, in the order in which it is asked."""
+    """A model of the notebook: how its server answers, and what it says to the questions."""
 
-    served: str
-    """The model that the server says it ran."""
     format: Format
-    says: list[Said]
+    larger: str
+    by: str
+    think: str = ""
+    """Before it calls the tool."""
+    more: tuple[Said, ...] = ()
+    """What else it says in the notebook."""
+    served: str = ""
+    """The model that the server says it ran, where that is another one."""
     caches: bool = False
     wants_back: bool = False
     """Its reasoning has to come with the next request of the conversation."""
-    _given: list[Answer] = field(default_factory=list[Answer], init=False)
+    _asked: int = field(default=0, init=False)
+    _talk: list[Answer] = field(default_factory=list[Answer], init=False)
+    """Its answers in this conversation."""
 
-    def answer(self, body: bytes) -> bytes:
+    @property
+    def says(self) -> tuple[Said, ...]:
+        """All its answers, in the order in which it is asked."""
+        calls = Said("", self.think, ("Oslo", "Bergen"), opens=True)
+        return (calls, Said(self.larger), Said(self.by), *self.more)
+
+    def answer(self, model: str, body: bytes) -> bytes:
         """The bytes of the next answer."""
-        said = self.says[len(self._given)]
-        before = self._given[-1] if self._given and not said.opens else None
-        if before and before.said.thought and self.wants_back:
+        said = self.says[self._asked]
+        self._asked += 1
+        self._talk = [] if said.opens else self._talk
+        for before in self._talk if self.wants_back else ():
             thought = json.dumps(before.said.thought, ensure_ascii=False).encode()
-            assert before.signature.encode() in body or thought in body, "reasoning stayed behind"
-        cached = before.prompt if before and self.caches else 0
-        key = f"{self.served.rpartition('/')[2]}-{len(self._given) + 1}"
-        made = Answer(said, self.served, key, prompt=len(body) // 4, cached=cached)
-        self._given.append(made)
+            came = before.signature.encode() in body or thought in body
+            assert came or not before.said.thought, "reasoning stayed behind"
+        cached = self._talk[-1].prompt if self._talk and self.caches else 0
+        key, served = f"{model.rpartition('/')[2]}-{self._asked}", self.served or model
+        made = Answer(said, served, key, prompt=len(body) // 4, cached=cached)
+        self._talk.append(made)
         return b"".join(self.format(made))
 
 
-BOTH = ("Oslo", "Bergen")
-
-
-def compares(think: str, larger: str, check: str, by: str) -> list[Said]:
-    """Both questions: the calls, the answer, and by how much."""
-    return [Said("", think, BOTH, opens=True), Said(larger), Said(by, check)]
-
-
-def flag(think: str, text: str) -> list[Said]:
+def flag(think: str, text: str) -> tuple[Said, Said]:
     """The question about the picture."""
-    return [Said("", think, ("Oslo",), opens=True), Said(text)]
+    return Said("", think, ("Oslo",), opens=True), Said(text)
 
 
 VOICES = {
     "gpt-5.4": Voice(
-        "gpt-5.4-2026-03-05",
         chat,
-        compares("", "Oslo: 717,710 people, against 291,940 in Bergen.", "", "By 425,770 people."),
+        "Oslo: 717,710 people, against 291,940 in Bergen.",
+        "By 425,770 people.",
+        served="gpt-5.4-2026-03-05",
         caches=True,
     ),
     "gpt-6-astra": Voice(
-        "gpt-6-astra",
         responses,
-        compares(
-            "I need both numbers, so I ask for both at once.",
-            "**Oslo** is larger, with 717,710 people to Bergen's 291,940.",
-            "717,710 minus 291,940 is 425,770.",
-            "**425,770** people: Oslo has almost two and a half times as many.",
+        "**Oslo** is larger, with 717,710 people to Bergen's 291,940.",
+        "**425,770** people: Oslo has almost two and a half times as many.",
+        "I need both numbers, so I ask for both at once.",
+        caches=True,
+        wants_back=True,
+    ),
+    "our-gpt": Voice(chat, "Oslo is larger.", "The difference is 425,770 people."),
+    "claude-sonnet-5-5": Voice(
+        anthropic,
+        "Oslo is the larger one: **717,710** people live there, and **291,940** in Bergen.",
+        "By **425,770** people.",
+        "Two cities, one tool. I can look up both in one go.",
+        flag(
+            "A red field, and a blue cross with white borders: Norway. Its capital is Oslo.",
+            "This is the flag of **Norway**. In its capital, Oslo, live **717,710** people.",
         ),
         caches=True,
         wants_back=True,
     ),
-    "our-gpt": Voice(
-        "our-gpt",
-        chat,
-        compares("", "Oslo is larger than Bergen.", "", "The difference is 425,770 people."),
-    ),
-    "claude-sonnet-5-5": Voice(
-        "claude-sonnet-5-5",
-        anthropic,
-        [
-            *compares(
-                "Two cities, one tool. I can look up both in one go.",
-                "Oslo is the larger one: **717,710** people live there, and **291,940** in Bergen.",
-                "The two numbers are above: 717,710 - 291,940 = 425,770.",
-                "By **425,770** people.",
-            ),
-            *flag(
-                "A red field, and a blue cross with white borders: Norway. Its capital is Oslo.",
-                "This is the flag of **Norway**. In its capital, Oslo, live **717,710** people.",
-            ),
-        ],
-        caches=True,
-        wants_back=True,
-    ),
     "gemini-3.8-flash": Voice(
-        "gemini-3.8-flash",
         google,
-        [
-            *compares(
-                "**Comparing**\n\nI look up the population of each city.",
-                "Oslo, with 717,710 inhabitants, is larger than Bergen with 291,940.",
-                "**Subtracting**\n\n717,710 less 291,940.",
-                "Oslo has 425,770 more inhabitants.",
-            ),
+        "Oslo, with 717,710 inhabitants, is larger than Bergen with 291,940.",
+        "Oslo has 425,770 more inhabitants.",
+        "**Comparing**\n\nI look up the population of each city.",
+        (
             *flag(
                 "**Reading the picture**\n\nA Nordic cross in red, white and blue is Norway.",
                 "Norway's flag. Oslo, the capital, has 717,710 inhabitants.",
             ),
             Said("Oslo is larger than Bergen by 425,770 people.", opens=True),
-        ],
+        ),
         caches=True,
         wants_back=True,
     ),
     "deepseek-flash": Voice(
-        "deepseek-flash",
         chat,
-        compares(
-            "The user wants to compare Oslo and Bergen. I call population twice.",
-            "Oslo is larger (717,710 against 291,940).",
-            "717710 - 291940 = 425770.",
-            "By 425,770.",
-        ),
+        "Oslo is larger (717,710 against 291,940).",
+        "By 425,770.",
+        "The user wants to compare Oslo and Bergen. I call population twice.",
         caches=True,
         wants_back=True,
     ),
     "moonshotai/kimi-k2-thinking": Voice(
-        "moonshotai/kimi-k2-thinking",
-        lambda answer: chat(answer, "details"),
-        compares(
-            "Let me get both populations.",
-            "Oslo is larger: 717,710 vs. 291,940.",
-            "Simple difference.",
-            "By 425,770 people, which is about 146 % more.",
-        ),
+        partial(chat, field="details"),
+        "Oslo is larger: 717,710 vs. 291,940.",
+        "By 425,770 people, which is about 146 % more.",
+        "Let me get both populations.",
         wants_back=True,
     ),
     "openai/gpt-oss-120b": Voice(
-        "openai/gpt-oss-120b",
-        lambda answer: chat(answer, "reasoning"),
-        compares(
-            "Need populations. Use the function for both.",
-            "**Oslo** (717,710) is larger than **Bergen** (291,940).",
-            "Compute 717710-291940=425770.",
-            "Oslo is larger by **425,770** people.",
-        ),
+        partial(chat, field="reasoning"),
+        "**Oslo** (717,710) is larger than **Bergen** (291,940).",
+        "Oslo is larger by **425,770** people.",
+        "Need populations. Use the function for both.",
     ),
     "mistral-medium-latest": Voice(
-        "mistral-medium-latest",
-        lambda answer: chat(answer, "mistral"),
-        compares(
-            "I compare the two cities with the tool.",
-            "Oslo is the larger city, with 717,710 people.",
-            "I subtract Bergen's number from Oslo's.",
-            "The difference is 425,770 people.",
-        ),
+        partial(chat, field="mistral"),
+        "Oslo is the larger city, with 717,710 people.",
+        "The difference is 425,770 people.",
+        "I compare the two cities with the tool.",
     ),
     "qwen3:8b": Voice(
-        "qwen3:8b",
         ollama,
-        compares(
-            "Okay, the user asks which is larger. I should call the tool for both cities.",
-            "Oslo is larger than Bergen.",
-            "Okay, 717710 minus 291940. That is 425770.",
-            "Oslo has 425770 more people than Bergen.",
-        ),
+        "Oslo is larger than Bergen.",
+        "Oslo has 425770 more people than Bergen.",
+        "Okay, the user asks which is larger. I should call the tool for both cities.",
         wants_back=True,
     ),
-    "gemma": Voice(
-        "gemma",
-        chat,
-        compares("", "Oslo is larger: 717,710 people.", "", "425,770 people."),
-        caches=True,
-    ),
-    "house-model": Voice(
-        "house-model",
-        chat,
-        compares("", "The larger city is Oslo.", "", "It is larger by 425,770 people."),
-    ),
+    "gemma": Voice(chat, "Oslo is larger: 717,710 people.", "425,770 people.", caches=True),
+    "house-model": Voice(chat, "The larger city is Oslo.", "It is larger by 425,770 people."),
 }
 
 
@@ -458,7 +420,7 @@ def install() -> None:
     ) -> Any:
         asked = cast("JSON", json.loads(body or b"{}"))
         model = asked.get("model") or path.rpartition("models/")[2].partition(":")[0]
-        return _Played(VOICES[model].answer(body or b""))
+        return _Played(VOICES[model].answer(model, body or b""))
 
     HttpClient.send = send
 
