@@ -43,7 +43,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent for it: with ids, and with usage as the size of the request has it."""
+    """What is sent for it: with ids and usage."""
 
     said: Said
     model: str
@@ -294,7 +294,9 @@ class Voice:
             assert came or not before.said.thought, "reasoning stayed behind"
         cached = self._talk[-1].prompt if self._talk and self.caches else 0
         key, served = f"{model.rpartition('/')[2]}-{self._asked}", self.served or model
-        made = Answer(said, served, key, prompt=len(body) // 4, cached=cached)
+        # Not the body's size: that changes with each key that a wire sends.
+        prompt = 190 + 5 * len(model) + 110 * len(self._talk)
+        made = Answer(said, served, key, prompt, cached)
         self._talk.append(made)
         return b"".join(self.format(made))
 
