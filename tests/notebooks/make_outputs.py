@@ -1,6 +1,7 @@
 """Run notebooks headless and keep their outputs, or see what they show.
 
-`python tests/notebooks/make_outputs.py` makes the committed outputs of `notebooks/` again.
+`python tests/notebooks/make_outputs.py` makes the committed outputs of `notebooks/` again, with
+names (`providers`) those of these notebooks only.
 """
 
 # nbformat and nbclient have no complete types.
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,7 +32,7 @@ def executed(notebook: Path, folder: Path, *, change: Callable[[str], str] = str
 
     Args:
         notebook: the file; it stays as it is.
-        folder: the kernel works here and keeps its runs here.
+        folder: the kernel works here, keeps its runs here and finds what is already here.
         change: rewrites the source of each code cell first.
     """
     made: Any = nbformat.read(notebook, as_version=4)
@@ -46,9 +48,12 @@ def executed(notebook: Path, folder: Path, *, change: Callable[[str], str] = str
 
 
 def main() -> None:
-    """Write fresh outputs into every notebook of the folder."""
-    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+    """Write fresh outputs into the notebooks of the folder."""
+    names = sys.argv[1:] or [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    for notebook in (NOTEBOOKS / f"{name}.ipynb" for name in names):
         with tempfile.TemporaryDirectory() as folder:
+            for cassette in NOTEBOOKS.glob("*.jsonl"):
+                shutil.copy(cassette, folder)
             made = executed(notebook, Path(folder))
         text = nbformat.writes(made)
         leaks = [word for word in (folder, str(Path.home()), os.getcwd()) if word in text]

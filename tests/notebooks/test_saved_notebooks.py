@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kernels import clean_environment
+from make_cassette import CASSETTE, make
 from make_outputs import NOTEBOOKS, executed
 from servers.model_server import ModelServer
 
@@ -47,6 +48,14 @@ def test_saved_outputs_hold_no_place_of_a_machine_and_no_widget(notebook: Path) 
     for word in (str(Path.home()), str(ROOT), "/tmp/", "widget-view", "application/json"):
         assert word not in text, f"{word!r} is in {notebook.name}; {REMAKE}"
     assert '"outputs": [\n' in text, REMAKE
+
+
+def test_cassette_holds_what_the_wires_make_of_the_written_answers(tmp_path: Path) -> None:
+    make(tmp_path / CASSETTE.name)
+    made = (tmp_path / CASSETTE.name).read_text("utf-8")
+    assert made == CASSETTE.read_text("utf-8"), (
+        f"make it again with `python tests/notebooks/make_cassette.py`, then {REMAKE}"
+    )
 
 
 def test_quickstart_works_with_a_real_server(tmp_path: Path) -> None:
