@@ -279,6 +279,7 @@ class Response:
 
     async def aclose(self) -> None:
         """Give the connection back if the body was read to its end; drop it otherwise."""
+        self._stream.last = b""  # What an answer said stays with nobody who waits for the next.
         await self._response.aclose()
 
 
