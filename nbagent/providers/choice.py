@@ -17,7 +17,7 @@ from nbagent.contracts.canonical import load_json
 from nbagent.contracts.chat import ModelInfo, ProviderConfig
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.registry import find_provider, normal_base_url, provider_names
-from nbagent.providers.servers import SERVERS
+from nbagent.providers.servers import PROVIDERS
 
 OFFLINE = "offline:demo"
 _OPENAI_URLS = ("OPENAI_BASE_URL", "LLM_BASE_URL")
@@ -50,10 +50,10 @@ def choose_model(environ: Mapping[str, str], base_url: str | None = None) -> Cho
         if model := _first_model("openai", server):
             return Choice(f"openai:{model}", base_url, f"the first model of {_host(server)}")
     else:
-        for row in SERVERS:
-            named = [variable for variable in row.keys if environ.get(variable, "").strip()]
-            if row.model and named:
-                return Choice(f"{row.name}:{row.model}", None, f"{named[0]} is set")
+        for row in PROVIDERS:
+            named = [name for name in row.key_variables if environ.get(name, "").strip()]
+            if row.default_model and named:
+                return Choice(f"{row.name}:{row.default_model}", None, f"{named[0]} is set")
     if (local := local_servers(environ).get("ollama")) and (model := _first_model("ollama", local)):
         return Choice(f"ollama:{model}", None, f"Ollama runs on {_host(local)}")
     return Choice(OFFLINE, None, "no key and no local server was found")
@@ -62,10 +62,10 @@ def choose_model(environ: Mapping[str, str], base_url: str | None = None) -> Cho
 def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> dict[str, str]:
     """Where servers of this machine may be, by provider: those of the table, and the one set."""
     servers: dict[str, str] = {}
-    for row in SERVERS:
+    for row in PROVIDERS:
         if row.is_local:
             try:
-                config = find_provider(row.name).resolve(ProviderConfig(), environ)
+                config = row.resolve(ProviderConfig(), environ)
             except UsageError:
                 continue  # what its variable says is no address
             servers[row.name] = config.base_url or ""
@@ -124,8 +124,9 @@ def _models_at(name: str, base_url: str, *, again: bool = False) -> tuple[ModelI
 
 
 def _listed_at(name: str, base_url: str) -> tuple[ModelInfo, ...] | None:
-    row = next(row for row in SERVERS if row.name == name)
-    wire = row.wires(ProviderConfig(base_url=base_url))[0]
+    wires = find_provider(name).wires
+    assert wires is not None
+    wire = wires(ProviderConfig(base_url=base_url))[0]
     parts = urlsplit(normal_base_url(base_url, home=wire.home, endings=wire.endings))
     connection = http.client.HTTPConnection(
         parts.hostname or "", parts.port or 80, timeout=_PROBE_S

@@ -6,12 +6,13 @@ Does no I/O and imports no HTTP library.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from nbagent.contracts.chat import ChatChunk, ChatResponse, ClientNotice, ProviderConfig
@@ -19,10 +20,16 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 
+if TYPE_CHECKING:
+    from nbagent.providers.wires import Wire
+
 ENTRY_POINT_GROUP = "nbagent.providers"
 _GENERIC = "LLM_"
 """Prefix of the variables that any provider may read."""
 _PORTS = {"http": 80, "https": 443}
+
+
+Wires = Callable[[ProviderConfig], "Sequence[Wire]"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,12 @@ class Provider:
     """Whether the server at `default_base_url` answers only with a key."""
     key_hosts: tuple[str, ...] = ()
     """Domains whose servers get the provider's own key, beside its own server."""
-    needs_base_url: bool = False
-    """Whether the person has to say where the server is."""
-    is_free: bool = False
-    """It runs on this machine."""
+    wires: Wires | None = None
+    """The formats of a server, for a configuration; None for a provider that has none."""
+    start: str = ""
+    """The command that starts the server on this machine."""
+    is_local: bool = False
+    """Its server is one of this machine, looked for at its usual port."""
 
     def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
         """Fill in server, key and model from the environment and the defaults.
@@ -57,7 +66,7 @@ class Provider:
             UsageError: the server has to be named.
         """
         base_url = overrides.base_url or self._named_url(environ) or self.default_base_url
-        if base_url is None and self.needs_base_url:
+        if base_url is None and self.wires is not None:
             variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
             raise UsageError(
                 f"{self.name} needs to know its server: add --base-url URL (base_url=… in Python),"

@@ -50,7 +50,7 @@ IN_THE_KERNEL = {
     "audit log": '"kind"',
     "store files": "leaky",
     "store warnings": "None",
-    "providers": "SERVERS",
+    "providers": "PROVIDERS",
 }
 """The channels that the kernel's process writes down, each with a word that stands in it."""
 

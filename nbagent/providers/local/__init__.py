@@ -123,4 +123,4 @@ def _client_at(url: str, server: ServerProcess, config: ProviderConfig) -> ChatC
     return WireClient(Chat(PROFILES["llamacpp"]), inner, provider=NAME)
 
 
-PROVIDER = Provider(name=NAME, open=LocalClient, needs_key=False, is_free=True)
+PROVIDER = Provider(name=NAME, open=LocalClient, needs_key=False)
