@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.chat import (
     ChatResponse,
@@ -428,20 +430,13 @@ def record_of(events: Sequence[Event]) -> RunRecord:
     return last.run
 
 
-def renamed(events: Sequence[Event], run_id: str) -> list[Event]:
-    """The same run under another id."""
-    out: list[Event] = []
+def write(store: Store, events: Sequence[Event]) -> None:
+    """Write the events one by one."""
     for event in events:
-        match event:
-            case RunStarted() | RunFinished():
-                turns = tuple(t.model_copy(update={"run_id": run_id}) for t in event.run.turns)
-                run = event.run.model_copy(update={"id": run_id, "turns": turns})
-                out.append(replace(event, run=run))
-            case ResponseReceived() | TurnFinished():
-                turn = event.turn.model_copy(update={"run_id": run_id})
-                out.append(replace(event, turn=turn))
-            case TurnStarted() | ToolCallFinished() | MessagesAdded():
-                out.append(replace(event, run_id=run_id))
-            case _:
-                out.append(event)
-    return out
+        store.write(event)
+
+
+def crash(home: Path, events: Sequence[Event]) -> None:
+    """Write events in a store whose process then is gone: its lease is given back."""
+    with contextlib.closing(Store.open(home)) as store:
+        write(store, events)

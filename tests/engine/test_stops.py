@@ -131,6 +131,7 @@ def test_stopped_tool_is_interrupted_and_answered(tool: Any) -> None:
     run = run_and_stop(nbagent.Agent(model=model, tools=[tool, look]), ToolCallStarted, 0.2)
     check_stopped(check_run(run, model))
     assert codes(run)[0] == "E_INTERRUPTED"
+    assert tool is not slow or codes(run)[1] == "E_INTERRUPTED", "the call behind it never began"
     assert check_run(run.resume(), model).text == "Then without."
 
 
@@ -190,6 +191,7 @@ def test_a_tool_may_stop_its_own_run(kind: str) -> None:
     run = nbagent.Agent(model=model, tools=[tool]).start("Go.")
     box.append(run)
     check_stopped(check_run(run.wait(), model))
+    assert (kind, codes(run)) in (("sync", [None]), ("async", [None]), ("async", ["E_INTERRUPTED"]))
     assert len(model.requests) == 1
     assert check_run(run.resume(), model).text == "On."
 
