@@ -65,6 +65,31 @@ def test_wait_raises_what_the_task_raised_and_the_engine_lives_on(bench: Bench) 
     assert engine_loop() is loop
 
 
+def test_pump_is_polled_while_waiting_and_between_jobs(bench: Bench) -> None:
+    class Pump:
+        polls = 0
+
+        def __enter__(self) -> None:
+            self.entered = True
+
+        def __exit__(self, *exc: object) -> None:
+            self.entered = False
+
+        def poll(self) -> None:
+            self.polls += 1
+
+    async def body(bench: Bench) -> int:
+        before = (await bench.call(lambda: pump.polls))[0]
+        return (await bench.call(lambda: pump.polls))[0] - before
+
+    pump = Pump()
+    assert wait(bench.start(body), pump=pump) >= 1
+    assert not pump.entered
+    polls = pump.polls
+    wait(Bench().start(lambda b: asyncio.sleep(0.3)), pump=pump)
+    assert pump.polls - polls >= 3
+
+
 def test_waiting_for_the_own_run_is_refused(bench: Bench) -> None:
     def tool() -> None:
         with pytest.raises(UsageError, match="belongs to"):
@@ -72,6 +97,14 @@ def test_waiting_for_the_own_run_is_refused(bench: Bench) -> None:
 
     task = bench.start(lambda b: b.call(tool))
     wait(task)
+
+
+def test_waiting_on_the_engine_thread_is_refused(bench: Bench) -> None:
+    async def body(_: Bench) -> None:
+        with pytest.raises(UsageError, match="arun"):
+            wait(Bench().start(lambda b: asyncio.sleep(0)))
+
+    wait(bench.start(body))
 
 
 def test_async_job_runs_on_a_loop_that_the_thread_keeps(bench: Bench) -> None:

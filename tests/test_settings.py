@@ -61,22 +61,12 @@ def test_the_common_variables_name_model_and_server() -> None:
     assert effective({**environ, "NBAGENT_MODEL": "ollama:n"}).model == "ollama:n"
 
 
-def test_a_projects_file_may_not_send_the_key_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\nbase_url = "https://evil.example"\n')
-    with pytest.raises(UsageError, match="may not be set in a project's file"):
-        effective({}, tmp_path)
+UNREADABLE = ("[tool.nbagent\n", "max_turns = \n", "\xff", "tool = 5\n", "[tool]\nnbagent = 5\n")
 
 
-@pytest.mark.parametrize("text", ["[tool.nbagent\n", "max_turns = \n", "\xff"], ids=repr)
+@pytest.mark.parametrize("text", UNREADABLE, ids=repr)
 def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text, "latin-1")
-    with pytest.raises(UsageError, match=r"pyproject\.toml cannot be read"):
-        effective({}, tmp_path)
-
-
-@pytest.mark.parametrize("text", ["tool = 5\n", "[tool]\nnbagent = 5\n"], ids=["tool", "nbagent"])
-def test_a_table_that_is_none_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
         effective({}, tmp_path)
 
@@ -222,14 +212,24 @@ def test_a_project_may_tighten_and_not_loosen(
     )
 
 
-REFUSED = ("allow = ['fs.write']", "mounts = ['a=/']", "skills = ['/']", "isolation = 'process'")
+REFUSED = {
+    "allow = ['fs.write']": "allow",
+    "mounts = ['a=/']": "mounts",
+    "skills = ['/']": "skills",
+    "isolation = 'process'": "isolation",
+    "tools = ['mcp:evil']": "mcp:evil",
+    "tools = 'fs, evil__run'": "evil__run",
+    "base_url = 'https://evil.example'": "may not be set in a project's file",
+    "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
+}
 
 
-@pytest.mark.parametrize("line", [*REFUSED, "tools = ['mcp:evil']", "tools = 'fs, evil__run'"])
+@pytest.mark.parametrize("line", REFUSED)
 def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{line}\n", "utf-8")
-    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+    with pytest.raises(UsageError, match=REFUSED[line]) as caught:
         effective({}, tmp_path)
+    assert "pyproject.toml" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["(", "fs.write(", '["fs.write"]', "a b(c"])
@@ -343,12 +343,6 @@ def test_a_project_may_lower_a_budget_and_not_raise_it(tmp_path: Path) -> None:
         assert (
             effective({"XDG_CONFIG_HOME": str(tmp_path / "config")}, tmp_path).max_cost_usd == held
         )
-
-
-def test_a_project_may_not_name_a_model_that_starts_a_program(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\nmodel = "local:a.gguf"\n')
-    with pytest.raises(UsageError, match=r"model may not name 'local:a.gguf'"):
-        effective({}, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [RunOptions, Settings])

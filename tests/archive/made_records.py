@@ -366,11 +366,11 @@ def plain_run(
     messages, turns = list(record.messages), list[EngineTurn]()
     tools = (ToolSpec(name="work", description="Works."),)
     for index in range(1, n_turns + 1):
-        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw="{}")
-        call = call.model_copy(update={"arguments_raw": f'{{"n":{index}}}'})
+        args, raw = {"n": index}, f'{{"n":{index}}}'
+        call = ToolCall(id=f"c{index}", name="work", arguments=args, arguments_raw=raw)
         answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
         result = ToolResult(ok=True, data=f"{index} {text}", attachments=attachments)
-        run = ToolRun(tool_call_id=call.id, tool_name="work", args={"n": index}, started_at=START)
+        run = ToolRun(tool_call_id=call.id, tool_name="work", args=args, started_at=START)
         done = run.model_copy(update={"result": result, "duration_ms": 5.0})
         request = TurnRequest(
             n_messages=len(messages),
@@ -381,12 +381,13 @@ def plain_run(
             toolset_sha=toolset_sha(tools),
             n_tools=1,
         )
-        usage = Usage(
-            prompt_tokens=100 * index, completion_tokens=20, total_tokens=100 * index + 20
-        )
-        meta = ResponseMeta(request_id="req_0123456789abcdef")
+        n = 100 * index
         response = ChatResponse(
-            message=answer, usage=usage, model="gpt-x", finish_reason="tool_calls", meta=meta
+            message=answer,
+            usage=Usage(prompt_tokens=n, completion_tokens=20, total_tokens=n + 20),
+            model="gpt-x",
+            finish_reason="tool_calls",
+            meta=ResponseMeta(request_id="req_0123456789abcdef"),
         )
         turn = EngineTurn(
             id=turn_id(index),

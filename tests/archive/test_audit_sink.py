@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from stories import NOW, Story
 
-import nbagent
 from nbagent.archive.audit import AuditSink, verify_audit
 from nbagent.contracts.canonical import canonical_json, sha256_hex
 from nbagent.contracts.chat import ImagePart, TextPart
@@ -18,7 +17,6 @@ from nbagent.contracts.errors import ErrorCode, ErrorInfo, StoreError
 from nbagent.contracts.events import RunFinished, RunStarted, ToolCallFinished
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import register
-from nbagent.providers.offline import call, script
 
 CANARY = "sk-canary-4f9a77c1d2e8"
 HOSTS = {
@@ -234,30 +232,3 @@ def test_the_end_of_a_run_puts_its_lines_on_the_disk(
         sink.handle(END)
         sink.close()
         assert len(synced) == n_files
-
-
-def test_a_run_of_an_agent_is_audited_call_by_call(tmp_path: Path) -> None:
-    def population(city: str) -> dict[str, Any]:
-        """People living in a city."""
-        if city == "Bergen":
-            raise ValueError(CANARY)
-        return {"city": city, "people": 717_710}
-
-    model = script(
-        [call("population", city="Oslo"), call("population", city="Bergen"), "Oslo is larger."]
-    )
-    sink = AuditSink(tmp_path, hosts_of=HOSTS.__getitem__)
-    run = nbagent.Agent(model=model, tools=[population]).run("Which?", on_event=sink.handle)
-    sink.close()
-    assert run.ok
-    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert [(line["run"], line["turn"], line["ok"]) for line in lines] == [
-        (run.id, "C01", True),
-        (run.id, "C02", False),
-    ]
-    # What the model was given can be held against the log.
-    given = [message.text for message in run.messages if message.role == "tool"]
-    hashes = [sha256_hex(canonical_json(json.loads(text))) for text in given]
-    assert [line["result_sha"] for line in lines] == hashes
-    assert CANARY not in (tmp_path / "audit.jsonl").read_text()
-    assert verify_audit(tmp_path).lines == 2

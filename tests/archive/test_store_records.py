@@ -8,6 +8,7 @@ import pytest
 from made_records import Maker, plain_run, record_of, write
 
 from nbagent.archive.store import Store
+from nbagent.contracts import secrets
 from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import RunStarted
@@ -27,17 +28,6 @@ def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) 
         assert store.load(record.id) == record
     assert store.check() == []
     store.close()
-
-
-def test_runs_that_are_written_at_the_same_time_do_not_mix(store: Store) -> None:
-    made = [Maker(seed).run(n_turns=4) for seed in range(5)]
-    waiting = [list(events) for _, events in made]
-    while any(waiting):
-        for events in waiting:
-            if events:
-                store.write(events.pop(0))
-    for record, _ in made:
-        assert store.load(record.id) == record
 
 
 def family(store: Store) -> tuple[list[str], list[Message]]:
@@ -151,6 +141,22 @@ def test_summaries_are_newest_first(store: Store) -> None:
     assert (lines[2].turns, lines[2].phase) == (3, record.phase)
     assert lines[2].total_tokens == record.usage.total_tokens
     assert [line.run_id for line in store.runs(limit=1)] == ids[2:]
+
+
+def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:
+    key = "sk-store-0123456789abcdef"
+    secrets.register(key)
+    events = plain_run(2, run_id="a" * 16, text=f"the key is {key}.", prompt=f"use {key}")
+    store = Store.open(tmp_path)
+    write(store, events)
+    record = store.load("a" * 16)
+    assert record.turns[0].text == "the key is [redacted]."
+    assert "[redacted]" in record.prompt
+    files = [path.read_bytes() for path in tmp_path.iterdir()]
+    store.close()
+    files += [path.read_bytes() for path in tmp_path.iterdir()]
+    assert files
+    assert not any(key.encode() in data for data in files)
 
 
 def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:

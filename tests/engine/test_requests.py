@@ -161,14 +161,10 @@ def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any,
 
 def test_a_tool_with_a_dot_in_its_name_keeps_it_in_the_record() -> None:
     read = nbagent.tool(name="fs.read")(look)
-    with ModelServer([Reply(calls=[("fs_read", {"place": "x"})]), "Done."]) as server:
-        agent = nbagent.Agent(model="openai:m", base_url=server.url, tools=[read])
-        first = agent.run("Go.")
-        wire_name = server.bodies[0]["tools"][0]["function"]["name"]
-    assert "." not in wire_name
-    with ModelServer([Reply(calls=[(wire_name, {"place": "x"})]), "Done."]) as server:
+    with ModelServer([Reply(calls=[("fs__read", {"place": "x"})]), "Done."]) as server:
         run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[read]).run("Go."))
-    assert run.ok, (run.error, first.error)
+        assert server.bodies[0]["tools"][0]["function"]["name"] == "fs__read"
+    assert run.ok, run.error
     assert run.turns[0].tool_runs[0].tool_name == "fs.read"
     assert results(run) == [{"ok": True, "data": "seen x"}]
 
@@ -233,6 +229,21 @@ def test_odd_values_of_a_tool_become_results(value: Any) -> None:
     run = check_run(nbagent.Agent(model=model, tools=[odd]).run("Go."), model)
     assert run.ok, run.error
     assert len(dump_json(results(run))) < 300_000
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["here", "in a thread"])
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), StopIteration(1)], ids=repr)
+def test_what_a_tool_raises_is_its_result_and_the_run_goes_on(
+    error: BaseException, threaded: bool
+) -> None:
+    def fail() -> None:
+        """Fail."""
+        raise error
+
+    model = script([call("fail"), "Done."])
+    tools = [nbagent.tool(threaded=threaded)(fail)]
+    run = check_run(nbagent.Agent(model=model, tools=tools).run("Go."), model)
+    assert (run.text, codes(run)) == ("Done.", ["E_TOOL_FAILED"])
 
 
 def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_says_so(

@@ -65,7 +65,10 @@ def test_what_a_callback_does_to_its_question_changes_no_call() -> None:
 
 @pytest.mark.parametrize("choice", ["denied", "no", "", None])
 def test_an_answer_that_is_none_is_refused(choice: Any) -> None:
-    run, _ = ran(call("delete", path="a"), answer=Asked(lambda _: Answer(choice=choice)))
+    def answer(question: Question) -> Answer:
+        return Answer(choice=choice)
+
+    run, _ = ran(call("delete", path="a"), answer=answer)
     assert (only(run).approval, done) == ("denied", [])
 
 
