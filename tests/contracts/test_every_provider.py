@@ -31,8 +31,8 @@ def request_for(case: Case, *, tools: tuple[ToolSpec, ...] = ()) -> ChatRequest:
     return ChatRequest(model=case.model, messages=messages, system_prompt="Be brief.", tools=tools)
 
 
-def played(opened: Opener, work: Callable[[Case], Coroutine[Any, Any, Any]], *said: Said) -> Any:
-    """Let a provider give its answers to `work`."""
+def played(opened: Opener, said: Said, work: Callable[[Case], Coroutine[Any, Any, Any]]) -> Any:
+    """Let a provider give one answer to `work`."""
 
     async def run(case: Case) -> Any:
         try:
@@ -40,7 +40,7 @@ def played(opened: Opener, work: Callable[[Case], Coroutine[Any, Any, Any]], *sa
         finally:
             await case.client.close()
 
-    with opened(list(said)) as case:
+    with opened([said]) as case:
         return asyncio.run(run(case))
 
 
@@ -50,7 +50,7 @@ async def chunks_of(case: Case, request: ChatRequest) -> list[ChatChunk]:
 
 
 def test_the_last_chunk_alone_has_the_whole_response(opened: Opener) -> None:
-    chunks = played(opened, lambda c: chunks_of(c, request_for(c)), Said("Oslo has many."))
+    chunks = played(opened, Said("Oslo has many."), lambda c: chunks_of(c, request_for(c)))
     assert [chunk.done for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     response: ChatResponse = chunks[-1].response
     assert "".join(chunk.content for chunk in chunks) == response.message.text == "Oslo has many."
@@ -59,7 +59,8 @@ def test_the_last_chunk_alone_has_the_whole_response(opened: Opener) -> None:
 
 
 def test_calls_come_back_under_their_own_names_with_distinct_ids(opened: Opener) -> None:
-    chunks = played(opened, lambda c: chunks_of(c, request_for(c, tools=TOOLS)), Said(calls=CALLS))
+    said = Said(calls=CALLS)
+    chunks = played(opened, said, lambda c: chunks_of(c, request_for(c, tools=TOOLS)))
     response: ChatResponse = chunks[-1].response
     calls = response.message.tool_calls
     assert [(call.name, call.arguments) for call in calls] == list(CALLS)
@@ -78,8 +79,15 @@ def test_chat_gives_what_the_stream_gives(opened: Opener) -> None:
         whole = await case.client.chat(request)
         return whole, (await chunks_of(case, request))[-1].response
 
+    async def run(case: Case) -> Any:
+        try:
+            return await both(case)
+        finally:
+            await case.client.close()
+
     said = Said("One moment.", calls=CALLS[:1])
-    whole, streamed = played(opened, both, said, said)
+    with opened([said, said]) as case:
+        whole, streamed = asyncio.run(run(case))
     assert whole.message.text == streamed.message.text
     assert [c.arguments for c in whole.message.tool_calls] == [
         c.arguments for c in streamed.message.tool_calls
@@ -88,7 +96,7 @@ def test_chat_gives_what_the_stream_gives(opened: Opener) -> None:
 
 
 def test_usage_counts_add_up(opened: Opener) -> None:
-    chunks = played(opened, lambda c: chunks_of(c, request_for(c)), Said("Oslo has many."))
+    chunks = played(opened, Said("Oslo has many."), lambda c: chunks_of(c, request_for(c)))
     usage = chunks[-1].response.usage
     assert usage is not None
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
@@ -106,7 +114,7 @@ def test_a_broken_stream_is_a_model_error_after_its_text(opened: Opener) -> None
                 assert not chunk.done
 
     with pytest.raises(ModelError) as caught:
-        played(opened, work, Said("Oslo has", broken=True))
+        played(opened, Said("Oslo has", broken=True), work)
     assert caught.value.code in CODES - {"UNKNOWN"}
     assert "".join(seen) == "Oslo has"
 
@@ -121,7 +129,7 @@ def test_a_cancelled_request_ends_at_once(opened: Opener) -> None:
             await task
         return time.monotonic() - began
 
-    assert played(opened, work, Said("many words in a row here", slow=True)) < 5
+    assert played(opened, Said("many words in a row here", slow=True), work) < 5
 
 
 def test_no_client_shows_its_key(opened: Opener) -> None:
@@ -131,6 +139,6 @@ def test_no_client_shows_its_key(opened: Opener) -> None:
 
 
 def test_models_can_be_listed(opened: Opener) -> None:
-    models = played(opened, lambda case: case.client.list_models(), Said())
+    models = played(opened, Said(), lambda case: case.client.list_models())
     assert models
     assert all(model.id for model in models)
