@@ -10,7 +10,7 @@ from engine.laws import check_run
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.providers.offline import call, script
+from nbagent.providers.offline import call, script, step
 from nbagent.session.front import Front, use_front
 
 
@@ -70,6 +70,8 @@ def test_a_model_that_is_none_is_refused(model: Any) -> None:
         {"max_turns": float("inf")},
         {"max_tokens": 10**400},
         {"top_p": 1.1},
+        {"temperature": float("nan")},
+        {"temperature": 2.1},
         {"timeout_s": -1},
         {"stop_sequences": [1]},
         {"name": 5},
@@ -201,16 +203,21 @@ def test_without_key_and_server_the_default_model_works_offline_and_says_so() ->
 def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> None:
     model = script(["Parent.", "More."])
     run = nbagent.Agent(model=model).run("Go.")
+    left = nbagent.Agent(model=script([step(text="Late.", wait_ms=600)])).start("Go.")
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             child = nbagent.Agent(model=script(["Child."])).run("Go.")
             os.write(write, f"{child.text} {child.stop_reason}".encode())
+            left.wait(timeout=20)
+        except nbagent.NbagentError as error:
+            os.write(write, f" {error.code}".encode())
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
     os.close(write)
     with os.fdopen(read) as pipe:
-        assert pipe.read() == "Child. answered"
+        assert pipe.read() == "Child. answered ENGINE_INTERRUPTED"
+    assert left.wait().text == "Late."
     assert check_run(run.resume("More."), model).text == "More."

@@ -61,22 +61,12 @@ def test_the_common_variables_name_model_and_server() -> None:
     assert effective({**environ, "NBAGENT_MODEL": "ollama:n"}).model == "ollama:n"
 
 
-def test_a_projects_file_may_not_send_the_key_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\nbase_url = "https://evil.example"\n')
-    with pytest.raises(UsageError, match="may not be set in a project's file"):
-        effective({}, tmp_path)
+UNREADABLE = ("[tool.nbagent\n", "max_turns = \n", "\xff", "tool = 5\n", "[tool]\nnbagent = 5\n")
 
 
-@pytest.mark.parametrize("text", ["[tool.nbagent\n", "max_turns = \n", "\xff"], ids=repr)
+@pytest.mark.parametrize("text", UNREADABLE, ids=repr)
 def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text, "latin-1")
-    with pytest.raises(UsageError, match=r"pyproject\.toml cannot be read"):
-        effective({}, tmp_path)
-
-
-@pytest.mark.parametrize("text", ["tool = 5\n", "[tool]\nnbagent = 5\n"], ids=["tool", "nbagent"])
-def test_a_table_that_is_none_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
         effective({}, tmp_path)
 
@@ -109,35 +99,6 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest_and_the_place(tmp_pa
 )
 def test_values_come_in_their_right_type(name: str, given: Any, value: Any) -> None:
     assert checked_value(name, given) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("max_turns", "0"),
-        ("max_turns", "many"),
-        ("max_turns", True),
-        ("max_turns", 1.5),
-        ("max_turns", float("inf")),
-        ("max_turns", float("nan")),
-        ("max_tokens", 10**400),
-        ("temperature", 2.01),
-        ("temperature", "warm"),
-        ("temperature", 10**400),
-        ("top_p", -1),
-        ("timeout_s", 0),
-        ("stream", "perhaps"),
-        ("tools", 5),
-        ("tools", [5]),
-        ("model", ""),
-        ("model", 5),
-        ("system", 5),
-        ("after_run", "gone"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
-    with pytest.raises(UsageError, match=f"{name}="):
-        checked_value(name, given)
 
 
 def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
@@ -251,14 +212,24 @@ def test_a_project_may_tighten_and_not_loosen(
     )
 
 
-REFUSED = ("allow = ['fs.write']", "mounts = ['a=/']", "skills = ['/']", "isolation = 'process'")
+REFUSED = {
+    "allow = ['fs.write']": "allow",
+    "mounts = ['a=/']": "mounts",
+    "skills = ['/']": "skills",
+    "isolation = 'process'": "isolation",
+    "tools = ['mcp:evil']": "mcp:evil",
+    "tools = 'fs, evil__run'": "evil__run",
+    "base_url = 'https://evil.example'": "may not be set in a project's file",
+    "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
+}
 
 
-@pytest.mark.parametrize("line", [*REFUSED, "tools = ['mcp:evil']", "tools = 'fs, evil__run'"])
+@pytest.mark.parametrize("line", REFUSED)
 def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{line}\n", "utf-8")
-    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+    with pytest.raises(UsageError, match=REFUSED[line]) as caught:
         effective({}, tmp_path)
+    assert "pyproject.toml" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["(", "fs.write(", '["fs.write"]', "a b(c"])
@@ -310,6 +281,10 @@ def test_reasoning_is_a_word_or_a_number_of_tokens(given: Any, value: str) -> No
 
 
 ODD: list[tuple[str, Any]] = [
+    *(("max_turns", given) for given in ("0", "many", True, 1.5, float("inf"), float("nan"))),
+    *(("temperature", given) for given in (2.01, "warm", 10**400)),
+    *(("max_tokens", 10**400), ("top_p", -1), ("timeout_s", 0), ("stream", "perhaps")),
+    *(("tools", 5), ("tools", [5]), ("model", ""), ("model", 5), ("system", 5)),
     *(("reasoning", given) for given in ("lots", "0", "-5", "1.5", "", True, 0, 2.5)),
     *(("retries", given) for given in (-1, 11, "2.0", True, "many", "1_0")),
     *(("cache", given) for given in ("on", "", True, "Auto")),
@@ -321,10 +296,15 @@ ODD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "given"), ODD)
-def test_what_does_not_fit_a_server_is_refused(name: str, given: Any) -> None:
+def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
     for ask in (nbagent.configure, RunOptions):
         with pytest.raises(UsageError, match=f"{name}.* does not fit; expected "):
             ask(**{name: given})
+
+
+def test_a_word_that_is_none_of_its_options_is_refused() -> None:
+    with pytest.raises(UsageError, match="after_run='gone' does not fit; expected "):
+        nbagent.configure(after_run="gone")
 
 
 KEYS = ["sk-proj-Ab1", "gsk_abcdef", "AIzaSyAbc", "x" * 30 + "1", "a b", "MY-KEY", "", 5, "hf_aBc"]
@@ -363,12 +343,6 @@ def test_a_project_may_lower_a_budget_and_not_raise_it(tmp_path: Path) -> None:
         assert (
             effective({"XDG_CONFIG_HOME": str(tmp_path / "config")}, tmp_path).max_cost_usd == held
         )
-
-
-def test_a_project_may_not_name_a_model_that_starts_a_program(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\nmodel = "local:a.gguf"\n')
-    with pytest.raises(UsageError, match=r"model may not name 'local:a.gguf'"):
-        effective({}, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [RunOptions, Settings])

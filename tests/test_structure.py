@@ -140,11 +140,9 @@ def ours(module: str) -> set[str]:
     return {name.removeprefix("nbagent.") for name in names}
 
 
-@pytest.mark.parametrize("module", modules())
-def test_imports_go_down_the_page_only(module: str) -> None:
-    room = module.split(".")[0]
-    for target in ours(module):
-        other = target.split(".")[0]
+def test_imports_go_down_the_page_only() -> None:
+    for module, target in ((it, target) for it in modules() for target in ours(it)):
+        room, other = module.split(".")[0], target.split(".")[0]
         if other == room or (not (ROOT / other).is_dir() and not (ROOT / f"{other}.py").exists()):
             continue
         allowed = layer_of(other) > layer_of(room) or other in SIDEWAYS.get(room, set())
@@ -165,9 +163,8 @@ def test_inside_a_room_imports_follow_its_order(room: str) -> None:
                 assert order[to[1]] < order[parts[1]], f"{module} imports {target}"
 
 
-@pytest.mark.parametrize("module", modules())
-def test_third_party_packages_live_in_one_place_each(module: str) -> None:
-    for name in imports_of(module):
+def test_third_party_packages_live_in_one_place_each() -> None:
+    for module, name in ((it, name) for it in modules() for name in imports_of(it)):
         package = name.split(".")[0]
         assert package not in FORBIDDEN, f"{module} imports {package}"
         if package in HOMES:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.chat import (
     ChatResponse,
@@ -364,11 +366,11 @@ def plain_run(
     messages, turns = list(record.messages), list[EngineTurn]()
     tools = (ToolSpec(name="work", description="Works."),)
     for index in range(1, n_turns + 1):
-        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw="{}")
-        call = call.model_copy(update={"arguments_raw": f'{{"n":{index}}}'})
+        args, raw = {"n": index}, f'{{"n":{index}}}'
+        call = ToolCall(id=f"c{index}", name="work", arguments=args, arguments_raw=raw)
         answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
         result = ToolResult(ok=True, data=f"{index} {text}", attachments=attachments)
-        run = ToolRun(tool_call_id=call.id, tool_name="work", args={"n": index}, started_at=START)
+        run = ToolRun(tool_call_id=call.id, tool_name="work", args=args, started_at=START)
         done = run.model_copy(update={"result": result, "duration_ms": 5.0})
         request = TurnRequest(
             n_messages=len(messages),
@@ -379,12 +381,13 @@ def plain_run(
             toolset_sha=toolset_sha(tools),
             n_tools=1,
         )
-        usage = Usage(
-            prompt_tokens=100 * index, completion_tokens=20, total_tokens=100 * index + 20
-        )
-        meta = ResponseMeta(request_id="req_0123456789abcdef")
+        n = 100 * index
         response = ChatResponse(
-            message=answer, usage=usage, model="gpt-x", finish_reason="tool_calls", meta=meta
+            message=answer,
+            usage=Usage(prompt_tokens=n, completion_tokens=20, total_tokens=n + 20),
+            model="gpt-x",
+            finish_reason="tool_calls",
+            meta=ResponseMeta(request_id="req_0123456789abcdef"),
         )
         turn = EngineTurn(
             id=turn_id(index),
@@ -428,20 +431,13 @@ def record_of(events: Sequence[Event]) -> RunRecord:
     return last.run
 
 
-def renamed(events: Sequence[Event], run_id: str) -> list[Event]:
-    """The same run under another id."""
-    out: list[Event] = []
+def write(store: Store, events: Sequence[Event]) -> None:
+    """Write the events one by one."""
     for event in events:
-        match event:
-            case RunStarted() | RunFinished():
-                turns = tuple(t.model_copy(update={"run_id": run_id}) for t in event.run.turns)
-                run = event.run.model_copy(update={"id": run_id, "turns": turns})
-                out.append(replace(event, run=run))
-            case ResponseReceived() | TurnFinished():
-                turn = event.turn.model_copy(update={"run_id": run_id})
-                out.append(replace(event, turn=turn))
-            case TurnStarted() | ToolCallFinished() | MessagesAdded():
-                out.append(replace(event, run_id=run_id))
-            case _:
-                out.append(event)
-    return out
+        store.write(event)
+
+
+def crash(home: Path, events: Sequence[Event]) -> None:
+    """Write events in a store whose process then is gone: its lease is given back."""
+    with contextlib.closing(Store.open(home)) as store:
+        write(store, events)

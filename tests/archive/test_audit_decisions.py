@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stories import NOW, Story
 
-from nbagent.archive.audit import AuditSink, verify_audit
+from nbagent.archive.audit import AuditLog, AuditSink, verify_audit
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, StoreError
@@ -178,19 +178,6 @@ def test_a_secret_in_a_name_is_masked_before_the_tool_begins(
     assert [line["call"] for line in lines_of(tmp_path)] == ["[redacted]"] * 2
 
 
-@pytest.mark.parametrize(
-    ("before", "told"),
-    [({"sha256Before": "1" * 64}, "1" * 64), ({}, None), ({"sha256Before": None}, None)],
-    ids=["replaced", "new", "new, and said so"],
-)
-def test_a_write_says_what_it_replaced(
-    tmp_path: Path, sink: AuditSink, before: dict[str, Any], told: str | None
-) -> None:
-    sink.handle(end_of(NOBODY_ASKED, data={**WROTE, **before}))
-    wrote = lines_of(tmp_path)[1]
-    assert (wrote["sha256_before"], wrote["sha256_after"]) == (told, "2" * 64)
-
-
 # Calls without an end
 
 
@@ -220,24 +207,6 @@ def test_the_same_id_in_two_turns_and_twice_in_one_is_counted_call_by_call(
     sink.handle(end_of(BY_PERSON, turn_id="C01"))
     assert verify_audit(tmp_path).unfinished == ()
     assert kinds_in(tmp_path).count("approval") == 3
-
-
-def test_a_call_that_runs_again_in_the_next_process_ends_there(
-    tmp_path: Path, sink: AuditSink
-) -> None:
-    decide(sink, NOBODY_ASKED, run_id=PARENT)
-    sink.close()  # and the process is gone
-    assert verify_audit(tmp_path).unfinished == ((PARENT, "call_1"),)
-    child = AuditSink(tmp_path, hosts_of=lambda name: "fs")
-    child.handle(end_of(NOBODY_ASKED, run_id=PARENT))  # before its own run begins
-    child.handle(RunStarted(Story().run))
-    decide(child, NOBODY_ASKED)
-    child.handle(end_of(NOBODY_ASKED))
-    child.close()
-    report = verify_audit(tmp_path)
-    assert (report.ok, report.unfinished) == (True, ())
-    runs = [line["run"] for line in lines_of(tmp_path)]
-    assert runs == [PARENT] * 3 + [RUN] * 3
 
 
 def test_words_of_a_model_begin_and_end_no_call(tmp_path: Path, sink: AuditSink) -> None:
@@ -308,12 +277,15 @@ def test_an_approved_call_costs_less_than_a_third_of_a_millisecond(
     tmp_path: Path, sink: AuditSink
 ) -> None:
     call, context, end = call_of(), context_of(), end_of(BY_PERSON)
+    log = AuditLog.open(tmp_path)
+    log.append(*[{"kind": "call"}] * 20_000)  # in a long log as in a short one
+    log.close()
     times: list[int] = []
     for _ in range(300):
         began = time.perf_counter_ns()
         sink.decided(call, WRITE, context, BY_PERSON, BINDS)
         sink.handle(end)
         times.append(time.perf_counter_ns() - began)
-    assert kinds_in(tmp_path)[:4] == ["approval", "start", "call", "write"]
+    assert kinds_in(tmp_path)[-4:] == ["approval", "start", "call", "write"]
     # The faster ones: the others waited for whoever else is at work on this machine.
     assert sorted(times)[len(times) // 5] / 1000 < 300

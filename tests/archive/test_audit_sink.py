@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from stories import NOW, Story
 
-import nbagent
-from nbagent.archive.audit import AuditSink, is_audited, verify_audit
+from nbagent.archive.audit import AuditSink, verify_audit
 from nbagent.contracts.canonical import canonical_json, sha256_hex
 from nbagent.contracts.chat import ImagePart, TextPart
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, StoreError
 from nbagent.contracts.events import RunFinished, RunStarted, ToolCallFinished
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import register
-from nbagent.providers.offline import call, script
 
 CANARY = "sk-canary-4f9a77c1d2e8"
 HOSTS = {
@@ -84,25 +82,24 @@ def test_a_call_leaves_one_line_with_hashes_and_no_text(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("tool", ["fs.write", "write_file", "fs.apply_patch"])
-def test_a_write_leaves_what_the_file_was_and_is(tmp_path: Path, tool: str) -> None:
-    data = {
-        "path": "@project/notes/a.md",
-        "bytesWritten": 120,
-        "sha256Before": "1" * 64,
-        "sha256After": "2" * 64,
-    }
-    called, wrote = lines_after(tmp_path, run_of(tool, data))
+@pytest.mark.parametrize(
+    ("tool", "before"),
+    [
+        ("fs.write", {"sha256Before": "1" * 64}),
+        ("write_file", {"sha256Before": None}),
+        ("fs.apply_patch", {}),
+    ],
+)
+def test_a_write_leaves_what_the_file_was_and_is(
+    tmp_path: Path, tool: str, before: dict[str, Any]
+) -> None:
+    data = {"path": "@project/notes/a.md", "bytesWritten": 120, "sha256After": "2" * 64}
+    called, wrote = lines_after(tmp_path, run_of(tool, {**data, **before}))
     assert (called["kind"], wrote["kind"]) == ("call", "write")
     assert wrote["path"] == "@project/notes/a.md"
-    assert (wrote["sha256_before"], wrote["sha256_after"]) == ("1" * 64, "2" * 64)
+    assert wrote["sha256_before"] == before.get("sha256Before")
+    assert wrote["sha256_after"] == "2" * 64
     assert (wrote["bytes"], wrote["call"]) == (120, called["call"])
-
-
-def test_a_new_file_has_no_hash_before(tmp_path: Path) -> None:
-    data = {"path": "@project/new.md", "bytesWritten": 1, "sha256After": "2" * 64}
-    wrote = lines_after(tmp_path, run_of("fs.write", data))[1]
-    assert wrote["sha256_before"] is None
 
 
 @pytest.mark.parametrize(
@@ -208,22 +205,6 @@ def test_odd_values_have_hashes_too(tmp_path: Path, value: Any) -> None:
     assert one["result_sha"] != other["result_sha"]
 
 
-@pytest.mark.parametrize(
-    ("hosts", "audited"),
-    [
-        (["functions", "fs"], True),
-        (["mcp:git"], True),
-        (["skills"], True),
-        (["notebook"], True),
-        (["functions"], False),
-        (["fsx", ""], False),
-        ([], False),
-    ],
-)
-def test_a_run_is_audited_when_it_has_hands(hosts: list[str], audited: bool) -> None:
-    assert is_audited(hosts) is audited
-
-
 BEGIN = RunStarted(Story().run)
 END = RunFinished(Story().run)
 
@@ -235,19 +216,6 @@ def test_a_log_that_cannot_be_written_is_told_before_any_tool_runs(tmp_path: Pat
         with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED: the audit log"):
             sink.handle(event)
     sink.close()
-
-
-def test_a_log_that_was_cut_is_told_once_and_goes_on(tmp_path: Path) -> None:
-    lines_after(tmp_path, run_of("fs.read"), run_of("fs.read"))
-    (tmp_path / "audit.jsonl").write_bytes(b"")
-    told: list[str] = []
-    sink = AuditSink(tmp_path, hosts_of=HOSTS.__getitem__, on_warning=told.append)
-    sink.handle(BEGIN)
-    sink.handle(finished(run_of("fs.read")))
-    sink.close()
-    assert len(told) == 1
-    assert "changed or cut" in told[0]
-    assert not verify_audit(tmp_path)
 
 
 def test_the_end_of_a_run_puts_its_lines_on_the_disk(
@@ -264,30 +232,3 @@ def test_the_end_of_a_run_puts_its_lines_on_the_disk(
         sink.handle(END)
         sink.close()
         assert len(synced) == n_files
-
-
-def test_a_run_of_an_agent_is_audited_call_by_call(tmp_path: Path) -> None:
-    def population(city: str) -> dict[str, Any]:
-        """People living in a city."""
-        if city == "Bergen":
-            raise ValueError(CANARY)
-        return {"city": city, "people": 717_710}
-
-    model = script(
-        [call("population", city="Oslo"), call("population", city="Bergen"), "Oslo is larger."]
-    )
-    sink = AuditSink(tmp_path, hosts_of=HOSTS.__getitem__)
-    run = nbagent.Agent(model=model, tools=[population]).run("Which?", on_event=sink.handle)
-    sink.close()
-    assert run.ok
-    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert [(line["run"], line["turn"], line["ok"]) for line in lines] == [
-        (run.id, "C01", True),
-        (run.id, "C02", False),
-    ]
-    # What the model was given can be held against the log.
-    given = [message.text for message in run.messages if message.role == "tool"]
-    hashes = [sha256_hex(canonical_json(json.loads(text))) for text in given]
-    assert [line["result_sha"] for line in lines] == hashes
-    assert CANARY not in (tmp_path / "audit.jsonl").read_text()
-    assert verify_audit(tmp_path).lines == 2

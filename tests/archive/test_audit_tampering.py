@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nbagent.archive.audit import AuditLog, verify_audit
-from nbagent.archive.audit.lines import FIRST_PREV, Head, make_line
+from nbagent.archive.audit.lines import Head, make_line
 from nbagent.contracts.errors import StoreError, UsageError
 
 N_LINES = 12
@@ -311,7 +311,3 @@ def test_a_log_that_cannot_be_read_is_a_clear_error(
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(StoreError, match="cannot be read"):
         verify_audit(home)
-
-
-def test_a_chain_begins_with_zeros(home: Path) -> None:
-    assert f'"prev":"{FIRST_PREV}"'.encode() in lines_of(home)[0]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from made_records import START, Maker, plain_run
+from made_records import START, Maker, crash, plain_run
 
 from nbagent.archive.interrupted import TOOL_INTERRUPTED, TOOL_NOT_STARTED
 from nbagent.archive.lease import Lease
@@ -21,31 +20,10 @@ from nbagent.contracts.events import (
     Event,
     ResponseReceived,
     ToolCallFinished,
-    TurnFinished,
 )
 from nbagent.contracts.records import RunRecord, ToolResult
 
 RUN = "a" * 16
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / ".nbagent"
-
-
-@pytest.fixture
-def store(home: Path) -> Iterator[Store]:
-    opened = Store.open(home)
-    yield opened
-    opened.close()
-
-
-def crash(home: Path, events: Sequence[Event]) -> None:
-    """Write events in a store whose process then is gone: its lease is given back."""
-    store = Store.open(home)
-    for event in events:
-        store.write(event)
-    store.close()
 
 
 def one_of_each(turn_of_seed: int = 3) -> list[Event]:
@@ -74,19 +52,6 @@ def check_laws(record: RunRecord) -> None:
         assert [answer.tool_call_id for answer in answers] == ids
 
 
-def test_run_without_a_live_lease_reads_as_interrupted(home: Path, store: Store) -> None:
-    events = plain_run(3, run_id=RUN)
-    crash(home, events[:9])
-    record = store.load(RUN)
-    assert (record.phase, record.stop_reason) == ("Failed", "error")
-    assert record.error is not None
-    assert record.error.code == "ENGINE_INTERRUPTED"
-    finished = [event.turn for event in events[:9] if isinstance(event, TurnFinished)]
-    assert list(record.turns) == finished
-    assert record.usage.total_tokens == 120 + 220
-    assert store.runs()[0].error_code == "ENGINE_INTERRUPTED"
-
-
 def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -> None:
     crash(home, one_of_each())
     record = store.load(RUN)
@@ -97,62 +62,21 @@ def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -
     assert store.conversation(RUN) == record.messages
 
 
-def test_open_turn_says_which_calls_had_no_result(home: Path, store: Store) -> None:
-    crash(home, one_of_each())
-    turn = store.open_turn(RUN)
-    assert turn is not None
-    assert [run.result is None for run in turn.tool_runs] == [False, True, True]
-
-
-def test_what_the_open_turn_sent_can_be_rebuilt(home: Path, store: Store) -> None:
-    events = one_of_each()
-    crash(home, events)
-    opened = events[-2]
-    assert isinstance(opened, ResponseReceived)
-    request = store.request_of(RUN, opened.turn.id)
-    assert len(request.messages) == opened.turn.request.n_messages
-    assert len(request.tools) == opened.turn.request.n_tools
-
-
-def test_closed_run_reads_as_it_read_before(home: Path, store: Store) -> None:
-    crash(home, one_of_each())
-    before = store.load(RUN)
-    assert store.close_interrupted(RUN) is True
-    assert store.load(RUN) == before
-    assert store.open_turn(RUN) is None
-    assert store.close_interrupted(RUN) is False
-    check_laws(store.load(RUN))
-
-
-def test_results_of_calls_that_ran_again_are_kept(home: Path, store: Store) -> None:
-    crash(home, one_of_each())
-    turn = store.open_turn(RUN)
-    assert turn is not None
-    again = {
-        run.tool_call_id: run.model_copy(update={"result": ToolResult(ok=True, data="again")})
-        for run in turn.tool_runs
-    }
-    assert store.claim(RUN)
-    assert store.close_interrupted(RUN, again)
-    record = store.load(RUN)
-    data = [run.result.data for run in record.turns[-1].tool_runs if run.result]
-    # A result that was on disk is not replaced.
-    assert data == [[1, "é"], "again", "again"]
-    assert record.messages[-1].text == '{"ok":true,"data":"again"}'
-    check_laws(record)
+_BEGUN = """
+import os, sys; from datetime import timedelta; from pathlib import Path
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.events import RunStarted
+from nbagent.contracts.records import RunRecord
+clock = [utc_now()]
+store = Store.open(Path(sys.argv[1]), now=lambda: clock[0])
+record = RunRecord(id=sys.argv[2], session="s", model="a:b", started_at=clock[0])
+store.write(RunStarted(record))
+"""
 
 
 def test_run_of_a_living_process_cannot_be_taken(home: Path, store: Store) -> None:
-    code = (
-        "import sys; from pathlib import Path; from nbagent.archive.store import Store\n"
-        "from nbagent.contracts.events import RunStarted\n"
-        "from nbagent.contracts.records import RunRecord\n"
-        "from nbagent.contracts.canonical import utc_now\n"
-        "store = Store.open(Path(sys.argv[1]))\n"
-        "store.write(RunStarted(RunRecord(id=sys.argv[2], session='s', model='a:b', "
-        "started_at=utc_now())))\n"
-        "print('ready', flush=True); sys.stdin.read()"
-    )
+    code = _BEGUN + "print('ready', flush=True); sys.stdin.read()"
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(home), RUN],
         stdin=subprocess.PIPE,
@@ -197,18 +121,7 @@ def test_run_at_work_in_this_kernel_cannot_be_closed(store: Store) -> None:
 
 def test_interrupted_run_ended_when_its_kernel_last_gave_a_sign(home: Path, store: Store) -> None:
     """A child beats once and dies; the lease that it left behind tells the time."""
-    code = (
-        "import os, sys; from datetime import timedelta; from pathlib import Path\n"
-        "from nbagent.archive.store import Store\n"
-        "from nbagent.contracts.events import RunStarted\n"
-        "from nbagent.contracts.records import RunRecord\n"
-        "from nbagent.contracts.canonical import utc_now\n"
-        "start = utc_now(); clock = [start]\n"
-        "store = Store.open(Path(sys.argv[1]), now=lambda: clock[0])\n"
-        "store.write(RunStarted(RunRecord(id=sys.argv[2], session='s', model='a:b', "
-        "started_at=start)))\n"
-        "clock[0] += timedelta(seconds=10); store.heartbeat(); os._exit(9)"
-    )
+    code = _BEGUN + "clock[0] += timedelta(seconds=10); store.heartbeat(); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code, str(home), RUN], check=False)
     assert done.returncode == 9
     record = store.load(RUN)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_records import plain_run, record_of
+from made_records import crash, plain_run, record_of, write
 
 from nbagent.archive import frames
 from nbagent.archive.store import Store
@@ -27,23 +27,6 @@ MARK = "bWFyay1vZi1hLXBpY3R1cmU="
 LARGE = ImagePart(data=MARK + "A" * 1_333_336, alt="a large chart")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / ".nbagent"
-
-
-@pytest.fixture
-def store(home: Path) -> Iterator[Store]:
-    opened = Store.open(home)
-    yield opened
-    opened.close()
-
-
-def write(store: Store, events: Sequence[Event]) -> None:
-    for event in events:
-        store.write(event)
-
-
 def finished_call(events: Sequence[Event], nth: int) -> int:
     """The place of the nth event that a call had finished."""
     return [i for i, it in enumerate(events) if isinstance(it, ToolCallFinished)][nth]
@@ -56,11 +39,6 @@ def cut_after_a_result(attachments: tuple[Part, ...]) -> list[Event]:
     last = events[end]
     assert isinstance(last, ToolCallFinished)
     return [*events[:end], replace(last, pending=1)]
-
-
-def crash(home: Path, events: Sequence[Event]) -> None:
-    with contextlib.closing(Store.open(home)) as kernel:
-        write(kernel, events)
 
 
 def times_kept(home: Path, mark: str = MARK) -> int:

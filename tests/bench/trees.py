@@ -17,9 +17,7 @@ from measure import Row
 
 from nbagent.files.mounts import Mounts
 from nbagent.files.opening import open_root
-from nbagent.files.patching import replace_once, to_bytes, to_text
 from nbagent.files.searching import Order, search
-from nbagent.files.writing import change_file
 
 _QUERIES = {
     "words": ("needle_here", False),
@@ -38,7 +36,6 @@ def rows(*, quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(os.path.realpath(folder)) / "tree"
         yield from _opens(tree, 500 if quick else 20_000)
-        yield _patches(tree, 20 if quick else 300)
         _lay(tree, 300 if quick else 5_000)
         for name in _QUERIES:
             yield from _searches(tree, name, quick=quick)
@@ -69,22 +66,6 @@ def _opens(tree: Path, times: int) -> Iterator[Row]:
             os.close(descriptor)
         median = statistics.median(took) / 1000
         yield Row(name, "≤ 15 µs", f"{median:.1f} µs", median, 15.0 if times >= _ENOUGH else None)
-
-
-def _patches(tree: Path, times: int) -> Row:
-    (tree / "counter.txt").write_text("n 0\n")
-    mounts = Mounts.of(tree)
-    place = mounts.place("counter.txt")
-
-    def add_one(old: bytes | None) -> bytes:
-        text = to_text(old or b"")
-        return to_bytes(replace_once(text, text, f"n {int(text.split()[1]) + 1}\n"))
-
-    began = time.perf_counter()
-    for _ in range(times):
-        change_file(mounts, place, add_one, max_read_bytes=1_000)
-    each = (time.perf_counter() - began) / times * 1000
-    return Row("one patch, locked and synced to disk", "", f"{each:.2f} ms", each)
 
 
 def _lay(tree: Path, files: int) -> None:

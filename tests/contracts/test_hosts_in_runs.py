@@ -19,6 +19,7 @@ from engine.laws import check_run
 from legal_schema import check_legal
 
 import nbagent
+from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import CODES
 from nbagent.contracts.records import ToolRun
@@ -171,7 +172,7 @@ def test_what_has_to_be_asked_is_denied_where_nobody_answers(case: HostCase) -> 
 
 
 def test_a_run_that_touches_the_world_is_audited(case: HostCase) -> None:
-    ran(case, *case.good)
+    run, _ = ran(case, *case.good)
     if not case.audited:
         assert not (Path(nbagent_home()) / "audit.jsonl").exists()
         return
@@ -181,7 +182,10 @@ def test_a_run_that_touches_the_world_is_audited(case: HostCase) -> None:
     lines = [json.loads(line) for line in text.splitlines()]
     calls = [line for line in lines if line["kind"] == "call"]
     assert [line["tool"] for line in calls] == [case.good[0]]
-    assert calls[0]["host"] == case.host
+    assert (calls[0]["host"], calls[0]["run"], calls[0]["turn"]) == (case.host, run.id, "C01")
+    # What the model was given can be held against the log.
+    (given,) = [message.text for message in run.messages if message.role == "tool"]
+    assert calls[0]["result_sha"] == sha_of(json.loads(given))
 
 
 def nbagent_home() -> str:

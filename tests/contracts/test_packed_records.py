@@ -53,12 +53,6 @@ def test_a_packed_record_holds_each_message_once() -> None:
     assert json.dumps(packed(record)).count(text) == 1
 
 
-def test_the_record_of_a_loaded_run_packs_as_well() -> None:
-    run = run_of("short")
-    loaded = nbagent.open_run(run.id).record
-    assert unpacked(packed(loaded)) == run.record
-
-
 def test_a_record_with_half_a_character_can_be_sent_and_comes_back_the_same() -> None:
     run = run_of("Oslo.").record.model_copy(update={"prompt": "a\ud800b"})
     plain = packed(run)

@@ -50,12 +50,6 @@ FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-def test_the_escapes_of_this_test_are_read_as_the_key() -> None:
-    assert json.loads(f'"{escaped(KEY)}"') == KEY
-    assert json.loads(f'"{upper_digits(escaped(KEY))}"') == KEY
-    assert escaped_by_python(KEY).encode().decode("unicode_escape") == KEY
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_a_key_is_hidden_in_every_form(form: str) -> None:
     coded = FORMS[form](KEY)

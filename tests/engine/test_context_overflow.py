@@ -30,6 +30,7 @@ from nbagent.engine.size import request_chars
 from nbagent.providers.offline import OfflineClient, call, calls, error, script, step
 from nbagent.session.stores import close_stores
 
+REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
 SIZES = {"a": 40_000, "b": 9_000, "c": 300, "d": 20_000, "e": 20_000}
 
 
@@ -112,15 +113,14 @@ def test_a_request_that_is_too_long_pauses_and_says_what_takes_the_room() -> Non
 
 def test_a_size_that_nobody_said_is_estimated_and_marked_so() -> None:
     usage = Usage(prompt_tokens=1_000, completion_tokens=5, total_tokens=1_005)
-    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
-    first = script([refusal])
+    first = script([REFUSAL])
     bare = check_run(nbagent.Agent(model=first, tools=[]).run("word " * 800), first)
     assert bare.error is not None
     assert "about 1,000 tokens (estimated)" in bare.error.message
     assert bare.error.details["request_tokens_from"] == "characters"
     assert "context_tokens" not in bare.error.details
-    model = script(["One.", refusal])
-    agent = nbagent.Agent(model=script([step(text="One.", usage=usage), refusal]), tools=[])
+    model = script(["One.", REFUSAL])
+    agent = nbagent.Agent(model=script([step(text="One.", usage=usage), REFUSAL]), tools=[])
     run = check_run(agent.run("x" * 2_000).resume("y" * 2_000))
     assert model.requests == []
     assert run.error is not None
@@ -129,9 +129,9 @@ def test_a_size_that_nobody_said_is_estimated_and_marked_so() -> None:
 
 
 def test_the_list_of_models_tells_what_a_silent_server_takes() -> None:
-    refusal = Reply(status=413, error={"error": {"code": "context_length_exceeded"}})
+    silent = Reply(status=413, error={"error": {"code": "context_length_exceeded"}})
     models = [{"id": "other", "max_model_len": 9}, {"id": "m", "max_model_len": 4096}]
-    with ModelServer([refusal], models=models) as server:
+    with ModelServer([silent], models=models) as server:
         run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[]).run("Go."))
     assert run.error is not None
     assert run.error.details["context_tokens"] == 4096
@@ -152,7 +152,7 @@ def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
     assert kept_whole(run)
     # C01's 40,000 characters go when C04's 20,000 do not fit beside them, and stay away.
     assert trimmed_of(run) == [(), (), (), (), (2,), (2,)]
-    assert len(bodies) == len(run.turns) + 1, "one refusal, asked again once"
+    assert len(bodies) == len(run.turns) + 1, "one REFUSAL, asked again once"
     sent = load_json(bodies[-1]["messages"][3]["content"])
     assert sent == {
         "ok": True,
@@ -207,8 +207,7 @@ def test_results_of_the_last_turn_are_never_shortened() -> None:
 
 
 def test_a_second_refusal_pauses_with_the_shortened_sizes() -> None:
-    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
-    model = script([call("fetch", page="a"), call("fetch", page="b"), refusal, refusal, "Done."])
+    model = script([call("fetch", page="a"), call("fetch", page="b"), REFUSAL, REFUSAL, "Done."])
     run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
     check_run(run)
     assert (run.stop_reason, trimmed_of(run)) == ("length", [(), (), (2,)])
@@ -223,11 +222,10 @@ def test_a_second_refusal_pauses_with_the_shortened_sizes() -> None:
 
 
 def test_the_size_of_a_token_is_learned_from_the_request_that_was_answered() -> None:
-    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
     usage = Usage(prompt_tokens=1_000, completion_tokens=5, total_tokens=1_005)
     again = step(calls=[call("fetch", page="d")], usage=usage)
     fetched = [call("fetch", page="a"), call("fetch", page="b")]
-    model = script([*fetched, refusal, again, refusal, refusal])
+    model = script([*fetched, REFUSAL, again, REFUSAL, REFUSAL])
     agent = nbagent.Agent(model=model, tools=[fetch], trim="tool-results")
     run = check_run(agent.run("Read."))
     assert trimmed_of(run)[2]
@@ -259,8 +257,7 @@ def test_resume_with_trim_goes_on_at_once_and_the_next_run_inherits_it() -> None
 
 
 def test_without_the_option_nothing_is_shortened_and_trim_none_ends_it() -> None:
-    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
-    steps = [call("fetch", page="a"), call("fetch", page="b"), refusal, "One.", "Two."]
+    steps = [call("fetch", page="a"), call("fetch", page="b"), REFUSAL, "One.", "Two."]
     model = script(steps)
     run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
     assert trimmed_of(check_run(run)) == [(), (), (2,)]
@@ -271,8 +268,7 @@ def test_without_the_option_nothing_is_shortened_and_trim_none_ends_it() -> None
 
 
 def test_another_model_gets_the_results_whole_again() -> None:
-    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
-    first = script([call("fetch", page="a"), call("fetch", page="b"), refusal, refusal])
+    first = script([call("fetch", page="a"), call("fetch", page="b"), REFUSAL, REFUSAL])
     run = nbagent.Agent(model=first, tools=[fetch], trim="tool-results").run("Read.")
     second = script(["Done."])
     child = check_run(run.resume(model=second), second)
@@ -308,7 +304,7 @@ def test_a_stop_while_the_models_size_is_looked_up_ends_the_run_as_stopped(
         await asyncio.sleep(60)
         return []
 
-    model = script([error("LLM_CONTEXT_OVERFLOW", "too long"), "Done."])
+    model = script([REFUSAL, "Done."])
     monkeypatch.setattr(OfflineClient, "list_models", hang)
     run = nbagent.Agent(model=model, tools=[]).start("Go.")
     assert begun.wait(10)
@@ -319,8 +315,7 @@ def test_a_stop_while_the_models_size_is_looked_up_ends_the_run_as_stopped(
 
 
 def test_old_records_load_and_new_ones_survive_a_notebook() -> None:
-    refusal = error("LLM_CONTEXT_OVERFLOW", "too long")
-    model = script([call("fetch", page="a"), call("fetch", page="b"), refusal, "Done."])
+    model = script([call("fetch", page="a"), call("fetch", page="b"), REFUSAL, "Done."])
     run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
     plain = packed(run.record)
     assert unpacked(plain) == run.record

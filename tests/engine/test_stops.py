@@ -85,8 +85,12 @@ def test_stopped_in_the_middle_of_a_call_answers_the_call() -> None:
     assert check_run(run.resume(), model).text == "Fine."
 
 
+looked: list[str] = []
+
+
 def look(what: str) -> str:
     """Look at something."""
+    looked.append(what)
     return what
 
 
@@ -126,11 +130,13 @@ async def stubborn() -> str:
     ids=["sync", "async", "thread", "stubborn"],
 )
 def test_stopped_tool_is_interrupted_and_answered(tool: Any) -> None:
+    looked.clear()
     name = getattr(tool, "__name__", "slow_threaded")
     model = script([calls([call(name), call("look", what="y")]), "Then without."])
     run = run_and_stop(nbagent.Agent(model=model, tools=[tool, look]), ToolCallStarted, 0.2)
     check_stopped(check_run(run, model))
     assert codes(run)[0] == "E_INTERRUPTED"
+    assert tool is not slow or (codes(run)[1], looked) == ("E_INTERRUPTED", [])
     assert check_run(run.resume(), model).text == "Then without."
 
 
@@ -190,6 +196,7 @@ def test_a_tool_may_stop_its_own_run(kind: str) -> None:
     run = nbagent.Agent(model=model, tools=[tool]).start("Go.")
     box.append(run)
     check_stopped(check_run(run.wait(), model))
+    assert (kind, codes(run)) in (("sync", [None]), ("async", [None]), ("async", ["E_INTERRUPTED"]))
     assert len(model.requests) == 1
     assert check_run(run.resume(), model).text == "On."
 

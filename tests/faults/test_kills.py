@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from engine.laws import check_answered, check_record, check_run, codes, column
-from faults.victim import ANSWER, IN_TOOL, POINTS, RANDOM, TURNS, agent_of, lines
+from faults.victim import ANSWER, IN_STORE, IN_TOOL, POINTS, RANDOM, TURNS, agent_of, lines
 
 import nbagent
 from nbagent.contracts.chat import ToolCall
@@ -133,7 +133,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("point", [*POINTS, *IN_TOOL])
+@pytest.mark.parametrize("point", [*POINTS, *IN_TOOL, *IN_STORE])
 def test_a_run_killed_at_a_named_point_goes_on(
     point: str, executioner: Executioner, home: Path
 ) -> None:
@@ -159,13 +159,27 @@ def test_a_run_killed_at_random_goes_on(executioner: Executioner, home: Path) ->
         kill_and_go_on(executioner, RANDOM, home / str(n))
 
 
+_EIGHT_RUNS = """
+import nbagent
+for _ in range(8):
+    assert nbagent.Agent("offline:demo", tools="none").run("Go.").ok
+"""
+
+
+def test_two_processes_write_to_one_store_and_lose_nothing(home: Path) -> None:
+    children = [subprocess.Popen([sys.executable, "-c", _EIGHT_RUNS]) for _ in range(2)]
+    assert [child.wait(60) for child in children] == [0, 0]
+    assert len(nbagent.runs()) == len(nbagent.turns()) == 16
+    assert current_store().check() == []
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_two_hundred_kills_lose_nothing_and_do_nothing_twice(
     executioner: Executioner, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends: Counter[str] = Counter()
-    named = [*POINTS, *IN_TOOL]
+    named = [*POINTS, *IN_TOOL, *IN_STORE]
     for n in range(200):
         point = named[n // 2 % len(named)] if n % 2 else RANDOM
         found = kill_and_go_on(executioner, point, home / str(n))

@@ -331,8 +331,3 @@ def test_seccomp_closes_what_an_older_landlock_leaves_open(
         pytest.skip("landlock does not work here")
     (attack,) = (attack for attack in ATTACKS if attack.name == name)
     check_stopped(attack, world, "landlock", abi)
-
-
-def test_the_list_is_as_long_as_it_was_promised() -> None:
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 45
-    assert len(PLAIN_STOPPED) >= 24

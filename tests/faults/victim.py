@@ -32,6 +32,7 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.ports import ToolContext
 from nbagent.providers.offline import Step, call, script, step
+from nbagent.session.stores import current_store
 
 TASK = "Write three times."
 TURNS = 3
@@ -55,6 +56,8 @@ POINTS: dict[str, Callable[[Event], bool]] = {
 }
 """Where the callback kills: the event is committed then, and nothing after it."""
 IN_TOOL = ("in the tool before", "in the tool after", "in the idempotent tool")
+IN_STORE = ("COMMIT 3", "COMMIT 4", "COMMIT 5", "COMMIT 6", "executemany 2", "executemany 5")
+"""The statement of the store before which it dies, and the how manieth of them."""
 RANDOM = "random"
 LASTS_S = 0.25
 """About as long as a run takes, its commits included."""
@@ -64,6 +67,31 @@ def die() -> None:
     """End at once, as the machine would."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(10)
+
+
+class Mortal:
+    """Stands around the store's connection and dies in the middle of a transaction."""
+
+    def __init__(self, inner: Any, point: str) -> None:
+        self._inner = inner
+        self._word, number = point.split()
+        self._left = int(number)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _count(self, word: str) -> None:
+        self._left -= word == self._word
+        if not self._left:
+            die()
+
+    def execute(self, sql: str, *rest: Any) -> Any:
+        self._count(sql)
+        return self._inner.execute(sql, *rest)
+
+    def executemany(self, sql: str, *rest: Any) -> Any:
+        self._count("executemany")
+        return self._inner.executemany(sql, *rest)
 
 
 def note(file: Path, line: str) -> None:
@@ -141,6 +169,9 @@ def run_victim(point: str, folder: Path) -> None:
         if point == RANDOM and isinstance(event, RunStarted):
             threading.Timer(random.uniform(0.0, LASTS_S), die).start()
 
+    if point in IN_STORE:
+        store: Any = current_store()
+        store._db._connection = Mortal(store._db._connection, point)
     agent = agent_of(folder, point)
     agent.run(TASK, on_event=on_event)
     die()

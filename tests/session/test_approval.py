@@ -10,18 +10,17 @@ from typing import Any, cast
 
 import pytest
 from session.approval_stage import (
+    Asked,
     Shifting,
-    agreeing,
     delete,
     done,
-    elsewhere,
     look,
     only,
     ran,
 )
 
 import nbagent
-from nbagent.contracts.events import ApprovalRequested, Event
+from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import Answer, CallPreview, Question, ToolPolicy
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
@@ -47,21 +46,13 @@ ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("given", ANSWERS)
 def test_on_approval_decides_with_what_it_returns(given: str) -> None:
     value, approval, ran_with = ANSWERS[given]
-    asked: list[Question] = []
-
-    def answer(question: Question) -> Any:
-        asked.append(question)
-        return value
-
+    answer = Asked(value)
     run, model = ran(call("delete", path="a"), answer=answer)
     it = only(run)
     assert (it.approval, it.approved_by, tuple(done)) == (approval, "callback", ran_with)
-    assert (asked[0].tool, asked[0].arguments, asked[0].scope) == (
-        "delete",
-        {"path": "a"},
-        "this very call",
-    )
-    assert "ask=True" in asked[0].why
+    (asked,) = answer.questions
+    assert (asked.tool, asked.arguments, asked.scope) == ("delete", {"path": "a"}, "this very call")
+    assert "ask=True" in asked.why
     if approval == "denied":
         assert it.result.error.code == "E_DENIED"
         said = model.requests[1].messages[-1].text
@@ -76,14 +67,17 @@ def test_a_callback_may_be_async_and_may_fail() -> None:
     async def agree(question: Question) -> bool:
         return True
 
-    def fail(question: Question) -> bool:
-        raise LookupError("no answer today")
-
     run, _ = ran(call("delete", path="a"), answer=agree)
     assert only(run).approval == "allowed"
-    run, model = ran(call("delete", path="a"), answer=fail)
+    fail = Asked(LookupError("no answer today"))
+    told: list[Event] = []
+    model = script([call("delete", path="a"), "Done."])
+    agent = nbagent.Agent(model=model, tools=[delete], on_approval=fail)
+    run = agent.run("Go.", on_event=told.append)
     assert only(run).approval == "denied"
     assert "no answer today" in model.requests[1].messages[-1].text
+    notices = [event.text for event in told if isinstance(event, Notice)]
+    assert "no answer today" in notices[0], "the person is told too"
 
 
 def test_time_waited_is_kept_apart_from_the_tools_own() -> None:
@@ -91,7 +85,7 @@ def test_time_waited_is_kept_apart_from_the_tools_own() -> None:
         time.sleep(0.3)
         return True
 
-    run, _ = ran(call("delete", path="a"), answer=slow)
+    run, _ = ran(call("delete", path="a"), answer=Asked(slow))
     it = only(run)
     assert it.waited_ms >= 290
     assert it.duration_ms < 250
@@ -107,21 +101,20 @@ def test_where_nobody_can_answer_a_question_is_a_denial_that_says_what_to_do() -
     assert not done
 
 
+def paths(answer: Asked) -> list[str]:
+    return [question.arguments["path"] for question in answer.questions]
+
+
 def test_allowed_for_the_session_binds_to_the_very_call() -> None:
-    asked: list[str] = []
-
-    def answer(question: Question) -> str:
-        asked.append(question.arguments["path"])
-        return "session"
-
+    answer = Asked("session")
     run, _ = ran(*(call("delete", path=path) for path in "aab"), answer=answer)
-    assert asked == ["a", "b"]
+    assert paths(answer) == ["a", "b"]
     by = [it.approved_by for turn in run.turns for it in turn.tool_runs]
     assert by == ["callback", "session", "callback"]
     ran(call("delete", path="a"), answer=answer)
-    assert asked == ["a", "b"]
+    assert paths(answer) == ["a", "b"]
     ran(call("delete", path="a"), answer=answer, session="another")
-    assert asked == ["a", "b", "a"]
+    assert paths(answer) == ["a", "b", "a"]
 
 
 def test_another_definition_of_the_same_name_is_asked_about_again() -> None:
@@ -129,17 +122,10 @@ def test_another_definition_of_the_same_name_is_asked_about_again() -> None:
         """Delete a file, and more."""
         return path
 
-    asked: list[str] = []
-
-    def answer(question: Question) -> str:
-        asked.append(question.tool)
-        return "session"
-
-    ran(call("delete", path="a"), answer=answer)
-    ran(
-        call("delete", path="a"), tools=[nbagent.tool(name="delete", ask=True)(twin)], answer=answer
-    )
-    assert asked == ["delete", "delete"]
+    answer = Asked("session")
+    for tool in delete, nbagent.tool(name="delete", ask=True)(twin):
+        ran(call("delete", path="a"), tools=[tool], answer=answer)
+    assert paths(answer) == ["a", "a"]
 
 
 def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
@@ -170,7 +156,7 @@ def test_an_agent_may_tighten_and_never_loosen() -> None:
     run, _ = ran(
         calls([call("look", path="secrets"), call("look", path="a")]),
         policy=policy,
-        answer=agreeing,
+        answer=Asked(True),
     )
     assert [it.approval for it in run.turns[0].tool_runs] == ["denied", "allowed"]
     child = run.resume("Again.", model=script([call("look", path="secrets"), "Done."]))
@@ -185,7 +171,7 @@ def test_an_agent_may_tighten_and_never_loosen() -> None:
 
 def test_an_edited_call_is_judged_anew() -> None:
     nbagent.configure(deny="delete(path=/etc/*)")
-    run, _ = ran(call("delete", path="a"), answer=elsewhere)
+    run, _ = ran(call("delete", path="a"), answer=Asked({"path": "/etc/passwd"}))
     assert (only(run).approval, only(run).approved_by) == ("denied", "policy")
     assert not done
 
@@ -217,15 +203,10 @@ def test_what_is_no_pattern_is_one_clear_error(text: str) -> None:
 
 def test_what_changed_while_it_was_decided_is_asked_about_again() -> None:
     host = Shifting(["one", "two", "two"], CallPreview(ruling="ask", why="it shifts"))
-    asked: list[str] = []
-
-    def answer(question: Question) -> bool:
-        asked.append(question.why)
-        return True
-
+    answer = Asked(True)
     run, _ = ran(call("shift"), tools=[host], answer=answer)
-    assert len(asked) == 2
-    assert "changed while it was decided" in asked[1]
+    _, second = answer.questions
+    assert "changed while it was decided" in second.why
     assert host.approved == ["two"]
     assert only(run).approval == "allowed"
 
@@ -242,15 +223,10 @@ def test_a_firm_question_is_asked_whatever_the_settings_allow() -> None:
 
 
 def test_approval_of_a_whole_tool_covers_every_call_of_its_definition() -> None:
-    asked: list[str] = []
-
-    def answer(question: Question) -> str:
-        asked.append(question.scope)
-        return "session"
-
+    answer = Asked("session")
     host = Shifting(["one"], CallPreview(ruling="ask", for_tool=True))
     ran(call("shift"), call("shift", a=1), tools=[host], answer=answer)
-    assert asked == ["every call of shift"]
+    assert [question.scope for question in answer.questions] == ["every call of shift"]
 
 
 class View:

@@ -107,6 +107,7 @@ def test_failed_run_is_forgotten_with_the_words_of_its_error() -> None:
 def test_handle_of_a_forgotten_run_holds_no_text_and_says_what_happened() -> None:
     run = a_run()
     nbagent.forget(run)
+    assert (run.phase, run.stop_reason, run.ok) == ("WaitingUser", "answered", True)
     held = repr((run.record, run.text, run.turns, str(run), run.name))
     assert not [name for name, mark in MARKS.items() if mark in held]
     for use in (lambda: run.messages, lambda: run.resume("More"), lambda: run.request_of("C01")):
@@ -215,12 +216,6 @@ def test_reader_that_keeps_deleted_texts_in_the_log_is_told_and_they_go_later() 
         assert kept()
     current_store().heartbeat()
     assert kept() == set()
-
-
-def test_handle_of_a_forgotten_run_still_says_how_it_ended() -> None:
-    run = a_run()
-    nbagent.forget(run)
-    assert (run.phase, run.stop_reason, run.ok) == ("WaitingUser", "answered", True)
 
 
 def test_last_is_no_other_run_after_the_last_one_was_forgotten() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import Any
 
@@ -198,3 +199,31 @@ def test_wait_with_a_timeout_leaves_the_run_at_work() -> None:
         run.wait(timeout=0.05)
     assert run.phase == "Running"
     assert check_run(run.wait(), model).text == "Late."
+
+
+def test_tools_run_side_by_side_in_their_places_and_in_the_context_of_their_cell() -> None:
+    cell = contextvars.ContextVar("cell", default="none")
+    meeting = threading.Barrier(2, timeout=10)
+
+    def meet() -> str:
+        """Meet the other one."""
+        meeting.wait()
+        return cell.get()
+
+    async def tell() -> str:
+        """Tell the cell."""
+        return cell.get()
+
+    @nbagent.tool(threaded=True)
+    def aside() -> str:
+        """Meet it in a thread."""
+        return meet()
+
+    model = script([calls([call("aside"), call("meet"), call("tell")]), "Done."])
+    cell.set("first")
+    run = nbagent.Agent(model=model, tools=[meet, aside, tell]).start("Go.")
+    cell.set("second")
+    check_run(run.wait(), model)
+    assert [result.get("data", result) for result in results(run)] == ["first"] * 3
+    ran_in = [tool_run.ran_in for tool_run in run.turns[0].tool_runs]
+    assert ran_in[:2] == ["worker thread", "main thread"]
