@@ -62,11 +62,7 @@ def test_a_file_marked_read_only_is_left_alone(mounts: Mounts, tmp_path: Path) -
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()], ids=repr)
 def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_else(
-    mounts: Mounts,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    error: BaseException,
+    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise error

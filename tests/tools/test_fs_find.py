@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fs_door import Door
+from refusals import refused
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import ToolOutcome
@@ -166,8 +167,7 @@ def test_a_stop_is_honoured_at_once(door: Door, project: Path) -> None:
         return outcome, time.monotonic() - began
 
     outcome, took_s = asyncio.run(stopped())
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert took_s < 0.2
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fs_door import Door
+from refusals import refused
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import ToolOutcome
@@ -198,8 +199,7 @@ def test_an_approval_does_not_serve_for_a_file_that_changed(
         arguments = {"path": "a.md", "oldText": "two", "newText": "2"}
     approved = door.preview(name, **arguments).binds
     (project / "a.md").write_text(TEXT + "more\n")
-    error = door.call(name, arguments, approved).result.error
-    assert error is not None
+    error = refused(door.call(name, arguments, approved))
     assert error.code == "E_PRECONDITION_FAILED"
     assert "approved" in error.message
     approved = door.preview(name, **arguments).binds
@@ -286,8 +286,7 @@ def test_a_write_that_waits_for_another_writer_is_stopped(door: Door, project: P
 
     with closing(open_root(project)) as folder, locked(folder):
         outcome = asyncio.run(stopped())
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert (project / "a.md").read_text() == TEXT
 
 
@@ -311,9 +310,7 @@ def test_an_approval_does_not_serve_for_another_folder_of_the_same_mount(
     first, other = (door.preview(name, **arguments[name]).binds for door in doors)
     assert first != other
     assert str(tmp_path) not in first
-    error = doors[1].call(name, arguments[name], first).result.error
-    assert error is not None
-    assert error.code == "E_PRECONDITION_FAILED"
+    assert refused(doors[1].call(name, arguments[name], first)).code == "E_PRECONDITION_FAILED"
     assert (tmp_path / "y" / "a.md").read_text() == TEXT
     # Nor for one that took the place of the folder.
     (tmp_path / "x").rename(tmp_path / "old")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from legal_schema import check_legal
+from refusals import refused
 from servers.mcp_door import Door
 
 from nbagent.tools.mcp import connection_to, mcp
@@ -55,8 +56,7 @@ def test_time_server_converts(clock: Door) -> None:
 
 
 def test_time_servers_refusal_reaches_the_model(clock: Door) -> None:
-    error = clock.call("get_current_time", timezone="Nowhere/Land").result.error
-    assert error is not None
+    error = refused(clock.call("get_current_time", timezone="Nowhere/Land"))
     assert error.code == "E_TOOL_FAILED"
     assert "Nowhere/Land" in error.message
 

@@ -282,11 +282,7 @@ def test_forked_process_has_a_server_of_its_own() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
 @pytest.mark.parametrize(
     ("flags", "end", "children"),
-    [
-        ("", "", True),
-        ("'--stubborn'", "", True),
-        ("", "os.kill(os.getpid(), 9)", False),
-    ],
+    [("", "", True), ("'--stubborn'", "", True), ("", "os.kill(os.getpid(), 9)", False)],
     ids=["its end", "its end, a stubborn server", "its being killed"],
 )
 def test_no_server_outlives_the_process(flags: str, end: str, children: bool) -> None:

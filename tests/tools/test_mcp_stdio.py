@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from legal_schema import check_legal
+from refusals import refused
 from servers.mcp_door import Door, hand, on_engine, until
 
 from nbagent.contracts.cancel import CancelToken
@@ -135,16 +136,13 @@ def test_large_result_is_cut_visibly(door: Door) -> None:
     ],
 )
 def test_failure_is_typed(door: Door, tool: str, code: str, words: str) -> None:
-    error = door.call(tool).result.error
-    assert error is not None
+    error = refused(door.call(tool))
     assert error.code == code
     assert words in error.message
 
 
 def test_arguments_that_are_no_object_are_refused_here(door: Door) -> None:
-    error = door.call_with("echo", None).result.error
-    assert error is not None
-    assert error.code == "E_INVALID_ARGUMENTS"
+    assert refused(door.call_with("echo", None)).code == "E_INVALID_ARGUMENTS"
 
 
 def test_progress_is_shown_while_it_works(door: Door) -> None:
@@ -202,8 +200,7 @@ def test_flood_of_stderr_blocks_nothing_and_is_bounded(made: list[McpServer]) ->
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
     outcome = door.call_with("hang", {}, stop_after_s=0.1)
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert time.monotonic() - began < 1.5
     assert until(lambda: "cancelled hang" in door.server.log)
     assert door.text("echo", text="on") == '{"text": "on"}'
@@ -211,9 +208,7 @@ def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
 
 def test_silent_call_times_out_and_the_server_goes_on(made: list[McpServer]) -> None:
     door = start(made, timeout=0.3).prepare()
-    error = door.call("hang").result.error
-    assert error is not None
-    assert error.code == "E_TIMEOUT"
+    assert refused(door.call("hang")).code == "E_TIMEOUT"
     assert until(lambda: "cancelled hang" in door.server.log)
     pid = door.pid
     assert door.text("alive", times=6) == "still here"
@@ -226,9 +221,7 @@ def test_frozen_server_is_started_again(
     monkeypatch.setattr("nbagent.tools.mcp.connection._PROBE_S", 0.3)
     door = start(made, timeout=0.3).prepare()
     before = door.pid
-    error = door.call("freeze").result.error
-    assert error is not None
-    assert error.code == "E_TIMEOUT"
+    assert refused(door.call("freeze")).code == "E_TIMEOUT"
     assert door.text("echo", text="again") == '{"text": "again"}'
     assert door.pid != before
     assert not is_there(before)
@@ -239,8 +232,7 @@ def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
 ) -> None:
     door = start(made).prepare()
     before = door.pid
-    error = door.call("die").result.error
-    assert error is not None
+    error = refused(door.call("die"))
     assert error.code == "E_TOOL_FAILED"
     assert "exit code 3" in error.message
     assert "out of cheese" in error.message
@@ -374,8 +366,7 @@ def test_definition_that_changed_after_the_approval_does_not_run(made: list[McpS
     assert door.call("echo").result.ok
     other = Door(door.server)
     other.text("change")
-    error = door.call("echo").result.error
-    assert error is not None
+    error = refused(door.call("echo"))
     assert error.code == "E_PRECONDITION_FAILED"
     assert "after the call was approved" in error.message
 
@@ -395,9 +386,7 @@ def test_missing_folder_is_named(made: list[McpServer], tmp_path: Any) -> None:
 def test_single_tool_can_be_named(old: Door) -> None:
     one = Door(old.server, only=["old__echo"]).prepare()
     assert list(one.specs) == ["old__echo"]
-    error = one.call("fail").result.error
-    assert error is not None
-    assert error.code == "E_UNKNOWN_TOOL"
+    assert refused(one.call("fail")).code == "E_UNKNOWN_TOOL"
 
 
 def test_single_tool_that_is_not_there_is_an_error(old: Door) -> None:
@@ -444,8 +433,7 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[
 @pytest.mark.parametrize("id_first", [True, False], ids=["id first", "id last"])
 def test_an_answer_too_deep_to_read_is_an_error_at_once(old: Door, id_first: bool) -> None:
     began = time.monotonic()
-    error = old.call("deep", id_first=id_first).result.error
-    assert error is not None
+    error = refused(old.call("deep", id_first=id_first))
     assert error.code == "E_TOOL_FAILED"
     assert "nested too deeply" in error.message
     assert time.monotonic() - began < 5
@@ -464,8 +452,7 @@ def test_rules_see_the_arguments_under_both_names_and_none_is_given_twice(
     preview = door.preview("schema", **twice)
     assert (preview.ruling, preview.pieces) == ("allow", ())
     for _ in range(2):  # Looked at before, and not.
-        error = door.call("schema", **twice).result.error
-        assert error is not None
+        error = refused(door.call("schema", **twice))
         assert error.code == "E_INVALID_ARGUMENTS"
         assert "given twice" in error.message
 

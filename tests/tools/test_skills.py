@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall
@@ -66,9 +67,7 @@ class Stage:
 
     def error(self, name: str, **arguments: Any) -> Any:
         """The error of a call that did not."""
-        error = self.call(name, **arguments).result.error
-        assert error is not None
-        return error
+        return refused(self.call(name, **arguments))
 
     def look(self, name: str = "run_python_script", **arguments: Any) -> CallPreview:
         """What a person would see."""
@@ -263,8 +262,7 @@ def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
         return await task, time.monotonic() - began
 
     outcome, took_s = asyncio.run(stopped())
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert took_s < 1
 
 
@@ -352,8 +350,7 @@ def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
     result = stage.call("run_python_script", approved=approved, **arguments).result
     assert result.error is None
     stage.write("scripts/make.py", "print('another')")
-    error = stage.call("run_python_script", approved=approved, **arguments).result.error
-    assert error is not None
+    error = refused(stage.call("run_python_script", approved=approved, **arguments))
     assert error.code == "E_PRECONDITION_FAILED"
     assert "changed after it was approved" in error.message
 
@@ -366,8 +363,7 @@ def test_a_call_that_could_not_be_looked_at_does_not_run(stage: Stage) -> None:
     assert (preview.ruling, preview.binds) == ("allow", "")
     stage.write("late.py", "print('nobody was asked')")
     outcome = asyncio.run(host.execute(made, context(), CancelToken()))
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "ENOENT"
+    assert refused(outcome).code == "ENOENT"
     # Looked at again, it is there, and somebody is asked.
     preview = asyncio.run(host.preview(made, context()))
     assert preview.ruling == "ask"

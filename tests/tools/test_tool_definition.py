@@ -137,10 +137,6 @@ def test_what_cannot_be_a_tool_is_refused_with_advice(make: Callable[[], Any], w
     assert words in caught.value.message
 
 
-def test_builtin_with_a_signature_is_a_tool(bench: Any) -> None:
-    assert bench.run(len, obj=[1, 2]).result.data == 2
-
-
 def _compiled(source: str) -> FunctionTool:
     """A function without source text, as from `exec`."""
     names: dict[str, Any] = {"tool": tool}

@@ -168,11 +168,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "empty text for an optional date": (Stop, {"city_name": "x", "when": ""}, Stop(city_name="x")),
     "number for a str in a model": (Stop, {"city_name": 5}, Stop(city_name="5")),
-    "keys of a dict beside a model stay": (
-        Stop | dict[str, int],
-        {"cityName": 1},
-        SAME,
-    ),
+    "keys of a dict beside a model stay": (Stop | dict[str, int], {"cityName": 1}, SAME),
     "enum in another case": (Colour, "RED", Colour.RED),
     "enum by name": (Colour, "DARK_BLUE", Colour.DARK_BLUE),
     "enum with its class": (Colour, "Colour.RED", Colour.RED),
@@ -210,9 +206,6 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def probe(value) -> None: ...  # pyright: ignore
-
-
 def probe_of(hint: Any) -> FunctionTool:
     def probe(value) -> None: ...  # pyright: ignore
 
@@ -240,7 +233,10 @@ def search(
 def nothing() -> None: ...
 
 
-def labelled(name: str, **labels: Any) -> None: ...
+def labelled(name: str, **labels: int) -> None: ...
+
+
+def asking(q: str, tool_context) -> None: ...  # pyright: ignore
 
 
 def with_stop(stop: Stop) -> None: ...
@@ -318,7 +314,7 @@ def test_no_text_for_no_arguments(raw: str) -> None:
     assert as_tool(nothing).validate(parse_arguments(raw)).values == {}
 
 
-REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+REFUSED: dict[str, tuple[Any, dict[str, Any] | None, str]] = {
     # id: the tool, the arguments of a model, what it is told
     "word for a number": (
         search,
@@ -395,12 +391,27 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"value": 1},
         "value: input should be greater than or equal to 5, got 1, such as 5",
     ),
+    "no object": (search, None, "must be a JSON object"),
+    "path inside a model": (
+        probe_of(list[Stop]),
+        {"value": [{"city_name": "Rome"}, {"max_days": 2}]},
+        "value[1].city_name: is missing",
+    ),
+    "missing choice": (probe_of(Colour), {}, "value: is missing, expected one of 'red', 'dark"),
+    "missing list": (probe_of(list[int]), {}, "value: is missing, expected array of integer"),
+    "endless text": (search, {"query_text": "x", "limit": "9" * 5_000}, "limit: unable to parse"),
+    "further argument": (labelled, {"name": "x", "a": "no"}, "a: input should be a valid integer"),
+    "the context": (
+        asking,
+        {"q": "x", "tool_context": "mine"},
+        "tool_context: there is no such parameter",
+    ),
     "uuid": (probe_of(__import__("uuid").UUID), {"value": "x"}, 'such as "123e4567-'),
 }
 
 
 @pytest.mark.parametrize(("tool", "sent", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_refusal_tells_what_to_send(tool: Any, sent: dict[str, Any], words: str) -> None:
+def test_refusal_tells_what_to_send(tool: Any, sent: dict[str, Any] | None, words: str) -> None:
     with pytest.raises(ToolError) as caught:
         as_tool(tool).validate(sent)
     assert caught.value.code == "E_INVALID_ARGUMENTS"
@@ -431,18 +442,25 @@ def test_what_was_read_otherwise_is_noted_and_the_call_keeps_what_the_model_wrot
     assert as_tool(search).validate({"query_text": "x", "limit": "3"}).notes == ()
 
 
-def test_validator_that_raises_anything_is_a_refusal() -> None:
+@pytest.mark.parametrize("error", [KeyError("no"), ValueError("no " * 1_000)], ids=["odd", "long"])
+def test_validator_that_raises_anything_is_a_short_refusal(error: Exception) -> None:
     class Fussy(BaseModel):
         x: int
 
         @field_validator("x")
         @classmethod
         def never(cls, value: int) -> int:
-            raise KeyError(value)
+            raise error
 
     with pytest.raises(ToolError) as caught:
         probe_of(Fussy).validate({"value": {"x": 1}})
     assert caught.value.code == "E_INVALID_ARGUMENTS"
+    assert len(caught.value.message) < 500
+
+
+def test_many_problems_are_counted() -> None:
+    with pytest.raises(ToolError, match="and 42 more"):
+        probe_of(list[int]).validate({"value": [f"n{i}" for i in range(50)]})
 
 
 TEXTS = ["", "null", "[1", "{", "[]", "{}", '[["', "1,2", "\ud800", "x" * 3_000, "٣"]

@@ -4,13 +4,10 @@
 
 import dataclasses
 import functools
-import sqlite3
 import types
 import typing
-import warnings
 from collections.abc import Callable
 from datetime import date
-from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
@@ -19,7 +16,6 @@ import pytest
 import typing_extensions
 from pydantic import BaseModel, Field
 
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.secrets import SecretKey
 from nbagent.tools.functions import as_tool
@@ -238,28 +234,6 @@ def test_large_type_that_is_used_often_is_shown_once() -> None:
     assert len(schema["$defs"]["Wide"]["properties"]["first"]["enum"]) == 400
 
 
-def test_names_that_pydantic_keeps_for_itself_are_fine() -> None:
-    def odd(schema: str, copy: int, model_config: str, _hidden: int, json: str = "x") -> None: ...
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        names = list(schema_of(odd)["properties"])
-    assert names == ["schema", "copy", "model_config", "_hidden", "json"]
-
-
-def test_no_hints_work() -> None:
-    def join(a, b=1, *rest, **more): ...  # pyright: ignore
-
-    schema = schema_of(join)  # pyright: ignore
-    assert schema["properties"] == {
-        "a": {},
-        "b": {"default": 1},
-        "rest": {"type": "array", "items": {}, "default": []},
-    }
-    assert schema["required"] == ["a"]
-    assert schema["additionalProperties"] is True
-
-
 def test_typed_kwargs_say_what_further_keys_hold() -> None:
     def tag(**labels: int) -> None: ...
 
@@ -284,47 +258,6 @@ def test_context_is_not_shown(name: str) -> None:
         "by name": by_name,
     }
     assert list(schema_of(functions[name])["properties"]) == ["q"]
-
-
-def test_pydantic_field_as_default_is_read() -> None:
-    def weather(
-        city: str = Field("Rome", description="Where."), days: int = Field(ge=1)
-    ) -> None: ...
-
-    schema = schema_of(weather)
-    assert schema["properties"]["city"] == {
-        "type": "string",
-        "default": "Rome",
-        "description": "Where.",
-    }
-    assert schema["required"] == ["days"]
-
-
-def test_type_that_json_cannot_say_is_hidden_where_there_is_a_default() -> None:
-    def count(table: str, connection: sqlite3.Connection | None = None) -> None: ...
-
-    assert list(schema_of(count)["properties"]) == ["table"]
-
-
-@pytest.mark.parametrize("hint", [sqlite3.Connection, Callable[[], int], "no_such_name", 5])
-def test_type_that_no_model_can_give_is_refused_with_its_name(hint: Any) -> None:
-    def count(source) -> None: ...  # pyright: ignore
-
-    count.__annotations__ = {"source": hint}
-    with pytest.raises(UsageError, match=r"'source' of tool 'count'"):
-        as_tool(count)  # pyright: ignore
-
-
-def test_default_that_json_cannot_say_is_left_out_without_a_warning() -> None:
-    marker = object()
-
-    def find(query: str, mark: Any = marker, price: Decimal = Decimal("1.5")) -> None: ...
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        properties = schema_of(find)["properties"]
-    assert properties["mark"] == {}
-    assert properties["price"]["default"] == "1.5"
 
 
 def test_key_in_a_default_is_hidden() -> None:
@@ -383,35 +316,3 @@ def test_methods_partials_and_callables_have_schemas() -> None:
     half = as_tool(functools.partial(Scale().by, factor=2))
     assert half.name == "by"
     assert half.spec.parameters["properties"] == {"factor": {"type": "integer", "default": 2}}
-
-
-def test_wrapped_function_keeps_its_parameters() -> None:
-    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
-
-        return wrapper
-
-    @logged
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    assert list(schema_of(add)["properties"]) == ["a", "b"]
-
-
-def test_schema_is_built_once_for_a_function() -> None:
-    def once(a: int) -> None: ...
-
-    assert as_tool(once) is as_tool(once)
-
-
-def test_schema_is_built_anew_when_a_function_got_new_code_in_place() -> None:
-    def first(a: int) -> None: ...
-    def second(b: str) -> None: ...
-
-    before = as_tool(first)
-    first.__code__ = second.__code__  # As autoreload does.
-    first.__annotations__ = second.__annotations__
-    assert list(as_tool(first).spec.parameters["properties"]) == ["b"]
-    assert as_tool(first).sha != before.sha

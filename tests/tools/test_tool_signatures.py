@@ -249,11 +249,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
     "constraint inside": (list[Annotated[int, Field(ge=0)]], [0], [0]),
     "infinite bound": (Annotated[float, Field(le=math.inf)], 2, 2.0),
-    "title and extra": (
-        Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})],
-        "a",
-        "a",
-    ),
+    "title and extra": (Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})], "a", "a"),
     "alias in annotated": (Annotated[int, Field(alias="other")], 1, 1),
     "positive int": (pydantic.PositiveInt, 1, 1),
     "strict int": (pydantic.StrictInt, 1, 1),
