@@ -17,7 +17,6 @@ from servers.mcp_door import HAND, Door, hand, order, until
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
-from nbagent.tools.hosts import host_of
 from nbagent.tools.mcp import McpServer, connection_to, known_servers, mcp, open_hosts, server
 
 
@@ -208,15 +207,6 @@ def test_word_of_no_server_names_the_nearest() -> None:
     mcp("city", command=["a"])
     with pytest.raises(UsageError, match=r"no MCP server 'cty'; did you mean 'city'"):
         open_hosts(order("mcp:cty"))
-
-
-def test_words_are_found_by_the_list_of_hosts() -> None:
-    assert [host_of(word) for word in ("mcp", "mcp:git", "git__log")] == ["mcp"] * 3
-
-
-def test_server_given_as_a_tool_opens_its_host() -> None:
-    made = mcp("city", command=["a"])
-    assert [host.name for host in made.open_hosts(order())] == ["mcp:city"]
 
 
 def test_package_is_imported_only_when_a_server_is_used() -> None:

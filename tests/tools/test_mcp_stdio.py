@@ -21,7 +21,6 @@ from servers.mcp_door import Door, hand, on_engine, until
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import register
 from nbagent.tools.mcp import McpServer, connection_to, mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
@@ -165,12 +164,6 @@ def test_server_sees_only_what_it_was_given(
     assert seen["ZONE"] == "Europe/Paris"
     # It was given its token; the model is not shown it.
     assert seen["CITY_TOKEN"] == "[redacted]"
-
-
-def test_secret_does_not_come_back_in_names_or_errors(made: list[McpServer]) -> None:
-    register("sk-a-key-of-the-kernel")
-    door = start(made).prepare()
-    assert "sk-a-key" not in door.text("echo", text="sk-a-key-of-the-kernel")
 
 
 def test_requests_of_the_server_are_refused_politely_and_told(old: Door) -> None:
@@ -407,16 +400,6 @@ def test_closing_ends_the_server_and_its_children(made: list[McpServer]) -> None
     assert until(lambda: not is_there(pid) and not is_there(child))
 
 
-@linux
-def test_stubborn_server_is_killed(made: list[McpServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbagent.tools.mcp.stdio._LEAVE_S", 0.1)
-    monkeypatch.setattr("nbagent.tools.mcp.stdio._TERMINATE_S", 0.1)
-    door = start(made, "--stubborn").prepare()
-    pid = door.pid
-    door.server.close()
-    assert until(lambda: not is_there(pid))
-
-
 def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[McpServer]) -> None:
     door = start(made, "--illegal").prepare()
     assert "own0__echo" in door.specs
@@ -470,3 +453,13 @@ def test_an_approval_holds_for_one_program_not_for_another_of_its_name(tmp_path:
     assert len(identities) == len(made)
     again = connection_to(mcp("same", command=hand())).server.identity
     assert again in identities
+
+
+@linux
+def test_stubborn_server_is_killed(made: list[McpServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbagent.tools.mcp.stdio._LEAVE_S", 0.1)
+    monkeypatch.setattr("nbagent.tools.mcp.stdio._TERMINATE_S", 0.1)
+    door = start(made, "--stubborn").prepare()
+    pid = door.pid
+    door.server.close()
+    assert until(lambda: not is_there(pid))

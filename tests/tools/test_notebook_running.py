@@ -113,22 +113,6 @@ def test_code_that_wants_to_leave_is_an_error_like_another(notebook: Notebook, c
     assert notebook.error("nb.run", code=code)["code"] == "E_TOOL_FAILED"
 
 
-def test_top_level_await_runs_on_the_notebooks_loop(notebook: Notebook) -> None:
-    code = (
-        "import asyncio, threading\nasync def f(): return threading.get_ident()\n"
-        "where = await f()\nprint('in')\nasync with asyncio.timeout(5): pass\n[await f()]"
-    )
-    outcome = notebook.outcome("nb.run", code=code)
-    assert outcome.result.ok, outcome.result.error
-    assert outcome.ran_in == "notebook loop"
-    assert outcome.result.data["value"] == [notebook.names["where"]]
-    assert outcome.result.data["stdout"] == "in\n"
-    same = notebook.outcome("nb.run", code="1")
-    assert (same.ran_in, same.tool_sha) == ("waiting thread", outcome.tool_sha)
-    error = notebook.error("nb.run", code="await f()\n1/0")
-    assert error["message"].startswith("ZeroDivisionError")
-
-
 def test_a_stop_interrupts_the_code_and_gives_stdout_back(notebook: Notebook) -> None:
     before = sys.stdout
     notebook.bench.stop_after(0.2)
@@ -203,6 +187,7 @@ def test_a_figure_without_pyplot_is_shown_as_the_value(notebook: Notebook) -> No
 def test_running_code_asks_always_and_shows_all_of_it(notebook: Notebook, code: str) -> None:
     preview = notebook.preview("nb.run", code=code)
     assert (preview.ruling, preview.firm, preview.for_tool) == ("ask", True, False)
+    assert preview.every_time
     (piece,) = preview.pieces
     assert (piece.kind, piece.text) == ("code", code)
     assert "everything that you may do" in preview.why
@@ -257,9 +242,3 @@ def test_a_repr_that_raises_an_interrupt_stops_nothing(notebook: Notebook) -> No
     error = notebook.error("nb.run", code="raise KeyboardInterrupt")
     assert error["message"].startswith("KeyboardInterrupt")
     assert notebook.names["x"] == 1
-
-
-def test_running_code_is_asked_about_every_time(notebook: Notebook) -> None:
-    preview = notebook.preview("nb.run", code="1")
-    assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
-    assert not notebook.preview("nb.set", name="a", value=1).every_time

@@ -241,9 +241,10 @@ def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Pat
 
 def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
     stage.policy = ToolPolicy(limits=ToolLimits(script_timeout_s=0.5))
-    script = "import time; time.sleep(60)"
+    script = "import time; print('early'); time.sleep(60)"
     found = stage.data("run_python_script", skill_name="report", script=script, timeout=99)
-    assert (found["timed_out"], found["ended_by"]) == (True, "deadline")
+    assert (found["stdout"], found["timed_out"], found["ended_by"]) == ("early\n", True, "deadline")
+    assert found["returncode"] == -9
     assert found["notes"] == [
         "the timeout was cut to the longest allowed: 0.5 s",
         "it was ended after 0.5 s",

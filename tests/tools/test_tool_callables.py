@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 
-import asyncio
 import dataclasses
 import functools
 import inspect
@@ -21,13 +20,12 @@ from typing import Annotated, Any, Unpack, cast
 
 import numpy as np
 import pytest
-from legal_schema import check_legal
+from probes import call
 from pydantic import Field
 
 import nbagent
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.ports import ToolContext
 from nbagent.providers.names import WireNames
 from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
 
@@ -288,15 +286,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "surrogate in the description": (tool(name="odd", description="\ud800")(lambda: 1), {}, 1),
     "unicode name": (tool(name="人口")(lambda: 2), {}, 2),
 }
-
-
-def call(target: Any, bench: Any, arguments: dict[str, Any]) -> ToolOutcome:
-    """Through the host, as the engine calls."""
-    host = FunctionHost([target])
-    (spec,) = host.visible_tools(bench.context)
-    check_legal(spec)
-    made = ToolCall(id="1", name=spec.name, arguments=arguments, arguments_raw="")
-    return asyncio.run(host.execute(made, bench.context, bench.cancel))
 
 
 @pytest.mark.parametrize(("target", "arguments", "expected"), CALLS.values(), ids=CALLS.keys())

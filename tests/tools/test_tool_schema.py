@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 import typing_extensions
+from probes import probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.ports import ToolContext
@@ -82,103 +83,71 @@ def schema_of(function: Callable[..., object]) -> dict[str, Any]:
 
 
 def property_of(hint: Any) -> dict[str, Any]:
-    def probe(value) -> None: ...  # pyright: ignore
-
-    probe.__annotations__ = {"value": hint}
-    return schema_of(probe)["properties"]["value"]  # pyright: ignore
+    return schema_of(probe_of(hint))["properties"]["value"]
 
 
-@pytest.mark.parametrize(
-    ("hint", "expected"),
-    [
-        pytest.param(str, {"type": "string"}, id="str"),
-        pytest.param(int, {"type": "integer"}, id="int"),
-        pytest.param(float, {"type": "number"}, id="float"),
-        pytest.param(bool, {"type": "boolean"}, id="bool"),
-        pytest.param(Any, {}, id="any"),
-        pytest.param(list, {"type": "array", "items": {}}, id="bare list"),
-        pytest.param(dict, {"type": "object", "additionalProperties": True}, id="bare dict"),
-        pytest.param(list[int], {"type": "array", "items": {"type": "integer"}}, id="list"),
-        pytest.param(
-            dict[str, float],
-            {"type": "object", "additionalProperties": {"type": "number"}},
-            id="dict",
-        ),
-        pytest.param(
-            Optional[int],  # noqa: UP045
-            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-            id="optional",
-        ),
-        pytest.param(
-            Union[int, str],  # noqa: UP007
-            {"anyOf": [{"type": "integer"}, {"type": "string"}]},
-            id="union",
-        ),
-        pytest.param(Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}, id="literal"),
-        pytest.param(date, {"format": "date", "type": "string"}, id="date"),
-        pytest.param(Path, {"type": "string"}, id="path"),
-        pytest.param(
-            Annotated[int, Field(ge=1, description="How many.")],
-            {"minimum": 1, "description": "How many.", "type": "integer"},
-            id="annotated field",
-        ),
-        pytest.param(
-            Annotated[str, "The name."],
-            {"description": "The name.", "type": "string"},
-            id="annotated text",
-        ),
-        pytest.param(
-            Annotated[str, typing_extensions.Doc("The name.")],
-            {"description": "The name.", "type": "string"},
-            id="annotated doc",
-        ),
-        pytest.param(Colour, {"enum": ["red", "blue"], "type": "string"}, id="enum"),
-        pytest.param(Size, SIZE, id="dataclass"),
-        pytest.param(Row, ROW, id="typed dict"),
-        pytest.param(
-            ExtRow,
-            {
-                "type": "object",
-                "properties": {"name": {"type": "string"}},
-                "additionalProperties": False,
-            },
-            id="typed dict of extensions",
-        ),
-        pytest.param(
-            list[Row] | None,
-            {"anyOf": [{"items": ROW, "type": "array"}, {"type": "null"}]},
-            id="typed dict inside",
-        ),
-        pytest.param(
-            tuple[int, str],
-            {
-                "type": "array",
-                "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
-                "minItems": 2,
-                "maxItems": 2,
-                "description": "In this order: integer, string.",
-            },
-            id="fixed tuple",
-        ),
-        pytest.param(
-            dict[Colour, int],
-            {
-                "type": "object",
-                "additionalProperties": {"type": "integer"},
-                "description": "Keys: one of 'red', 'blue'.",
-            },
-            id="dict by enum",
-        ),
-        pytest.param(set[int], {"items": {"type": "integer"}, "type": "array"}, id="set"),
-        pytest.param(Literal["a"], {"enum": ["a"], "type": "string"}, id="literal of one"),
-        pytest.param(Loop, {"$ref": "#/$defs/Loop"}, id="a type that holds itself"),
-        pytest.param(
-            Annotated[Loop, "The loop."],
-            {"anyOf": [{"$ref": "#/$defs/Loop"}], "description": "The loop."},
-            id="text beside a reference",
-        ),
-    ],
-)
+INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
+HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "str": (str, TEXT),
+    "int": (int, INT),
+    "float": (float, {"type": "number"}),
+    "bool": (bool, {"type": "boolean"}),
+    "any": (Any, {}),
+    "bare list": (list, {"type": "array", "items": {}}),
+    "bare dict": (dict, {"type": "object", "additionalProperties": True}),
+    "list": (list[int], {"type": "array", "items": INT}),
+    "dict": (dict[str, int], {"type": "object", "additionalProperties": INT}),
+    "optional": (Optional[int], {"anyOf": [INT, NULL]}),  # noqa: UP045
+    "union": (Union[int, str], {"anyOf": [INT, TEXT]}),  # noqa: UP007
+    "literal": (Literal["a", "b"], {"enum": ["a", "b"], **TEXT}),
+    "literal of one": (Literal["a"], {"enum": ["a"], **TEXT}),
+    "date": (date, {"format": "date", **TEXT}),
+    "path": (Path, TEXT),
+    "annotated field": (
+        Annotated[int, Field(ge=1, description="How many.")],
+        {"minimum": 1, "description": "How many.", **INT},
+    ),
+    "annotated text": (Annotated[str, "A name."], {"description": "A name.", **TEXT}),
+    "annotated doc": (
+        Annotated[str, typing_extensions.Doc("A name.")],
+        {"description": "A name.", **TEXT},
+    ),
+    "enum": (Colour, {"enum": ["red", "blue"], **TEXT}),
+    "dataclass": (Size, SIZE),
+    "typed dict": (Row, ROW),
+    "typed dict of extensions": (
+        ExtRow,
+        {"type": "object", "properties": {"name": TEXT}, "additionalProperties": False},
+    ),
+    "typed dict inside": (list[Row] | None, {"anyOf": [{"items": ROW, "type": "array"}, NULL]}),
+    "fixed tuple": (
+        tuple[int, str],
+        {
+            "type": "array",
+            "items": {"anyOf": [INT, TEXT]},
+            "minItems": 2,
+            "maxItems": 2,
+            "description": "In this order: integer, string.",
+        },
+    ),
+    "dict by enum": (
+        dict[Colour, int],
+        {
+            "type": "object",
+            "additionalProperties": INT,
+            "description": "Keys: one of 'red', 'blue'.",
+        },
+    ),
+    "set": (set[int], {"items": INT, "type": "array"}),
+    "a type that holds itself": (Loop, {"$ref": "#/$defs/Loop"}),
+    "text beside a reference": (
+        Annotated[Loop, "The loop."],
+        {"anyOf": [{"$ref": "#/$defs/Loop"}], "description": "The loop."},
+    ),
+}
+
+
+@pytest.mark.parametrize(("hint", "expected"), HINTS.values(), ids=HINTS.keys())
 def test_hint_becomes(hint: Any, expected: dict[str, Any]) -> None:
     assert property_of(hint) == expected
 
