@@ -136,26 +136,16 @@ runpy.run_path({str(WEB)!r}, run_name="__main__")
     return second
 
 
-def test_server_that_went_away_comes_back(made: list[McpServer]) -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["went away", "forgot the session"])
+def test_server_that_was_started_anew_is_met_again(made: list[McpServer], *, told: bool) -> None:
     first = start_web()
-    made.append(mcp("back", url=first.url))
+    made.append(mcp("back", url=first.url, protocol="auto" if told else "2025-11-25"))
     door = Door(made[0]).prepare()
     first.stop()
-    error = refused(door.call("add", a=1))
-    assert error.code == "E_TOOL_FAILED"
-    assert "on the MCP server 'back'" in error.message
-    second = again(first)
-    try:
-        assert door.text("add", a=1) == {"result": 2}
-    finally:
-        second.stop()
-
-
-def test_session_that_the_server_forgot_is_begun_anew(made: list[McpServer]) -> None:
-    first = start_web()
-    made.append(mcp("forgetful", url=first.url, protocol="2025-11-25"))
-    door = Door(made[0]).prepare()
-    first.stop()
+    if told:
+        error = refused(door.call("add", a=1))
+        assert error.code == "E_TOOL_FAILED"
+        assert "on the MCP server 'back'" in error.message
     second = again(first)
     try:
         assert door.text("add", a=1) == {"result": 2}

@@ -230,17 +230,12 @@ def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
     assert "exit code 3" in error.message
     assert "out of cheese" in error.message
     assert "unknown" in error.message
-    assert door.text("echo", text="back") == '{"text": "back"}'
-    assert door.pid != before
-
-
-def test_server_that_died_between_calls_is_started_again(made: list[McpServer]) -> None:
-    door = start(made).prepare()
-    before = door.pid
-    os.kill(before, 9)
-    assert until(lambda: not door.server.is_running)
-    assert door.text("echo", text="back") == '{"text": "back"}'
-    assert door.pid != before
+    for _ in range(2):  # After a call, and after it died between calls.
+        assert door.text("echo", text="back") == '{"text": "back"}'
+        assert door.pid != before
+        before = door.pid
+        os.kill(before, 9)
+        assert until(lambda: not door.server.is_running)
 
 
 def test_changed_definition_gets_another_hash_for_the_next_turn(made: list[McpServer]) -> None:
@@ -364,15 +359,19 @@ def test_definition_that_changed_after_the_approval_does_not_run(made: list[McpS
     assert "after the call was approved" in error.message
 
 
-def test_missing_command_is_named(made: list[McpServer]) -> None:
-    made.append(mcp("gone", command=["no-such-program-4711", "serve"]))
-    with pytest.raises(UsageError, match=r"no command 'no-such-program-4711'; install it"):
-        Door(made[-1]).prepare()
-
-
-def test_missing_folder_is_named(made: list[McpServer], tmp_path: Any) -> None:
-    made.append(mcp("gone", command=hand(), cwd=tmp_path / "not there"))
-    with pytest.raises(UsageError, match="is no folder"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"command": ["no-such-program-4711"]}, "no command 'no-such-program-4711'; install it"),
+        ({"command": hand(), "cwd": "/not/there"}, "is no folder"),
+    ],
+    ids=["command", "folder"],
+)
+def test_what_is_missing_is_named(
+    made: list[McpServer], options: dict[str, Any], words: str
+) -> None:
+    made.append(mcp("gone", **options))
+    with pytest.raises(UsageError, match=words):
         Door(made[-1]).prepare()
 
 

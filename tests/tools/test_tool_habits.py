@@ -253,7 +253,7 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "null in words for a default": (search, {**X, "limit": "null"}, X),
     "under arguments": (search, {"arguments": X}, X),
     "under kwargs": (search, {"kwargs": X}, X),
-    "under input as json": (search, {"input": "X"}, X),
+    "under input as json": (search, {"input": '{"query_text": "x"}'}, X),
     "under parameters in camelCase": (search, {"parameters": {"queryText": "x"}}, X),
     "under the tool's name": (search, {"search": X}, X),
     "empty under arguments": (nothing, {"arguments": {}}, {}),
