@@ -170,6 +170,7 @@ def test_unknown_tool_of_a_model_is_a_result_with_the_nearest(bench: Any) -> Non
 def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so(bench: Any) -> None:
     names = cell(1)
     host = FunctionHost(namespace=lambda: names)
+    names = cell(1)  # Run again unchanged it is no other function.
     first = call(host, bench, "population", city="Rome")
     assert (first.result.data, first.notes) == (1, ())
     names = cell(2)
@@ -178,13 +179,6 @@ def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so(be
     assert second.notes == ("population was redefined since this run began",)
     assert second.tool_sha != first.tool_sha
     assert second.tool_sha == host.visible_tools(bench.context)[0].traits.sha
-
-
-def test_cell_run_again_unchanged_is_no_redefinition(bench: Any) -> None:
-    names = cell(1)
-    host = FunctionHost(namespace=lambda: names)
-    names = cell(1)
-    assert call(host, bench, "population", city="Rome").notes == ()
 
 
 def test_new_parameters_are_shown_and_taken(bench: Any) -> None:
@@ -346,22 +340,22 @@ def test_a_default_that_the_function_fills_itself_is_no_redefinition(bench: Any)
     assert [result.data for result in results] == [1, 2]
 
 
-def test_a_function_that_asks_only_since_it_was_looked_at_does_not_run(bench: Any) -> None:
-    names = cell(1)
-    host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = made_of("population", city="Bonn")
-    assert previewed(host, made, bench.context).ruling == "allow"
-    exec(
-        CELL.format(n=2).replace("@tool\ndef population", "@tool(ask=True)\ndef population"), names
-    )
-    outcome = executed(host, made, bench.context)
-    assert outcome.result.error is not None
+ASKING = ("@tool\ndef population", "@tool(ask=True)\ndef population")
 
 
-def test_arguments_that_did_not_fit_when_looked_at_do_not_run_later(bench: Any) -> None:
+@pytest.mark.parametrize(
+    ("argument", "change", "code"),
+    [
+        pytest.param("city", ASKING, "E_PRECONDITION_FAILED", id="it asks since"),
+        pytest.param("town", ("city", "town"), "E_INVALID_ARGUMENTS", id="arguments fit since"),
+    ],
+)
+def test_a_function_that_changed_since_it_was_looked_at_does_not_run(
+    bench: Any, argument: str, change: tuple[str, str], code: str
+) -> None:
     names = cell(1)
     host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = made_of("population", town="Bonn")
+    made = made_of("population", **{argument: "Bonn"})
     assert previewed(host, made, bench.context).ruling == "allow"
-    exec(CELL.format(n=2).replace("city", "town"), names)
-    assert refused(executed(host, made, bench.context)).code == "E_INVALID_ARGUMENTS"
+    exec(CELL.format(n=2).replace(*change), names)
+    assert refused(executed(host, made, bench.context)).code == code
