@@ -232,3 +232,13 @@ def test_host_paths_become_mount_names(project: Path) -> None:
     said = f"cannot open {project}/data/a.csv nor '{project}' nor {project}-2/x"
     hidden = mounts.hide_roots(said)
     assert hidden == f"cannot open @data/a.csv nor '@project' nor {project}-2/x"
+
+
+def test_a_root_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> None:
+    mounts = Mounts.of(project)
+    (tmp_path / "outside").mkdir()
+    project.rename(project.with_name("old"))
+    project.symlink_to(tmp_path / "outside")
+    with pytest.raises(ToolError) as caught:
+        mounts.root(mounts["@project"])
+    assert caught.value.code in ("E_SANDBOX_VIOLATION", "ENOENT")

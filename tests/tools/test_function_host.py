@@ -359,3 +359,19 @@ def test_a_function_that_changed_since_it_was_looked_at_does_not_run(
     assert previewed(host, made, bench.context).ruling == "allow"
     exec(CELL.format(n=2).replace(*change), names)
     assert refused(executed(host, made, bench.context)).code == code
+
+
+def test_definition_of_a_callable_is_made_once(bench: Any) -> None:
+    class Search:
+        def __call__(self, query: str) -> str:
+            return query
+
+    search = Search()
+    host = FunctionHost([search], namespace=lambda: {"half": half}, names=["half"])
+    before = host.tools
+    assert call(host, bench, "Search", query="a").result.data == "a"
+    host.visible_tools(bench.context)
+    assert all(one is two for one, two in zip(before, host.tools, strict=True))
+
+
+half = functools.partial(round, ndigits=1)
