@@ -98,6 +98,7 @@ def test_option_chooses_tools(names: Any, chosen: tuple[str, ...]) -> None:
     [
         ("populaton", ["population", "other"], "did you mean 'population'?"),
         ("fs_read", ["fs.read"], "did you mean 'fs.read'?"),
+        ("GETCITY", ["get_city"], "did you mean 'get_city'?"),
         ("a,zzz", ["a"], "there is no tool 'zzz'; there are: a"),
         ("x", [], "define one with @nbagent.tool"),
         ("none,a", ["a"], "there is no tool 'none'"),
