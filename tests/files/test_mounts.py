@@ -95,12 +95,6 @@ def test_a_path_has_one_form(project: Path, path: str, text: str) -> None:
     assert mounts.place(path).text == text
 
 
-def test_the_error_for_an_unknown_mount_names_those_that_are(project: Path) -> None:
-    mounts = Mounts.of(project, state=project / "state")
-    with pytest.raises(ToolError, match="@project, @state"):
-        mounts.place("@nowhere/x")
-
-
 def test_two_mounts_of_one_name_are_refused(project: Path) -> None:
     with pytest.raises(UsageError, match="two mounts"):
         Mounts([Mount("@a", project), Mount("@a", project / "data")])
@@ -129,22 +123,6 @@ def test_a_closed_folder_is_reached_only_by_a_mount_inside_it(project: Path) -> 
     assert mounts.place("@state/a.json").text == "@state/a.json"
 
 
-def test_host_paths_become_mount_names(project: Path) -> None:
-    mounts = Mounts.of(project, extra=[Mount("@data", project / "data")])
-    said = f"cannot open {project}/data/a.csv nor '{project}' nor {project}-2/x"
-    hidden = mounts.hide_roots(said)
-    assert hidden == f"cannot open @data/a.csv nor '@project' nor {project}-2/x"
-
-
-def test_the_state_folder_is_made_when_it_is_first_used(project: Path) -> None:
-    mounts = Mounts.of(project, state=project.parent / "deep" / "state")
-    state = mounts["@state"]
-    assert state.hidden
-    assert not state.root.exists()
-    assert mounts.root(state).scan() == []
-    assert state.root.is_dir()
-
-
 def test_a_root_that_was_replaced_is_opened_anew(project: Path) -> None:
     mounts = Mounts.of(project)
     held = mounts.root(mounts["@project"])
@@ -156,16 +134,6 @@ def test_a_root_that_was_replaced_is_opened_anew(project: Path) -> None:
     (project / "new.txt").touch()
     assert [entry.name for entry in mounts.root(mounts["@project"]).scan()] == ["new.txt"]
     assert [entry.name for entry in held.scan()] == ["data"]
-
-
-def test_a_root_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> None:
-    mounts = Mounts.of(project)
-    (tmp_path / "outside").mkdir()
-    project.rename(project.with_name("old"))
-    project.symlink_to(tmp_path / "outside")
-    with pytest.raises(ToolError) as caught:
-        mounts.root(mounts["@project"])
-    assert caught.value.code in ("E_SANDBOX_VIOLATION", "ENOENT")
 
 
 def test_a_mount_made_from_a_link_is_the_folder_behind_it(project: Path, tmp_path: Path) -> None:
@@ -259,16 +227,18 @@ def test_a_mount_above_the_store_keeps_it_closed(project: Path, tmp_path: Path) 
     assert mounts.skipped_below(mounts.place("@up")) == {("project", "store")}
 
 
-def test_an_identity_is_of_the_folder_and_not_of_its_name(project: Path, tmp_path: Path) -> None:
-    def identity(root: Path) -> str:
-        mount = Mount("@d", root)
-        return Mounts.of(project, extra=[mount]).identity(mount)
+def test_host_paths_become_mount_names(project: Path) -> None:
+    mounts = Mounts.of(project, extra=[Mount("@data", project / "data")])
+    said = f"cannot open {project}/data/a.csv nor '{project}' nor {project}-2/x"
+    hidden = mounts.hide_roots(said)
+    assert hidden == f"cannot open @data/a.csv nor '@project' nor {project}-2/x"
 
-    first, other = tmp_path / "one", tmp_path / "other"
-    first.mkdir()
-    other.mkdir()
-    assert identity(first) == identity(first) != identity(other)
-    before = identity(first)
-    first.rename(tmp_path / "gone")
-    other.rename(first)
-    assert identity(first) != before
+
+def test_a_root_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> None:
+    mounts = Mounts.of(project)
+    (tmp_path / "outside").mkdir()
+    project.rename(project.with_name("old"))
+    project.symlink_to(tmp_path / "outside")
+    with pytest.raises(ToolError) as caught:
+        mounts.root(mounts["@project"])
+    assert caught.value.code in ("E_SANDBOX_VIOLATION", "ENOENT")

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from refusals import refused
+
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.policy import CallPreview, ToolPolicy
@@ -44,11 +46,7 @@ class Door:
     @staticmethod
     def context(approved: str = "") -> ToolContext:
         return ToolContext(
-            run_id="0" * 16,
-            session="s",
-            tool_call_id="c1",
-            runner=Courier(),
-            approved=approved,
+            run_id="0" * 16, session="s", tool_call_id="c1", runner=Courier(), approved=approved
         )
 
     @staticmethod
@@ -73,8 +71,7 @@ class Door:
         return json.loads(outcome.result.to_json())["data"]
 
     def error(self, name: str, /, **arguments: Any) -> tuple[str, str]:
-        error = self.call(name, arguments).result.error
-        assert error is not None
+        error = refused(self.call(name, arguments))
         return error.code, error.message
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fs_door import Door
+from refusals import refused
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import ToolOutcome
@@ -121,6 +122,7 @@ def test_a_search_gives_matches_and_figures(door: Door) -> None:
 
 def test_a_search_counts_what_it_may_not_look_into(door: Door) -> None:
     given = door.ok("fs.search", query="needle", maxMatches=2)
+    assert len(given["matches"]) == 2
     assert given["truncated"] is True
     assert "first 2" in given["hint"]
     assert given["stats"]["filesSkipped"] == 1
@@ -166,14 +168,17 @@ def test_a_stop_is_honoured_at_once(door: Door, project: Path) -> None:
         return outcome, time.monotonic() - began
 
     outcome, took_s = asyncio.run(stopped())
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert took_s < 0.2
 
 
-@pytest.mark.parametrize("query", ["", "a\nb", "\ud800"], ids=["empty", "lines", "surrogate"])
-def test_a_query_that_is_none_is_told(door: Door, query: str) -> None:
-    assert door.error("fs.search", query=query)[0] == "E_INVALID_ARGUMENTS"
+@pytest.mark.parametrize(
+    ("query", "regex"),
+    [("", 0), ("a\nb", 0), ("\ud800", 0), ("x" * 2000, 0), ("(", 1), (r"(a)\1", 1), ("(?=a)", 1)],
+    ids=["empty", "lines", "surrogate", "long", "bracket", "back-reference", "look-around"],
+)
+def test_a_query_that_is_none_is_told(door: Door, query: str, regex: int) -> None:
+    assert door.error("fs.search", query=query, regex=bool(regex))[0] == "E_INVALID_ARGUMENTS"
 
 
 def test_reads_need_no_approval_and_are_told_in_one_form(door: Door) -> None:
@@ -189,6 +194,7 @@ def test_reads_need_no_approval_and_are_told_in_one_form(door: Door) -> None:
 
 
 @pytest.mark.parametrize("name", ["fs.list", "fs.search"])
-def test_a_glob_that_is_no_text_is_told(door: Door, name: str) -> None:
+@pytest.mark.parametrize("glob", ["\ud800*", "#", "  ", "{a,b}" * 7], ids=ascii)
+def test_a_glob_that_is_none_is_told(door: Door, name: str, glob: str) -> None:
     query = {"query": "x"} if name == "fs.search" else {}
-    assert door.error(name, glob="\ud800*", **query)[0] == "E_INVALID_ARGUMENTS"
+    assert door.error(name, glob=glob, **query)[0] == "E_INVALID_ARGUMENTS"

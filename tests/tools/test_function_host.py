@@ -9,10 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from refusals import refused
 
+from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolHost, ToolOutcome
+from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
 from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
 
 CELL = """
@@ -41,9 +44,20 @@ def cell(n: int = 1) -> dict[str, Any]:
     return names
 
 
+def made_of(name: str, **arguments: Any) -> ToolCall:
+    return ToolCall(id="1", name=name, arguments=arguments, arguments_raw="")
+
+
+def executed(host: FunctionHost, made: ToolCall, context: ToolContext) -> ToolOutcome:
+    return asyncio.run(host.execute(made, context, CancelToken()))
+
+
 def call(host: FunctionHost, bench: Any, name: str, /, **arguments: Any) -> ToolOutcome:
-    made = ToolCall(id="1", name=name, arguments=arguments, arguments_raw="")
-    return asyncio.run(host.execute(made, bench.context, bench.cancel))
+    return executed(host, made_of(name, **arguments), bench.context)
+
+
+def previewed(host: FunctionHost, made: ToolCall, context: ToolContext) -> CallPreview:
+    return asyncio.run(host.preview(made, context))
 
 
 def names_of(host: FunctionHost, bench: Any) -> list[str]:
@@ -69,10 +83,6 @@ def test_given_tools_are_listed_in_order_with_their_traits(bench: Any) -> None:
         "Read.",
     )
     assert len(read_spec.traits.sha) == 64
-
-
-def test_notebooks_own_tools_are_the_marked_ones_without_underscore() -> None:
-    assert list(namespace_tools(cell())) == ["population", "fs.count"]
 
 
 def test_namespace_may_hold_anything() -> None:
@@ -147,21 +157,20 @@ def test_two_given_tools_of_one_name_are_refused() -> None:
 
 def test_unknown_tool_of_a_model_is_a_result_with_the_nearest(bench: Any) -> None:
     host = FunctionHost(namespace=cell)
-    error = call(host, bench, "get_population").result.error
-    assert error is not None
+    error = refused(call(host, bench, "get_population"))
     assert error.code == "E_UNKNOWN_TOOL"
     assert error.message == (
         "there is no tool 'get_population'; did you mean 'population'? "
         "Use one of: population, fs.count"
     )
-    error = call(FunctionHost(), bench, "x").result.error
-    assert error is not None
+    error = refused(call(FunctionHost(), bench, "x"))
     assert error.message == "there is no tool 'x'; answer without tools"
 
 
 def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so(bench: Any) -> None:
     names = cell(1)
     host = FunctionHost(namespace=lambda: names)
+    names = cell(1)  # Run again unchanged it is no other function.
     first = call(host, bench, "population", city="Rome")
     assert (first.result.data, first.notes) == (1, ())
     names = cell(2)
@@ -170,13 +179,6 @@ def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so(be
     assert second.notes == ("population was redefined since this run began",)
     assert second.tool_sha != first.tool_sha
     assert second.tool_sha == host.visible_tools(bench.context)[0].traits.sha
-
-
-def test_cell_run_again_unchanged_is_no_redefinition(bench: Any) -> None:
-    names = cell(1)
-    host = FunctionHost(namespace=lambda: names)
-    names = cell(1)
-    assert call(host, bench, "population", city="Rome").notes == ()
 
 
 def test_new_parameters_are_shown_and_taken(bench: Any) -> None:
@@ -208,8 +210,7 @@ def test_redefinition_that_cannot_be_a_tool_is_told_and_hides_nothing(bench: Any
 
     names["population"] = population
     assert names_of(host, bench) == ["population"]
-    error = call(host, bench, "population", city="Rome").result.error
-    assert error is not None
+    error = refused(call(host, bench, "population", city="Rome"))
     assert error.message.startswith("population was redefined and cannot be called: the hint")
 
 
@@ -223,13 +224,11 @@ def test_tool_defined_later_does_not_change_the_tools_of_a_run(bench: Any) -> No
 def test_bad_arguments_are_a_result(bench: Any) -> None:
     host = FunctionHost(namespace=cell)
     outcome = call(host, bench, "population", town="Rome")
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INVALID_ARGUMENTS"
+    assert refused(outcome).code == "E_INVALID_ARGUMENTS"
     assert outcome.started_at_ms is None
     raw = ToolCall(id="1", name="population", arguments=None, arguments_raw="{oops")
-    outcome = asyncio.run(host.execute(raw, bench.context, bench.cancel))
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INVALID_ARGUMENTS"
+    outcome = executed(host, raw, bench.context)
+    assert refused(outcome).code == "E_INVALID_ARGUMENTS"
 
 
 def test_failure_around_a_tool_is_a_result_too(bench: Any) -> None:
@@ -241,8 +240,7 @@ def test_failure_around_a_tool_is_a_result_too(bench: Any) -> None:
     started: list[int] = []
     host = FunctionHost(namespace=broken)
     started.append(1)
-    error = call(host, bench, "population", city="Rome").result.error
-    assert error is not None
+    error = refused(call(host, bench, "population", city="Rome"))
     assert error.code == "E_INTERNAL"
     assert "kernel is gone" in error.message
 
@@ -279,34 +277,16 @@ def test_function_with_new_code_in_place_counts_as_redefined(bench: Any) -> None
     assert outcome.notes == ("count was redefined since this run began",)
 
 
-def test_definition_of_a_callable_is_made_once(bench: Any) -> None:
-    class Search:
-        def __call__(self, query: str) -> str:
-            return query
-
-    search = Search()
-    host = FunctionHost([search], namespace=lambda: {"half": half}, names=["half"])
-    before = host.tools
-    assert call(host, bench, "Search", query="a").result.data == "a"
-    host.visible_tools(bench.context)
-    assert all(one is two for one, two in zip(before, host.tools, strict=True))
-
-
-half = functools.partial(round, ndigits=1)
-
-
 def test_a_function_redefined_while_it_is_asked_about_does_not_run(bench: Any) -> None:
     names = cell(1)
     host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = ToolCall(id="1", name="population", arguments={"city": "Bonn"}, arguments_raw="")
-    preview = asyncio.run(host.preview(made, bench.context))
+    made = made_of("population", city="Bonn")
+    preview = previewed(host, made, bench.context)
     approved = replace(bench.context, approved=preview.binds)
-    assert asyncio.run(host.execute(made, approved, bench.cancel)).result.data == 1
+    assert executed(host, made, approved).result.data == 1
     exec(CELL.format(n=2), names)
-    error = asyncio.run(host.execute(made, approved, bench.cancel)).result.error
-    assert error is not None
-    assert error.code == "E_PRECONDITION_FAILED"
-    assert asyncio.run(host.preview(made, bench.context)).binds != preview.binds
+    assert refused(executed(host, made, approved)).code == "E_PRECONDITION_FAILED"
+    assert previewed(host, made, bench.context).binds != preview.binds
 
 
 def _other(a: int, b: int = 1) -> int:
@@ -341,13 +321,11 @@ def test_code_put_into_a_function_in_place_makes_it_another(
 
         function = outer
     host = FunctionHost([tool(name="f", ask=True)(function)])
-    made = ToolCall(id="1", name="f", arguments={"a": 1}, arguments_raw="")
-    binds = asyncio.run(host.preview(made, bench.context)).binds
+    made = made_of("f", a=1)
+    binds = previewed(host, made, bench.context).binds
     swap(function)
     approved = replace(bench.context, approved=binds)
-    error = asyncio.run(host.execute(made, approved, bench.cancel)).result.error
-    assert error is not None
-    assert error.code == "E_PRECONDITION_FAILED"
+    assert refused(executed(host, made, approved)).code == "E_PRECONDITION_FAILED"
 
 
 def test_a_default_that_the_function_fills_itself_is_no_redefinition(bench: Any) -> None:
@@ -356,30 +334,44 @@ def test_a_default_that_the_function_fills_itself_is_no_redefinition(bench: Any)
         return len(seen)
 
     host = FunctionHost([count])
-    made = ToolCall(id="1", name="count", arguments={"a": 1}, arguments_raw="")
-    approved = replace(bench.context, approved=asyncio.run(host.preview(made, bench.context)).binds)
-    results = [asyncio.run(host.execute(made, approved, bench.cancel)).result for _ in range(2)]
+    made = made_of("count", a=1)
+    approved = replace(bench.context, approved=previewed(host, made, bench.context).binds)
+    results = [executed(host, made, approved).result for _ in range(2)]
     assert [result.data for result in results] == [1, 2]
 
 
-def test_a_function_that_asks_only_since_it_was_looked_at_does_not_run(bench: Any) -> None:
-    names = cell(1)
-    host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = ToolCall(id="1", name="population", arguments={"city": "Bonn"}, arguments_raw="")
-    assert asyncio.run(host.preview(made, bench.context)).ruling == "allow"
-    exec(
-        CELL.format(n=2).replace("@tool\ndef population", "@tool(ask=True)\ndef population"), names
-    )
-    outcome = asyncio.run(host.execute(made, bench.context, bench.cancel))
-    assert outcome.result.error is not None
+ASKING = ("@tool\ndef population", "@tool(ask=True)\ndef population")
 
 
-def test_arguments_that_did_not_fit_when_looked_at_do_not_run_later(bench: Any) -> None:
+@pytest.mark.parametrize(
+    ("argument", "change", "code"),
+    [
+        pytest.param("city", ASKING, "E_PRECONDITION_FAILED", id="it asks since"),
+        pytest.param("town", ("city", "town"), "E_INVALID_ARGUMENTS", id="arguments fit since"),
+    ],
+)
+def test_a_function_that_changed_since_it_was_looked_at_does_not_run(
+    bench: Any, argument: str, change: tuple[str, str], code: str
+) -> None:
     names = cell(1)
     host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = ToolCall(id="1", name="population", arguments={"town": "Bonn"}, arguments_raw="")
-    assert asyncio.run(host.preview(made, bench.context)).ruling == "allow"
-    exec(CELL.format(n=2).replace("city", "town"), names)
-    error = asyncio.run(host.execute(made, bench.context, bench.cancel)).result.error
-    assert error is not None
-    assert error.code == "E_INVALID_ARGUMENTS"
+    made = made_of("population", **{argument: "Bonn"})
+    assert previewed(host, made, bench.context).ruling == "allow"
+    exec(CELL.format(n=2).replace(*change), names)
+    assert refused(executed(host, made, bench.context)).code == code
+
+
+def test_definition_of_a_callable_is_made_once(bench: Any) -> None:
+    class Search:
+        def __call__(self, query: str) -> str:
+            return query
+
+    search = Search()
+    host = FunctionHost([search], namespace=lambda: {"half": half}, names=["half"])
+    before = host.tools
+    assert call(host, bench, "Search", query="a").result.data == "a"
+    host.visible_tools(bench.context)
+    assert all(one is two for one, two in zip(before, host.tools, strict=True))
+
+
+half = functools.partial(round, ndigits=1)

@@ -47,20 +47,6 @@ def test_time_server_says_the_time(clock: Door) -> None:
     assert "T" in told["datetime"]
 
 
-def test_time_server_converts(clock: Door) -> None:
-    zones = {"source_timezone": "UTC", "target_timezone": "Asia/Tokyo"}
-    told = clock.text("convert_time", time="12:00", **zones)
-    assert told["time_difference"] == "+9.0h"
-    assert "T21:00" in told["target"]["datetime"]
-
-
-def test_time_servers_refusal_reaches_the_model(clock: Door) -> None:
-    error = clock.call("get_current_time", timezone="Nowhere/Land").result.error
-    assert error is not None
-    assert error.code == "E_TOOL_FAILED"
-    assert "Nowhere/Land" in error.message
-
-
 def test_both_protocols_are_spoken(clock: Door) -> None:
     wanted = clock.server.protocol
     version = connection_to(clock.server).version

@@ -210,15 +210,6 @@ def test_word_of_no_server_names_the_nearest() -> None:
         open_hosts(order("mcp:cty"))
 
 
-def test_words_are_found_by_the_list_of_hosts() -> None:
-    assert [host_of(word) for word in ("mcp", "mcp:git", "git__log")] == ["mcp"] * 3
-
-
-def test_server_given_as_a_tool_opens_its_host() -> None:
-    made = mcp("city", command=["a"])
-    assert [host.name for host in made.open_hosts(order())] == ["mcp:city"]
-
-
 def test_package_is_imported_only_when_a_server_is_used() -> None:
     code = (
         "import sys; from nbagent.tools.mcp import mcp; mcp('a', command=['x']); "
@@ -282,11 +273,7 @@ def test_forked_process_has_a_server_of_its_own() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
 @pytest.mark.parametrize(
     ("flags", "end", "children"),
-    [
-        ("", "", True),
-        ("'--stubborn'", "", True),
-        ("", "os.kill(os.getpid(), 9)", False),
-    ],
+    [("", "", True), ("'--stubborn'", "", True), ("", "os.kill(os.getpid(), 9)", False)],
     ids=["its end", "its end, a stubborn server", "its being killed"],
 )
 def test_no_server_outlives_the_process(flags: str, end: str, children: bool) -> None:
@@ -314,3 +301,7 @@ def test_command_installed_beside_python_is_found_without_the_path(
         assert "beside__get_current_time" in Door(server).prepare().specs
     finally:
         server.close()
+
+
+def test_words_are_found_by_the_list_of_hosts() -> None:
+    assert [host_of(word) for word in ("mcp", "mcp:git", "git__log")] == ["mcp"] * 3

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from legal_schema import check_legal
+from refusals import refused
 from servers.mcp_door import Door, hand, on_engine, until
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import register
 from nbagent.tools.mcp import McpServer, connection_to, mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
@@ -135,16 +135,13 @@ def test_large_result_is_cut_visibly(door: Door) -> None:
     ],
 )
 def test_failure_is_typed(door: Door, tool: str, code: str, words: str) -> None:
-    error = door.call(tool).result.error
-    assert error is not None
+    error = refused(door.call(tool))
     assert error.code == code
     assert words in error.message
 
 
 def test_arguments_that_are_no_object_are_refused_here(door: Door) -> None:
-    error = door.call_with("echo", None).result.error
-    assert error is not None
-    assert error.code == "E_INVALID_ARGUMENTS"
+    assert refused(door.call_with("echo", None)).code == "E_INVALID_ARGUMENTS"
 
 
 def test_progress_is_shown_while_it_works(door: Door) -> None:
@@ -167,12 +164,6 @@ def test_server_sees_only_what_it_was_given(
     assert seen["ZONE"] == "Europe/Paris"
     # It was given its token; the model is not shown it.
     assert seen["CITY_TOKEN"] == "[redacted]"
-
-
-def test_secret_does_not_come_back_in_names_or_errors(made: list[McpServer]) -> None:
-    register("sk-a-key-of-the-kernel")
-    door = start(made).prepare()
-    assert "sk-a-key" not in door.text("echo", text="sk-a-key-of-the-kernel")
 
 
 def test_requests_of_the_server_are_refused_politely_and_told(old: Door) -> None:
@@ -202,8 +193,7 @@ def test_flood_of_stderr_blocks_nothing_and_is_bounded(made: list[McpServer]) ->
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
     outcome = door.call_with("hang", {}, stop_after_s=0.1)
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert time.monotonic() - began < 1.5
     assert until(lambda: "cancelled hang" in door.server.log)
     assert door.text("echo", text="on") == '{"text": "on"}'
@@ -211,9 +201,7 @@ def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
 
 def test_silent_call_times_out_and_the_server_goes_on(made: list[McpServer]) -> None:
     door = start(made, timeout=0.3).prepare()
-    error = door.call("hang").result.error
-    assert error is not None
-    assert error.code == "E_TIMEOUT"
+    assert refused(door.call("hang")).code == "E_TIMEOUT"
     assert until(lambda: "cancelled hang" in door.server.log)
     pid = door.pid
     assert door.text("alive", times=6) == "still here"
@@ -226,9 +214,7 @@ def test_frozen_server_is_started_again(
     monkeypatch.setattr("nbagent.tools.mcp.connection._PROBE_S", 0.3)
     door = start(made, timeout=0.3).prepare()
     before = door.pid
-    error = door.call("freeze").result.error
-    assert error is not None
-    assert error.code == "E_TIMEOUT"
+    assert refused(door.call("freeze")).code == "E_TIMEOUT"
     assert door.text("echo", text="again") == '{"text": "again"}'
     assert door.pid != before
     assert not is_there(before)
@@ -239,23 +225,17 @@ def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
 ) -> None:
     door = start(made).prepare()
     before = door.pid
-    error = door.call("die").result.error
-    assert error is not None
+    error = refused(door.call("die"))
     assert error.code == "E_TOOL_FAILED"
     assert "exit code 3" in error.message
     assert "out of cheese" in error.message
     assert "unknown" in error.message
-    assert door.text("echo", text="back") == '{"text": "back"}'
-    assert door.pid != before
-
-
-def test_server_that_died_between_calls_is_started_again(made: list[McpServer]) -> None:
-    door = start(made).prepare()
-    before = door.pid
-    os.kill(before, 9)
-    assert until(lambda: not door.server.is_running)
-    assert door.text("echo", text="back") == '{"text": "back"}'
-    assert door.pid != before
+    for _ in range(2):  # After a call, and after it died between calls.
+        assert door.text("echo", text="back") == '{"text": "back"}'
+        assert door.pid != before
+        before = door.pid
+        os.kill(before, 9)
+        assert until(lambda: not door.server.is_running)
 
 
 def test_changed_definition_gets_another_hash_for_the_next_turn(made: list[McpServer]) -> None:
@@ -374,30 +354,31 @@ def test_definition_that_changed_after_the_approval_does_not_run(made: list[McpS
     assert door.call("echo").result.ok
     other = Door(door.server)
     other.text("change")
-    error = door.call("echo").result.error
-    assert error is not None
+    error = refused(door.call("echo"))
     assert error.code == "E_PRECONDITION_FAILED"
     assert "after the call was approved" in error.message
 
 
-def test_missing_command_is_named(made: list[McpServer]) -> None:
-    made.append(mcp("gone", command=["no-such-program-4711", "serve"]))
-    with pytest.raises(UsageError, match=r"no command 'no-such-program-4711'; install it"):
-        Door(made[-1]).prepare()
-
-
-def test_missing_folder_is_named(made: list[McpServer], tmp_path: Any) -> None:
-    made.append(mcp("gone", command=hand(), cwd=tmp_path / "not there"))
-    with pytest.raises(UsageError, match="is no folder"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"command": ["no-such-program-4711"]}, "no command 'no-such-program-4711'; install it"),
+        ({"command": hand(), "cwd": "/not/there"}, "is no folder"),
+    ],
+    ids=["command", "folder"],
+)
+def test_what_is_missing_is_named(
+    made: list[McpServer], options: dict[str, Any], words: str
+) -> None:
+    made.append(mcp("gone", **options))
+    with pytest.raises(UsageError, match=words):
         Door(made[-1]).prepare()
 
 
 def test_single_tool_can_be_named(old: Door) -> None:
     one = Door(old.server, only=["old__echo"]).prepare()
     assert list(one.specs) == ["old__echo"]
-    error = one.call("fail").result.error
-    assert error is not None
-    assert error.code == "E_UNKNOWN_TOOL"
+    assert refused(one.call("fail")).code == "E_UNKNOWN_TOOL"
 
 
 def test_single_tool_that_is_not_there_is_an_error(old: Door) -> None:
@@ -418,16 +399,6 @@ def test_closing_ends_the_server_and_its_children(made: list[McpServer]) -> None
     assert until(lambda: not is_there(pid) and not is_there(child))
 
 
-@linux
-def test_stubborn_server_is_killed(made: list[McpServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbagent.tools.mcp.stdio._LEAVE_S", 0.1)
-    monkeypatch.setattr("nbagent.tools.mcp.stdio._TERMINATE_S", 0.1)
-    door = start(made, "--stubborn").prepare()
-    pid = door.pid
-    door.server.close()
-    assert until(lambda: not is_there(pid))
-
-
 def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[McpServer]) -> None:
     door = start(made, "--illegal").prepare()
     assert "own0__echo" in door.specs
@@ -444,8 +415,7 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[
 @pytest.mark.parametrize("id_first", [True, False], ids=["id first", "id last"])
 def test_an_answer_too_deep_to_read_is_an_error_at_once(old: Door, id_first: bool) -> None:
     began = time.monotonic()
-    error = old.call("deep", id_first=id_first).result.error
-    assert error is not None
+    error = refused(old.call("deep", id_first=id_first))
     assert error.code == "E_TOOL_FAILED"
     assert "nested too deeply" in error.message
     assert time.monotonic() - began < 5
@@ -464,8 +434,7 @@ def test_rules_see_the_arguments_under_both_names_and_none_is_given_twice(
     preview = door.preview("schema", **twice)
     assert (preview.ruling, preview.pieces) == ("allow", ())
     for _ in range(2):  # Looked at before, and not.
-        error = door.call("schema", **twice).result.error
-        assert error is not None
+        error = refused(door.call("schema", **twice))
         assert error.code == "E_INVALID_ARGUMENTS"
         assert "given twice" in error.message
 
@@ -483,3 +452,13 @@ def test_an_approval_holds_for_one_program_not_for_another_of_its_name(tmp_path:
     assert len(identities) == len(made)
     again = connection_to(mcp("same", command=hand())).server.identity
     assert again in identities
+
+
+@linux
+def test_stubborn_server_is_killed(made: list[McpServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbagent.tools.mcp.stdio._LEAVE_S", 0.1)
+    monkeypatch.setattr("nbagent.tools.mcp.stdio._TERMINATE_S", 0.1)
+    door = start(made, "--stubborn").prepare()
+    pid = door.pid
+    door.server.close()
+    assert until(lambda: not is_there(pid))

@@ -302,7 +302,8 @@ def test_names_that_are_not_the_persons_are_refused(notebook: Notebook, name: st
 def test_setting_asks_with_the_old_and_the_new_value(notebook: Notebook) -> None:
     notebook.names["df"] = pd.DataFrame({"a": [1, 2]})
     preview = notebook.preview("nb.set", name="df", value=["x"] * 3_000)
-    assert preview.ruling == "ask"
+    assert (preview.ruling, preview.every_time) == ("ask", False)
+    assert notebook.preview("nb.inspect", name="df").ruling == "allow"
     now, then = preview.pieces
     assert now.text == "<pandas.DataFrame shape [2, 1]>"
     assert json.loads(then.text) == ["x"] * 3_000
@@ -317,8 +318,3 @@ def test_a_value_that_changed_since_it_was_approved_is_kept(notebook: Notebook) 
     assert notebook.names["n"] == 6
     notebook.names["n"] = 5
     assert notebook.data("nb.set", name="n", value=1)["now"]["value"] == "1"
-
-
-def test_looking_is_allowed_without_asking(notebook: Notebook) -> None:
-    assert notebook.preview("nb.variables").ruling == "allow"
-    assert notebook.preview("nb.inspect", name="x").ruling == "allow"

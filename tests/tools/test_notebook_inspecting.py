@@ -173,36 +173,20 @@ def test_a_figure_is_told_as_an_image(notebook: Notebook) -> None:
 # Secrets
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("api_key", "API_KEY", "OPENAI_API_KEY", "apikey", "openaiKey", "key", "keys", "myAPIKey"),
-        *("token", "hf_token", "accessToken", "tokens", "client_secret", "secrets", "password"),
-        *("db_passwd", "DB_PASSWORD2", "credentials", "aws_credential_file", "Authorization"),
-        *("pwd", "jwt", "session_cookie", "passphrase", "private_key_pem", "keyfile", "openaikey"),
-    ],
-)
+SECRETS = """api_key API_KEY OPENAI_API_KEY apikey openaiKey key keys myAPIKey token hf_token
+accessToken tokens client_secret secrets password db_passwd DB_PASSWORD2 credentials
+aws_credential_file Authorization pwd jwt session_cookie passphrase private_key_pem keyfile
+openaikey"""
+OTHERS = """monkey turkeys keyboard keyword tokenizer max_tokens token_count prompt_tokens df n
+pass_rate author spins donkey_count KeyError"""
+
+
+@pytest.mark.parametrize("name", SECRETS.split())
 def test_names_of_secrets_are_known(name: str) -> None:
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("monkey", "turkeys", "keyboard", "keyword", "tokenizer", "max_tokens", "token_count"),
-        *(
-            "prompt_tokens",
-            "df",
-            "n",
-            "pass_rate",
-            "author",
-            "spins",
-            "",
-            "donkey_count",
-            "KeyError",
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["", *OTHERS.split()])
 def test_other_names_are_not_taken_for_secrets(name: str) -> None:
     assert not looks_secret(name)
 
@@ -266,21 +250,6 @@ def test_what_stands_under_a_secret_name_inside_a_value_is_not_shown(
     assert secret not in told.to_json().decode() + ran.to_json().decode() + str(looked)
 
 
-def test_a_key_is_hidden_wherever_it_comes_out(
-    notebook: Notebook, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = "sk-nb-0123456789abcdefXYZ"
-    notebook.names.update(service_key=key, other={"plain": key})
-    told = notebook.outcome("nb.inspect", name="other").result.to_json().decode()
-    code = "for c in service_key: print(c, end='')\nprint()\nother['plain']"
-    ran = notebook.outcome("nb.run", code=code).result.to_json().decode()
-    assert key not in told + ran
-    assert key not in capsys.readouterr().out
-    assert "[redacted]" in ran
-    error = notebook.error("nb.run", code="raise ValueError('no ' + service_key)")
-    assert key not in json.dumps(error)
-
-
 def test_masking_code_takes_no_time_for_long_words() -> None:
     start = time.monotonic()
     text = "a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000
@@ -332,3 +301,18 @@ def test_what_a_secret_variable_holds_is_not_shown_by_another_path(notebook: Not
     assert notebook.inspect("rows[1]")["value"] == "price"
     assert notebook.inspect("empty")["value"] == []
     assert "hunter22" not in json.dumps(notebook.inspect("rows"))
+
+
+def test_a_key_is_hidden_wherever_it_comes_out(
+    notebook: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "sk-nb-0123456789abcdefXYZ"
+    notebook.names.update(service_key=key, other={"plain": key})
+    told = notebook.outcome("nb.inspect", name="other").result.to_json().decode()
+    code = "for c in service_key: print(c, end='')\nprint()\nother['plain']"
+    ran = notebook.outcome("nb.run", code=code).result.to_json().decode()
+    assert key not in told + ran
+    assert key not in capsys.readouterr().out
+    assert "[redacted]" in ran
+    error = notebook.error("nb.run", code="raise ValueError('no ' + service_key)")
+    assert key not in json.dumps(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -19,16 +18,6 @@ from nbagent.tools.notebook_output import Tee
 @pytest.fixture
 def notebook(bench: Any) -> Notebook:
     return Notebook(bench)
-
-
-def test_code_runs_in_the_notebook_and_gives_value_and_output(
-    notebook: Notebook, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = "import sys\nx = 20\nprint('hello')\nprint('oh', file=sys.stderr)\nx + 1"
-    assert notebook.run(code) == {"value": 21, "stdout": "hello\n", "stderr": "oh\n"}
-    assert notebook.names["x"] == 20
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("hello\n", "oh\n")
 
 
 @pytest.mark.parametrize(
@@ -63,13 +52,6 @@ def test_an_error_comes_back_with_its_lines_and_what_was_printed(notebook: Noteb
     assert "line 5, in <module>\n    inner()" in lines
     assert "line 2, in inner\n    raise KeyError('lost')" in lines
     assert notebook.names["y"] == 5
-
-
-def test_the_source_of_what_was_defined_is_there_later(notebook: Notebook) -> None:
-    notebook.run("def double(n):\n    return n * 2")
-    assert "return n * 2" in notebook.inspect("double")["source"]
-    lines = notebook.error("nb.run", code="double(None)")["details"]["traceback"]
-    assert "    return n * 2" in lines
 
 
 @pytest.mark.parametrize(
@@ -111,34 +93,6 @@ def test_a_function_of_ones_own_named_quit_may_be_called(notebook: Notebook) -> 
 )
 def test_code_that_wants_to_leave_is_an_error_like_another(notebook: Notebook, code: str) -> None:
     assert notebook.error("nb.run", code=code)["code"] == "E_TOOL_FAILED"
-
-
-def test_top_level_await_runs_on_the_notebooks_loop(notebook: Notebook) -> None:
-    code = (
-        "import asyncio, threading\nasync def f(): return threading.get_ident()\n"
-        "where = await f()\nprint('in')\nasync with asyncio.timeout(5): pass\n[await f()]"
-    )
-    outcome = notebook.outcome("nb.run", code=code)
-    assert outcome.result.ok, outcome.result.error
-    assert outcome.ran_in == "notebook loop"
-    assert outcome.result.data["value"] == [notebook.names["where"]]
-    assert outcome.result.data["stdout"] == "in\n"
-    same = notebook.outcome("nb.run", code="1")
-    assert (same.ran_in, same.tool_sha) == ("waiting thread", outcome.tool_sha)
-    error = notebook.error("nb.run", code="await f()\n1/0")
-    assert error["message"].startswith("ZeroDivisionError")
-
-
-def test_a_stop_interrupts_the_code_and_gives_stdout_back(notebook: Notebook) -> None:
-    before = sys.stdout
-    notebook.bench.stop_after(0.2)
-    code = "import time\nbegun = 1\nfor _ in range(1000): time.sleep(0.01)\nover = 1"
-    start = time.monotonic()
-    assert notebook.error("nb.run", code=code)["code"] == "E_INTERRUPTED"
-    assert time.monotonic() - start < 3
-    assert notebook.names["begun"] == 1
-    assert "over" not in notebook.names
-    assert sys.stdout is before
 
 
 def test_long_output_is_cut_in_its_middle_for_the_model_and_bounded_in_the_cell(
@@ -203,6 +157,7 @@ def test_a_figure_without_pyplot_is_shown_as_the_value(notebook: Notebook) -> No
 def test_running_code_asks_always_and_shows_all_of_it(notebook: Notebook, code: str) -> None:
     preview = notebook.preview("nb.run", code=code)
     assert (preview.ruling, preview.firm, preview.for_tool) == ("ask", True, False)
+    assert preview.every_time
     (piece,) = preview.pieces
     assert (piece.kind, piece.text) == ("code", code)
     assert "everything that you may do" in preview.why
@@ -257,9 +212,3 @@ def test_a_repr_that_raises_an_interrupt_stops_nothing(notebook: Notebook) -> No
     error = notebook.error("nb.run", code="raise KeyboardInterrupt")
     assert error["message"].startswith("KeyboardInterrupt")
     assert notebook.names["x"] == 1
-
-
-def test_running_code_is_asked_about_every_time(notebook: Notebook) -> None:
-    preview = notebook.preview("nb.run", code="1")
-    assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
-    assert not notebook.preview("nb.set", name="a", value=1).every_time

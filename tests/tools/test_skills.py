@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.files.mounts import Mounts
@@ -64,11 +65,21 @@ class Stage:
         assert result["ok"], result
         return result["data"]
 
-    def error(self, name: str, **arguments: Any) -> Any:
+    def error(self, name: str, **arguments: Any) -> ErrorInfo:
         """The error of a call that did not."""
-        error = self.call(name, **arguments).result.error
-        assert error is not None
-        return error
+        return refused(self.call(name, **arguments))
+
+    def ran(self, script: str, **more: Any) -> dict[str, Any]:
+        """What a script of the skill that ran well gave."""
+        return self.data("run_python_script", skill_name="report", script=script, **more)
+
+    def failed(self, script: str, **more: Any) -> ErrorInfo:
+        """The error of one that was not run."""
+        return self.error("run_python_script", skill_name="report", script=script, **more)
+
+    def looked(self, script: str, **more: Any) -> CallPreview:
+        """What a person would see of one."""
+        return self.look(skill_name="report", script=script, **more)
 
     def look(self, name: str = "run_python_script", **arguments: Any) -> CallPreview:
         """What a person would see."""
@@ -171,9 +182,7 @@ def test_the_person_is_told_what_is_wrong_with_skills(stage: Stage) -> None:
 def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
     stage.write("data.txt", "data")
     stage.write("scripts/make.py", "import sys\nprint(open('data.txt').read(), sys.argv[1:])\n")
-    found = stage.data(
-        "run_python_script", skill_name="report", script="scripts/make.py", args=["a b"]
-    )
+    found = stage.ran("scripts/make.py", args=["a b"])
     duration_ms = found.pop("duration_ms")
     assert found == {
         "skill_name": "report",
@@ -188,11 +197,11 @@ def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
 
 
 def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
-    found = stage.data("run_python_script", skill_name="report", script="print(6 * 7)")
+    found = stage.ran("print(6 * 7)")
     assert found["stdout"] == "42\n"
     # A file of this name wins over a text that would be Python too.
     stage.write("print(6 * 7)", "#!/usr/bin/env python3\nprint('file')")
-    found = stage.data("run_python_script", skill_name="report", script="print(6 * 7)")
+    found = stage.ran("print(6 * 7)")
     assert found["stdout"] == "file\n"
 
 
@@ -207,17 +216,14 @@ def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
 )
 def test_what_is_no_script_is_said(stage: Stage, script: str, code: str, words: str) -> None:
     stage.write("scripts/run.sh", "echo")
-    error = stage.error("run_python_script", skill_name="report", script=script)
+    error = stage.failed(script)
     assert error.code == code
     assert words in error.message
 
 
 def test_what_a_script_writes_is_kept_in_the_state(stage: Stage) -> None:
     script = "import os; open(os.environ['OUTPUT_DIR'] + '/a.csv', 'w').write('1,2')"
-    first, second = (
-        stage.data("run_python_script", skill_name="report", script=script)["files"][0]
-        for _ in range(2)
-    )
+    first, second = (stage.ran(script)["files"][0] for _ in range(2))
     assert first == {"path": "@state/scripts/00000000-call_1/a.csv", "bytes": 3}
     assert second["path"] == "@state/scripts/00000000-call_1-2/a.csv"
     assert (stage.state / "scripts/00000000-call_1/a.csv").read_text() == "1,2"
@@ -232,7 +238,7 @@ def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Pat
         "import os, sys, json\nprint(os.getcwd(), os.environ['OUTPUT_DIR'], json.__file__)\n"
         "print(os.path.expanduser('~')); json.loads('[')"
     )
-    found = stage.data("run_python_script", skill_name="report", script=script)
+    found = stage.ran(script)
     assert found["stdout"].splitlines()[0].startswith(". $OUTPUT_DIR <python>")
     assert "JSONDecodeError" in found["stderr"]
     for text in (found["stdout"], found["stderr"]):
@@ -242,9 +248,10 @@ def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Pat
 
 def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
     stage.policy = ToolPolicy(limits=ToolLimits(script_timeout_s=0.5))
-    script = "import time; time.sleep(60)"
-    found = stage.data("run_python_script", skill_name="report", script=script, timeout=99)
-    assert (found["timed_out"], found["ended_by"]) == (True, "deadline")
+    script = "import time; print('early'); time.sleep(60)"
+    found = stage.ran(script, timeout=99)
+    assert (found["stdout"], found["timed_out"], found["ended_by"]) == ("early\n", True, "deadline")
+    assert found["returncode"] == -9
     assert found["notes"] == [
         "the timeout was cut to the longest allowed: 0.5 s",
         "it was ended after 0.5 s",
@@ -263,8 +270,7 @@ def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
         return await task, time.monotonic() - began
 
     outcome, took_s = asyncio.run(stopped())
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert took_s < 1
 
 
@@ -302,12 +308,12 @@ def test_another_python_and_broken_metadata_are_said(stage: Stage) -> None:
         ("# /// script\n# dependencies = [\n# ///\n", "it is not TOML"),
         ('# /// script\n# dependencies = "x"\n# ///\n', "dependencies is no list"),
     ):
-        error = stage.error("run_python_script", skill_name="report", script=text)
+        error = stage.failed(text)
         assert words in error.message
 
 
 def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
-    shown = stage.look(skill_name="report", script="scripts/make.py", args=["a", "b c"])
+    shown = stage.looked("scripts/make.py", args=["a", "b c"])
     assert shown.ruling == ("allow" if WALLS else "ask")
     assert [(piece.label, piece.kind) for piece in shown.pieces] == [
         ("report/scripts/make.py", "code"),
@@ -322,9 +328,9 @@ def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
 
 
 def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolated = stage.look(skill_name="report", script="pass")
+    isolated = stage.looked("pass")
     monkeypatch.setattr(isolation, "_found", {"landlock": "not here", "bubblewrap": "nor here"})
-    shown = stage.look(skill_name="report", script="pass")
+    shown = stage.looked("pass")
     assert (shown.ruling, shown.firm) == ("ask", True), "no setting does without the question"
     assert "NOT kept apart" in shown.why
     assert "can read and write your files" in shown.pieces[-1].text
@@ -352,8 +358,7 @@ def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
     result = stage.call("run_python_script", approved=approved, **arguments).result
     assert result.error is None
     stage.write("scripts/make.py", "print('another')")
-    error = stage.call("run_python_script", approved=approved, **arguments).result.error
-    assert error is not None
+    error = refused(stage.call("run_python_script", approved=approved, **arguments))
     assert error.code == "E_PRECONDITION_FAILED"
     assert "changed after it was approved" in error.message
 
@@ -366,8 +371,7 @@ def test_a_call_that_could_not_be_looked_at_does_not_run(stage: Stage) -> None:
     assert (preview.ruling, preview.binds) == ("allow", "")
     stage.write("late.py", "print('nobody was asked')")
     outcome = asyncio.run(host.execute(made, context(), CancelToken()))
-    assert outcome.result.error is not None
-    assert outcome.result.error.code == "ENOENT"
+    assert refused(outcome).code == "ENOENT"
     # Looked at again, it is there, and somebody is asked.
     preview = asyncio.run(host.preview(made, context()))
     assert preview.ruling == "ask"
@@ -420,14 +424,14 @@ def test_a_host_that_fails_while_it_looks_asks_whatever_is_allowed(
         raise RuntimeError("no more memory")
 
     monkeypatch.setattr("nbagent.tools.skills._binds", broken)
-    preview = stage.look(skill_name="report", script="print(1)")
+    preview = stage.looked("print(1)")
     assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
     assert "no more memory" in preview.why
 
 
 def test_the_folders_above_a_skill_have_no_names_of_the_host(stage: Stage) -> None:
     code = "import os\nfor n in range(1, 6): print(os.path.abspath('/'.join(['..'] * n)))"
-    data = stage.data("run_python_script", skill_name="report", script=code)
+    data = stage.ran(code)
     lines = data["stdout"].split("\n")
     assert lines[:3] == ["..", "../..", "../../.."]
     assert str(stage.project.parent) not in data["stdout"]

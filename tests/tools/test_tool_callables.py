@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 
-import asyncio
 import dataclasses
 import functools
 import inspect
@@ -21,13 +20,12 @@ from typing import Annotated, Any, Unpack, cast
 
 import numpy as np
 import pytest
-from legal_schema import check_legal
+from probes import call
 from pydantic import Field
 
 import nbagent
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.ports import ToolContext
 from nbagent.providers.names import WireNames
 from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
 
@@ -285,22 +283,9 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "name with a dot": (tool(name="fs.read")(lambda path: path), {"path": "a"}, "a"),  # pyright: ignore
     "long name": (tool(name="n" * 120)(lambda: 1), {}, 1),
     "leading digit": (tool(name="2nd")(lambda: 2), {}, 2),
-    "surrogate in the description": (
-        tool(name="odd", description="\ud800")(lambda: 1),
-        {},
-        1,
-    ),
+    "surrogate in the description": (tool(name="odd", description="\ud800")(lambda: 1), {}, 1),
     "unicode name": (tool(name="人口")(lambda: 2), {}, 2),
 }
-
-
-def call(target: Any, bench: Any, arguments: dict[str, Any]) -> ToolOutcome:
-    """Through the host, as the engine calls."""
-    host = FunctionHost([target])
-    (spec,) = host.visible_tools(bench.context)
-    check_legal(spec)
-    made = ToolCall(id="1", name=spec.name, arguments=arguments, arguments_raw="")
-    return asyncio.run(host.execute(made, bench.context, bench.cancel))
 
 
 @pytest.mark.parametrize(("target", "arguments", "expected"), CALLS.values(), ids=CALLS.keys())
@@ -310,12 +295,6 @@ def test_callable_is_a_tool(
     outcome = call(target, bench, arguments)
     assert outcome.result.ok, outcome.result.error
     assert outcome.result.data == expected
-
-
-@pytest.mark.parametrize("target", [steps, sync_steps], ids=["async", "sync"])
-def test_generator_tells_its_progress_before_the_result(target: Any, bench: Any) -> None:
-    call(target, bench, {"n": 3})
-    assert bench.progress[:2] == ["step 0", "step 1"]
 
 
 DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
@@ -391,6 +370,17 @@ def test_fields_in_either_place_give_defaults_and_names_stay_the_parameters(benc
     assert as_tool(annotated).spec.parameters["properties"]["a"]["default"] == 6
 
 
+def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) -> None:
+    def spoil(box: Any, items: list[Any]) -> int:
+        box["x"].append(2)
+        items.append(1)
+        return len(box["x"])
+
+    arguments: dict[str, Any] = {"box": {"x": [1]}, "items": []}
+    assert call(spoil, bench, arguments).result.data == 2
+    assert arguments == {"box": {"x": [1]}, "items": []}
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "class": (Shop, "give a function, a bound method or an instance"),
     "lambda": (lambda: 1, "a lambda has no name"),
@@ -402,10 +392,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "number": (5, "is no tool"),
     "none": (None, "is no tool"),
     "builtin without a signature": (max, "wrap it in a def with hints"),
-    "callable that hides its parameters": (
-        operator.itemgetter("a"),
-        "wrap it in a def with hints",
-    ),
+    "callable that hides its parameters": (operator.itemgetter("a"), "wrap it in a def with hints"),
     "partial with too many": (
         functools.partial(cast("Any", plain), 1, 2),
         "wrap it in a def with hints",
@@ -450,11 +437,6 @@ def test_names_of_one_host_stay_apart_on_the_wire(bench: Any) -> None:
     assert len(set(sent)) == len(names)
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name) for name in sent)
     assert [wire.from_wire(name) for name in sent] == names
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(UsageError, match="two tools have the name 'same'"):
-        FunctionHost([tool(name="same")(lambda: 1), tool(name="same")(lambda: 2)])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")

@@ -8,11 +8,13 @@ import datetime as dt
 import enum
 import random
 import typing
+import uuid
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
 import typing_extensions
+from probes import probe_of
 from pydantic import BaseModel, Field, field_validator
 
 from nbagent.contracts.chat import ToolCall, parse_arguments
@@ -168,11 +170,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "empty text for an optional date": (Stop, {"city_name": "x", "when": ""}, Stop(city_name="x")),
     "number for a str in a model": (Stop, {"city_name": 5}, Stop(city_name="5")),
-    "keys of a dict beside a model stay": (
-        Stop | dict[str, int],
-        {"cityName": 1},
-        SAME,
-    ),
+    "keys of a dict beside a model stay": (Stop | dict[str, int], {"cityName": 1}, SAME),
     "enum in another case": (Colour, "RED", Colour.RED),
     "enum by name": (Colour, "DARK_BLUE", Colour.DARK_BLUE),
     "enum with its class": (Colour, "Colour.RED", Colour.RED),
@@ -210,20 +208,10 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def probe(value) -> None: ...  # pyright: ignore
-
-
-def probe_of(hint: Any) -> FunctionTool:
-    def probe(value) -> None: ...  # pyright: ignore
-
-    probe.__annotations__ = {"value": hint}
-    return as_tool(probe)  # pyright: ignore
-
-
 @pytest.mark.parametrize(("hint", "sent", "expected"), VALUES.values(), ids=VALUES.keys())
 def test_value_is_read_as_it_was_meant(hint: Any, sent: Any, expected: Any) -> None:
     expected = sent if expected is SAME else expected
-    result = probe_of(hint).validate({"value": sent}).values["value"]
+    result = as_tool(probe_of(hint)).validate({"value": sent}).values["value"]
     assert result == expected
     assert type(result) is type(expected)
 
@@ -240,7 +228,10 @@ def search(
 def nothing() -> None: ...
 
 
-def labelled(name: str, **labels: Any) -> None: ...
+def labelled(name: str, **labels: int) -> None: ...
+
+
+def asking(q: str, tool_context) -> None: ...  # pyright: ignore
 
 
 def with_stop(stop: Stop) -> None: ...
@@ -249,41 +240,30 @@ def with_stop(stop: Stop) -> None: ...
 def with_input(input: dict[str, Any]) -> None: ...
 
 
+X = {"query_text": "x"}
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     # id: the tool, the arguments of a model, what the function gets
-    "camelCase": (search, {"queryText": "x"}, {"query_text": "x"}),
-    "another case": (search, {"Query_Text": "x", "LIMIT": 3}, {"query_text": "x", "limit": 3}),
-    "dashes": (search, {"query-text": "x"}, {"query_text": "x"}),
-    "null for a default": (search, {"query_text": "x", "limit": None}, {"query_text": "x"}),
-    "null for an optional": (
-        search,
-        {"query_text": "x", "since": None},
-        {"query_text": "x", "since": None},
-    ),
-    "empty text for a default": (search, {"query_text": "x", "limit": ""}, {"query_text": "x"}),
-    "empty text for a choice": (search, {"query_text": "x", "kind": ""}, {"query_text": "x"}),
-    "null in words for a default": (
-        search,
-        {"query_text": "x", "limit": "null"},
-        {"query_text": "x"},
-    ),
-    "under arguments": (search, {"arguments": {"query_text": "x"}}, {"query_text": "x"}),
-    "under kwargs": (search, {"kwargs": {"query_text": "x"}}, {"query_text": "x"}),
-    "under input as json": (search, {"input": '{"query_text": "x"}'}, {"query_text": "x"}),
-    "under parameters in camelCase": (
-        search,
-        {"parameters": {"queryText": "x"}},
-        {"query_text": "x"},
-    ),
-    "under the tool's name": (search, {"search": {"query_text": "x"}}, {"query_text": "x"}),
+    "camelCase": (search, {"queryText": "x"}, X),
+    "another case": (search, {"Query_Text": "x", "LIMIT": 3}, {**X, "limit": 3}),
+    "dashes": (search, {"query-text": "x"}, X),
+    "null for a default": (search, {**X, "limit": None}, X),
+    "null for an optional": (search, {**X, "since": None}, {**X, "since": None}),
+    "empty text for a default": (search, {**X, "limit": ""}, X),
+    "empty text for a choice": (search, {**X, "kind": ""}, X),
+    "null in words for a default": (search, {**X, "limit": "null"}, X),
+    "under arguments": (search, {"arguments": X}, X),
+    "under kwargs": (search, {"kwargs": X}, X),
+    "under input as json": (search, {"input": '{"query_text": "x"}'}, X),
+    "under parameters in camelCase": (search, {"parameters": {"queryText": "x"}}, X),
+    "under the tool's name": (search, {"search": X}, X),
     "empty under arguments": (nothing, {"arguments": {}}, {}),
     "a parameter of that name stays": (
         with_input,
         {"input": {"input": {"a": 1}}},
         {"input": {"input": {"a": 1}}},
     ),
-    "extra null": (search, {"query_text": "x", "offset": None}, {"query_text": "x"}),
-    "extra empty text": (search, {"query_text": "x", "offset": ""}, {"query_text": "x"}),
+    "extra null": (search, {**X, "offset": None}, X),
+    "extra empty text": (search, {**X, "offset": ""}, X),
     "filler for no parameters": (nothing, {"random_string": "x"}, {}),
     "empty key": (nothing, {"": ""}, {}),
     "fields of the one object": (
@@ -318,26 +298,18 @@ def test_no_text_for_no_arguments(raw: str) -> None:
     assert as_tool(nothing).validate(parse_arguments(raw)).values == {}
 
 
-REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+REFUSED: dict[str, tuple[Any, dict[str, Any] | None, str]] = {
     # id: the tool, the arguments of a model, what it is told
     "word for a number": (
         search,
-        {"query_text": "x", "limit": "many"},
+        {**X, "limit": "many"},
         "limit: input should be a valid integer, unable to parse string as an integer, "
         "got 'many', such as 1",
     ),
-    "half a number": (search, {"query_text": "x", "limit": 3.5}, "limit: input should be a valid"),
-    "unknown choice": (
-        search,
-        {"query_text": "x", "kind": "c"},
-        "kind: expected one of 'a', 'b', got 'c'",
-    ),
-    "day in words": (
-        search,
-        {"query_text": "x", "since": "2 Jan 2026"},
-        "since: input should be a valid date",
-    ),
-    "day example": (search, {"query_text": "x", "since": "soon"}, 'such as "2026-01-31"'),
+    "half a number": (search, {**X, "limit": 3.5}, "limit: input should be a valid"),
+    "unknown choice": (search, {**X, "kind": "c"}, "kind: expected one of 'a', 'b', got 'c'"),
+    "day in words": (search, {**X, "since": "2 Jan 2026"}, "since: input should be a valid date"),
+    "day example": (search, {**X, "since": "soon"}, 'such as "2026-01-31"'),
     "missing": (search, {}, "query_text: is missing, expected string"),
     "null for what is needed": (
         search,
@@ -348,65 +320,80 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "two for one": (search, {"query_text": ["a", "b"]}, "query_text: input should be a valid"),
     "unknown parameter": (
         search,
-        {"query_text": "x", "offset": 3},
+        {**X, "offset": 3},
         "offset: there is no such parameter, the parameters are query_text, limit",
     ),
     "wrong name": (search, {"qeury_text": "x"}, "did you mean 'query_text'?"),
     "arguments for none": (nothing, {"path": "/x"}, "path: there is no such parameter"),
-    "german number": (probe_of(float), {"value": "1,5"}, "value: input should be a valid number"),
-    "union": (
-        probe_of(int | list[int]),
-        {"value": {"a": "b"}},
-        "value: expected integer or array of integer, got {'a': 'b'}, such as 1",
-    ),
-    "typed dict without a key": (
-        probe_of(Row),
-        {"value": {"age": 1}},
-        "value.first_name: is missing, expected string",
-    ),
-    "unknown key of a dataclass": (
-        probe_of(Size),
-        {"value": {"width": 1, "colour": 2}},
-        "value.colour: there is no such key, the keys are width, height",
-    ),
     "missing object with an example": (
         probe_of(Size),
         {},
         'value: is missing, expected object with width, height, such as {"width":1}',
     ),
-    "text for a model": (
-        probe_of(Stop),
-        {"value": "Rome"},
-        'got \'Rome\', such as {"city_name":"text"}',
+    "no object": (search, None, "must be a JSON object"),
+    "missing choice": (probe_of(Colour), {}, "value: is missing, expected one of 'red', 'dark"),
+    "missing list": (probe_of(list[int]), {}, "value: is missing, expected array of integer"),
+    "endless text": (search, {**X, "limit": "9" * 5_000}, "limit: unable to parse"),
+    "further argument": (labelled, {"name": "x", "a": "no"}, "a: input should be a valid integer"),
+    "the context": (
+        asking,
+        {"q": "x", "tool_context": "mine"},
+        "tool_context: there is no such parameter",
     ),
-    "ambiguous choice": (
-        probe_of(Literal["A", "a"]),
-        {"value": " a-"},
-        "value: expected one of 'A', 'a', got ' a-'",
-    ),
-    "sign of a choice": (
-        probe_of(Literal[1, 2]),
-        {"value": "-1"},
-        "value: expected one of 1, 2, got '-1'",
-    ),
-    "enum of names": (probe_of(Place), {"value": "THERE"}, "expected one of 'HERE', got 'THERE'"),
-    "out of bounds": (
-        probe_of(Annotated[int, Field(ge=5)]),
-        {"value": 1},
-        "value: input should be greater than or equal to 5, got 1, such as 5",
-    ),
-    "uuid": (probe_of(__import__("uuid").UUID), {"value": "x"}, 'such as "123e4567-'),
 }
 
 
-@pytest.mark.parametrize(("tool", "sent", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_refusal_tells_what_to_send(tool: Any, sent: dict[str, Any], words: str) -> None:
+REFUSED_VALUES: dict[str, tuple[Any, Any, str]] = {
+    # id: the hint of the parameter `value`, what a model sends, what it is told
+    "german number": (float, "1,5", "value: input should be a valid number"),
+    "union": (
+        int | list[int],
+        {"a": "b"},
+        "expected integer or array of integer, got {'a': 'b'}",
+    ),
+    "typed dict without a key": (Row, {"age": 1}, "value.first_name: is missing, expected string"),
+    "unknown key of a dataclass": (
+        Size,
+        {"width": 1, "colour": 2},
+        "value.colour: there is no such key, the keys are width, height",
+    ),
+    "text for a model": (Stop, "Rome", 'got \'Rome\', such as {"city_name":"text"}'),
+    "ambiguous choice": (Literal["A", "a"], " a-", "value: expected one of 'A', 'a', got ' a-'"),
+    "sign of a choice": (Literal[1, 2], "-1", "value: expected one of 1, 2, got '-1'"),
+    "enum of names": (Place, "THERE", "expected one of 'HERE', got 'THERE'"),
+    "out of bounds": (
+        Annotated[int, Field(ge=5)],
+        1,
+        "greater than or equal to 5, got 1, such as 5",
+    ),
+    "path inside a model": (
+        list[Stop],
+        [{"city_name": "Rome"}, {"max_days": 2}],
+        "value[1].city_name: is missing",
+    ),
+    "uuid": (uuid.UUID, "x", 'such as "123e4567-'),
+}
+
+
+def told(tool: Any, sent: dict[str, Any] | None) -> str:
     with pytest.raises(ToolError) as caught:
         as_tool(tool).validate(sent)
     assert caught.value.code == "E_INVALID_ARGUMENTS"
-    assert words in caught.value.message
     assert "pydantic" not in caught.value.message
     assert len(caught.value.message) < 400
+    return caught.value.message
+
+
+@pytest.mark.parametrize(("tool", "sent", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_refusal_tells_what_to_send(tool: Any, sent: dict[str, Any] | None, words: str) -> None:
+    assert words in told(tool, sent)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "words"), REFUSED_VALUES.values(), ids=REFUSED_VALUES.keys()
+)
+def test_refusal_of_a_value_tells_what_to_send(hint: Any, value: Any, words: str) -> None:
+    assert words in told(probe_of(hint), {"value": value})
 
 
 def test_what_was_read_otherwise_is_noted_and_the_call_keeps_what_the_model_wrote(
@@ -431,18 +418,25 @@ def test_what_was_read_otherwise_is_noted_and_the_call_keeps_what_the_model_wrot
     assert as_tool(search).validate({"query_text": "x", "limit": "3"}).notes == ()
 
 
-def test_validator_that_raises_anything_is_a_refusal() -> None:
+@pytest.mark.parametrize("error", [KeyError("no"), ValueError("no " * 1_000)], ids=["odd", "long"])
+def test_validator_that_raises_anything_is_a_short_refusal(error: Exception) -> None:
     class Fussy(BaseModel):
         x: int
 
         @field_validator("x")
         @classmethod
         def never(cls, value: int) -> int:
-            raise KeyError(value)
+            raise error
 
     with pytest.raises(ToolError) as caught:
-        probe_of(Fussy).validate({"value": {"x": 1}})
+        as_tool(probe_of(Fussy)).validate({"value": {"x": 1}})
     assert caught.value.code == "E_INVALID_ARGUMENTS"
+    assert len(caught.value.message) < 500
+
+
+def test_many_problems_are_counted() -> None:
+    with pytest.raises(ToolError, match="and 42 more"):
+        as_tool(probe_of(list[int])).validate({"value": [f"n{i}" for i in range(50)]})
 
 
 TEXTS = ["", "null", "[1", "{", "[]", "{}", '[["', "1,2", "\ud800", "x" * 3_000, "٣"]
@@ -464,7 +458,7 @@ def is_refused(tool: FunctionTool, junk: Any) -> bool:
 
 def test_no_junk_for_any_hint_is_more_than_a_refusal() -> None:
     rng = random.Random(7)
-    tools = [probe_of(hint) for hint in dict.fromkeys(HINTS)]
+    tools = [as_tool(probe_of(hint)) for hint in dict.fromkeys(HINTS)]
     refused = 0
     for tool in tools:
         for junk in (*JUNK, {"value": rng.choice(JUNK), "a": rng.choice(JUNK)}):

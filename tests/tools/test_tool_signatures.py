@@ -10,12 +10,12 @@ import datetime as dt
 import decimal
 import enum
 import fractions
-import importlib
 import ipaddress
 import math
 import pathlib
 import random
 import re
+import sys
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +26,11 @@ import pydantic
 import pytest
 import typing_extensions
 from legal_schema import check_legal
+from probes import call, pd
 from pydantic import BaseModel, Field
 
-from nbagent.contracts.chat import ToolCall
-from nbagent.contracts.ports import ToolOutcome
-from nbagent.tools.functions import FunctionHost, as_tool
-
-# Without types of its own, unlike numpy.
-pd: Any = importlib.import_module("pandas")
+from nbagent.contracts.errors import UsageError
+from nbagent.tools.functions import as_tool
 
 
 class Whole(enum.IntEnum):
@@ -249,11 +246,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
     "constraint inside": (list[Annotated[int, Field(ge=0)]], [0], [0]),
     "infinite bound": (Annotated[float, Field(le=math.inf)], 2, 2.0),
-    "title and extra": (
-        Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})],
-        "a",
-        "a",
-    ),
+    "title and extra": (Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})], "a", "a"),
     "alias in annotated": (Annotated[int, Field(alias="other")], 1, 1),
     "positive int": (pydantic.PositiveInt, 1, 1),
     "strict int": (pydantic.StrictInt, 1, 1),
@@ -322,18 +315,12 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def call(function: Callable[..., Any], bench: Any, arguments: dict[str, Any]) -> ToolOutcome:
-    """Through the host, as the engine calls."""
-    host = FunctionHost([function])
-    (spec,) = host.visible_tools(bench.context)
-    check_legal(spec)
-    made = ToolCall(id="1", name=spec.name, arguments=arguments, arguments_raw="")
-    return asyncio.run(host.execute(made, bench.context, bench.cancel))
+def probe_of(hint: Any, got: list[Any] | None = None) -> Callable[..., Any]:
+    """As the one of `probes`; a hint that is text is resolved here."""
 
-
-def probe_of(hint: Any, got: list[Any]) -> Callable[..., Any]:
     def probe(value) -> None:  # pyright: ignore
-        got.append(value)
+        if got is not None:
+            got.append(value)
 
     probe.__annotations__ = {"value": hint}
     return probe  # pyright: ignore
@@ -429,3 +416,85 @@ def test_any_nesting_of_hints_has_a_legal_schema_and_takes_what_fits() -> None:
 @pytest.mark.proof
 def test_any_nesting_of_hints_at_length() -> None:
     assert _fuzz(range(30, 3_000)) == 2_970
+
+
+# Hints that no model can fill: one clear error when the tool is made, hidden behind a default.
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "array": (np.ndarray, "take a list[float]"),
+    "typed array": (np.typing.NDArray[np.float64], "take a list[float]"),
+    "array like": (np.typing.ArrayLike, "take a list[float]"),
+    "list of arrays": (list[np.ndarray], "take a list[float]"),
+    "frame": (pd.DataFrame, "take the rows as a list[dict]"),
+    "optional frame": (pd.DataFrame | None, "take the rows as a list[dict]"),
+    "series": (pd.Series, "take a list of the values"),
+    "timestamp": (pd.Timestamp, "take a datetime"),
+    "tensor": (type("Tensor", (), {}), "take a list[float]"),
+    "callable": (Callable[[int], str], "take the name of the function"),
+    "callable of anything": (typing.Callable[..., Any], "take the name of the function"),
+    "function": (print, "take the name of the function"),
+    "lambda": (lambda x: x, "take the name of the function"),  # pyright: ignore
+    "class": (type[int], "take the name of the class"),
+    "range": (range, "take start: int and stop: int"),
+    "slice": (slice, "take start: int and stop: int"),
+    "file": (typing.TextIO, "take the path as a str"),
+    "zone": (dt.timezone, "take the name of the zone"),
+    "own class": (type("Database", (), {}), "take a name or a number instead"),
+    "queue": (asyncio.Queue, "take a name or a number instead"),
+    "self": ("typing.Self", "name the class"),
+    "class variable": (typing.ClassVar[int], "leave ClassVar out"),
+    "empty enum": (enum.Enum("Empty", []), "give it members"),
+    "never": (typing.Never, "a model cannot give"),
+    "number": (5, "a model cannot give"),
+    "list of a type": ([int], "a model cannot give"),
+    "dict of a type": ({"a": int}, "a model cannot give"),
+    "module": (math, "a model cannot give"),
+    "pattern with look-ahead": (
+        Annotated[str, Field(pattern="^(?!x)a")],
+        "look-around, including look-ahead and look-behind, is not supported",
+    ),
+    "unknown name": ("Unknown", "define or import what it names"),
+    "unknown name inside": ("list[Unknown]", "define or import what it names"),
+    "no expression": ("list[", "define or import what it names"),
+    "failing expression": ("1/0", "define or import what it names"),
+}
+
+
+@pytest.mark.parametrize(("hint", "advice"), REFUSED.values(), ids=REFUSED.keys())
+def test_type_that_no_model_can_give_is_one_clear_error(hint: Any, advice: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        as_tool(probe_of(hint))
+    message = caught.value.message
+    assert "parameter 'value' of tool 'probe'" in message
+    assert advice in message
+    assert "pydantic" not in message.lower()
+    assert " at 0x" not in message
+    assert len(message) < 450
+
+
+def test_model_that_names_an_undefined_class_is_refused_with_that_name() -> None:
+    class Early(BaseModel):
+        later: "NotThereYet"  # pyright: ignore  # noqa: F821
+
+    with pytest.raises(UsageError, match="not defined"):
+        as_tool(probe_of(Early))
+
+
+def test_dataclass_with_a_typed_dict_of_typing_says_what_to_import() -> None:
+    held = dataclasses.make_dataclass("Held", [("row", Row)])
+    if sys.version_info >= (3, 12):
+        assert as_tool(probe_of(held))
+        return
+    with pytest.raises(UsageError, match="import TypedDict from typing_extensions"):
+        as_tool(probe_of(held))
+
+
+@pytest.mark.parametrize("hint", [v[0] for v in REFUSED.values() if "import" not in v[1]])
+def test_such_a_parameter_is_hidden_where_it_has_a_default(hint: Any, bench: Any) -> None:
+    def probe(a: int, extra=None) -> Any:  # pyright: ignore
+        return [a, extra]
+
+    probe.__annotations__ = {"a": int, "extra": hint}
+    check_legal(as_tool(probe).spec)  # pyright: ignore
+    assert bench.run(probe, a=1).result.data == [1, None]
+    assert list(as_tool(probe).spec.parameters["properties"]) == ["a"]  # pyright: ignore
