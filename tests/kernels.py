@@ -67,10 +67,10 @@ class Cell:
 class LiveKernel:
     """A kernel at work in a folder, and a client that reads what its cells show."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, *, python: str = sys.executable, **environment: str) -> None:
         self.manager = KernelManager()
         self.manager._kernel_spec = KernelSpec(  # pyright: ignore[reportPrivateUsage]
-            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            argv=[python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
             display_name="test",
             language="python",
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_apps import OTHER_KERNELS, Server
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 _FIGURES = pytest.StashKey[list[str]]()
@@ -35,6 +35,15 @@ def chromium(chromium_path: str) -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A fresh page."""
+    page = chromium.new_page(viewport={"width": 908, "height": 900})
+    page.set_default_timeout(8_000)
+    yield page
+    page.close()
 
 
 @pytest.fixture(scope="session")

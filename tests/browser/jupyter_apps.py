@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import nbformat
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
 
 App = Literal["lab", "notebook"]
@@ -191,24 +192,10 @@ class Server:
 
     def write(self, name: str, cells: Sequence[str], *, kernel: str = "python3") -> str:
         """Put a notebook into the folder; gives its name."""
-        made: list[dict[str, Any]] = [
-            {
-                "cell_type": "code",
-                "id": f"cell-{n}",
-                "metadata": {},
-                "source": source,
-                "outputs": [],
-                "execution_count": None,
-            }
-            for n, source in enumerate(cells)
-        ]
+        v4: Any = nbformat.v4
+        made = [v4.new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(cells)]
         spec = {"name": kernel, "display_name": kernel, "language": "python"}
-        document: dict[str, Any] = {
-            "cells": made,
-            "metadata": {"kernelspec": spec},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
+        document = v4.new_notebook(cells=made, metadata={"kernelspec": spec})
         (self.folder / name).write_text(json.dumps(document))
         return name
 

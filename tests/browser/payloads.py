@@ -177,41 +177,6 @@ AUDIT = r"""
 """
 """What is in the runs of a page, and around them, that nobody put there: facts; tests judge."""
 
-PLACES = (
-    "prompt",
-    "answer",
-    "reasoning",
-    "tool name",
-    "argument names",
-    "arguments",
-    "result text",
-    "result data",
-    "result attachments",
-    "error message",
-    "error detail",
-    "tool progress",
-    "tool notes",
-    "approval",
-    "question",
-    "question's arguments",
-    "question's pieces",
-    "turn notices",
-    "dropped parameters",
-    "retry",
-    "wait",
-    "run name",
-    "tags",
-    "session",
-    "model id",
-    "agent and node",
-    "system prompt",
-    "tools offered",
-    "request parameters",
-    "run notices",
-    "run error",
-    "streamed drafts",
-)
-
 
 def story_of(text: str) -> Story:
     """A run that shows a text in each of the places."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Dialog, Locator, Page
 from stories import Story
 
 from nbagent.contracts import events
@@ -41,6 +41,57 @@ async ([source, css, state]) => {
   };
 }
 """
+
+
+CONTRAST = """
+(root) => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgb = (text) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = text;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255);
+  };
+  const over = ([r, g, b, a], under) => [r, g, b].map((v, i) => v * a + under[i] * (1 - a));
+  const light = (c) => c.map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    const chain = [];
+    for (let n = node; n; n = n.parentElement) chain.unshift(getComputedStyle(n).backgroundColor);
+    return chain.reduce((under, text) => over(rgb(text), under), [1, 1, 1]);
+  };
+  const ratio = (color, under) => {
+    const [a, b] = [light(over(rgb(color), under)), light(under)].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  };
+  const texts = {};
+  for (const node of root.querySelectorAll("*")) {
+    const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim());
+    if (!own && !node.matches("textarea, input[type=text], select")) continue;
+    const style = getComputedStyle(node);
+    if (!node.checkVisibility() || style.fontSize === "0px") continue;
+    if (node.closest("style, option, :disabled")) continue;
+    texts[node.className || node.tagName] = ratio(style.color, ground(node));
+  }
+  const focus = root.querySelector("summary");
+  focus.focus({ focusVisible: true });
+  const outline = getComputedStyle(focus);
+  return {
+    texts,
+    outline: outline.outlineStyle === "none" ? 0 : ratio(outline.outlineColor, ground(focus)),
+    width: parseFloat(outline.outlineWidth),
+  };
+}
+"""
+"""The contrast of each text, by its class, and of the outline of what has the focus."""
+
+OVERFLOWS = """
+(root, [what, but]) => [...root.querySelectorAll(what)].filter((node) =>
+  node.checkVisibility() && !node.closest(but) &&
+  node.getBoundingClientRect().right > root.getBoundingClientRect().right + 1)
+  .map((node) => node.className || node.tagName)
+"""
+"""What reaches over the right edge."""
 
 
 class Stage:
@@ -91,3 +142,16 @@ class Stage:
 def until(story: Story, kind: type[events.Event], nth: int = 0) -> int:
     """The place just after the nth event of a kind."""
     return [i for i, event in enumerate(story.events) if isinstance(event, kind)][nth] + 1
+
+
+def asked_by(page: Page) -> list[str]:
+    """What a page asks or opens from now on."""
+    asked: list[str] = []
+
+    def note(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", note)
+    page.on("popup", lambda popup: asked.append(popup.url))
+    return asked

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager
+from kernels import LiveKernel
 from servers.model_server import ModelServer, Reply
 
 # jupyter_client's methods have no complete types.
@@ -42,29 +42,20 @@ class Traffic:
 
 
 @pytest.fixture
-def client() -> Iterator[BlockingKernelClient]:
+def kernel(tmp_path: Path) -> Iterator[LiveKernel]:
     """A kernel with nbagent loaded. The client answers `input()`, as a front end does."""
-    manager = KernelManager()
-    manager.start_kernel()
-    client: BlockingKernelClient = manager.blocking_client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=60)
-        watched(client, "%load_ext nbagent\nimport nbagent, nbagent.notebook.surface")
-        yield client
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
+    started = LiveKernel(tmp_path)
+    started.run("%load_ext nbagent\nimport nbagent, nbagent.notebook.surface")
+    yield started
+    started.close()
 
 
-def watched(
-    client: BlockingKernelClient, code: str, seen: Callable[[Any], None] = lambda message: None
-) -> Traffic:
+def watched(kernel: LiveKernel, code: str, seen: Callable[[Any], None]) -> Traffic:
     """Run a cell and weigh every message on iopub until it is idle."""
+    client = kernel.client
     traffic = Traffic()
     began = time.monotonic()
-    cell = client.execute(code, allow_stdin=True)
+    cell = kernel.send(code, stdin=True)
     while True:
         # As it is on the wire: jupyter_client's own reading drops the sizes.
         frames: list[Any] = client.iopub_channel.socket.recv_multipart()
@@ -86,7 +77,7 @@ def watched(
     [pytest.param(0.2, id="a-fifth"), pytest.param(1.0, id="whole", marks=pytest.mark.proof)],
 )
 def test_ten_thousand_deltas_stay_within_their_messages_and_bytes(
-    part: float, client: BlockingKernelClient, figures: list[str]
+    part: float, kernel: LiveKernel, figures: list[str]
 ) -> None:
     word = "word of it. "
     text = (word * (TEXT_CHARS // len(word)))[: int(TEXT_CHARS * part)]
@@ -99,7 +90,7 @@ def test_ten_thousand_deltas_stay_within_their_messages_and_bytes(
 
     with ModelServer([Reply(text=text, deltas=deltas, between_s=0.0015)]) as server:
         cell = f"%%agent --model openai:little --base-url {server.url} --tools none\nTalk"
-        traffic = watched(client, cell, keep)
+        traffic = watched(kernel, cell, keep)
     opening, swap = traffic.bytes("comm_open"), traffic.bytes("update_display_data")
     streaming = traffic.bytes() - opening - swap
     figures.append(

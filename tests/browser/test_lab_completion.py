@@ -41,7 +41,7 @@ def test_tab_offers_options_and_values_and_enter_puts_one_in(
         offered = complete(page, "%%agent --max-t", "--max-turns")
         assert offered == ["--max-tokens", "--max-turns"]
         assert complete(page, " 3 -t pop", "population") == ["population"]
-        assert complete(page, " -m offline:d", "offline:demo") == ["offline:demo"]
+        assert complete(page, " -m offline:dem", "offline:demo") == ["offline:demo"]
         page.keyboard.type(" --dry-run\nHow many live in Oslo?")
         typed = page.evaluate("() => nbt.cells()[1].model.sharedModel.getSource()")
         assert typed.splitlines()[0] == (

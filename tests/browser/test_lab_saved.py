@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 from jupyter_apps import Notebook, Server, opened
-from nbconvert import HTMLExporter
 from payloads import AUDIT, PAYLOADS
-from playwright.sync_api import Browser, Dialog, Locator, Page
+from playwright.sync_api import Browser, Locator
+from stage import asked_by
 
 from nbagent.archive.store import Store
 from nbagent.contracts.records import unpacked
 
-HOSTILE = (
-    '<script>window.__pwned=1</script><img src="http://evil.test/x" onerror="window.__pwned=1">'
-    '<a href="javascript:window.__pwned=1">a</a> [j](javascript:window.__pwned=1) '
-    "![i](http://evil.test/i.png) <iframe srcdoc='<script>parent.__pwned=1</script>'></iframe>"
-    "</pre></details><svg onload='window.__pwned=1'></svg>"
+HOSTILE = " ".join(
+    PAYLOADS[name] for name in ("script", "img remote", "svg onload", "image markdown", "form")
 )
 SETUP = f"""
 %load_ext nbagent
@@ -109,19 +106,6 @@ n => {
   }).observe(area, { childList: true, subtree: true });
 }
 """
-
-
-def asked_by(page: Page) -> list[str]:
-    """What a page asks or opens from now on."""
-    asked: list[str] = []
-
-    def note(dialog: Dialog) -> None:
-        asked.append(dialog.message)
-        dialog.dismiss()
-
-    page.on("dialog", note)
-    page.on("popup", lambda popup: asked.append(popup.url))
-    return asked
 
 
 def picture(notebook: Notebook, n: int) -> Locator:
@@ -227,27 +211,3 @@ def test_opened_again_it_reads_well_and_runs_nothing(
         assert image.evaluate("async (i) => { await i.decode(); return i.naturalWidth; }") == 32
         assert "32 × 16 px" in notebook.text(DRAWS)
         assert "%agent doctor" in picture(notebook, FAILS).inner_text()
-
-
-def test_an_export_reads_well_and_loads_nothing_of_ours(
-    saved: str, chromium: Browser, server: Server
-) -> None:
-    body = HTMLExporter().from_filename(str(server.folder / saved))[0]
-    page = chromium.new_page()
-    asked, requests = asked_by(page), list[str]()
-    page.route("**/*", lambda route: requests.append(route.request.url) or route.abort())
-    try:
-        page.set_content(body, wait_until="domcontentloaded")
-        runs = page.locator(".nba-run")
-        assert runs.count() == 4
-        assert runs.nth(0).locator(".nba-answer").inner_text() == "Oslo has 454.1 km²."
-        runs.nth(0).locator(".nba-turn summary").first.click()
-        assert "454.1" in runs.nth(0).locator(".nba-card").inner_text()
-        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-        page.wait_for_timeout(100)
-        found = page.evaluate(AUDIT, ".nowhere")
-        assert (found["bad"], found["pwned"], asked) == ([], "undefined", [])
-        # The exporter's own template asks a CDN for its scripts.
-        assert [url for url in requests if "evil.test" in url] == []
-    finally:
-        page.close()

@@ -30,30 +30,6 @@ def _source(name: str) -> str:
     return _FOLDER.joinpath(f"{name}.js").read_text("utf-8")
 
 
-def test_a_module_imports_only_from_those_before_it_and_what_they_export() -> None:
-    found = {file.name.removesuffix(".js") for file in _FOLDER.iterdir()}
-    assert found == {*live_source.MODULES, "shapes"}
-    for place, name in enumerate(live_source.MODULES):
-        for names, other in re.findall(r'import \{([^}]*)\} from "\./(\w+)\.js"', _source(name)):
-            assert other in live_source.MODULES[:place], (name, other)
-            for one in names.split(","):
-                assert re.search(
-                    rf"^export (async )?(function|const) {one.strip()}\b", _source(other), re.M
-                )
-
-
-def test_no_two_modules_have_the_same_name_at_the_top() -> None:
-    names = [
-        name
-        for module in live_source.MODULES
-        for name in re.findall(
-            r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", _source(module), re.M
-        )
-    ]
-    assert len(names) > 20
-    assert len(names) == len(set(names))
-
-
 def test_what_is_sent_has_one_export_and_nothing_to_import_or_evaluate() -> None:
     joined = live_source.joined()
     assert re.findall(r"\bexport\b.{10}", joined) == ["export default()"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jupyterlab.commands import get_app_dir
 from playwright.sync_api import Browser, Page
-from stage import Stage, until
+from stage import CONTRAST, OVERFLOWS, Stage, until
 from stories import ANSWER, ID, REASONING, Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
@@ -38,44 +38,6 @@ PIECES = (
 )
 _UNFOLD = "document.querySelectorAll('details').forEach((node) => { node.open = true })"
 _SHOW = "html => { document.getElementById('here').innerHTML = html }"
-_CONTRAST = """
-() => {
-  const rgb = (text) => {
-    const c = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    c.fillStyle = text; c.fillRect(0, 0, 1, 1);
-    return [...c.getImageData(0, 0, 1, 1).data].map((v) => v / 255);
-  };
-  const over = ([r, g, b, a], under) => [r, g, b].map((v, i) => v * a + under[i] * (1 - a));
-  const light = (c) => c.map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (node) => {
-    const chain = [];
-    for (let n = node; n; n = n.parentElement) chain.unshift(getComputedStyle(n).backgroundColor);
-    return chain.reduce((under, text) => over(rgb(text), under), [1, 1, 1]);
-  };
-  const ratio = (color, under) => {
-    const [a, b] = [light(over(rgb(color), under)), light(under)].sort((x, y) => y - x);
-    return (a + 0.05) / (b + 0.05);
-  };
-  const found = {};
-  const walk = document.createTreeWalker(document.getElementById("here"), NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const node = walk.currentNode.parentElement;
-    if (!walk.currentNode.data.trim() || !node.checkVisibility()) continue;
-    const style = getComputedStyle(node);
-    if (style.fontSize === "0px" || node.closest("style, :disabled")) continue;
-    found[node.className || node.tagName] = ratio(style.color, ground(node));
-  }
-  const focus = document.querySelector("summary");
-  focus.focus({ focusVisible: true });
-  const outline = getComputedStyle(focus);
-  return {
-    texts: found,
-    outline: outline.outlineStyle === "none" ? 0 : ratio(outline.outlineColor, ground(focus)),
-    width: parseFloat(outline.outlineWidth),
-  };
-}
-"""
 
 
 @pytest.fixture
@@ -174,7 +136,7 @@ def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: 
             page.evaluate(_SHOW, html(view_of(story.run)))
         page.evaluate(_UNFOLD)
         page.wait_for_timeout(30)
-        measured = page.evaluate(_CONTRAST)
+        measured = page.locator("#here").evaluate(CONTRAST)
         low = {name: round(value, 2) for name, value in measured["texts"].items() if value < 4.5}
         assert low == {}, form
         assert len(measured["texts"]) > (12 if form == "waits" else 20)
@@ -396,12 +358,7 @@ def test_it_wraps_and_never_scrolls_sideways(
     page.evaluate(_UNFOLD)
     page.wait_for_timeout(30)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    over = page.evaluate(
-        """() => [...document.querySelectorAll(".nba-run *")].filter((node) =>
-          node.checkVisibility() && node.getBoundingClientRect().right >
-            document.querySelector(".nba-run").getBoundingClientRect().right + 1 &&
-          !node.closest(".nba-sum, pre")).map((node) => node.className || node.tagName)"""
-    )
+    over = page.locator(".nba-run").evaluate(OVERFLOWS, ["*", ".nba-sum, pre"])
     assert over == []
     page.close()
 

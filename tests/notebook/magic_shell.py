@@ -5,7 +5,9 @@ There is no kernel in it: runs print plain lines, as in a terminal.
 
 from __future__ import annotations
 
+import io
 import traceback
+from contextlib import redirect_stdout
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -44,6 +46,12 @@ class MagicShell(InteractiveShell):
         """Run an `%%agent` cell; the run that it leaves in `_run`."""
         self.cell(f"%%agent {line}", *(body or ("Hello?",)))
         return self.user_ns["_run"]
+
+    def said(self, *lines: str) -> str:
+        """Run a cell; what it printed."""
+        with redirect_stdout(io.StringIO()) as printed:
+            self.cell(*lines)
+        return printed.getvalue()
 
     def refused(self, *lines: str) -> NbagentError:
         """The error of a cell that has to fail with one of nbagent's."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from stories import Story, asked, drawn, tool_run
+from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
@@ -24,12 +24,9 @@ from nbagent.notebook.asking import (
     whole,
     whole_json,
 )
-from nbagent.notebook.live_state import LiveState
-from nbagent.notebook.live_view import live_view, merge
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
-from nbagent.notebook.view_types import Op
 
 ODD = {
     "path": "a\u202eb",
@@ -66,20 +63,6 @@ def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> N
     assert whole(edited) == edited
     assert json.loads(editable_json(ODD, one_line=True)) == ODD
     assert "\n" not in editable_json(ODD, one_line=True)
-
-
-def test_a_question_says_how_long_a_text_is_that_has_to_be_scrolled() -> None:
-    pieces = (PreviewPiece("script", "x\n" * 200, "code"), PreviewPiece("diff", "-a\n+b", "diff"))
-    view = question_view(question(pieces=pieces), 3)
-    assert [(piece["label"], piece["long"]) for piece in view["pieces"]] == [
-        ("arguments", False),
-        ("script · 201 lines, 400 characters", True),
-        ("diff", False),
-    ]
-    assert view["pieces"][1]["text"] == "x\n" * 200
-    assert (view["editable"], view["nth"]) == ("", 3)
-    odd = question_view(asked("c1", "t", ODD).question, 1)
-    assert json.loads(odd["editable"]) == ODD
 
 
 @pytest.mark.parametrize("where", ["why", "piece", "host"])
@@ -253,17 +236,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         (["e", "", "y"], Answer(choice="once")),
         (["", "what?", "y"], Answer(choice="once")),
     ],
-    ids=[
-        "yes",
-        "yes in full",
-        "session",
-        "no",
-        "no with a reason",
-        "edit",
-        "edit twice",
-        "no edit after all",
-        "unknown words",
-    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_question_by_input(
     lines: list[str], answer: Answer, typed: list[str], capsys: pytest.CaptureFixture[str]
@@ -288,123 +261,6 @@ def test_nobody_at_the_keyboard_and_a_stop_are_no_answer(
         ask_by_input(question())
 
 
-# The live picture.
-
-
-def live_of(story: Story, clock: list[float]) -> LiveState:
-    """The live picture after the first turn's response."""
-    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: clock[0])
-    for event in story.events:
-        if isinstance(event, events.ToolCallStarted):
-            break
-        live.fold(event)
-    return live
-
-
-def test_the_picture_carries_a_question_while_it_is_open() -> None:
-    clock = [0.0]
-    live = live_of(drawn(), clock)
-    live.fold(asked("c1", "population", {"city": "Oslo"}))
-    live.fold(asked("c2", "population", {"city": "Bergen"}))
-    first, second = live.snapshot()["turns"][0]["tools"]
-    assert first["question"] is not None
-    assert second["question"] is not None
-    assert first["question"]["nth"] != second["question"]["nth"]
-    assert [tool["phase"] for tool in (first, second)] == ["asking", "asking"]
-    assert live.asked("c1") is not None
-    clock[0] = 4200.0
-    live.fold(events.ToolCallStarted("C01", "c1", "population", {"city": "Oslo"}))
-    assert live.asked("c1") is None
-    state = live.snapshot()
-    assert state["turns"][0]["tools"][0]["question"] is None
-    assert (state["status"]["word"], state["doing"]) == ("Waiting for you", "wait")
-    live.fold(events.ToolCallStarted("C01", "c2", "population", {"city": "Bergen"}))
-    state = live.snapshot()
-    assert (state["status"]["word"], state["doing"]) == ("Running", "tool")
-    # The time that was waited stays grey.
-    assert state["bar"][-1] == {"kind": "wait", "ms": 4200.0, "turn": "C01"}
-
-
-def test_a_question_that_is_asked_again_is_another_one() -> None:
-    live = live_of(drawn(), [0.0])
-    live.fold(asked("c1", "population", {"city": "Oslo"}))
-    before = live.asked("c1")
-    live.fold(asked("c1", "population", {"city": "Rome"}, why="it changed; it writes"))
-    now = live.asked("c1")
-    assert before is not None
-    assert now is not None
-    stale = {"kind": "answer", "call": "c1", "nth": before.nth, "choice": "once"}
-    assert read_answer(stale, now) is None
-    card = live.snapshot()["turns"][0]["tools"][0]
-    assert card["arguments"]["text"] == '{"city": "Rome"}'
-
-
-def test_head_row_and_all_questions_are_right_in_the_first_batch() -> None:
-    story, sent = drawn(), list[Op]()
-    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: 0.0)
-    begun = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
-    for event in (
-        *story.events[:begun],
-        asked("c1", "population", {"city": "Oslo"}),
-        asked("c2", "population", {"city": "Bergen"}),
-    ):
-        for op in live.fold(event):
-            merge(sent, op)
-    heads = [op["head"] for op in sent if op["op"] == "head"]
-    assert [head["status"]["word"] for head in heads] == ["Waiting for you"]
-    assert [fact["key"] for fact in heads[0]["facts"]][:3] == ["turns", "calls", "tokens"]
-    tools = [op for op in sent if op["op"] == "tool"]
-    assert all(op["tool"]["question"] for op in tools)
-    assert [call["phase"] for call in tools[-1]["summary"]["calls"]] == ["asking", "asking"]
-
-
-class Controls:
-    """Stands where the run would be."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[str, Answer]] = []
-
-    def stop(self, *, after_turn: bool = False) -> None:
-        """Not here."""
-
-    def answer(self, tool_call_id: str, answer: Answer) -> bool:
-        """Note it."""
-        self.answers.append((tool_call_id, answer))
-        return True
-
-
-def test_a_view_hands_answers_to_its_run_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    story, controls = drawn(), Controls()
-    live = live_of(story, [0.0])
-    view, sink = live_view(live, controls=controls)
-    sent: list[Any] = []
-    monkeypatch.setattr(view, "show_batch", sent.extend)
-    assert not sink.can_answer
-    view.act({"kind": "ready", "running": True})
-    assert sink.can_answer
-    live.fold(asked("c1", "population", {"city": "Oslo"}))
-    open_now = live.asked("c1")
-    assert open_now is not None
-    # A page that is loaded anew is given it as well.
-    state: Any = view.get_state("state")
-    tool = state["state"]["turns"][0]["tools"][0]
-    assert tool["question"]["nth"] == open_now.nth
-    said = {"kind": "answer", "call": "c1", "nth": open_now.nth}
-    for odd in ({}, {"choice": 1}, {"choice": "once", "call": ["c1"]}, {"call": "c9"}):
-        view.act({**said, **odd})
-    view.act({**said, "choice": "once", "arguments": "{"})
-    assert controls.answers == []
-    assert [(op["op"], op["call"], op["nth"]) for op in sent] == [("unclear", "c1", open_now.nth)]
-    view.act({**said, "choice": "once"})
-    assert controls.answers == [("c1", Answer(choice="once"))]
-    sink.close()
-    view.act({**said, "choice": "session"})
-    assert len(controls.answers) == 1
-    without = live_view(live)
-    without[0].act({"kind": "ready", "running": True})
-    assert not without[1].can_answer
-
-
 # What is kept.
 
 
@@ -415,48 +271,50 @@ def decided(**fields: Any) -> ToolRun:
     return run.model_copy(update={"error_detail": None, **fields})
 
 
-@pytest.mark.parametrize(
-    ("run", "words", "line"),
-    [
-        (
-            decided(approval="allowed", approved_by="person", waited_ms=4200.0),
-            "allowed by the person after 4.2 s",
-            "fs.write: allowed by the person after 4.2 s",
-        ),
-        (
-            decided(approval="allowed", approved_by="session"),
-            "allowed by an earlier answer for the session",
-            "fs.write: allowed by an earlier answer for the session",
-        ),
-        (
-            decided(
-                approval="denied",
-                approved_by="policy",
-                denied="the policy denies this call: deny='fs.*'",
-            ),
-            "denied by the policy",
-            "fs.write: denied by the policy: deny='fs.*'",
-        ),
-        (
-            decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
-            "denied by the person",
-            "fs.write: denied by the person: not <b>this</b> file",
-        ),
-        (
-            decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
-            "denied: nobody was there who could be asked",
-            "fs.write: denied: nobody was there who could be asked: give on_approval=…",
-        ),
-        (
-            decided(approval="edited", approved_by="person", waited_ms=900.0),
-            "arguments edited by the person after 0.9 s",
-            "fs.write: arguments edited by the person after 0.9 s; the model had written "
-            '{"path": "a.md"}',
-        ),
-    ],
-    ids=["allowed", "session", "policy", "denied", "nobody", "edited"],
-)
-def test_every_form_says_what_was_decided_and_by_whom(run: ToolRun, words: str, line: str) -> None:
+DECISIONS: dict[str, tuple[ToolRun, str, str, str]] = {
+    "allowed": (
+        decided(approval="allowed", approved_by="person", waited_ms=4200.0),
+        "allowed by the person after 4.2 s",
+        "",
+        "✓ allowed",
+    ),
+    "session": (
+        decided(approval="allowed", approved_by="session"),
+        "allowed by an earlier answer for the session",
+        "",
+        "",
+    ),
+    "policy": (
+        decided(approval="denied", approved_by="policy", denied="the policy denies this call: x"),
+        "denied by the policy",
+        ": x",
+        "",
+    ),
+    "denied": (
+        decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
+        "denied by the person",
+        ": not <b>this</b> file",
+        "✕ denied",
+    ),
+    "nobody": (
+        decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
+        "denied: nobody was there who could be asked",
+        ": give on_approval=…",
+        "",
+    ),
+    "edited": (
+        decided(approval="edited", approved_by="person", waited_ms=900.0),
+        "arguments edited by the person after 0.9 s",
+        '; the model had written {"path": "a.md"}',
+        "✎ edited",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DECISIONS)
+def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
+    run, words, rest, word = DECISIONS[case]
+    line = f"fs.write: {words}{rest}"
     story = Story().turn("", run).end()
     turn = story.run.turns[0]
     assert turn.response is not None
@@ -473,34 +331,15 @@ def test_every_form_says_what_was_decided_and_by_whom(run: ToolRun, words: str, 
     assert card["given"]["text"] == ('{"path": "a.md"}' if edited else "")
     forms = bundle(state)
     assert line in forms["text/plain"]
+    # The row has a word for it where somebody was asked.
+    end = "✕ E_DENIED" if run.approval == "denied" else "→"
+    assert f'fs.write(path="b.md"){f" {word}" * bool(word)} {end}' in forms["text/plain"]
+    assert (f'<span class="nba-res">{word}</span>' in forms["text/html"]) == bool(word)
     assert words in forms["text/html"]
     assert ("arguments that the model had written" in forms["text/html"]) == edited
     assert "<b>" not in forms["text/markdown"]
     shown = forms["text/markdown"].replace("\\", "").replace("&lt;", "<").replace("&gt;", ">")
     assert line.replace("…", "") in shown.replace("…", "")
-
-
-@pytest.mark.parametrize(
-    ("approval", "by", "word"),
-    [
-        ("allowed", "person", "✓ allowed"),
-        ("edited", "callback", "✎ edited"),
-        ("denied", "person", "✕ denied"),
-        ("allowed", "session", ""),
-        ("denied", "policy", ""),
-        ("denied", "nobody", ""),
-    ],
-    ids=["allowed", "edited", "denied", "session", "policy", "nobody"],
-)
-def test_the_row_says_what_was_decided_where_somebody_was_asked(
-    approval: str, by: str, word: str
-) -> None:
-    state = view_of(Story().turn("", decided(approval=approval, approved_by=by)).end().run)
-    assert state["turns"][0]["summary"]["calls"][0].get("decided", "") == word
-    forms = bundle(state)
-    row = f'fs.write(path="b.md"){f" {word}" * bool(word)} →'
-    assert row in forms["text/plain"]
-    assert (f'<span class="nba-res">{word}</span>' in forms["text/html"]) == bool(word)
 
 
 def test_no_time_went_to_a_call_that_was_denied() -> None:
@@ -512,10 +351,6 @@ def test_no_time_went_to_a_call_that_was_denied() -> None:
     assert view_of(alone)["bar_words"] == "model 0.8 s · waiting for you 0.9 s"
     both = Story().turn("", denied, fine, duration_ms=1800.0).end().run
     assert view_of(both)["bar_words"] == "model 0.8 s · tools 0.1 s · waiting for you 0.9 s"
-
-
-def test_a_call_that_nobody_was_asked_about_has_no_such_line() -> None:
-    assert "allowed" not in "".join(bundle(view_of(drawn().run)).values())
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["input follows", "the program answers"])

@@ -265,18 +265,8 @@ HOSTILE = [
     *("a\nb", "a\u2028b", "a\x0bb", "a\x1cb", "a\x85b", "a\x1b[31mb", "a\u202eb", "a\u200bb", "\t"),
     *("-h", "--tools", "\u2014model", "last", " last", "  ", " lead", "trail ", "a=", "a=b"),
     *("what?", "it?", '"', "C:\\temp\\", 'say "so" it\'s\\', "a\\\\b", "\u201ccurly\u201d", "{x}"),
-    *(
-        "it's",
-        "$HOME",
-        "%agent",
-        "#1",
-        "a,b",
-        "a\u00a0b",
-        "👩\u200d💻",
-        "می\u200cخواهم",
-        "!ls",
-        "e;f",
-    ),
+    *("it's", "$HOME", "%agent", "#1", "a,b", "a\u00a0b", "!ls", "e;f"),
+    *("👩\u200d💻", "می\u200cخواهم"),
 ]
 
 
@@ -307,15 +297,11 @@ def test_every_name_that_tab_offers_opens_its_run_and_stays_on_its_line(shell: M
 
 
 @pytest.mark.parametrize("name", ["what?", " lead", "it's", "$HOME", "{x}"])
-def test_a_cell_shows_the_run_that_tab_offered(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_cell_shows_the_run_that_tab_offered(shell: MagicShell, name: str) -> None:
     shell.user_ns["x"] = "expanded"
     run = nbagent.Agent(offline.script(["The answer."])).run("Go.", name=name)
     (line,) = [one for one in tab(shell, "%agent show |") if name in one]
-    capsys.readouterr()
-    shell.cell(line)
-    assert run.id[:8] in capsys.readouterr().out
+    assert run.id[:8] in shell.said(line)
 
 
 def test_scripts_without_a_name_are_not_offered(shell: MagicShell) -> None:

@@ -13,25 +13,18 @@ from nbagent import offline
 from nbagent.session.stores import current_store
 
 
-def test_forget_deletes_a_run_and_says_so(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_forget_deletes_a_run_and_says_so(shell: MagicShell) -> None:
     run = shell.agent("--model offline:demo", "Hello?")
-    capsys.readouterr()
-    shell.cell(f"%agent forget {run.id[:8]}")
-    assert f"forgot run {run.id[:8]};" in capsys.readouterr().out
+    assert f"forgot run {run.id[:8]};" in shell.said(f"%agent forget {run.id[:8]}")
     assert "_run" not in shell.user_ns
     assert len(nbagent.runs()) == 0
 
 
-def test_run_that_others_go_on_from_needs_the_option(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_that_others_go_on_from_needs_the_option(shell: MagicShell) -> None:
     first = shell.agent("--model offline:demo", "Hello?")
     shell.agent("--continue", "And?")
     assert "children" in str(shell.refused(f"%agent forget {first.id}"))
-    shell.cell(f"%agent forget {first.id} --children")
-    assert "and 1 run that went on from it" in capsys.readouterr().out
+    assert "and 1 run that went on from it" in shell.said(f"%agent forget {first.id} --children")
     assert len(nbagent.runs()) == 0
 
 
@@ -51,16 +44,14 @@ def test_doctor_shows_the_size_and_offers_to_compact(
     for run_id in ids:
         nbagent.forget(run_id)
     capsys.readouterr()
-    shell.cell("%agent doctor")
-    said = capsys.readouterr().out
+    said = shell.said("%agent doctor")
     assert " MB" in said
     assert "`%agent doctor compact` gives" in said
     before = current_store().size_bytes()
     shell.cell("%agent doctor compact")
     assert current_store().size_bytes() < before / 2
     assert "before)" in capsys.readouterr().out
-    shell.cell("%agent doctor")
-    assert "nothing to give back" in capsys.readouterr().out
+    assert "nothing to give back" in shell.said("%agent doctor")
     assert "compact" in str(shell.refused("%agent doctor all"))
 
 

@@ -61,31 +61,19 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         assert not rest or rest.isdigit() or rest == "openai"
 
 
-def test_there_are_examples_of_the_magic_and_of_the_commands() -> None:
-    found = examples()
-    assert len([one for one in found if one.startswith("%%agent -")]) >= 4
-    for name in ("show", "resume", "config", "models", "runs", "help"):
-        assert [one for one in found if one.startswith(f"%agent {name}")], name
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_of_a_command_says_what_it_takes(command: object) -> None:
-    found = next(one for one in COMMANDS if one is command)
-    text = help_text(found.name)
-    assert text.startswith(f"%agent {found.name}")
-    assert found.help in " ".join(text.split())
+def test_help_of_each_command_and_option_is_what_it_says_of_itself() -> None:
+    for command in COMMANDS:
+        text = help_text(command.name)
+        assert text.startswith(f"%agent {command.name}")
+        assert command.help in " ".join(text.split())
+        flags = [option.flags[-1] for option in OPTIONS if option.name in command.options]
+        assert [flag for flag in flags if flag not in text] == []
+        assert max(len(line) for line in text.splitlines()) <= 100
     for option in OPTIONS:
-        if option.name in found.options:
-            assert option.flags[-1] in text
-    assert max(len(line) for line in text.splitlines()) <= 100
-
-
-@pytest.mark.parametrize("flag", [flag for option in OPTIONS for flag in option.flags])
-def test_help_of_an_option_is_its_line(flag: str) -> None:
-    option = next(option for option in OPTIONS if flag in option.flags)
-    topics = [flag, flag.lstrip("-")] if len(flag) > 2 and flag != "--help" else [flag]
-    for topic in topics:
-        assert option.help in help_text(topic)
+        for flag in option.flags:
+            assert option.help in help_text(flag)
+            bare = flag.lstrip("-") if len(flag) > 2 and flag != "--help" else flag
+            assert option.help in help_text(bare)
 
 
 def test_unknown_topic_names_the_nearest() -> None:
@@ -93,10 +81,13 @@ def test_unknown_topic_names_the_nearest() -> None:
         help_text("modle")
 
 
-@pytest.mark.parametrize(
-    "cell",
-    ["%%agent?", "%agent?", "%%agent --help", "%%agent -h\nHello?", "%agent help", "%agent -h"],
-)
+WAYS = [
+    *("%%agent?", "%agent?", "%%agent --help", "%%agent -h\nHello?", "%agent help"),
+    *("%agent", "%agent -h", "%agent --help"),
+]
+
+
+@pytest.mark.parametrize("cell", WAYS)
 def test_every_way_to_the_help_shows_all_of_it(
     shell: MagicShell, capsys: pytest.CaptureFixture[str], cell: str
 ) -> None:

@@ -11,15 +11,13 @@ import os
 import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import KernelManager
+from kernels import Cell, LiveKernel
 
 from nbagent.contracts.errors import ToolError
-from nbagent.notebook import kernel as here
 from nbagent.notebook.kernel import run_nested
 
 # jupyter_client's methods have no complete types.
@@ -92,73 +90,38 @@ print(click.comm_id, other.comm_id)
 """
 
 
-class Kernel:
-    """A kernel at work, and a client that reads what its cells print."""
+class Kernel(LiveKernel):
+    """A kernel at work, and a person who clicks."""
 
-    def __init__(self, python: str) -> None:
-        self.manager = KernelManager()
-        self.manager._kernel_spec = KernelSpec(  # pyright: ignore[reportPrivateUsage]
-            argv=[python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-            display_name="test",
-            language="python",
-        )
-        self.manager.start_kernel()
-        self.client: BlockingKernelClient = self.manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-        self.click, self.other = self.run(SETUP).split()
+    def __init__(self, folder: Path, python: str) -> None:
+        super().__init__(folder, python=python)
+        self.click, self.other = self.printed(SETUP).split()
         self.version = tuple(
-            int(n) for n in self.run("import ipykernel; print(ipykernel.__version__)").split(".")
+            int(n) for n in self.value("__import__('ipykernel').__version__").split(".")
         )
 
-    def close(self) -> None:
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-        self.manager.cleanup_resources()
-        self.client.context.term()
-
-    def send(self, code: str, *, allow_stdin: bool = False, cell_id: str | None = None) -> str:
-        """Queue a cell; returns the id of its request."""
-        content = {
-            "code": code,
-            "silent": False,
-            "store_history": True,
-            "user_expressions": {},
-            "allow_stdin": allow_stdin,
-            "stop_on_error": True,
-        }
-        message = self.client.session.msg("execute_request", content)
-        message["metadata"] = {} if cell_id is None else {"cellId": cell_id}
-        self.client.shell_channel.send(message)
-        return str(message["header"]["msg_id"])
-
-    def finish(self, msg_id: str, timeout: float = 30) -> str:
-        """What a queued cell printed; an error of it is an error here."""
-        printed: list[str] = []
-        while True:
-            message = self.client.get_iopub_msg(timeout=timeout)
-            if message["parent_header"].get("msg_id") != msg_id:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                printed.append(content["text"])
-            elif kind == "error":
-                raise AssertionError("\n".join(content["traceback"]))
-            elif kind == "status" and content["execution_state"] == "idle":
-                self._await_reply(msg_id, timeout)
-                return "".join(printed).strip()
-
-    def _await_reply(self, msg_id: str, timeout: float) -> None:
+    def finish(self, msg_id: str, timeout: float = 60) -> Cell:
+        """Wait until a queued cell is over, and for its reply."""
+        cell = super().finish(msg_id, timeout)
         # ipykernel 7.1 may lose sight of a request that comes while it sends a reply; fixed in 7.4.
         while True:
             reply = self.client.get_shell_msg(timeout=timeout)
             if reply["parent_header"].get("msg_id") == msg_id:
-                return
+                return cell
 
-    def run(self, code: str, **options: Any) -> str:
-        return self.finish(self.send(code, **options))
+    def end(self, msg_id: str) -> str:
+        """What a queued cell printed; an error of it is an error here."""
+        cell = self.finish(msg_id)
+        if cell.error:
+            raise AssertionError("\n".join(cell.error["traceback"]))
+        return cell.printed.strip()
+
+    def printed(self, code: str) -> str:
+        """What a cell prints."""
+        return self.end(self.send(code))
 
     def message(self, comm_id: str, data: dict[str, Any], subshell: str | None = None) -> None:
+        """A message of a front end to a comm."""
         message = self.client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
         if subshell is not None:
             message["header"]["subshell_id"] = subshell
@@ -169,15 +132,15 @@ class Kernel:
         self.message(self.click, {"method": "custom", "content": {"kind": "stop"}}, subshell)
 
     def new_subshell(self) -> str:
+        """A subshell's id."""
         message = self.client.session.msg("create_subshell_request", {})
         self.client.control_channel.send(message)
         return str(self.client.control_channel.get_msg(timeout=10)["content"]["subshell_id"])
 
-    def next_cell(self) -> str:
-        return self.run("print(Cell().run(lambda c: c.call(lambda: 'next')))")
-
-    def clicks(self) -> str:
-        return self.run("print(comms.clicks_arrive_by())")
+    def works(self) -> bool:
+        """Whether the next cell runs as if nothing had been."""
+        code = "print(Cell().run(lambda c: c.call(lambda: 'next')))"
+        return self.printed(code) == "['next', 'answered']"
 
     def wait_for(self, marker: str, msg_id: str) -> None:
         """Until the cell has printed this."""
@@ -191,8 +154,10 @@ class Kernel:
 @pytest.fixture(
     scope="module", params=[sys.executable, *OTHERS], ids=lambda path: path.split(os.sep)[-3]
 )
-def kernel(request: pytest.FixtureRequest) -> Generator[Kernel]:
-    started = Kernel(request.param)
+def kernel(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Kernel]:
+    started = Kernel(tmp_path_factory.mktemp("kernel"), request.param)
     yield started
     started.close()
 
@@ -200,19 +165,14 @@ def kernel(request: pytest.FixtureRequest) -> Generator[Kernel]:
 @pytest.fixture
 def quiet(kernel: Kernel) -> Kernel:
     """The kernel, known to answer."""
-    assert kernel.run("heard.clear(); print('here')") == "here"
+    assert kernel.printed("heard.clear(); print('here')") == "here"
     return kernel
-
-
-def test_other_kernels_are_tested_too() -> None:
-    if not OTHERS:
-        pytest.skip("NBAGENT_TEST_KERNELS names no further Python; only this ipykernel is tested")
-    assert all(os.access(path, os.X_OK) for path in OTHERS)
 
 
 BODIES = {
     "model": ("lambda c: c.think(20)", []),
     "loop": ("lambda c: c.call(lambda: (print('go'), spin(20)))", ["E_INTERRUPTED"]),
+    "async tool": ("lambda c: c.call_async(lambda: asyncio.sleep(20))", ["E_INTERRUPTED"]),
     "sleep": ("lambda c: c.call(lambda: (print('go'), time.sleep(20)))", ["E_INTERRUPTED"]),
 }
 
@@ -228,31 +188,16 @@ def begin(kernel: Kernel, body: str) -> str:
 @pytest.mark.parametrize("body", BODIES)
 def test_click_stops_a_run_while_its_cell_runs(quiet: Kernel, body: str, way: str) -> None:
     code, log = BODIES[body]
-    if quiet.version < (7,) and (way == "subshell" or body != "model"):
+    if quiet.version < (7,) and (way == "subshell" or body in ("loop", "sleep")):
         pytest.skip("ipykernel 6: no subshells, and nothing arrives during a synchronous tool")
-    assert quiet.clicks() == ("pump" if quiet.version < (7,) else "tap")
+    assert quiet.value("comms.clicks_arrive_by()") == ("pump" if quiet.version < (7,) else "tap")
     subshell = quiet.new_subshell() if way == "subshell" else None
     msg_id = begin(quiet, code)
     start = time.monotonic()
     quiet.stop(subshell)
-    assert quiet.finish(msg_id).endswith(str([*log, "stopped"]))
+    assert quiet.end(msg_id).endswith(str([*log, "stopped"]))
     assert time.monotonic() - start < SOON_S
-    assert (
-        quiet.run("print(Cell().run(lambda c: c.call(lambda: 'next')))") == "['next', 'answered']"
-    )
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_interrupt_stops_a_run_and_the_next_cell_works(quiet: Kernel, body: str) -> None:
-    code, log = BODIES[body]
-    msg_id = begin(quiet, code)
-    start = time.monotonic()
-    quiet.manager.interrupt_kernel()
-    assert quiet.finish(msg_id).endswith(str([*log, "stopped"]))
-    assert time.monotonic() - start < SOON_S
-    assert (
-        quiet.run("print(Cell().run(lambda c: c.call(lambda: 'next')))") == "['next', 'answered']"
-    )
+    assert quiet.works()
 
 
 def test_second_interrupt_gets_out_and_the_kernel_lives(quiet: Kernel) -> None:
@@ -261,15 +206,13 @@ def test_second_interrupt_gets_out_and_the_kernel_lives(quiet: Kernel) -> None:
     time.sleep(0.3)
     quiet.manager.interrupt_kernel()
     with pytest.raises(AssertionError, match="KeyboardInterrupt"):
-        quiet.finish(msg_id)
+        quiet.end(msg_id)
     time.sleep(0.2)
-    assert (
-        quiet.run("print(Cell().run(lambda c: c.call(lambda: 'next')))") == "['next', 'answered']"
-    )
+    assert quiet.works()
 
 
 def test_second_interrupt_leaves_an_async_tool_that_withstands_a_cancel(quiet: Kernel) -> None:
-    quiet.run("""
+    quiet.printed("""
 async def stubborn():
     for _ in range(2):
         try:
@@ -281,9 +224,9 @@ async def stubborn():
     quiet.manager.interrupt_kernel()
     time.sleep(0.6)
     quiet.manager.interrupt_kernel()
-    assert quiet.finish(msg_id) == "['E_INTERRUPTED', 'stopped']"
-    assert quiet.run("print(await asyncio.sleep(0.05, 'next'))") == "next"
-    assert quiet.next_cell() == "['next', 'answered']"
+    assert quiet.end(msg_id) == "['E_INTERRUPTED', 'stopped']"
+    assert quiet.printed("print(await asyncio.sleep(0.05, 'next'))") == "next"
+    assert quiet.works()
 
 
 def test_interrupt_breaks_a_tool_under_await(quiet: Kernel) -> None:
@@ -292,8 +235,8 @@ def test_interrupt_breaks_a_tool_under_await(quiet: Kernel) -> None:
     quiet.wait_for("go", msg_id)
     time.sleep(0.3)
     quiet.manager.interrupt_kernel()
-    assert quiet.finish(msg_id) == "['E_INTERRUPTED', 'stopped']"
-    assert quiet.run("print(await asyncio.sleep(0, 'next'))") == "next"
+    assert quiet.end(msg_id) == "['E_INTERRUPTED', 'stopped']"
+    assert quiet.printed("print(await asyncio.sleep(0, 'next'))") == "next"
 
 
 def test_click_stops_a_run_under_await(quiet: Kernel) -> None:
@@ -305,12 +248,12 @@ def test_click_stops_a_run_under_await(quiet: Kernel) -> None:
     quiet.wait_for("go", msg_id)
     quiet.stop()
     start = time.monotonic()
-    assert quiet.finish(msg_id) == "['stopped']"
+    assert quiet.end(msg_id) == "['stopped']"
     assert time.monotonic() - start < SOON_S
 
 
 def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kernel) -> None:
-    quiet.run("ran = []")
+    quiet.printed("ran = []")
     msg_id = begin(quiet, "lambda c: c.think(20)")
     cells: list[str] = []
     for n in range(12):
@@ -319,34 +262,34 @@ def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kern
         time.sleep(0.02)
     time.sleep(0.3)
     quiet.stop()
-    quiet.finish(msg_id)
+    quiet.end(msg_id)
     for n in range(12, 24):
         quiet.message(quiet.other, {"n": n})
         cells.append(quiet.send(f"ran.append({n})"))
-    quiet.finish(cells[-1])
-    assert quiet.run("print(ran == list(range(24)), heard == list(range(24)))") == "True True"
+    quiet.end(cells[-1])
+    assert quiet.printed("print(ran == list(range(24)), heard == list(range(24)))") == "True True"
 
 
 def test_message_to_another_widget_is_delivered_while_a_cell_waits(quiet: Kernel) -> None:
     msg_id = quiet.send("print('go'); Cell().run(lambda c: c.think(1)); print(heard)")
     quiet.wait_for("go", msg_id)
     quiet.message(quiet.other, {"n": 2})
-    assert quiet.finish(msg_id) == "[2]"
+    assert quiet.end(msg_id) == "[2]"
 
 
 def test_pumps_nest(quiet: Kernel) -> None:
-    quiet.run("ran = []")
+    quiet.printed("ran = []")
     code = "lambda c: c.call(lambda: Cell().run(lambda c: c.think(0.6)))"
     msg_id = begin(quiet, code)
     cells = [quiet.send(f"ran.append({n})") for n in range(5)]
     quiet.message(quiet.other, {"n": 1})
-    assert quiet.finish(msg_id) == "[['answered'], 'answered']"
-    quiet.finish(cells[-1])
-    assert quiet.run("print(ran, heard)") == "[0, 1, 2, 3, 4] [1]"
+    assert quiet.end(msg_id) == "[['answered'], 'answered']"
+    quiet.end(cells[-1])
+    assert quiet.printed("print(ran, heard)") == "[0, 1, 2, 3, 4] [1]"
 
 
 def test_async_tool_uses_what_an_await_cell_opened(quiet: Kernel) -> None:
-    quiet.run("""
+    quiet.printed("""
 async def echo(reader, writer):
     while line := await reader.readline():
         writer.write(b"echo " + line)
@@ -368,18 +311,9 @@ async def tool():
         return await ask(b"tool")
 """)
     tool = "print(Cell().run(lambda c: c.call_async(tool)))"
-    assert quiet.run(tool) == "['echo tool', 'answered']"
+    assert quiet.printed(tool) == "['echo tool', 'answered']"
     ending = "writer.close(); server.close()"
-    assert quiet.run(f"async with lock: print(await ask(b'cell'))\n{ending}") == "echo cell"
-
-
-def test_click_stops_an_async_tool_on_the_notebooks_loop(quiet: Kernel) -> None:
-    msg_id = begin(quiet, "lambda c: c.call_async(lambda: asyncio.sleep(20))")
-    start = time.monotonic()
-    quiet.stop()
-    assert quiet.finish(msg_id) == "['E_INTERRUPTED', 'stopped']"
-    assert time.monotonic() - start < SOON_S
-    assert quiet.run("print(await asyncio.sleep(0, 'next'))") == "next"
+    assert quiet.printed(f"async with lock: print(await ask(b'cell'))\n{ending}") == "echo cell"
 
 
 def test_prints_of_a_run_land_in_the_cell_that_started_it(quiet: Kernel) -> None:
@@ -400,45 +334,6 @@ started = Cell().start(later)
             printed[message["parent_header"]["msg_id"]] += message["content"]["text"]
     assert printed[first] == "from the engine\nfrom the tool\n"
     assert printed[second] == "[None, 'answered']\n"
-
-
-def test_idle_kernel_runs_the_tools_of_a_run_that_nobody_waits_for(quiet: Kernel) -> None:
-    quiet.run("""
-cell, places = Cell(), []
-kernel.adopt(cell.courier)
-task = cell.start(lambda c: c.call(lambda: places.append(threading.current_thread().name)))
-""")
-    deadline = time.monotonic() + 20
-    while (done := quiet.run("print(task.done, places)")).startswith("False"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert done == "True ['MainThread']"
-
-
-def test_kernel_is_told_from_its_messages(quiet: Kernel) -> None:
-    code = "print(kernel.cell_id(), kernel.allow_stdin(), kernel.is_headless())"
-    assert quiet.run(code) == "None False True"
-    assert quiet.run(code, allow_stdin=True, cell_id="abc") == "abc True False"
-    assert quiet.run("x = 1; print(kernel.in_kernel(), kernel.namespace()['x'])") == "True 1"
-    ids = [quiet.run("print(kernel.execution_id())") for _ in range(2)]
-    assert len(set(ids)) == 2
-    facts = quiet.run("print(kernel.kernel_facts())", allow_stdin=True)
-    assert "arrive while a cell" in facts
-    assert "input() reaches you" in facts
-
-
-def test_without_a_kernel_everything_reads_as_not_there() -> None:
-    assert not here.in_kernel()
-    assert not here.is_headless()
-    assert not here.install_tap()
-    assert here.main_loop() is None
-    assert here.cell_id() is None
-    assert here.execution_id() is None
-    assert dict(here.namespace()) == {}
-    assert here.kernel_facts()["kernel"] == "none"
-    here.prepare()
-    with here.KernelPump() as pump:
-        pump.poll()
 
 
 def test_loop_that_cannot_be_entered_again_says_what_to_do() -> None:

@@ -17,65 +17,54 @@ from nbagent.notebook.magics import register
 from nbagent.notebook.option_table import COMMANDS
 
 
-def test_every_command_answers(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_answers(shell: MagicShell) -> None:
     model = offline.script(["Hello."], name="kept")
     shell.agent(f"-m {model.model_id} --quiet")
     for command in COMMANDS:
         # One has nothing to go on with here, the other needs a notebook.
         if command.name not in ("resume", "panel"):
-            shell.cell(f"%agent {command.name}{' last' * (command.name == 'forget')}")
-            assert capsys.readouterr().out.strip(), command
+            line = f"%agent {command.name}{' last' * (command.name == 'forget')}"
+            assert shell.said(line).strip(), command
 
 
-def test_tools_lists_what_a_model_is_given(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.cell("%agent tools")
-    assert "@nbagent.tool" in capsys.readouterr().out
+def test_tools_lists_what_a_model_is_given(shell: MagicShell) -> None:
+    assert "@nbagent.tool" in shell.said("%agent tools")
     shell.cell(TOOLS)
     shell.cell(
         "@nbagent.tool(interruptible=False, idempotent=True)",
         "def write(path: str, mode: str = 'w') -> None:",
         "    'Write a file.'",
     )
-    shell.cell("%agent tools")
-    printed = capsys.readouterr().out
+    printed = shell.said("%agent tools")
     assert "population(city: string)\n    People living in a city." in printed
     assert "write(path: string, mode: string = …)" in printed
     assert "finishes before a stop" in printed
     assert "area" not in printed
-    shell.cell("%agent config tools=area", "%agent tools")
-    printed = capsys.readouterr().out
+    printed = shell.said("%agent config tools=area", "%agent tools")
     assert "area(city: string)" in printed
 
 
 def test_models_lists_those_of_the_server_and_the_scripts(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = offline.script(["Hello."], name="listed")
-    shell.cell("%agent models")
-    printed = capsys.readouterr().out
+    printed = shell.said("%agent models")
     assert "offline:demo" in printed
     assert made.model_id in printed
     assert "openai: no key; set OPENAI_API_KEY or LLM_API_KEY" in printed
     with ModelServer(models=["little", "large"]) as server:
         monkeypatch.setenv("LLM_BASE_URL", server.url)
-        shell.cell("%agent models openai")
-        assert capsys.readouterr().out.splitlines() == ["openai:little", "openai:large"]
-        shell.cell("%agent models")
-        assert "openai:little" in capsys.readouterr().out.splitlines()
+        assert shell.said("%agent models openai").splitlines() == ["openai:little", "openai:large"]
+        assert "openai:little" in shell.said("%agent models").splitlines()
     monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
-    shell.cell("%agent models")
-    printed = capsys.readouterr().out
+    printed = shell.said("%agent models")
     assert "offline:demo" in printed
     assert "openai: no server at http://127.0.0.1:1/v1" in printed
     assert "llamacpp: no server at" in printed
     assert shell.refused("%agent models openai").code == "LLM_HTTP_ERROR"
 
 
-def test_show_shows_a_run_by_its_name_its_id_or_as_the_last(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_shows_a_run_by_its_name_its_id_or_as_the_last(shell: MagicShell) -> None:
     model = offline.script(["One.", "Two."])
     first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'")
     shell.agent(f"-m {model.model_id} --quiet")
@@ -85,65 +74,54 @@ def test_show_shows_a_run_by_its_name_its_id_or_as_the_last(
         first.id[:6]: "One.",
         "": "Two.",
     }.items():
-        shell.cell(f"%agent show {ref}")
-        assert text in capsys.readouterr().out
+        assert text in shell.said(f"%agent show {ref}")
     assert len(model.requests) == 2
 
 
-def test_stop_says_what_it_stopped(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.cell("%agent stop")
-    assert capsys.readouterr().out == "no run is at work\n"
+def test_stop_says_what_it_stopped(shell: MagicShell) -> None:
+    assert shell.said("%agent stop") == "no run is at work\n"
     model = offline.script([offline.delay(60), "too late"])
     shell.user_ns["model"] = model
-    shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)", "%agent stop")
-    assert capsys.readouterr().out == "stopped 1 run\n"
+    shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)")
+    assert shell.said("%agent stop") == "stopped 1 run\n"
     assert shell.user_ns["run"].stop_reason == "stopped"
 
 
-def test_config_sets_shows_and_takes_back(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_config_sets_shows_and_takes_back(shell: MagicShell) -> None:
     model = offline.script(["Hello."])
-    shell.cell(f"%agent config model={model.model_id} system='Be brief.' temperature=0.5")
-    printed = capsys.readouterr().out
+    printed = shell.said(f"%agent config model={model.model_id} system='Be brief.' temperature=0.5")
     row = next(line for line in printed.splitlines() if line.startswith("temperature"))
     assert row.split() == ["temperature", "0.5", "configure"]
     shell.agent("--temperature 1")
     assert (model.requests[0].system_prompt, model.requests[0].temperature) == ("Be brief.", 1)
-    shell.cell("%agent config model= temperature=")
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    printed = shell.said("%agent config model= temperature=")
+    rows = {line.split()[0]: line for line in printed.splitlines() if line}
     assert rows["model"].split()[1:] == ["not", "set", "default"]
     assert rows["system"].endswith("configure")
 
 
-def test_doctor_says_what_was_found(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.cell("%agent doctor")
-    printed = capsys.readouterr().out
+def test_doctor_says_what_was_found(shell: MagicShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = shell.said("%agent doctor")
     rows = {line.split()[0]: line for line in printed.splitlines()}
     assert "offline:demo (no key and no local server was found)" in rows["model"]
     assert "none" in rows["keys"]
     assert "0 runs" in rows["store"]
     monkeypatch.setenv("LLM_MODEL", "little")
     shell.agent("-m offline:demo --quiet")
-    shell.cell("%agent doctor")
-    printed = capsys.readouterr().out
+    printed = shell.said("%agent doctor")
     assert "openai:little (set by environment)" in printed
     assert "1 run, 1 turn, 0 tool runs, 2 messages" in printed
 
 
 def test_doctor_works_when_the_settings_and_the_store_do_not(
     shell: MagicShell,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("NBAGENT_MAX_TURNS", "many")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "file" / "home"))
-    shell.cell("%agent doctor")
-    printed = capsys.readouterr().out
+    printed = shell.said("%agent doctor")
     assert "NBAGENT_MAX_TURNS" in printed
     assert "NOT KEPT ON DISK" in printed
 
@@ -214,20 +192,17 @@ def test_key_on_the_line_is_in_no_error(
     assert key not in captured.out + captured.err
 
 
-def test_runs_lists_the_last_ones(shell: MagicShell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_lists_the_last_ones(shell: MagicShell) -> None:
     model = offline.script(["One.", "Two.", offline.error("LLM_RATE_LIMITED", "slow down")])
     first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'", "Which\nis larger?")
     shell.agent(f"-m {model.model_id} --quiet", "And \u202e now?")
     shell.refused(f"%%agent -m {model.model_id} --quiet", "More!")
-    capsys.readouterr()
-    shell.cell("%agent runs")
-    newest, second, oldest = capsys.readouterr().out.splitlines()
+    newest, second, oldest = shell.said("%agent runs").splitlines()
     assert [word in newest for word in ("error", model.model_id, "More!")] == [True] * 3
     assert "And ⟦U+202E⟧ now?" in second
     assert oldest.startswith(f"{first.id[:8]}  my run  ")
     assert oldest.endswith("Which is larger?")
-    shell.cell("%agent runs 1")
-    assert capsys.readouterr().out.split() == newest.split()
+    assert shell.said("%agent runs 1").split() == newest.split()
 
 
 def test_resume_goes_on_with_other_options(shell: MagicShell) -> None:
@@ -284,15 +259,13 @@ HOSTILE = "x\x1b]8;;http://evil\x07y\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e\nopenai:
 
 @pytest.mark.parametrize("command", ["models openai", "tools", "doctor", "config", "runs"])
 def test_listing_of_hostile_names_holds_nothing_that_a_terminal_obeys(
-    command: str, shell: MagicShell, capsys: pytest.CaptureFixture[str]
+    command: str, shell: MagicShell
 ) -> None:
     with ModelServer(["Fine."], models=[HOSTILE]) as server:
         shell.agent(f"-m openai:m --base-url {server.url} --quiet --name hostile", HOSTILE)
         nbagent.configure(model=f"openai:{HOSTILE}", base_url=server.url)
         shell.user_ns["hostile"] = nbagent.tool(name="hostile", description=HOSTILE)(lambda: 1)
-        capsys.readouterr()
-        shell.cell(f"%agent {command}")
-    said = capsys.readouterr().out
+        said = shell.said(f"%agent {command}")
     assert "x" in said
     assert not [char for char in said if char in "\x1b\x07\u202e"]
     assert "\nopenai:forged" not in said

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from magic_shell import TOOLS, MagicShell
-from servers.model_server import ModelServer, Reply
+from servers.model_server import ModelServer
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.chat import ChatRequest
-from nbagent.contracts.errors import EngineError, ModelError, NbagentError, UsageError
+from nbagent.contracts.errors import EngineError, NbagentError, UsageError
 
 
 def names(request: ChatRequest) -> list[str]:
@@ -109,13 +109,6 @@ def test_max_turns_pauses_and_the_cell_does_not_fail(
     )
 
 
-def test_timeout_ends_a_request_with_its_code(shell: MagicShell) -> None:
-    model = offline.script([offline.delay(30), "too late"])
-    error = shell.refused(f"%%agent -m {model.model_id} --timeout 0.2", "Hello?")
-    assert (type(error), error.code) == (ModelError, "LLM_TIMEOUT")
-    assert shell.user_ns["_run"].error.code == "LLM_TIMEOUT"
-
-
 def test_base_url_asks_that_server(shell: MagicShell) -> None:
     shell.cell(TOOLS)
     with ModelServer() as server:
@@ -188,28 +181,6 @@ def test_terminal_prints_plain_lines_and_says_which_model_was_chosen(
     assert "offline:demo was chosen" in capsys.readouterr().err
 
 
-def test_run_that_ends_a_cell_is_shown_once(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.cell("agent = nbagent.Agent(model='offline:demo', tools='none')")
-    shell.cell("agent.run('Hello?')")
-    assert capsys.readouterr().out.count("✓ Answered") == 1
-    shell.cell("_run")
-    again = capsys.readouterr().out
-    assert again.count("✓ Answered") == 1
-    assert "Running" not in again
-    shell.cell("older = _run", "newer = agent.run('Hello again?')", "older")
-    assert capsys.readouterr().out.count("✓ Answered") == 2
-
-
-def test_help_is_printed_for_a_cell_that_asks_for_it(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.cell("%%agent --help", "Hello?")
-    assert "--max-turns N" in capsys.readouterr().out
-    assert len(nbagent.runs()) == 0
-
-
 # The template
 
 
@@ -251,13 +222,7 @@ def test_prompt_without_expressions_has_no_template_and_is_sent_as_typed(
 # What goes wrong
 
 WRONG: dict[str, tuple[str, str]] = {
-    "unknown option": ("%%agent --modle x\nHello?", "--model"),
-    "option twice": ("%%agent --raw --raw\nHello?", "twice"),
-    "open quote": ("%%agent --system 'x\nHello?", "not closed"),
-    "prompt on the line": ("%%agent Which city?\nHello?", "next line"),
     "undefined name": ("%%agent\nIs {{ nope }} larger?", "{{ nope }}"),
-    "failing expression": ("%%agent\n{{ 1 / 0 }}", "ZeroDivisionError"),
-    "no expression": ("%%agent\n{{ x = 1 }}", "statement"),
     "blank prompt": ("%%agent --quiet\n  \n", "the prompt is empty"),
     "empty value": ("%%agent\n{{ '' }}", "the prompt is empty"),
     "temperature": ("%%agent --temperature 3\nHello?", "from 0 to 2"),
@@ -266,28 +231,18 @@ WRONG: dict[str, tuple[str, str]] = {
     "no key": ("%%agent -m openai:x\nHello?", "OPENAI_API_KEY"),
     "nothing to go on with": ("%%agent --continue\nHello?", "no run"),
     "unknown run": ("%%agent --continue nope\nHello?", "'nope'"),
-    "unknown command": ("%agent modles", "'models'"),
     "words after a command": ("%agent stop population", "remove 'population'"),
     "unknown tools to list": ("%agent tools fss", "there is no tool 'fss'"),
     "unknown provider of models": ("%agent models opnai", "'openai'"),
     "no run to show": ("%agent show nope", "'nope'"),
     "no run at all": ("%agent show", "no run"),
-    "option that resume does not take": ("%agent resume --session x", "--session"),
-    "option of another command": ("%agent show last --raw", "no options"),
     "empty cell": ("%%agent", "the prompt is empty"),
     "prompt on the line of an empty cell": ("%%agent Which city?", "next line"),
     "no-break space": ("%%agent\u00a0--modle x\nHello?", "--model"),
     "no tool at all": ("%%agent --tools population\nHello?", "define one with @nbagent.tool"),
-    "typographic dash": ("%%agent \u2014model x\nHello?", "type --model"),
-    "typographic quotes": ("%%agent --system \u201cx\u201d\nHello?", "typographic quote"),
-    "path without quotes": ("%%agent --system C:\\notes\nHello?", "in quotes: 'C:"),
-    "a way to trim": ("%%agent --trim results\nHello?", "'tool-results'"),
-    "topic of the help": ("%agent help resum", "'resume'"),
     "how many runs": ("%agent runs many", "a number from 1"),
     "unknown setting": ("%agent config modle=x", "'model'"),
     "setting without a value": ("%agent config model", "NAME=VALUE"),
-    "setting twice": ("%agent config model=a model=b", "twice"),
-    "setting with an open quote": ("%agent config system='x", "not closed"),
     "a key as a setting": ("%agent config api_key=abc", "LLM_API_KEY"),
     "a setting out of range": ("%agent config temperature=3", "from 0 to 2"),
 }
@@ -305,19 +260,6 @@ def test_error_of_a_person_is_one_line_and_nothing_is_sent(
     assert line.startswith(f"{error.code}: ")
     assert "_run" not in shell.user_ns
     assert len(nbagent.runs()) == 0
-
-
-def test_failed_run_is_one_line_also_when_the_server_says_many(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    body = {"error": {"message": "bad\nmodel\x1b[31m\n<b>x</b>", "type": "invalid_request_error"}}
-    with ModelServer([Reply(status=400, error=body)]) as server:
-        line = f"%%agent -m openai:x --base-url {server.url}"
-        error = shell.refused(f"{line} --quiet", "Hello?")
-    printed = capsys.readouterr().out
-    assert error.code == "LLM_HTTP_ERROR"
-    assert len(printed.strip().splitlines()) == 1
-    assert "\x1b" not in printed
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a working folder cannot be removed there")
@@ -385,20 +327,3 @@ def test_continue_keeps_model_system_and_tools_unless_said_otherwise(shell: Magi
 
 
 # In other magics
-
-
-def test_works_under_other_magics_and_run_cell(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = offline.script(["One.", "Two.", "Three."])
-    shell.cell("%%time", f"%%agent -m {model.model_id}", "first")
-    assert "Wall time" in capsys.readouterr().out
-    shell.cell("%%capture out", f"%%agent -m {model.model_id}", "second")
-    assert capsys.readouterr().out == ""
-    assert "Two." in shell.user_ns["out"].stdout
-    shell.cell(f"get_ipython().run_cell('%%agent -m {model.model_id}\\nthird')", "None")
-    assert [request.messages[-1].text for request in model.requests] == [
-        "first",
-        "second",
-        "third",
-    ]

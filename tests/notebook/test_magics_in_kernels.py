@@ -97,21 +97,6 @@ def test_run_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     assert ids[1] == newer
 
 
-def test_running_a_continue_cell_again_replaces_what_it_added(kernel: LiveKernel) -> None:
-    kernel.run("model = offline.script([str(n) for n in range(20)], name='again')")
-    kernel.run("%%agent -m offline:again\nfirst", cell_id="a")
-    for words in ("second", "second, anew"):
-        kernel.run(f"%%agent --continue\n{words}", cell_id="b")
-        assert kernel.value("said(_run)") == ["first", words]
-    kernel.run("%%agent --continue\nthird", cell_id="c")
-    assert kernel.value("said(_run)") == ["first", "second, anew", "third"]
-    # A cell further up: what came after it is no longer part of the conversation.
-    kernel.run("%%agent --continue\nsecond, once more", cell_id="b")
-    assert kernel.value("said(_run)") == ["first", "second, once more"]
-    kernel.run("%%agent --continue\nthird", cell_id="c")
-    assert kernel.value("said(_run)") == ["first", "second, once more", "third"]
-
-
 def test_running_a_cell_again_that_continues_its_own_name_does_not_stack(
     kernel: LiveKernel,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.option_table import COMMANDS, OPTIONS, Line
+from nbagent.notebook.option_table import Line
 from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
 
 READ: dict[str, dict[str, Any]] = {
@@ -137,11 +137,6 @@ def test_line_is_refused_with_a_message_that_helps(line: str) -> None:
         assert fragment in caught.value.message
 
 
-def test_no_flag_means_two_options() -> None:
-    flags = [flag for option in OPTIONS for flag in option.flags]
-    assert len(flags) == len(set(flags))
-
-
 KEYS = [
     *("--api-key sk-SECRET", "--api-key=sk-SECRET", "--key sk-SECRET", "api_key=sk-SECRET"),
     *("--model x --api-key 'sk-SECRET", "-m x api_key=sk-SECRET", "--openai-api-key sk-SECRET"),
@@ -165,41 +160,9 @@ def test_a_key_on_a_line_is_refused_and_not_shown(line: str) -> None:
     assert "SECRET" not in caught.value.message
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
-def test_each_command_is_known(command: str) -> None:
-    assert split_command(f"  {command}   the rest as typed ") == (command, "the rest as typed")
-    assert split_command(command) == (command, "")
-
-
-@pytest.mark.parametrize("line", ["", "  ", "-h", "--help"], ids=repr)
-def test_no_command_means_help(line: str) -> None:
-    assert split_command(line) == ("help", "")
-
-
-@pytest.mark.parametrize(
-    ("line", "fragments"),
-    [
-        ("tool", ("'tool'", "'tools'")),
-        ("Doctor", ("'Doctor'", "'doctor'")),
-        ("resum last", ("'resum'", "'resume'")),
-        ("Which city is larger?", ("'Which'", "%%agent")),
-        ("--model x", ("'--model'", "%%agent")),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_unknown_command_names_the_nearest(line: str, fragments: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError) as caught:
-        split_command(line)
-    for fragment in fragments:
-        assert fragment in caught.value.message
-
-
 def test_line_that_ends_in_a_backslash_goes_on_in_the_next() -> None:
     line, prompt = continued("--model a \\", "  --raw \\\n--quiet\nWhich\ncity?\\\n")
-    assert (parse(line), prompt) == (
-        Line(model="a", raw=True, quiet=True),
-        "Which\ncity?\\\n",
-    )
+    assert (parse(line), prompt) == (Line(model="a", raw=True, quiet=True), "Which\ncity?\\\n")
     assert continued("--raw", "Which\\\ncity?") == ("--raw", "Which\\\ncity?")
 
 
@@ -220,33 +183,26 @@ def test_resume_takes_a_run_and_options(rest: str) -> None:
     assert run_and_options("resume", rest) == (ref, Line(**options))
 
 
-@pytest.mark.parametrize(
-    ("command", "rest", "fragments"),
-    [
-        ("resume", "last --session x", ("does not take --session", "--max-turns")),
-        ("resume", "--continue", ("does not take --continue",)),
-        ("resume", "last --max-turn 4", ("unknown option '--max-turn'", "'--max-turns'")),
-        ("resume", "last --max-turns", ("--max-turns needs a value",)),
-        ("resume", "last --max-turns 4 more", ("unexpected word 'more'",)),
-        ("resume", "last \u2014raw", ("typographic dash", "--raw")),
-        ("resume", "'my run", ("quote '", "not closed")),
-        ("show", "last --raw", ("%agent show takes a run and no options", "--raw")),
-    ],
-)
-def test_wrong_word_after_a_run_is_named(
-    command: str, rest: str, fragments: tuple[str, ...]
-) -> None:
+WRONG_WORDS: dict[str, tuple[str, ...]] = {
+    "tool": ("'tool'", "'tools'"),
+    "Doctor": ("'Doctor'", "'doctor'"),
+    "resum last": ("'resum'", "'resume'"),
+    "Which city is larger?": ("'Which'", "%%agent"),
+    "--model x": ("'--model'", "%%agent"),
+    "resume last --session x": ("does not take --session", "--max-turns"),
+    "resume --continue": ("does not take --continue",),
+    "resume last --max-turn 4": ("unknown option '--max-turn'", "'--max-turns'"),
+    "resume last --max-turns": ("--max-turns needs a value",),
+    "resume last --max-turns 4 more": ("unexpected word 'more'",),
+    "resume last \u2014raw": ("typographic dash", "--raw"),
+    "resume 'my run": ("quote '", "not closed"),
+    "show last --raw": ("%agent show takes a run and no options", "--raw"),
+}
+
+
+@pytest.mark.parametrize("line", WRONG_WORDS)
+def test_wrong_word_of_a_command_is_named(line: str) -> None:
     with pytest.raises(UsageError) as caught:
-        run_and_options(command, rest)
-    for fragment in fragments:
+        run_and_options(*split_command(line))
+    for fragment in WRONG_WORDS[line]:
         assert fragment in caught.value.message
-
-
-def test_words_of_a_setting_line_keep_what_stands_in_quotes() -> None:
-    assert split_words("model=a system='Be \"brief\".' tags=") == [
-        "model=a",
-        'system=Be "brief".',
-        "tags=",
-    ]
-    with pytest.raises(UsageError, match="typographic quote"):
-        split_words("system=\u201cBe brief.\u201d")

@@ -15,7 +15,7 @@ from stories import Story
 import nbagent
 from nbagent import offline
 from nbagent.contracts import events
-from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.errors import StoreError
 from nbagent.contracts.events import Event
 from nbagent.contracts.policy import Answer
 from nbagent.notebook import kernel
@@ -106,22 +106,6 @@ def test_the_next_prompt_goes_on_and_a_new_conversation_does_not(stage: Stage) -
     assert len(stage.store.runs()) == 3
 
 
-def test_a_pause_at_the_limit_offers_to_continue_and_goes_on(stage: Stage) -> None:
-    fields(stage)["Max turns"].value = "1"
-    paused = stage.run("What is the population of Oslo?")
-    assert paused.stop_reason == "max_turns"
-    assert paused.limits.max_turns == 1
-    assert stage.state["can_continue"]
-    assert stage.state["status"] == "Paused: 1 turn. Continue goes on from there."
-    fields(stage)["Max turns"].value = "20"
-    rest = stage.run(kind="continue")
-    assert (rest.kind, rest.parent_id, rest.limits.max_turns) == ("resume", paused.id, 20)
-    assert rest.text == "**Oslo**: **717,710** (`population`)"
-    assert rest.notices == ()
-    assert not stage.state["can_continue"]
-    assert stage.panel.form.talk.children[2].state == {"who": "Continued", "text": ""}
-
-
 def test_a_rate_limit_is_said_in_the_box_until_something_arrives(stage: Stage) -> None:
     text = "waiting 2.1 s: rate limit of api.openai.com"
     story = Story()
@@ -152,20 +136,6 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
     assert len(stage.store.runs()) == 1
     assert stage.state["status"] == "Stopped. Continue goes on from there."
     assert stage.state["can_continue"]
-
-
-def test_what_waits_for_a_busy_kernel_is_begun_when_it_is_free(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = HeldLoop()
-    monkeypatch.setattr(kernel, "main_loop", lambda: loop)
-    stage.ask("What is the population of Oslo?")
-    assert stage.handles == []
-    assert stage.told() == []
-    loop.free()
-    stage.handles[0].wait(20)
-    assert stage.handles[0].ok
-    stage.settle()
 
 
 def test_stop_withdraws_what_still_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,12 +364,6 @@ def test_the_last_runs_are_told_apart_in_plain_words(stage: Stage) -> None:
     assert words[again.id] == f"Hello · {began:%H:%M} · offline:demo"
 
 
-def test_the_fields_say_what_they_limit(stage: Stage) -> None:
-    hints = stage.state["hints"]
-    assert "all its requests and answers" in hints["Max tokens (run)"]
-    assert hints.keys() == fields(stage).keys() - {"Model"}
-
-
 def test_the_saved_form_has_the_last_runs_and_their_record(stage: Stage) -> None:
     (widget, _), (before, how) = stage.shown
     assert [*widget] == ["application/vnd.jupyter.widget-view+json"]
@@ -449,8 +413,3 @@ def test_a_key_in_an_error_is_hidden(stage: Stage, monkeypatch: pytest.MonkeyPat
     stage.ask(f"{{{{ open('{KEY}') }}}}")
     assert stage.state["error"]
     assert KEY not in stage.state["error"]
-
-
-def test_a_script_is_told_what_to_write_instead() -> None:
-    with pytest.raises(UsageError, match=r"the panel needs a notebook: .* in a script write "):
-        nbagent.panel()

@@ -98,12 +98,6 @@ def _is_print(message: dict[str, Any]) -> bool:
     return message["msg_type"] == "stream"
 
 
-def test_the_panel_and_its_saved_form_are_displayed(kernel: PanelKernel) -> None:
-    live, saved = (shown["data"] for shown in kernel.shown.of("display_data"))
-    assert [*live] == ["application/vnd.jupyter.widget-view+json"]
-    assert "run this cell again to open it" in saved["text/plain"]
-
-
 def test_a_prompt_on_an_idle_kernel_runs_its_tools_in_the_main_thread(kernel: PanelKernel) -> None:
     kernel.ask("What is the population of Oslo?")
     messages = kernel.messages_until(kernel.says("working", False))
@@ -120,17 +114,6 @@ def test_a_prompt_on_an_idle_kernel_runs_its_tools_in_the_main_thread(kernel: Pa
         None,
     )
     assert kernel.value("list(nbagent.runs()['run_id']) == [_run.id]") is True
-
-
-def test_a_prompt_waits_for_a_cell_and_never_holds_it_up(kernel: PanelKernel) -> None:
-    cell = kernel.send("begun = time.time(); time.sleep(1); ended = time.time()")
-    time.sleep(0.2)
-    kernel.ask("And of Bergen?")
-    kernel.finish(cell)
-    kernel.messages_until(kernel.says("working", False))
-    begun, ended, started = kernel.value("(begun, ended, _run.record.started_at.timestamp())")
-    assert ended - begun < 2
-    assert started > ended - 0.05
 
 
 def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
@@ -164,17 +147,6 @@ def test_a_tool_that_holds_the_kernel_up_says_so_and_those_behind_it_do_not_blam
     assert "nap runs in the kernel; cells wait until it is done (■ stops it)" in said
     assert not [words for words in said if "waits for the kernel" in words]
     kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
-
-
-def test_stop_interrupts_a_tool_on_the_idle_kernel(kernel: PanelKernel) -> None:
-    kernel.ask("Use nap with 30 seconds")
-    kernel.messages_until(kernel.says("working", True))
-    time.sleep(0.5)
-    begun = time.monotonic()
-    kernel.say(kind="stop")
-    kernel.messages_until(kernel.says("can_continue", True))
-    assert time.monotonic() - begun < 5
-    assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
 
 
 def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(

@@ -64,6 +64,10 @@ EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
     "{{\n  city\n    .upper()\n}}": ("OSLO", ("city\n    .upper()",)),
     "{{ ', '.join(\n  cities\n) }}": ("Oslo, Bergen", ("', '.join(\n  cities\n)",)),
     "{{ '' }}": ("", ("''",)),
+    '{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}': (
+        '{"a":{"b":1}} end {"c":2}',
+        ('{"a": {"b": 1}}', '{"c": 2}'),
+    ),
     "{{ str(n) # why\n }}": ("3", ("str(n) # why",)),
     "{{ 'ä\U0001f600' }}": ("ä\U0001f600", ("'ä\U0001f600'",)),
 }
@@ -74,34 +78,6 @@ def test_expression_is_replaced_by_its_value(template: str) -> None:
     result = rendered(template)
     assert (result.prompt, result.expressions) == EVALUATED[template]
     assert result.parts == ((TextPart(text=result.prompt),) if result.prompt else ())
-
-
-def test_values_that_are_no_strings_are_shown() -> None:
-    result = rendered("Row {{ row }}, {{ n }} times, of {{ cities }}.")
-    assert '"b"' in result.prompt
-    assert "3 times" in result.prompt
-    assert "Bergen" in result.prompt
-    assert len(result.parts) == 1
-
-
-def test_closing_braces_of_a_dict_belong_to_the_expression() -> None:
-    result = rendered('{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}')
-    assert result.expressions == ('{"a": {"b": 1}}', '{"c": 2}')
-    assert " end " in result.prompt
-    assert not result.prompt.endswith("}}")
-
-
-def test_image_becomes_a_part_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Which values are pictures belongs to `shown` and is tested there, with their libraries.
-    picture = ImagePart(data="AAAA", alt="a plot")
-
-    def shown(value: object) -> tuple[TextPart | ImagePart]:
-        return (TextPart(text=value) if isinstance(value, str) else picture,)
-
-    monkeypatch.setattr("nbagent.shown.shown_in_prompt", shown)
-    result = render("before {{ plot }} after {{ name }}.", {"plot": object(), "name": "x"}.get)
-    assert result.parts == (TextPart(text="before "), picture, TextPart(text=" after x."))
-    assert result.prompt == "before [image: a plot] after x."
 
 
 REFUSED: dict[str, tuple[str, ...]] = {
@@ -152,14 +128,6 @@ def test_value_that_cannot_be_shown_is_refused() -> None:
 
     with pytest.raises(UsageError, match="Broken"):
         render("{{ city }}", fail)
-
-
-def test_interrupt_in_an_expression_is_no_usage_error() -> None:
-    def interrupt(source: str) -> object:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        render("{{ city }}", interrupt)
 
 
 def test_long_text_of_closing_braces_is_refused_quickly() -> None:

@@ -138,40 +138,16 @@ class Plain:
     """Without a repr."""
 
 
-class BadRepr:
-    """Its repr raises."""
+def failing(name: str, base: type, *methods: str, error: type[BaseException] = ValueError) -> Any:
+    """A class of which some methods raise."""
 
-    def __repr__(self) -> str:
-        raise ValueError("no")
+    def fail(self: Any, *args: Any) -> Any:
+        raise error("no")
 
-
-class BadStr:
-    """Its str raises."""
-
-    def __str__(self) -> str:
-        raise ValueError("no")
+    return type(name, (base,), dict.fromkeys(methods, fail))
 
 
-class BadLen(list[int]):
-    """Its length raises."""
-
-    def __len__(self) -> int:
-        raise ValueError("no")
-
-
-class BadIter(list[int]):
-    """Its iteration raises."""
-
-    def __iter__(self) -> Iterator[int]:
-        raise ValueError("no")
-
-
-class BadItems(dict[str, int]):
-    """Its items raise."""
-
-    def items(self) -> Any:
-        """Raise."""
-        raise ValueError("no")
+BadRepr = failing("BadRepr", object, "__repr__")
 
 
 class BadAttributes:
@@ -198,24 +174,6 @@ class Lies:
         return dict
 
     vars()["__class__"] = property(_lie)
-
-
-class BadText(str):
-    """A text whose str raises."""
-
-    def __str__(self) -> str:
-        raise ValueError("no")
-
-
-class BadInt(int):
-    """A number whose methods raise."""
-
-    def __int__(self) -> int:
-        raise ValueError("no")
-
-    def bit_length(self) -> int:
-        """Raise."""
-        raise ValueError("no")
 
 
 class Endless(list[int]):
@@ -335,7 +293,7 @@ put("100 MB of text", lambda: "x" * 100_000_000, "of 100,000,000 characters left
 put("50 MB of wide text", lambda: "ä" * 50_000_000, "of 50,000,000 characters left out")
 put("lone surrogate", lambda: "a\ud800b", "a�b")
 put("NUL", lambda: "a\0b", "a")
-put("text that raises", lambda: BadText("hello"), "hello")
+put("text that raises", lambda: failing("BadText", str, "__str__")("hello"), "hello")
 put("bytes of text", lambda: "grüße".encode(), "grüße")
 put("binary bytes", lambda: b"\x00\xff\xfe", "bytes, 3: 00fffe")
 put("100 MB of bytes", lambda: bytes(100_000_000), "bytes, 100,000,000: 0000")
@@ -350,7 +308,7 @@ put("array of bytes", lambda: array.array("b", bytes(10_000_000)), "of 10,000,00
 # Numbers and moments
 put("none", lambda: None, "null")
 put("huge int", lambda: 1 << 10_000_000, "[an integer of 10,000,001 bits]")
-put("int that raises", lambda: BadInt(4), "4")
+put("int that raises", lambda: failing("BadInt", int, "__int__", "bit_length")(4), "4")
 put("not finite", lambda: {"a": math.inf, "b": [math.nan]}, '{"a":"Infinity","b":["NaN"]}')
 put("complex", lambda: 1 + 2j, "(1+2j)")
 put("decimal", lambda: decimal.Decimal("1.10"), "1.10")
@@ -419,12 +377,15 @@ put("cursor", rows, "[[1],[2]]")
 put("endless list", Endless, "[0,1,2,")
 # Hostile ones
 put("bad repr", BadRepr, "<BadRepr object, its repr failed with ValueError>")
-put("bad str", BadStr, "BadStr object>")
-put("bad length", lambda: BadLen([1]), "[1]")
-put("bad iteration", lambda: BadIter([1]), "[1]")
-put("bad items", lambda: BadItems(a=1), "{'a': 1}")
+put("bad str", failing("BadStr", object, "__str__"), "BadStr object>")
+put("bad length", lambda: failing("BadLen", list, "__len__")([1]), "[1]")
+put("bad iteration", lambda: failing("BadIter", list, "__iter__")([1]), "[1]")
+put("bad items", lambda: failing("BadItems", dict, "items")(a=1), "{'a': 1}")
 put("bad attributes", BadAttributes, "BadAttributes object>")
 put("bad ones inside", lambda: [BadRepr(), {"k": BadAttributes()}], "its repr failed")
+put("quits", failing("Quits", object, "__repr__", error=SystemExit), "with SystemExit")
+put("endless repr", failing("Again", object, "__repr__", error=RecursionError), "Again object")
+put("no attribute", failing("Shifty", object, "__getattr__", error=KeyError), "Shifty object>")
 put("each attribute", HasAll, "HasAll object>")
 put("false class", Lies, "Lies object>")
 put("dead proxy", lambda: [gone()], "")

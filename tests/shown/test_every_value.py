@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import json
+import random
 import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
 from shown.many_values import VALUES
 
 import nbagent
@@ -20,10 +27,6 @@ from nbagent.tools.results import MAX_RESULT_CHARS, Settled, result_of
 LIMIT_S = 8.0
 """Far above what any value takes: two busy cores, and pictures of 144 megapixels."""
 RAISING = {"generator that raises"}
-
-
-def test_the_bank_is_large() -> None:
-    assert len(VALUES) >= 90
 
 
 def no_constant(name: str) -> Any:
@@ -41,6 +44,9 @@ def test_every_value_is_shown_within_its_budget_and_is_a_result_of_valid_json(na
     first = parts[0]
     text = first.text if isinstance(first, TextPart) else f"[image: {getattr(first, 'alt', '')}]"
     assert words in text
+    for budget in (0, 20):
+        (short,) = shown(make(), budget)[:1]
+        assert isinstance(short, ImagePart) or len(short.text) <= budget  # type: ignore[union-attr]
     if name in RAISING:
         return
     value = make()
@@ -125,8 +131,6 @@ def test_long_text_leaves_room_for_what_comes_after_it() -> None:
 
 
 def test_table_of_a_result_has_as_many_rows_as_the_budget_holds() -> None:
-    import pandas as pd
-
     table = pd.DataFrame({"n": range(500)})
     result = result_of(table)
     assert not result.truncated
@@ -135,8 +139,6 @@ def test_table_of_a_result_has_as_many_rows_as_the_budget_holds() -> None:
 
 
 def test_text_that_is_known_as_a_home_is_shortened_only_as_a_folder() -> None:
-    from pathlib import Path
-
     home = str(Path.home())
     assert shown_text(Path.home() / "a") == "~/a"
     assert shown_text(Path(f"/data{home}/a")) == f"/data{home}/a"
@@ -145,12 +147,6 @@ def test_text_that_is_known_as_a_home_is_shortened_only_as_a_folder() -> None:
 
 
 def test_grey_values_of_any_range_keep_their_contrast() -> None:
-    import base64
-    import io
-
-    import numpy as np
-    from PIL import Image
-
     for values in (np.linspace(0, 1, 256, dtype="f4"), np.arange(256).astype("u2") * 200):
         (part,) = shown(Image.fromarray(values.reshape(16, 16)))
         assert isinstance(part, ImagePart)
@@ -159,10 +155,6 @@ def test_grey_values_of_any_range_keep_their_contrast() -> None:
 
 
 def test_noisy_picture_keeps_its_size_and_its_budget() -> None:
-    import random
-
-    from PIL import Image
-
     noise = random.Random(1).randbytes(900 * 900 * 3)
     (part,) = shown(Image.frombytes("RGB", (900, 900), noise))
     assert isinstance(part, ImagePart)

@@ -2,99 +2,44 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
 import json
 import re
 import subprocess
 import sys
 import time
 from collections import Counter, deque
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
-from enum import Enum, IntEnum
-from pathlib import PurePosixPath
-from typing import Any, NamedTuple, cast
-from uuid import UUID
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import BaseModel, RootModel
+from pydantic import RootModel
 
-from nbagent.contracts.chat import ImagePart, TextPart
-from nbagent.contracts.secrets import SecretKey, redact_cut, register
+from nbagent.contracts.chat import TextPart
+from nbagent.contracts.secrets import redact_cut, register
 from nbagent.shown import cut_middle, shown, shown_text
-
-
-class Colour(Enum):
-    RED = "red"
-
-
-class Level(IntEnum):
-    HIGH = 3
-
-
-class City(BaseModel):
-    name: str
-    founded: date
-
-
-class Cities(RootModel[list[City]]):
-    pass
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    label: str = dataclasses.field(default="p", repr=False)
-
-
-class Pair(NamedTuple):
-    left: int
-    right: int
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         pytest.param("as it is {x} $y", "as it is {x} $y", id="text"),
-        pytest.param(None, "null", id="none"),
         pytest.param(True, "true", id="bool"),
         pytest.param(3, "3", id="int"),
         pytest.param(0.5, "0.5", id="float"),
         pytest.param(float("nan"), "NaN", id="nan"),
         pytest.param(float("-inf"), "-Infinity", id="infinity"),
         pytest.param({"b": [1, (2, 3)], 4: None}, '{"b":[1,[2,3]],"4":null}', id="containers"),
-        pytest.param({(1, 2): "x", None: 1}, '{"[1,2]":"x","null":1}', id="odd keys"),
-        pytest.param({3, 1, 2}, "[1,2,3]", id="set"),
         pytest.param(range(3), "[0,1,2]", id="range"),
-        pytest.param(deque([1]), "[1]", id="deque"),
-        pytest.param({"a": 1}.keys(), '["a"]', id="keys"),
         pytest.param(Counter("aab"), '{"a":2,"b":1}', id="counter"),
-        pytest.param(Pair(1, 2), '{"left":1,"right":2}', id="named tuple"),
-        pytest.param(Colour.RED, "red", id="enum"),
-        pytest.param([Level.HIGH], "[3]", id="int enum"),
-        pytest.param(Point(1), '{"x":1,"label":"p"}', id="dataclass"),
-        pytest.param(
-            City(name="Rome", founded=date(1, 4, 21)),
-            '{"name":"Rome","founded":"0001-04-21"}',
-            id="pydantic",
-        ),
-        pytest.param(Cities([]), "[]", id="pydantic root model"),
-        pytest.param(datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00+00:00", id="datetime"),
+        pytest.param(RootModel[list[int]]([]), "[]", id="pydantic root model"),
         pytest.param(timedelta(days=1, seconds=2.5), "P1DT2.5S", id="timedelta"),
-        pytest.param(Decimal("1.10"), "1.10", id="decimal"),
-        pytest.param(UUID(int=1), "00000000-0000-0000-0000-000000000001", id="uuid"),
-        pytest.param(PurePosixPath("a/b"), "a/b", id="path"),
         pytest.param(b"\x89PNG", "bytes, 4: 89504e47", id="bytes"),
-        pytest.param(np.float64(0.5), "0.5", id="numpy scalar"),
         pytest.param([np.int64(7)], "[7]", id="numpy scalar inside"),
         pytest.param(object(), "<object object>", id="no address"),
         pytest.param([object()], '["<object object>"]', id="no address inside"),
         pytest.param(2**200, str(2**200), id="big int"),
-        pytest.param(10**5000, "[an integer of 16,610 bits]", id="huge int"),
-        pytest.param("a\ud800b", "a�b", id="lone surrogate"),
         pytest.param("\ud83d\ude00", "😀", id="surrogate pair"),
         pytest.param({"k": "\udc00"}, '{"k":"�"}', id="lone surrogate inside"),
     ],
@@ -102,82 +47,6 @@ class Pair(NamedTuple):
 def test_value_is_shown_as(value: object, text: str) -> None:
     assert shown(value) == (TextPart(text=text),)
     assert shown_text(value) == text
-
-
-class Broken:
-    def __repr__(self) -> str:
-        raise ValueError("no")
-
-
-class Quitting:
-    def __repr__(self) -> str:
-        raise SystemExit
-
-
-class Endless:
-    def __repr__(self) -> str:
-        return repr(self)
-
-
-class Garrulous:
-    def __repr__(self) -> str:
-        return "x" * 5_000_000
-
-
-class Lying(dict[str, Any]):
-    def items(self) -> Any:
-        raise RuntimeError("no items")
-
-
-class Shifty:
-    def __getattr__(self, name: str) -> Any:
-        raise KeyError(name)
-
-
-def _circular() -> list[Any]:
-    ring: list[Any] = [1]
-    ring.append(ring)
-    return ring
-
-
-def _deep() -> Any:
-    value: Any = 0
-    for _ in range(5_000):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(Broken(), id="broken repr"),
-        pytest.param(Quitting(), id="repr that exits"),
-        pytest.param([Broken(), {"k": Quitting()}], id="broken inside"),
-        pytest.param({Broken(): 1}, id="broken key"),
-        pytest.param({Broken(), Broken()}, id="broken in a set"),
-        pytest.param(Endless(), id="endless repr"),
-        pytest.param(Garrulous(), id="huge repr"),
-        pytest.param(Lying(a=1), id="dict without items"),
-        pytest.param(Shifty(), id="strange getattr"),
-        pytest.param(_circular(), id="circular"),
-        pytest.param(_deep(), id="deep"),
-        pytest.param("x" * 1_000_000, id="long text"),
-        pytest.param(list(range(1_000_000)), id="long list"),
-        pytest.param([[["x" * 100] * 100] * 100] * 100, id="wide and deep"),
-        pytest.param({str(i): "x" * 50 for i in range(100_000)}, id="large dict"),
-        pytest.param(pd.DataFrame({f"c{i}": ["y" * 500] * 50 for i in range(300)}), id="frame"),
-        pytest.param(np.zeros((500, 500)), id="array"),
-        pytest.param(b"\x00" * 10_000_000, id="bytes"),
-    ],
-)
-@pytest.mark.parametrize("budget", [0, 20, 4_000])
-def test_any_value_keeps_to_its_budget_and_never_raises(value: object, budget: int) -> None:
-    (part,) = shown(value, budget)
-    assert isinstance(part, TextPart)
-    assert len(part.text) <= budget
-    part.text.encode()
-    if budget == 4_000:
-        assert part.text
 
 
 def test_a_person_can_interrupt_a_slow_repr() -> None:
@@ -208,10 +77,6 @@ def test_long_list_keeps_its_ends() -> None:
     assert re.search(r"… \[9[\d,]+ of 100,000 items left out; ask for a smaller part\] …", text)
 
 
-def test_circular_value_says_so() -> None:
-    assert shown_text(_circular()) == '[1,"[circular]"]'
-
-
 def test_same_object_twice_is_not_circular() -> None:
     part = {"a": 1}
     assert json.loads(shown_text([part, part])) == [part, part]
@@ -225,76 +90,6 @@ def test_frame_shows_shape_dtypes_and_head() -> None:
     assert "| city | n |\n| --- | --- |\n| c0 | 0 |\n" in text
     assert text.endswith("| c999 | 999 |")
     assert re.search(r"\n… \d{3} of 1,000 rows left out; ask for a smaller part …\n", text)
-
-
-def test_small_frame_is_shown_whole() -> None:
-    text = shown_text(pd.DataFrame({"a": [1, 2]}, index=["x", "y"]))
-    assert text.endswith("\n|  | a |\n| --- | --- |\n| x | 1 |\n| y | 2 |")
-
-
-def test_empty_frame_is_shown() -> None:
-    assert "0 rows × 0 columns" in shown_text(pd.DataFrame())
-
-
-def test_series_shows_name_and_values() -> None:
-    text = shown_text(pd.Series([1.5, 2.5], name="score"))
-    assert text.startswith("Series 'score': 2 values, float64\n")
-    assert "2.5" in text
-
-
-def test_frame_inside_a_dict_is_text_inside_json() -> None:
-    data = json.loads(shown_text({"table": pd.DataFrame({"a": [1]}), "n": 1}))
-    assert data["n"] == 1
-    assert data["table"].startswith("DataFrame: 1 rows × 1 columns")
-
-
-def test_array_shows_shape_dtype_and_edges() -> None:
-    text = shown_text(np.arange(10_000).reshape(100, 100))
-    assert text.startswith("array: shape (100, 100), int64\n")
-    assert "..." in text
-
-
-def test_key_is_not_shown() -> None:
-    assert "sk-secret-value" not in shown_text({"key": SecretKey("sk-secret-value")})
-
-
-def test_figure_becomes_an_image_of_bounded_size() -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure  # pyright: ignore
-
-    figure = cast("Any", Figure)(figsize=(60, 40), dpi=200)
-    axes = figure.subplots()
-    for value in (figure, axes):
-        (part,) = shown(value)
-        assert isinstance(part, ImagePart)
-        data = base64.b64decode(part.data or "")
-        assert data.startswith(b"\x89PNG")
-        width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
-        assert max(width, height) <= 1_568
-        assert part.alt == f"figure, {width}×{height} px"
-    assert shown_text(figure).startswith("[image: figure, ")
-
-
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "CMYK", "F"])
-def test_picture_becomes_an_image_of_bounded_size(mode: str) -> None:
-    pytest.importorskip("PIL")
-    from PIL import Image  # pyright: ignore
-
-    picture = cast("Any", Image).new(mode, (4_000, 20))
-    (part,) = shown(picture)
-    assert isinstance(part, ImagePart)
-    data = base64.b64decode(part.data or "")
-    assert int.from_bytes(data[16:20], "big") == 1_568
-    assert picture.size == (4_000, 20)
-
-
-def test_image_inside_a_list_is_named_in_its_place() -> None:
-    pytest.importorskip("PIL")
-    from PIL import Image  # pyright: ignore
-
-    text, image = shown(["before", cast("Any", Image).new("L", (2, 2))])
-    assert text == TextPart(text='["before","[image 1: picture, 2×2 px]"]')
-    assert isinstance(image, ImagePart)
 
 
 def test_showing_values_imports_no_heavy_package() -> None:
