@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
-from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
+from nbagent.contracts.chat import ChatRequest, Message, ToolCall, ToolSpec
 from nbagent.providers.offline.filling import fill, literal, spoken, stems, unquoted, values_in
 from nbagent.providers.offline.scripted import call, step
 from nbagent.providers.offline.stream import Step
-from nbagent.providers.offline.telling import Made, Wish, compared, told
+from nbagent.providers.offline.telling import Call, compared, told
 
 _LONGEST_PROMPT = 4_000
 _NAME_COUNTS = 3
 """A word of a tool's name counts as so many of its description."""
-_GO_ON = re.compile(r"\bgo on\b.*\bwhere\b.*\bstopped\b", re.IGNORECASE)
 _AGAIN = re.compile(r"\b(?:again|now|latest)\b", re.IGNORECASE)
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
@@ -51,7 +50,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    wishes: Sequence[Wish] = ()
+    wishes: Sequence[Call] = ()
     why: str = "There is no tool to choose from."
     note: str = ""
     reuses: bool = False
@@ -60,19 +59,13 @@ class _Plan:
 
 def decide(request: ChatRequest) -> Step:
     """What the rules say to a request: calls, or the text of the answer."""
-    *before, last = request.messages
-    if len(before) > 1 and before[-1].role == "assistant" and _GO_ON.search(last.text):
-        said = before[-1].text
-        whole = decide(request.model_copy(update={"messages": tuple(before[:-1])})).text
-        if whole.startswith(said):
-            return Step(text=whole[len(said) :].lstrip(), reasoning="Going on with the answer.")
     prompt, now, earlier = _read(request.messages)
     tools = {one.name: one for one in request.tools if request.tool_choice != "none"}
     if request.tool_choice in tools:
         tools = {request.tool_choice: tools[request.tool_choice]}
     plan = _planned(prompt, tools, forced=request.tool_choice in {"required", *tools})
     reused = earlier if plan.reuses and not _AGAIN.search(prompt) else []
-    known = {one.wish.key: one for one in [*reused, *now]}
+    known = {one.key: one for one in [*reused, *now]}
     new = {one.key: one for one in plan.wishes if one.key not in known}
     if new and not now:
         made = [call(one.tool, one.arguments) for one in new.values()]
@@ -84,28 +77,28 @@ def decide(request: ChatRequest) -> Step:
     return Step(reasoning=plan.why, text=text or _introduction(tools.values(), plan.note))
 
 
-def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
+def _read(messages: Sequence[Message]) -> tuple[str, list[Call], list[Call]]:
     """The last prompt, the calls that were made for it, and those before it that went well."""
     results = {one.tool_call_id: one.text for one in messages if one.role == "tool"}
     prompt = ""
-    now: list[Made] = []
-    earlier: list[Made] = []
+    now: list[Call] = []
+    earlier: list[Call] = []
     for message in messages:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
             prompt, now = message.text, []
         for one in message.tool_calls:
-            now.append(_made(Wish(one.name, one.arguments or {}), results.get(one.id, "")))
+            now.append(_made(one, results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier
 
 
-def _made(wish: Wish, content: str) -> Made:
+def _made(asked: ToolCall, content: str) -> Call:
     try:
-        result = json_object(load_json(content)) or {"ok": True, "data": content}
+        result = json_object(load_json(content)) or {}
     except (ValueError, RecursionError):
         result = {"ok": True, "data": content}
     ok = bool(result.get("ok"))
-    return Made(wish, ok, result.get("data") if ok else result.get("error"))
+    return Call(asked.name, asked.arguments or {}, ok, result.get("data" if ok else "error"))
 
 
 def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
@@ -122,9 +115,9 @@ def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     return chosen
 
 
-def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
+def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Call]:
     """`` `fs.read(path="a.md")` ``: calls in backticks, with Python's literals as arguments."""
-    made: list[Wish] = []
+    made: list[Call] = []
     for name, source in _WRITTEN_CALL.findall(prompt):
         if name not in tools:
             continue
@@ -134,13 +127,13 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
                 names = list(tools[name].parameters.get("properties", {}))
                 given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
                 given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-                made.append(Wish(name, load_json(dump_json(given))))
+                made.append(Call(name, load_json(dump_json(given))))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
     return made
 
 
-def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
+def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Call]:
     for name, pattern in _SENTENCES.items():
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
@@ -149,7 +142,7 @@ def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
                 found["glob"] = found.pop("path")
             read = {"value": literal, "code": unquoted}
             names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
-            return [Wish(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
+            return [Call(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
     return []
 
 
@@ -174,7 +167,7 @@ def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     sets, missing = fill(tool, prompt, values, forced=forced)
     named = ", ".join(f"`{name}`" for name in missing)
     note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
-    return _Plan([Wish(tool.name, one) for one in sets], why, note, reuses=True)
+    return _Plan([Call(tool.name, one) for one in sets], why, note, reuses=True)
 
 
 def _score(tool: ToolSpec, said: set[str]) -> int:
@@ -184,11 +177,11 @@ def _score(tool: ToolSpec, said: set[str]) -> int:
     return _NAME_COUNTS * len(name & said) + len(about & said)
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda left, right: left / right,
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": operator.truediv,
 }
 _SUM = re.compile(r"(?<![\w.])[-(]*\d[\d.]*(?:\)*\s*[-+*/]\s*[-(]*\d[\d.]*)+\)*")
 _LONG_TEXT = re.compile(r"\b(?:story|essay|poem|long (?:text|answer)|\d{1,4}[- ]words?)\b", re.I)
@@ -216,14 +209,12 @@ def _by_itself(prompt: str) -> str:
     return ""
 
 
-def _calculated(node: ast.expr) -> int | float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_calculated(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_calculated(node.left), _calculated(node.right))
-    raise ValueError("not a sum")
+def _calculated(node: ast.expr) -> Any:
+    """The result of a sum; `_SUM` lets nothing else through than numbers and four signs."""
+    if isinstance(node, ast.BinOp):
+        sign = _OPERATORS[type(node.op).__name__]
+        return sign(_calculated(node.left), _calculated(node.right))
+    return -_calculated(node.operand) if isinstance(node, ast.UnaryOp) else ast.literal_eval(node)
 
 
 def _introduction(tools: Iterable[ToolSpec], note: str) -> str:

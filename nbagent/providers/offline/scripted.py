@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import reprlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -133,8 +132,6 @@ class Script(OfflineModel):
 
     def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
         self.name = name
-        self.is_named = True
-        """Whether a person gave the name."""
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
         """Every request so far, in order, the ones after the last step too."""
@@ -152,8 +149,10 @@ class Script(OfflineModel):
 
     def assert_complete(self) -> None:
         """Fail when steps were left over; the message names them."""
-        left = list(enumerate(self._steps, 1))[self._used :]
-        named = "; ".join(f"step {position}: {_described(one)}" for position, one in left)
+        left = self._steps[self._used :]
+        named = "; ".join(
+            f"step {position}: {written(one)}" for position, one in enumerate(left, self._used + 1)
+        )
         if left:
             raise AssertionError(
                 f"{self.model_id} was asked {len(self.requests)} times and has"
@@ -170,8 +169,7 @@ class Script(OfflineModel):
         with self._lock:
             self.requests.append(request)
             number = len(self.requests)
-            while self._used < len(self._steps):
-                taken = self._steps[self._used]
+            for taken in self._steps[self._used :]:
                 self._used += 1
                 if not (isinstance(taken, Step) and taken.only_waits):
                     break
@@ -220,7 +218,6 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
             f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
         )
     made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
-    made.is_named = name is not None
     _scripts[made.name] = made
     return made
 
@@ -232,7 +229,7 @@ def scripts() -> dict[str, Script]:
 
 def named_scripts() -> list[str]:
     """The names that persons gave."""
-    return [name for name, one in scripts().items() if one.is_named]
+    return [name for name in scripts() if not re.fullmatch(r"script-\d+", name)]
 
 
 def _checked(position: int, given: Any) -> StepLike:
@@ -247,6 +244,9 @@ def _checked(position: int, given: Any) -> StepLike:
 def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) -> str | Step:
     try:
         made: Any = function(request)
+        if isinstance(made, str | Step):
+            return made
+        raise TypeError(f"it gave {made!r}, which is no text and no step")
     except ModelError:
         raise
     except Exception as failure:
@@ -254,18 +254,32 @@ def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) 
         raise ModelError(
             f"the script's function raised {type(failure).__name__}: {failure}; correct it."
         ) from failure
-    if isinstance(made, str | Step):
-        return made
-    raise ModelError(f"the script's function gave {made!r}; it must give a text or a step.")
 
 
-def _described(one: StepLike) -> str:
+def written(one: StepLike) -> str:
+    """A step as Python, in the shortest form that says it."""
     if not isinstance(one, Step):
-        return reprlib.repr(one) if isinstance(one, str) else "a function of the request"
-    said = [reprlib.repr(one.text)] if one.text else []
-    said += [f"call {made.name}({made.arguments_raw})" for made in one.calls]
-    if one.failure is not None:
-        said.append(f"error {one.failure.code}")
+        return repr(one) if isinstance(one, str) else "a function of the request"
     if one.only_waits:
-        said.append(f"delay of {one.wait_ms / 1000:g} s")
-    return ", ".join(said) or "an empty answer"
+        return f"offline.delay({one.wait_ms / 1000:g})"
+    said = {"text": one.text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
+    parts = {name: repr(value) for name, value in said.items() if value}
+    calls = [_written_call(made) for made in one.calls]
+    if calls:
+        parts["calls"] = f"[{', '.join(calls)}]"
+    if one.failure:
+        parts["error"] = f"offline.error({one.failure.code!r}, {one.failure.message!r})"
+    match list(parts):
+        case [] | ["text"]:
+            return repr(one.text)
+        case ["calls"] if len(calls) == 1:
+            return calls[0]
+        case ["error"]:
+            return parts["error"]
+        case _:
+            return f"offline.step({', '.join(f'{name}={it}' for name, it in parts.items())})"
+
+
+def _written_call(made: ToolCall) -> str:
+    given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
+    return f"offline.call({made.name!r}, {given})"

@@ -31,7 +31,6 @@ from nbagent.providers.registry import whole_response
 
 _CHARS_PER_TOKEN = 4
 """A token of English text has about four characters; offline models count with that."""
-_ARGUMENTS_PIECE = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +123,7 @@ def response_chunks(
         yield ChatChunk(content=piece)
     for index, call in enumerate(message.tool_calls):
         yield ChatChunk(tool_call_delta=ToolCallDelta(index, id=call.id, name=call.name))
-        for start in range(0, len(call.arguments_raw), _ARGUMENTS_PIECE):
-            piece = call.arguments_raw[start : start + _ARGUMENTS_PIECE]
+        for piece in re.findall(r"(?s).{1,12}", call.arguments_raw):
             yield ChatChunk(tool_call_delta=ToolCallDelta(index, arguments=piece))
     finish, usage = response.finish_reason, response.usage
     yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
@@ -166,12 +164,13 @@ def _within_limits(step: Step, request: ChatRequest) -> Step:
     """Cut the text at a stop sequence, and at `max_tokens` by the estimate."""
     if step.pieces is not None:
         return step
-    starts = [step.text.find(stop) for stop in request.stop_sequences if stop]
-    end = min((start for start in starts if start >= 0), default=len(step.text))
+    text = step.text
+    for stop in filter(None, request.stop_sequences):
+        text = text.partition(stop)[0]
     room = (request.max_tokens or 0) * _CHARS_PER_TOKEN
-    if request.max_tokens is not None and not step.calls and end > room:
-        return replace(step, text=step.text[:room], finish_reason="length")
-    return replace(step, text=step.text[:end])
+    if request.max_tokens is not None and not step.calls and len(text) > room:
+        return replace(step, text=text[:room], finish_reason="length")
+    return replace(step, text=text)
 
 
 def _response(step: Step, request: ChatRequest) -> ChatResponse:

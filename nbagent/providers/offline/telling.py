@@ -20,56 +20,51 @@ _EMPTY: tuple[Any, ...] = ("", [], None)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A call that the demo model makes."""
+class Call:
+    """A call that the demo model makes, and what came back."""
 
     tool: str
     arguments: dict[str, Any]
+    ok: bool = False
+    data: Any = None
+    """The result, or the error where it is not `ok`."""
 
     @property
     def key(self) -> bytes:
         """Equal for the same tool with the same arguments."""
         return canonical_json([self.tool, self.arguments])
 
+    @property
+    def label(self) -> str:
+        """What tells it from other calls of the same tool."""
+        return ", ".join(_cell(one) for one in self.arguments.values()) or self.tool
+
     def __str__(self) -> str:
         said = ", ".join(f"{name}={_cut(_json(v), 60)}" for name, v in self.arguments.items())
         return f"{self.tool}({said})"
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A call that was made, and what came back: the data or the error."""
-
-    wish: Wish
-    ok: bool
-    data: Any
-
-    @property
-    def label(self) -> str:
-        """What tells it from other calls of the same tool."""
-        return ", ".join(_cell(one) for one in self.wish.arguments.values()) or self.wish.tool
-
-
-def told(prompt: str, made: Sequence[Made]) -> str:
+def told(prompt: str, made: Sequence[Call]) -> str:
     """The results as fields and tables, what the numbers say, and what failed."""
     good = [one for one in made if one.ok]
     blocks = compared(prompt, good)
-    for tool in dict.fromkeys(one.wish.tool for one in good):
-        same = [one for one in good if one.wish.tool == tool]
-        blocks.append(_alone(same[0]) if len(same) == 1 else _side_by_side(same))
+    for tool in dict.fromkeys(one.tool for one in good):
+        same = [one for one in good if one.tool == tool]
+        rows = [{**one.arguments, **(json_object(one.data) or {tool: one.data})} for one in same]
+        blocks.append(_alone(same[0]) if len(same) == 1 else _rows(rows))
     for one in made:
         if not one.ok:
             error = json_object(one.data) or {"message": one.data}
             denied = "I was not allowed to call" if error.get("code") == "E_DENIED" else "Failed:"
-            blocks.append(f"{denied} `{one.wish}`: {error.get('message') or error.get('code')}")
+            blocks.append(f"{denied} `{one}`: {error.get('message') or error.get('code')}")
     return "\n\n".join(blocks)
 
 
-def compared(prompt: str, good: Sequence[Made]) -> list[str]:
+def compared(prompt: str, good: Sequence[Call]) -> list[str]:
     """Which number is larger, their difference, total and average, as far as the prompt asks."""
     found = [(one.label, _figure(prompt, one.data)) for one in good]
     figures = [(label, number) for label, number in found if number is not None]
-    if len(figures) < 2 or len({one.wish.tool for one in good}) > 1:
+    if len(figures) < 2 or len({one.tool for one in good}) > 1:
         return []
     (most, high), *_, (least, low) = ordered = sorted(figures, key=lambda one: -one[1])
     said: list[str] = []
@@ -111,13 +106,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _alone(one: Made) -> str:
+def _alone(one: Call) -> str:
     fields = json_object(one.data)
     if long := _fields(fields) if fields else _rows(items(one.data)) or _long_text(one.data):
-        return f"`{one.wish}`:\n\n{long}"
-    if len(one.wish.arguments) == 1:
-        return f"**{one.label}**: **{_cell(one.data)}** (`{one.wish.tool}`)"
-    return f"`{one.wish}`: {_cell(one.data)}"
+        return f"`{one}`:\n\n{long}"
+    if len(one.arguments) == 1:
+        return f"**{one.label}**: **{_cell(one.data)}** (`{one.tool}`)"
+    return f"`{one}`: {_cell(one.data)}"
 
 
 def _fields(fields: dict[str, Any]) -> str:
@@ -134,40 +129,27 @@ def _fields(fields: dict[str, Any]) -> str:
     return "\n\n".join(filter(None, ["\n".join(lines), *below]))
 
 
-def _long_text(value: Any) -> str:
-    return _fenced(value) if isinstance(value, str) and "\n" in value else ""
-
-
-def _side_by_side(same: Sequence[Made]) -> str:
-    columns = list(dict.fromkeys(name for one in same for name in one.wish.arguments))
-    told = [{**one.wish.arguments, **(json_object(one.data) or {"": one.data})} for one in same]
-    keys = [key for key in dict.fromkeys(key for row in told for key in row) if key not in columns]
-    heads = [*columns, *(key or same[0].wish.tool for key in keys)]
-    return _table(heads, [[row.get(key) for key in [*columns, *keys]] for row in told])
-
-
-def _rows(listed: list[Any]) -> str:
+def _rows(listed: Sequence[Any]) -> str:
     """Objects as a table; nothing for other items."""
     rows = [row for one in listed if (row := json_object(one)) is not None]
     if not rows or len(rows) < len(listed):
         return ""
     filled = [key for row in rows for key, value in row.items() if value not in _EMPTY]
-    keys = list(dict.fromkeys(filled))[:8]
-    return _table(keys, [[row.get(key) for key in keys] for row in rows])
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    cells = [[_cell(one).replace("|", "\\|").replace("\n", " ") for one in row] for row in rows]
-    lines = ["| " + " | ".join(row) + " |" for row in [list(heads), *cells[:_MOST_ROWS]]]
+    heads = list(dict.fromkeys(filled))[:8]
+    cells = [[_cell(row.get(key)) for key in heads] for row in rows[:_MOST_ROWS]]
+    cells = [[one.replace("|", "\\|").replace("\n", " ") for one in row] for row in cells]
+    lines = ["| " + " | ".join(row) + " |" for row in [heads, *cells]]
     lines.insert(1, "|" + " --- |" * len(heads))
     more = [f"\n… and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
     return "\n".join(lines + more)
 
 
-def _fenced(text: str) -> str:
-    """The beginning of a long text, in a fence that is longer than any in it."""
-    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 0)
-    cut = text[:_LONGEST].rstrip("\n") + (" … (cut)" if len(text) > _LONGEST else "")
+def _long_text(value: Any) -> str:
+    """The beginning of a text of several lines, in a fence that is longer than any in it."""
+    if not isinstance(value, str) or "\n" not in value:
+        return ""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", value)), 0)
+    cut = value[:_LONGEST].rstrip("\n") + (" … (cut)" if len(value) > _LONGEST else "")
     return f"{fence}\n{cut}\n{fence}"
 
 
