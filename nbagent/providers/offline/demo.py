@@ -16,7 +16,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.chat import ChatRequest, Message, ToolCall, ToolSpec
 from nbagent.providers.offline.filling import fill, literal, spoken, stems, unquoted, values_in
-from nbagent.providers.offline.scripted import call, step
+from nbagent.providers.offline.scripted import call
 from nbagent.providers.offline.stream import Step
 from nbagent.providers.offline.telling import Call, compared, told
 
@@ -69,7 +69,7 @@ def decide(request: ChatRequest) -> Step:
     new = {one.key: one for one in plan.wishes if one.key not in known}
     if new and not now:
         made = [call(one.tool, one.arguments) for one in new.values()]
-        return step(reasoning=plan.why, calls=made)
+        return Step(reasoning=plan.why, calls=made)
     results = [known[one.key] for one in plan.wishes if one.key in known] or now
     if not results and compared(prompt, earlier):
         results = earlier
@@ -181,7 +181,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mult": operator.mul,
-    "Div": operator.truediv,
+    "Div": lambda left, right: left / right,
 }
 _SUM = re.compile(r"(?<![\w.])[-(]*\d[\d.]*(?:\)*\s*[-+*/]\s*[-(]*\d[\d.]*)+\)*")
 _LONG_TEXT = re.compile(r"\b(?:story|essay|poem|long (?:text|answer)|\d{1,4}[- ]words?)\b", re.I)

@@ -108,13 +108,11 @@ def unquoted(code: str) -> str:
 
 
 def literal(text: str) -> Any:
-    """A value written as in JSON or Python; else the text."""
-    for read in (load_json, ast.literal_eval):
-        try:
-            return load_json(dump_json(read(text)))
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            continue
-    return text
+    """A value written as in Python; else the text."""
+    try:
+        return load_json(dump_json(ast.literal_eval(text)))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
 
 
 def values_in(prompt: str, tool_stems: set[str]) -> list[Value]:
@@ -157,11 +155,12 @@ def fill(
     parameters, left = _parameters(tool), list(values)
     required = [one for one in parameters if one.is_required]
     found: dict[str, list[Any]] = {}
-    # What is said of an enum or a flag is sure, and a required argument has the choice before others.
+    # A word of an enum is sure, and a required argument has the choice before the others.
     for one in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
-        if (said := _said(one, prompt)) is not None:
-            found[one.name] = [said]
-            left = [value for value in left if value.text.lower() != str(said).lower()]
+        said = [it for it in one.choices if re.search(rf"\b{re.escape(str(it))}\b", prompt, re.I)]
+        if said:
+            found[one.name] = said[:1]
+            left = [value for value in left if value.text.lower() != str(said[0]).lower()]
             continue
         suits = {value: _suits(one, value, prompt) for value in left}
         best = max(left, key=lambda value: suits[value], default=None)
@@ -193,8 +192,8 @@ def _parameters(tool: ToolSpec) -> list[_Parameter]:
         is_list = own.get("type") == "array"
         item = _first_of_union(own.get("items")) if is_list else own
         choices = [one for one in items(item.get("enum")) if one is not None]
-        kind = item.get("type") or ("object" if "properties" in item else "string")
-        kind = next((str(one) for one in items(kind) or [kind] if one != "null"), "null")
+        kinds = items(item.get("type")) or [item.get("type", "string")]
+        kind = next((str(one) for one in kinds if one != "null"), "null")
         made.append(_Parameter(name, kind, is_list, choices, name in required))
     return made
 
@@ -209,17 +208,6 @@ def _first_of_union(schema: Any) -> dict[str, Any]:
 def items(value: Any) -> list[Any]:
     """The items of a JSON list; none for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _said(one: _Parameter, prompt: str) -> Any:
-    """A word of an enum, or the name of a flag; None where the prompt has none."""
-    for choice in one.choices:
-        if re.search(rf"\b{re.escape(str(choice))}\b", prompt, re.I):
-            return choice
-    if one.type == "boolean" and stem(one.name) in stems(prompt):
-        denied = rf"\b(?:no|not|without)\s+{re.escape(one.name)}"
-        return re.search(denied, prompt, re.I) is None
-    return None
 
 
 def _suits(parameter: _Parameter, value: Value, prompt: str) -> float:

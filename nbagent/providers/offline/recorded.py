@@ -41,7 +41,7 @@ def _step(turn: EngineTurn) -> Step:
             # A person's stop cannot be played again: the stream breaks where it was.
             failure = ModelError(failure.message, code="LLM_BAD_RESPONSE")
     if turn.response is None:
-        return Step(failure=failure)
+        return Step(error=failure)
     message = turn.response.message
     made = list(message.tool_calls)
     if failure and made:
@@ -53,9 +53,9 @@ def _step(turn: EngineTurn) -> Step:
     return Step(
         text=message.text,
         reasoning=message.reasoning or "",
-        calls=tuple(made),
+        calls=made,
         finish_reason=None if failure or finish == usual else finish,
-        failure=failure,
+        error=failure,
     )
 
 

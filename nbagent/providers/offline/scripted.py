@@ -15,10 +15,8 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
     ModelInfo,
     ToolCall,
-    Usage,
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelCode, ModelError, UsageError
@@ -28,50 +26,18 @@ StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
 
 
-def step(
-    *,
-    text: str = "",
-    pieces: Sequence[str] | None = None,
-    reasoning: str = "",
-    calls: Sequence[Step] = (),
-    usage: Usage | None = None,
-    finish_reason: FinishReason | None = None,
-    delay_ms: float | None = None,
-    wait_ms: float = 0.0,
-    retries: int = 0,
-    error: Step | None = None,
-) -> Step:
-    """Combine text, reasoning and calls in one answer.
-
-    Args:
-        calls: what `call` gives, one each.
-        delay_ms: between two pieces.
-        wait_ms: before the first piece.
-        retries: so many notices of a retry come first.
-        error: what `error` gives; raised after the pieces.
-    """
-    return Step(
-        text="".join(pieces) if pieces is not None else text,
-        pieces=None if pieces is None else tuple(pieces),
-        reasoning=reasoning,
-        calls=tuple(one for made in calls for one in made.calls),
-        usage=usage,
-        finish_reason=finish_reason,
-        delay_ms=delay_ms,
-        wait_ms=wait_ms,
-        retries=retries,
-        failure=error.failure if error else None,
-    )
+step = Step
+"""Combines text, reasoning and calls in one answer."""
 
 
 def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> Step:
     """An answer of text; `pieces` says how it is streamed."""
-    return step(text=answer, pieces=pieces)
+    return Step(text=answer, pieces=pieces)
 
 
 def reasoning(thought: str, answer: str = "") -> Step:
     """What the model thinks aloud, and what it says then."""
-    return step(reasoning=thought, text=answer)
+    return Step(reasoning=thought, text=answer)
 
 
 def call(
@@ -95,7 +61,7 @@ def call(
 
 def calls(made: Sequence[Step]) -> Step:
     """Several tool calls in one answer: `calls([call("a", x=1), call("a", x=2)])`."""
-    return step(calls=made)
+    return Step(calls=made)
 
 
 def error(
@@ -108,14 +74,14 @@ def error(
 ) -> Step:
     """A failure of the provider, after `retries` visible notices of a retry."""
     failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
-    return Step(failure=failure, retries=retries)
+    return Step(error=failure, retries=retries)
 
 
 def cut(text_so_far: str = "", *, calls: Sequence[Step] = ()) -> Step:
     """A stream that breaks after this text and before the last character of these calls."""
     said = "the stream broke off before the answer was whole; try again."
     failure = ModelError(said, code="LLM_BAD_RESPONSE", retryable=True)
-    return replace(step(text=text_so_far, calls=calls), failure=failure)
+    return Step(text=text_so_far, calls=calls, error=failure)
 
 
 def delay(seconds: float) -> Step:
@@ -262,16 +228,17 @@ def written(one: StepLike) -> str:
         return repr(one) if isinstance(one, str) else "a function of the request"
     if one.only_waits:
         return f"offline.delay({one.wait_ms / 1000:g})"
-    said = {"text": one.text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
+    text = one.text if one.pieces is None else "".join(one.pieces)
+    said = {"text": text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
     parts = {name: repr(value) for name, value in said.items() if value}
-    calls = [_written_call(made) for made in one.calls]
+    calls = [_written_call(made) for made in one.tool_calls]
     if calls:
         parts["calls"] = f"[{', '.join(calls)}]"
     if one.failure:
         parts["error"] = f"offline.error({one.failure.code!r}, {one.failure.message!r})"
     match list(parts):
         case [] | ["text"]:
-            return repr(one.text)
+            return repr(text)
         case ["calls"] if len(calls) == 1:
             return calls[0]
         case ["error"]:

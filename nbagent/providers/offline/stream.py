@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -35,14 +34,14 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What an offline model says to one request."""
+    """What an offline model says to one request: text, reasoning and calls in one answer."""
 
     text: str = ""
-    pieces: tuple[str, ...] | None = None
-    """How the text is streamed; None = token by token."""
+    pieces: Sequence[str] | None = None
+    """The text as it is streamed, instead of `text`; without them it comes token by token."""
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    """Their ids are given when the step is played."""
+    calls: Sequence[Step | ToolCall] = ()
+    """What `call` gives, one each. Ids are given when the step is played."""
     usage: Usage | None = None
     """None = an estimate."""
     finish_reason: FinishReason | None = None
@@ -51,21 +50,30 @@ class Step:
     wait_ms: float = 0.0
     """Before the first piece."""
     retries: int = 0
-    """Notices of a retry before the answer or the error."""
-    failure: ModelError | None = None
-    """Raised after the pieces."""
+    """So many notices of a retry come before the answer or the error."""
+    error: Step | ModelError | None = None
+    """What `error` gives; raised after the pieces."""
     only_waits: bool = False
     """The step holds no answer; the next one follows at once."""
     place: str = ""
     """Makes the ids of its calls unique in the conversation; the model gives it."""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls, those of other steps too."""
+        parts = [one.tool_calls if isinstance(one, Step) else [one] for one in self.calls]
+        return [call for part in parts for call in part]
+
+    @property
+    def failure(self) -> ModelError | None:
+        """The error, also if it is another step's."""
+        return self.error.failure if isinstance(self.error, Step) else self.error
 
 
 class OfflineModel:
     """What all offline models share: how a step is played, as a stream or as a whole."""
 
     provider = "offline"
-    timeout_s = float("inf")
-    """Deadline of a whole answer."""
 
     def answer(self, request: ChatRequest) -> Step:
         """What the model says. Raises ModelError when it has nothing to say."""
@@ -85,23 +93,21 @@ class OfflineModel:
         """Nothing to close."""
 
     async def _played(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
-        until_s = time.monotonic() + self.timeout_s
         step = _within_limits(self.answer(request), request)
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
         response = _response(step, request)
-        await _wait(step.wait_ms / 1000, until_s)
+        await asyncio.sleep(step.wait_ms / 1000)
         for attempt in range(step.retries):
             yield ChatChunk(notice=_retry_notice(step, attempt + 1))
         *pieces, last = response_chunks(response, step.pieces)
-        if step.failure is not None and step.calls:
+        if step.failure is not None and response.message.tool_calls:
             # A stream that breaks does so inside the last call, so that nobody takes it for whole.
             end = pieces[-1].tool_call_delta
             assert end is not None
             pieces[-1] = ChatChunk(tool_call_delta=replace(end, arguments=end.arguments[:-1]))
         for piece in pieces:
-            await _wait(delay_s, until_s)
+            await asyncio.sleep(delay_s)
             yield piece
-        await _wait(0, until_s)
         if step.failure is not None:
             # A fresh one each time: a raised exception carries the traceback of its raising.
             raise copy(step.failure)
@@ -109,13 +115,9 @@ class OfflineModel:
 
 
 def response_chunks(
-    response: ChatResponse, texts: tuple[str, ...] | None = None
+    response: ChatResponse, texts: Sequence[str] | None = None
 ) -> Iterator[ChatChunk]:
-    """A whole answer as a stream.
-
-    Args:
-        texts: the pieces of its text, instead of one for each token.
-    """
+    """A whole answer as a stream; `texts` = the pieces of its text, else one for each token."""
     message = response.message
     for piece in split_pieces(message.reasoning or ""):
         yield ChatChunk(reasoning=piece)
@@ -139,15 +141,6 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
-async def _wait(seconds: float, until_s: float) -> None:
-    left_s = until_s - time.monotonic()
-    # A wait of nothing still lets the loop cancel the request.
-    await asyncio.sleep(max(0, min(seconds, left_s)))
-    if seconds > left_s:
-        said = "the offline model waits longer than the deadline; allow more with --timeout."
-        raise ModelError(said, code="LLM_TIMEOUT", retryable=True)
-
-
 def _retry_notice(step: Step, attempt: int) -> ClientNotice:
     failure = step.failure
     info = failure.info if failure else ErrorInfo("LLM_RATE_LIMITED", "the script says so")
@@ -163,19 +156,21 @@ def _retry_notice(step: Step, attempt: int) -> ClientNotice:
 def _within_limits(step: Step, request: ChatRequest) -> Step:
     """Cut the text at a stop sequence, and at `max_tokens` by the estimate."""
     if step.pieces is not None:
-        return step
+        return replace(step, text="".join(step.pieces))
     text = step.text
     for stop in filter(None, request.stop_sequences):
         text = text.partition(stop)[0]
     room = (request.max_tokens or 0) * _CHARS_PER_TOKEN
-    if request.max_tokens is not None and not step.calls and len(text) > room:
+    if request.max_tokens is not None and not step.tool_calls and len(text) > room:
         return replace(step, text=text[:room], finish_reason="length")
     return replace(step, text=text)
 
 
 def _response(step: Step, request: ChatRequest) -> ChatResponse:
-    ids = [f"call_{step.place}_{i + 1}" for i in range(len(step.calls))]
-    calls = [one.model_copy(update={"id": id}) for one, id in zip(step.calls, ids, strict=True)]
+    calls = [
+        call.model_copy(update={"id": f"call_{step.place}_{number}"})
+        for number, call in enumerate(step.tool_calls, 1)
+    ]
     message = Message(
         role="assistant",
         content=(TextPart(text=step.text),) if step.text else (),
