@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import replace
 
 from nbagent.contracts.canonical import sha256_hex
@@ -51,7 +50,7 @@ __all__ = [
 
 DEMO = "demo"
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
-"""Environment variable: milliseconds before each piece that `offline:demo` streams."""
+"""Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
 
 
@@ -90,15 +89,9 @@ class OfflineClient(OfflineModel):
         # The place in the conversation makes ids unique in it, and the same when asked again.
         said = "".join(one.text for one in request.messages if one.role == "user")
         place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
-        return replace(step, place=place, delay_ms=_demo_delay_ms())
-
-
-def _demo_delay_ms() -> float:
-    with suppress(ValueError):
-        given = float(os.environ.get(DELAY_VARIABLE, ""))
-        if 0 <= given < float("inf"):
-            return given
-    return _DELAY_MS
+        given = os.environ.get(DELAY_VARIABLE, "")
+        delay_ms = float(given) if given.isdecimal() else _DELAY_MS
+        return replace(step, place=place, delay_ms=delay_ms)
 
 
 PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

@@ -27,7 +27,7 @@ _AGAIN = re.compile(r"\b(?:again|now|latest)\b", re.IGNORECASE)
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
 _Q = "['‘’“”\"`]"
-_FILE = rf"{_Q}?(?P<path>@?[\w./~*-]*\w/?){_Q}?"
+_FILE = rf"{_Q}?(?P<path>@?[\w./~-]*\w/?){_Q}?"
 _VARIABLE = rf"{_Q}?(?P<name>[A-Za-z_]\w*(?:\[[^\]]+\])*){_Q}?"
 _SENTENCES = {
     "fs.write": rf"\b(?:write|save)\s+{_Q}(?P<content>.+?){_Q}\s+(?:in)?to\s+{_FILE}",
@@ -163,8 +163,6 @@ def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
             found = {key: text for key, text in match.groupdict().items() if text}
-            if "*" in found.get("path", "") and name == "fs.search":
-                found["glob"] = found.pop("path")
             read = {"value": _literal, "code": _unquoted}
             names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
             return [_Call(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
@@ -295,7 +293,6 @@ _KINDS = (
 )
 """Words of an argument's name, and the kinds of values that it takes, the likeliest first."""
 _ANY_TEXT = ("name", "text", "id", "path")
-_ENDINGS = ("ations", "ation", "ions", "ing", "ed", "es", "s", "e")
 _STAND_INS: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
 _NEAR = 25
 """Characters between a value and a word that speaks of it."""
@@ -323,11 +320,8 @@ class _Parameter:
 
 def _stem(word: str) -> str:
     """A word without its ending, so that `boils` meets `boiling`."""
-    word = word.lower()
-    if word.endswith("ies"):
-        return f"{word[:-3]}y"
-    ends = (one for one in _ENDINGS if word.endswith(one) and len(word) - len(one) > 2)
-    return word.removesuffix(next(ends, ""))
+    word = re.sub(r"ies\Z", "y", word.lower())
+    return re.sub(r"(?<=\w\w\w)(?:ations?|ions|ing|ed|es|s|e)\Z", "", word)
 
 
 def _stems(text: str) -> set[str]:
@@ -369,7 +363,7 @@ def _values_in(prompt: str, tool_stems: set[str]) -> list[_Value]:
 
 
 def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str, int]:
-    """The name without words that only begin the sentence, and where it starts."""
+    """The name without words that only begin the sentence, and its place."""
     text, start = match[0], match.start()
     begins = prompt[:start].rstrip()[-1:] in ("", *".!?:")
     listed = re.match(r"\s*(?:,|or\b|and\b|\?|:|\Z)", prompt[match.end() :])
@@ -475,7 +469,6 @@ _COMPARING = re.compile(rf"\b(?:({_LESS})|{_MORE})\w*", re.IGNORECASE)
 _COUNTING = re.compile(r"\bhow (?:much|many)(?: more)?\b", re.IGNORECASE)
 _MOST_ROWS = 20
 _LONGEST = 1_500
-_EMPTY: tuple[Any, ...] = ("", [], None)
 
 
 def _told(prompt: str, made: Sequence[_Call]) -> str:
@@ -552,7 +545,7 @@ def _fields(fields: dict[str, Any]) -> str:
             lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
         elif long := _rows(_items(value)) or _long_text(value):
             below.append(f"{key}:\n\n{long}")
-        elif not re.search("^sha256|_ms$", key) and value not in _EMPTY:
+        elif not re.search("^sha256|_ms$", key) and value not in ("", [], None):
             lines.append(f"- {key}: {_cell(value)}")
     return "\n\n".join(filter(None, ["\n".join(lines), *below]))
 
@@ -562,7 +555,7 @@ def _rows(listed: Sequence[Any]) -> str:
     rows = [row for one in listed if (row := json_object(one)) is not None]
     if not rows or len(rows) < len(listed):
         return ""
-    filled = [key for row in rows for key, value in row.items() if value not in _EMPTY]
+    filled = [key for row in rows for key, value in row.items() if value not in ("", [], None)]
     heads = list(dict.fromkeys(filled))[:8]
     cells = [[_cell(row.get(key)) for key in heads] for row in rows[:_MOST_ROWS]]
     cells = [[one.replace("|", "\\|").replace("\n", " ") for one in row] for row in cells]

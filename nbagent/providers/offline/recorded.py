@@ -25,12 +25,7 @@ def replay(run: Recorded) -> Script:
     Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
     """
     record = redacted(run.record)
-    return script(steps_of(record), name=f"replay-{record.id[:8]}")
-
-
-def steps_of(record: RunRecord) -> list[Step]:
-    """What the model said in each turn."""
-    return [_step(turn) for turn in record.turns]
+    return script([_step(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
 
 
 def _step(turn: EngineTurn) -> Step:
@@ -66,7 +61,7 @@ def source_of(record: RunRecord) -> str:
     known = {spec.name for tools in record.toolsets.values() for spec in tools}
     tools = tuple(name for name in dict.fromkeys(called) if name in known) or "none"
     name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
-    steps = "".join(f"        {written(step)},\n" for step in steps_of(record))
+    steps = "".join(f"        {written(_step(turn))},\n" for turn in record.turns)
     prompt, limit = record.prompt or "Go on.", record.limits.max_turns
     return (
         "import nbagent\nfrom nbagent import offline\n\n\n"

@@ -101,7 +101,7 @@ class Script(OfflineModel):
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
         """Every request so far, in order, the ones after the last step too."""
-        self._steps = tuple(_checked(position, one) for position, one in enumerate(steps, 1))
+        self._steps = tuple(steps)
         self._used = 0
         self._lock = threading.Lock()
 
@@ -115,14 +115,11 @@ class Script(OfflineModel):
 
     def assert_complete(self) -> None:
         """Fail when steps were left over; the message names them."""
-        left = self._steps[self._used :]
-        named = "; ".join(
-            f"step {position}: {written(one)}" for position, one in enumerate(left, self._used + 1)
-        )
-        if left:
+        steps = [f"step {n}: {written(one)}" for n, one in enumerate(self._steps, 1)]
+        if left := steps[self._used :]:
             raise AssertionError(
                 f"{self.model_id} was asked {len(self.requests)} times and has"
-                f" {len(left)} of {len(self._steps)} steps left: {named}"
+                f" {len(left)} of {len(self._steps)} steps left: {'; '.join(left)}"
             )
 
     async def list_models(self) -> list[ModelInfo]:
@@ -162,12 +159,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
 
     Example:
         ```python
-        from nbagent import offline
-
-        oslo, bergen = (offline.call("population", city=city) for city in ("Oslo", "Bergen"))
-        model = offline.script([offline.calls([oslo, bergen]), "Oslo is larger."])
-        run = nbagent.Agent(model=model, tools=[population]).run("Which is larger?")
-        assert run.text == "Oslo is larger."
+        model = offline.script([offline.call("population", city="Oslo"), "Oslo has many."])
+        run = nbagent.Agent(model=model, tools=[population]).run("How many live in Oslo?")
         assert model.requests[1].messages[-1].role == "tool"
         model.assert_complete()
         ```
@@ -183,6 +176,12 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         raise UsageError(
             f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
         )
+    for position, one in enumerate(cast("Sequence[object]", steps), 1):
+        if not (isinstance(one, str | Step) or callable(one)):
+            raise UsageError(
+                f"step {position} of a script is {one!r}; use a text, what nbagent.offline.step,"
+                " call, calls, error, cut or delay give, or a function of the request."
+            )
     made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
     _scripts[made.name] = made
     return made
@@ -196,15 +195,6 @@ def scripts() -> dict[str, Script]:
 def named_scripts() -> list[str]:
     """The names that persons gave."""
     return [name for name in scripts() if not re.fullmatch(r"script-\d+", name)]
-
-
-def _checked(position: int, given: Any) -> StepLike:
-    if isinstance(given, str | Step) or callable(given):
-        return cast("StepLike", given)
-    raise UsageError(
-        f"step {position} of a script is {given!r}; use a text, what nbagent.offline.text, call,"
-        " calls, step, error, cut or delay give, or a function of the request."
-    )
 
 
 def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) -> str | Step:

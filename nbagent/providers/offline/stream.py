@@ -25,7 +25,7 @@ from nbagent.contracts.chat import (
     ToolCallDelta,
     Usage,
 )
-from nbagent.contracts.errors import ErrorInfo, ModelError
+from nbagent.contracts.errors import ModelError
 from nbagent.providers.registry import whole_response
 
 _CHARS_PER_TOKEN = 4
@@ -142,14 +142,13 @@ def estimated_tokens(text: str) -> int:
 
 
 def _retry_notice(step: Step, attempt: int) -> ClientNotice:
-    failure = step.failure
-    info = failure.info if failure else ErrorInfo("LLM_RATE_LIMITED", "the script says so")
+    failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
     return ClientNotice(
         kind="retry",
-        text=f"retry {attempt} of {step.retries}: {info.message}",
+        text=f"retry {attempt} of {step.retries}: {failure.message}",
         attempt=attempt,
-        wait_s=(failure.retry_after_s if failure else None) or 0.0,
-        error=info,
+        wait_s=failure.retry_after_s or 0.0,
+        error=failure.info,
     )
 
 
