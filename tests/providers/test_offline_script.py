@@ -22,7 +22,6 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import (
     PROVIDER,
-    Script,
     Step,
     call,
     cut,
@@ -60,15 +59,6 @@ def test_steps_are_played_in_order_and_the_requests_are_kept() -> None:
     ]
     assert [sent.messages[0].text for sent in model.requests] == ["a", "b", "c"]
     model.assert_complete()
-
-
-def test_response_says_that_it_came_from_offline() -> None:
-    response = answered(script(["hello"]), request(model="anything"))
-    assert response.meta.source == "offline"
-    assert response.finish_reason == "stop"
-    assert response.model == "anything"
-    assert response.usage is not None
-    assert response.usage.total_tokens > 0
 
 
 def test_given_pieces_are_streamed_as_they_are() -> None:
@@ -111,6 +101,7 @@ def test_step_combines_reasoning_text_calls_usage_and_finish_reason() -> None:
     first = chunks[-1].response
     assert first is not None
     assert (first.message.text, first.reasoning, first.usage) == ("so", "hm, well", usage)
+    assert first.meta.source == "offline"
     assert answered(model).finish_reason == "length"
     last = answered(model)
     assert (last.reasoning, last.message.text) == ("only this", "and that")
@@ -280,9 +271,3 @@ def test_many_threads_share_one_script_without_losing_a_step() -> None:
     assert sorted(got, key=int) == [str(number) for number in range(80)]
     assert len(model.requests) == 80
     model.assert_complete()
-
-
-def test_script_shows_itself_by_its_id_and_progress() -> None:
-    model: Script = script(["a", "b"], name="shown")
-    answered(model)
-    assert repr(model) == "<Script offline:shown: 1 of 2 steps used>"

@@ -58,7 +58,7 @@ class OfflineClient(OfflineModel):
     """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
 
     def __init__(self, config: ProviderConfig) -> None:
-        """Nothing of a provider's configuration means anything here."""
+        self.timeout_s = config.timeout_s
 
     async def list_models(self) -> list[ModelInfo]:
         """The demo and the scripts that were made in this process."""

@@ -1,7 +1,7 @@
 """`offline:demo`: a stand-in that follows rules. It picks tools by words and fills them by type.
 
-The same request always gives the same answer. In this order: which calls are made, what is said
-without one, which values a prompt holds, which argument takes which, results in words.
+The same request always gives the same answer. Owns which calls are made and what is said;
+values are found in `filling`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
 from nbagent.contracts.chat import ChatRequest, Message, ToolCall, ToolSpec
+from nbagent.providers.offline.filling import (
+    fill,
+    items,
+    literal,
+    spoken,
+    stems,
+    unquoted,
+    values_in,
+)
 from nbagent.providers.offline.scripted import call
 from nbagent.providers.offline.stream import Step
-from nbagent.providers.schemas import wire_schema
 
 _LONGEST_PROMPT = 4_000
 _NAME_COUNTS = 3
@@ -134,7 +141,7 @@ def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
         return _Plan(written, "The prompt writes the call out.")
     chosen = _chosen(prompt, tools, forced=forced)
     own = {one.tool for one in chosen.wishes} - _SENTENCES.keys()
-    speaks = any(_stems(name) & _stems(_spoken(prompt)) for name in own)
+    speaks = any(stems(name) & stems(spoken(prompt)) for name in own)
     if not speaks and (said := _said(prompt, tools)):
         return _Plan(said, "The prompt is a sentence that the rules know.")
     return chosen
@@ -163,7 +170,7 @@ def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
             found = {key: text for key, text in match.groupdict().items() if text}
-            read = {"value": _literal, "code": _unquoted}
+            read = {"value": literal, "code": unquoted}
             names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
             return [_Call(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
     return []
@@ -171,8 +178,8 @@ def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
 
 def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     """The tool whose words the prompt uses most; without any, one that its values fit."""
-    values = _values_in(prompt, {one for name in tools for one in _stems(name)})
-    said = _stems(_spoken(prompt))
+    values = values_in(prompt, {one for name in tools for one in stems(name)})
+    said = stems(spoken(prompt))
     scores = {tool.name: _score(tool, said) for tool in tools.values()}
     order = sorted(tools.values(), key=lambda tool: -scores[tool.name])
     counted = ", ".join(f"{one.name} {scores[one.name]}" for one in order[:6])
@@ -184,10 +191,10 @@ def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     if tool is None and values:
         # A list of cities and one tool for cities; tools with sentences of their own are not meant.
         free = (one for one in order if one.name not in _SENTENCES)
-        tool = next((one for one in free if any(_fill(one, prompt, values)[0])), None)
+        tool = next((one for one in free if any(fill(one, prompt, values)[0])), None)
     if tool is None:
         return _Plan(why=why)
-    sets, missing = _fill(tool, prompt, values, forced=forced)
+    sets, missing = fill(tool, prompt, values, forced=forced)
     named = ", ".join(f"`{name}`" for name in missing)
     note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
     return _Plan([_Call(tool.name, one) for one in sets], why, note, reuses=True)
@@ -195,8 +202,8 @@ def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
 
 def _score(tool: ToolSpec, said: set[str]) -> int:
     properties = json_object(tool.parameters.get("properties")) or {}
-    name = _stems(tool.name)
-    about = _stems(" ".join([tool.description, *properties])) - name
+    name = stems(tool.name)
+    about = stems(" ".join([tool.description, *properties])) - name
     return _NAME_COUNTS * len(name & said) + len(about & said)
 
 
@@ -248,219 +255,6 @@ def _introduction(tools: Iterable[ToolSpec], note: str) -> str:
         " text.\n\nFor a language model choose one with `--model PROVIDER:MODEL`;"
         " `%agent models` lists what can be asked here."
     )
-
-
-_VALUE = re.compile(
-    r"(?P<code>```.+?```|`[^`\n]+`)"
-    r"|(?P<text>(?<!\w)['‘\"“][^'’\"”\n]+['’\"”](?!\w))"
-    r"|(?P<url>https?://[^\s]+[^\s.,;:!?)])"
-    r"|(?P<path>(?<![\w.~-])@?[\w.~-]*(?:/[\w.~-]+)+/?|(?<!\w)@[\w-]+|\b[\w-]+\.[a-z]{1,5}\b)"
-    r"|(?P<date>\b(?:\d{4}-\d\d-\d\d|\d{1,2}:\d\d|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|today"
-    r"|tomorrow)\b)"
-    r"|(?P<id>(?<![\w-])(?=[\w-]*\d)[A-Za-z][\w-]*|\b[^\W_]+_\w+)"
-    r"|(?P<number>(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?)"
-    r"|(?P<name>(?<!\w)[A-Z][^\W\d_]+(?:[ -](?:(?:of|de|la) )?[A-Z][^\W\d_]+)*)",
-    re.DOTALL,
-)
-
-
-def _words(text: str) -> list[str]:
-    """The words of a text, in small letters; `snake_case` and `camelCase` are several."""
-    return re.findall(r"[^\W\d_]+", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text).lower())
-
-
-_STOP_WORDS = frozenset(
-    _words(
-        "a an the of in on at to for from and or is are was be do does did has have what which who"
-        " how where when why i you it this that there many much more most than"
-    )
-)
-_ORDERS = frozenset(
-    _words(
-        "ask book compare convert count describe download fetch find get give hello hi list look"
-        " make plant please read run search send set show tell thanks use write"
-    )
-)
-"""Words that begin a sentence with a capital and belong to no name."""
-_KINDS = (
-    (_words("path file filename folder directory repo"), ("path", "text", "name")),
-    (_words("url uri link"), ("url", "text")),
-    (_words("timezone zone"), ("path", "text")),
-    (_words("date day when time"), ("date", "text")),
-    (_words("code expression formula sql command"), ("code", "text")),
-    (_words("text message body content query question pattern"), ("text", "code")),
-    (_words("id ticket number"), ("id", "number", "text")),
-)
-"""Words of an argument's name, and the kinds of values that it takes, the likeliest first."""
-_ANY_TEXT = ("name", "text", "id", "path")
-_STAND_INS: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
-_NEAR = 25
-"""Characters between a value and a word that speaks of it."""
-_MOST_CALLS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """Something in a prompt that can be an argument."""
-
-    kind: str
-    text: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    name: str
-    type: str
-    """Of each item, for a list."""
-    is_list: bool
-    choices: list[Any]
-    is_required: bool
-
-
-def _stem(word: str) -> str:
-    """A word without its ending, so that `boils` meets `boiling`."""
-    word = re.sub(r"ies\Z", "y", word.lower())
-    return re.sub(r"(?<=\w\w\w)(?:ations?|ions|ing|ed|es|s|e)\Z", "", word)
-
-
-def _stems(text: str) -> set[str]:
-    """The stems of the words that mean something."""
-    return {_stem(word) for word in _words(text) if word not in _STOP_WORDS}
-
-
-def _spoken(prompt: str) -> str:
-    """The prompt without its quotations, paths and code: what is said about them."""
-    hidden = ("code", "text", "url", "path")
-    return _VALUE.sub(lambda match: "" if match.lastgroup in hidden else match[0], prompt)
-
-
-def _unquoted(code: str) -> str:
-    """Code without its backticks."""
-    return re.sub(r"\A```\w*\n|\A`+|\s*`+\Z", "", code)
-
-
-def _literal(text: str) -> Any:
-    """A value written as in Python; else the text."""
-    try:
-        return load_json(dump_json(ast.literal_eval(text)))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-def _values_in(prompt: str, tool_stems: set[str]) -> list[_Value]:
-    """The values of a prompt in their order; words of a tool's name are no names of things."""
-    found: list[_Value] = []
-    for match in _VALUE.finditer(prompt):
-        kind, text, start = str(match.lastgroup), match[0], match.start()
-        if kind == "name":
-            text, start = _name(prompt, match, tool_stems)
-        elif kind in ("text", "code"):
-            text = _unquoted(text) if kind == "code" else text[1:-1].strip()
-        if text:
-            found.append(_Value(kind, text, start))
-    return found
-
-
-def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str, int]:
-    """The name without words that only begin the sentence, and its place."""
-    text, start = match[0], match.start()
-    begins = prompt[:start].rstrip()[-1:] in ("", *".!?:")
-    listed = re.match(r"\s*(?:,|or\b|and\b|\?|:|\Z)", prompt[match.end() :])
-    while text:
-        first, _, rest = text.partition(" ")
-        is_order = first.lower() in _ORDERS or _stem(first) in tool_stems
-        is_alone = not rest and not listed
-        if first.lower() not in _STOP_WORDS and not (begins and (is_order or is_alone)):
-            break
-        text, start, begins = rest, start + len(first) + 1, False
-    return text, start
-
-
-def _fill(
-    tool: ToolSpec, prompt: str, values: Sequence[_Value], *, forced: bool = False
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Sets of arguments, one for each call, or the names of the required ones that are missing.
-
-    Args:
-        forced: the call is made anyway; a value that stands in is put where one is missing.
-    """
-    parameters, left = _parameters(tool), list(values)
-    required = [one for one in parameters if one.is_required]
-    found: dict[str, list[Any]] = {}
-    # A word of an enum is sure, and a required argument has the choice before the others.
-    for one in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
-        said = [it for it in one.choices if re.search(rf"\b{re.escape(str(it))}\b", prompt, re.I)]
-        if said:
-            found[one.name] = said[:1]
-            left = [value for value in left if value.text.lower() != str(said[0]).lower()]
-            continue
-        suits = {value: _suits(one, value, prompt) for value in left}
-        best = max(left, key=lambda value: suits[value], default=None)
-        if best and suits[best] >= (2 if required and not one.is_required else 1):
-            takes_many = one.is_list or required == [one]
-            alike = [value for value in left if suits[value] and value.kind == best.kind]
-            chosen = alike if takes_many else [best]
-            left = [value for value in left if value not in chosen]
-            is_number = one.type in ("integer", "number")
-            read = [_literal(it.text.replace(",", "")) if is_number else it.text for it in chosen]
-            found[one.name] = [read] if one.is_list else read
-        elif one.is_required and forced:
-            stand_in: Any = [] if one.is_list else _STAND_INS.get(one.type, prompt[:200])
-            found[one.name] = [next(iter(one.choices), stand_in)]
-    if missing := [one.name for one in required if one.name not in found]:
-        return [], missing
-    names = [one.name for one in parameters if one.name in found]
-    sets = product(*(found[name] for name in names))
-    return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MOST_CALLS)], []
-
-
-def _parameters(tool: ToolSpec) -> list[_Parameter]:
-    schema = wire_schema(tool.parameters, inline=True)
-    properties = json_object(schema.get("properties")) or {}
-    required = [str(name) for name in _items(schema.get("required"))]
-    made: list[_Parameter] = []
-    for name in dict.fromkeys([*properties, *required]):
-        own = _first_of_union(properties.get(name))
-        is_list = own.get("type") == "array"
-        item = _first_of_union(own.get("items")) if is_list else own
-        choices = [one for one in _items(item.get("enum")) if one is not None]
-        kinds = _items(item.get("type")) or [item.get("type", "string")]
-        kind = next((str(one) for one in kinds if one != "null"), "null")
-        made.append(_Parameter(name, kind, is_list, choices, name in required))
-    return made
-
-
-def _first_of_union(schema: Any) -> dict[str, Any]:
-    """The schema; of a union the first member that is not null."""
-    found = json_object(schema) or {}
-    members = (json_object(one) or {} for one in _items(found.get("anyOf") or found.get("oneOf")))
-    return next((one for one in members if one.get("type") != "null"), found)
-
-
-def _items(value: Any) -> list[Any]:
-    """The items of a JSON list; none for anything else."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _suits(parameter: _Parameter, value: _Value, prompt: str) -> float:
-    """How well a value suits: 0 = not at all, from 2 on also an argument that is not required.
-
-    Up to 1 of it is for a word of the parameter's name near the value.
-    """
-    words = _words(parameter.name)
-    own, low = {_stem(word) for word in words}, max(0, value.start - _NEAR)
-    start, end = value.start - low, value.start - low + len(value.text)
-    around = re.finditer(r"[^\W\d_]+", prompt[low : low + end + _NEAR])
-    gaps = [max(start - one.end(), one.start() - end, 0) for one in around if _stem(one[0]) in own]
-    near = max(0.0, 1 - min(gaps, default=_NEAR) / _NEAR)
-    if parameter.type in ("integer", "number"):
-        is_whole = value.kind == "number" and "." not in value.text
-        return 1 + 2 * near if is_whole or (value.kind == parameter.type == "number") else 0
-    kinds = next((kinds for names, kinds in _KINDS if set(words) & set(names)), ())
-    if parameter.type != "string" or parameter.choices or value.kind not in (kinds or _ANY_TEXT):
-        return 0
-    return near + (3 - kinds.index(value.kind) / 2 if kinds else 1)
 
 
 _LESS = "small|less|least|few|low|short|young|light|cold|cheap|slow|near"
@@ -523,13 +317,13 @@ def _figure(prompt: str, data: Any) -> int | float | None:
     fields = json_object(data) or {"": data}
     numbers = {key: one for key, one in fields.items() if type(one) in (int, float)}
     if len(numbers) > 1:
-        numbers = {key: one for key, one in numbers.items() if _stems(key) & _stems(prompt)}
+        numbers = {key: one for key, one in numbers.items() if stems(key) & stems(prompt)}
     return next(iter(numbers.values()), None)
 
 
 def _alone(one: _Call) -> str:
     fields = json_object(one.data)
-    if long := _fields(fields) if fields else _rows(_items(one.data)) or _long_text(one.data):
+    if long := _fields(fields) if fields else _rows(items(one.data)) or _long_text(one.data):
         return f"`{one}`:\n\n{long}"
     if len(one.arguments) == 1:
         return f"**{one.label}**: **{_cell(one.data)}** (`{one.tool}`)"
@@ -543,7 +337,7 @@ def _fields(fields: dict[str, Any]) -> str:
     for key, value in fields.items():
         if inner := json_object(value):
             lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
-        elif long := _rows(_items(value)) or _long_text(value):
+        elif long := _rows(items(value)) or _long_text(value):
             below.append(f"{key}:\n\n{long}")
         elif not re.search("^sha256|_ms$", key) and value not in ("", [], None):
             lines.append(f"- {key}: {_cell(value)}")
@@ -580,7 +374,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, int | float):
         return _number(value)
     if isinstance(value, list):
-        return ", ".join(_cell(one) for one in _items(value)[:_MOST_ROWS]) or "none"
+        return ", ".join(_cell(one) for one in items(value)[:_MOST_ROWS]) or "none"
     return _cut(value if isinstance(value, str) else _json(value), 200)
 
 

@@ -98,6 +98,8 @@ class Script(OfflineModel):
 
     def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
         self.name = name
+        self.is_named = True
+        """Whether a person gave the name."""
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
         """Every request so far, in order, the ones after the last step too."""
@@ -183,6 +185,7 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
                 " call, calls, error, cut or delay give, or a function of the request."
             )
     made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
+    made.is_named = name is not None
     _scripts[made.name] = made
     return made
 
@@ -194,7 +197,7 @@ def scripts() -> dict[str, Script]:
 
 def named_scripts() -> list[str]:
     """The names that persons gave."""
-    return [name for name in scripts() if not re.fullmatch(r"script-\d+", name)]
+    return [name for name, one in scripts().items() if one.is_named]
 
 
 def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) -> str | Step:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -74,6 +75,8 @@ class OfflineModel:
     """What all offline models share: how a step is played, as a stream or as a whole."""
 
     provider = "offline"
+    timeout_s = float("inf")
+    """Deadline of a whole answer."""
 
     def answer(self, request: ChatRequest) -> Step:
         """What the model says. Raises ModelError when it has nothing to say."""
@@ -93,10 +96,11 @@ class OfflineModel:
         """Nothing to close."""
 
     async def _played(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
+        until_s = time.monotonic() + self.timeout_s
         step = _within_limits(self.answer(request), request)
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
         response = _response(step, request)
-        await asyncio.sleep(step.wait_ms / 1000)
+        await _wait(step.wait_ms / 1000, until_s)
         for attempt in range(step.retries):
             yield ChatChunk(notice=_retry_notice(step, attempt + 1))
         *pieces, last = response_chunks(response, step.pieces)
@@ -106,7 +110,7 @@ class OfflineModel:
             assert end is not None
             pieces[-1] = ChatChunk(tool_call_delta=replace(end, arguments=end.arguments[:-1]))
         for piece in pieces:
-            await asyncio.sleep(delay_s)
+            await _wait(delay_s, until_s)
             yield piece
         if step.failure is not None:
             # A fresh one each time: a raised exception carries the traceback of its raising.
@@ -139,6 +143,14 @@ def split_pieces(text: str) -> Iterator[str]:
 def estimated_tokens(text: str) -> int:
     """Tokens of a text, estimated: one for every four characters begun."""
     return -(-len(text) // _CHARS_PER_TOKEN)
+
+
+async def _wait(seconds: float, until_s: float) -> None:
+    left_s = until_s - time.monotonic()
+    await asyncio.sleep(max(0, min(seconds, left_s)))
+    if seconds > left_s:
+        said = "the offline model waits longer than the deadline; allow more with --timeout."
+        raise ModelError(said, code="LLM_TIMEOUT", retryable=True)
 
 
 def _retry_notice(step: Step, attempt: int) -> ClientNotice:

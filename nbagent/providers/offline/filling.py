@@ -1,0 +1,226 @@
+"""Which values a prompt holds, and which argument of a tool takes which of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any, cast
+
+from nbagent.contracts.canonical import dump_json, json_object, load_json
+from nbagent.contracts.chat import ToolSpec
+from nbagent.providers.schemas import wire_schema
+
+_VALUE = re.compile(
+    r"(?P<code>```.+?```|`[^`\n]+`)"
+    r"|(?P<text>(?<!\w)['‘\"“][^'’\"”\n]+['’\"”](?!\w))"
+    r"|(?P<url>https?://[^\s]+[^\s.,;:!?)])"
+    r"|(?P<path>(?<![\w.~-])@?[\w.~-]*(?:/[\w.~-]+)+/?|(?<!\w)@[\w-]+|\b[\w-]+\.[a-z]{1,5}\b)"
+    r"|(?P<date>\b(?:\d{4}-\d\d-\d\d|\d{1,2}:\d\d|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|today"
+    r"|tomorrow)\b)"
+    r"|(?P<id>(?<![\w-])(?=[\w-]*\d)[A-Za-z][\w-]*|\b[^\W_]+_\w+)"
+    r"|(?P<number>(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?)"
+    r"|(?P<name>(?<!\w)[A-Z][^\W\d_]+(?:[ -](?:(?:of|de|la) )?[A-Z][^\W\d_]+)*)",
+    re.DOTALL,
+)
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, in small letters; `snake_case` and `camelCase` are several."""
+    return re.findall(r"[^\W\d_]+", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text).lower())
+
+
+_STOP_WORDS = frozenset(
+    _words(
+        "a an the of in on at to for from and or is are was be do does did has have what which who"
+        " how where when why i you it this that there many much more most than"
+    )
+)
+_ORDERS = frozenset(
+    _words(
+        "ask book compare convert count describe download fetch find get give hello hi list look"
+        " make plant please read run search send set show tell thanks use write"
+    )
+)
+"""Words that begin a sentence with a capital and belong to no name."""
+_KINDS = (
+    (_words("path file filename folder directory repo"), ("path", "text", "name")),
+    (_words("url uri link"), ("url", "text")),
+    (_words("timezone zone"), ("path", "text")),
+    (_words("date day when time"), ("date", "text")),
+    (_words("code expression formula sql command"), ("code", "text")),
+    (_words("text message body content query question pattern"), ("text", "code")),
+    (_words("id ticket number"), ("id", "number", "text")),
+)
+"""Words of an argument's name, and the kinds of values that it takes, the likeliest first."""
+_ANY_TEXT = ("name", "text", "id", "path")
+_STAND_INS: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
+_NEAR = 25
+"""Characters between a value and a word that speaks of it."""
+_MOST_CALLS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Something in a prompt that can be an argument."""
+
+    kind: str
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    name: str
+    type: str
+    """Of each item, for a list."""
+    is_list: bool
+    choices: list[Any]
+    is_required: bool
+
+
+def stem(word: str) -> str:
+    """A word without its ending, so that `boils` meets `boiling`."""
+    word = re.sub(r"ies\Z", "y", word.lower())
+    return re.sub(r"(?<=\w\w\w)(?:ations?|ions|ing|ed|es|s|e)\Z", "", word)
+
+
+def stems(text: str) -> set[str]:
+    """The stems of the words that mean something."""
+    return {stem(word) for word in _words(text) if word not in _STOP_WORDS}
+
+
+def spoken(prompt: str) -> str:
+    """The prompt without its quotations, paths and code: what is said about them."""
+    hidden = ("code", "text", "url", "path")
+    return _VALUE.sub(lambda match: "" if match.lastgroup in hidden else match[0], prompt)
+
+
+def unquoted(code: str) -> str:
+    """Code without its backticks."""
+    return re.sub(r"\A```\w*\n|\A`+|\s*`+\Z", "", code)
+
+
+def literal(text: str) -> Any:
+    """A value written as in Python; else the text."""
+    try:
+        return load_json(dump_json(ast.literal_eval(text)))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def values_in(prompt: str, tool_stems: set[str]) -> list[Value]:
+    """The values of a prompt in their order; words of a tool's name are no names of things."""
+    found: list[Value] = []
+    for match in _VALUE.finditer(prompt):
+        kind, text, start = str(match.lastgroup), match[0], match.start()
+        if kind == "name":
+            text, start = _name(prompt, match, tool_stems)
+        elif kind in ("text", "code"):
+            text = unquoted(text) if kind == "code" else text[1:-1].strip()
+        if text:
+            found.append(Value(kind, text, start))
+    return found
+
+
+def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str, int]:
+    """The name without words that only begin the sentence, and its place."""
+    text, start = match[0], match.start()
+    begins = prompt[:start].rstrip()[-1:] in ("", *".!?:")
+    listed = re.match(r"\s*(?:,|or\b|and\b|\?|:|\Z)", prompt[match.end() :])
+    while text:
+        first, _, rest = text.partition(" ")
+        is_order = first.lower() in _ORDERS or stem(first) in tool_stems
+        is_alone = not rest and not listed
+        if first.lower() not in _STOP_WORDS and not (begins and (is_order or is_alone)):
+            break
+        text, start, begins = rest, start + len(first) + 1, False
+    return text, start
+
+
+def fill(
+    tool: ToolSpec, prompt: str, values: Sequence[Value], *, forced: bool = False
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Sets of arguments, one for each call, or the names of the required ones that are missing.
+
+    Args:
+        forced: the call is made anyway; a value that stands in is put where one is missing.
+    """
+    parameters, left = _parameters(tool), list(values)
+    required = [one for one in parameters if one.is_required]
+    found: dict[str, list[Any]] = {}
+    # A word of an enum is sure, and a required argument has the choice before the others.
+    for one in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
+        said = [it for it in one.choices if re.search(rf"\b{re.escape(str(it))}\b", prompt, re.I)]
+        if said:
+            found[one.name] = said[:1]
+            left = [value for value in left if value.text.lower() != str(said[0]).lower()]
+            continue
+        suits = {value: _suits(one, value, prompt) for value in left}
+        best = max(left, key=lambda value: suits[value], default=None)
+        if best and suits[best] >= (2 if required and not one.is_required else 1):
+            takes_many = one.is_list or required == [one]
+            alike = [value for value in left if suits[value] and value.kind == best.kind]
+            chosen = alike if takes_many else [best]
+            left = [value for value in left if value not in chosen]
+            is_number = one.type in ("integer", "number")
+            read = [literal(it.text.replace(",", "")) if is_number else it.text for it in chosen]
+            found[one.name] = [read] if one.is_list else read
+        elif one.is_required and forced:
+            stand_in: Any = [] if one.is_list else _STAND_INS.get(one.type, prompt[:200])
+            found[one.name] = [next(iter(one.choices), stand_in)]
+    if missing := [one.name for one in required if one.name not in found]:
+        return [], missing
+    names = [one.name for one in parameters if one.name in found]
+    sets = product(*(found[name] for name in names))
+    return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MOST_CALLS)], []
+
+
+def _parameters(tool: ToolSpec) -> list[_Parameter]:
+    schema = wire_schema(tool.parameters, inline=True)
+    properties = json_object(schema.get("properties")) or {}
+    required = [str(name) for name in items(schema.get("required"))]
+    made: list[_Parameter] = []
+    for name in dict.fromkeys([*properties, *required]):
+        own = _first_of_union(properties.get(name))
+        is_list = own.get("type") == "array"
+        item = _first_of_union(own.get("items")) if is_list else own
+        choices = [one for one in items(item.get("enum")) if one is not None]
+        kinds = items(item.get("type")) or [item.get("type", "string")]
+        kind = next((str(one) for one in kinds if one != "null"), "null")
+        made.append(_Parameter(name, kind, is_list, choices, name in required))
+    return made
+
+
+def _first_of_union(schema: Any) -> dict[str, Any]:
+    """The schema; of a union the first member that is not null."""
+    found = json_object(schema) or {}
+    members = (json_object(one) or {} for one in items(found.get("anyOf") or found.get("oneOf")))
+    return next((one for one in members if one.get("type") != "null"), found)
+
+
+def items(value: Any) -> list[Any]:
+    """The items of a JSON list; none for anything else."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _suits(parameter: _Parameter, value: Value, prompt: str) -> float:
+    """How well a value suits: 0 = not at all, from 2 on also an argument that is not required.
+
+    Up to 1 of it is for a word of the parameter's name near the value.
+    """
+    words = _words(parameter.name)
+    own, low = {stem(word) for word in words}, max(0, value.start - _NEAR)
+    start, end = value.start - low, value.start - low + len(value.text)
+    around = re.finditer(r"[^\W\d_]+", prompt[low : low + end + _NEAR])
+    gaps = [max(start - one.end(), one.start() - end, 0) for one in around if stem(one[0]) in own]
+    near = max(0.0, 1 - min(gaps, default=_NEAR) / _NEAR)
+    if parameter.type in ("integer", "number"):
+        is_whole = value.kind == "number" and "." not in value.text
+        return 1 + 2 * near if is_whole or (value.kind == parameter.type == "number") else 0
+    kinds = next((kinds for names, kinds in _KINDS if set(words) & set(names)), ())
+    if parameter.type != "string" or parameter.choices or value.kind not in (kinds or _ANY_TEXT):
+        return 0
+    return near + (3 - kinds.index(value.kind) / 2 if kinds else 1)
