@@ -339,7 +339,7 @@ def test_many_results_are_shortened_the_large_ones_of_old_turns_first() -> None:
                 return refusal
             if not left:
                 return Reply(text="Done.")
-            return Reply(calls=[(c.name, c.arguments_raw) for c in left.pop(0).calls])
+            return Reply(calls=[(c.name, c.arguments_raw) for c in left.pop(0).tool_calls])
 
         server.then(*[answer] * 9)
         agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")

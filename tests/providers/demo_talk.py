@@ -25,7 +25,6 @@ Called = tuple[str, dict[str, Any]]
 STRING: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
-BOOLEAN: Schema = {"type": "boolean"}
 
 
 @dataclass

@@ -91,7 +91,6 @@ PROMPTS: list[tuple[str, str, str]] = [
     ("List the files of the project", "fs.list()", "| README.md |"),
     ("Search for TODO", 'fs.search(query="TODO")', "| @project/notes.md | 7 |"),
     ("Search for Oslo in src", 'fs.search(query="Oslo", path="src")', "city.py"),
-    ("Find 'Oslo' in *.py", 'fs.search(query="Oslo", glob="*.py")', "city.py"),
     (
         "Write 'hello' to out/hello.txt",
         'fs.write(path="out/hello.txt", content="hello")',

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig
@@ -52,7 +50,7 @@ __all__ = [
 
 DEMO = "demo"
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
-"""Environment variable: milliseconds before each piece that `offline:demo` streams."""
+"""Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
 
 
@@ -69,10 +67,17 @@ class OfflineClient(OfflineModel):
 
     def answer(self, request: ChatRequest) -> Step:
         """What the demo or the named script says."""
-        if (found := scripts().get(request.model)) is not None:
-            return found.answer(request)
+        known = scripts()
+        if request.model in known:
+            return known[request.model].answer(request)
         if request.model != DEMO:
-            raise _unknown_model(request.model)
+            raise ModelError(
+                f"there is no model offline:{request.model}; there are"
+                f" {', '.join(f'offline:{name}' for name in (DEMO, *known))}, and a script is there"
+                " once nbagent.offline.script([...]) has run.",
+                code="LLM_HTTP_ERROR",
+                status=404,
+            )
         try:
             step = decide(request)
         except Exception as failure:
@@ -84,28 +89,9 @@ class OfflineClient(OfflineModel):
         # The place in the conversation makes ids unique in it, and the same when asked again.
         said = "".join(one.text for one in request.messages if one.role == "user")
         place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
-        return replace(step, place=place, delay_ms=_demo_delay_ms())
-
-
-def _demo_delay_ms() -> float:
-    with suppress(ValueError):
-        given = float(os.environ.get(DELAY_VARIABLE, ""))
-        if 0 <= given < float("inf"):
-            return given
-    return _DELAY_MS
-
-
-def _unknown_model(name: str) -> ModelError:
-    known = (DEMO, *scripts())
-    near = get_close_matches(name, known, 1, 0.5)
-    hint = f" Did you mean offline:{near[0]}?" if near else ""
-    return ModelError(
-        f"there is no model offline:{name}.{hint} There are"
-        f" {', '.join(f'offline:{one}' for one in known)};"
-        " a script is there once nbagent.offline.script([...]) has run.",
-        code="LLM_HTTP_ERROR",
-        status=404,
-    )
+        given = os.environ.get(DELAY_VARIABLE, "")
+        delay_ms = float(given) if given.isdecimal() else _DELAY_MS
+        return replace(step, place=place, delay_ms=delay_ms)
 
 
 PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

@@ -1,7 +1,7 @@
 """`offline:demo`: a stand-in that follows rules. It picks tools by words and fills them by type.
 
-The same request always gives the same answer. Owns which calls are made and what is said without
-one; values are found in `filling`, results are put into words in `telling`.
+The same request always gives the same answer. Owns which calls are made and what is said;
+values are found in `filling`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json, json_object, load_json
-from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
-from nbagent.providers.offline.filling import fill, literal, spoken, stems, unquoted, values_in
-from nbagent.providers.offline.scripted import call, step
+from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
+from nbagent.contracts.chat import ChatRequest, Message, ToolCall, ToolSpec
+from nbagent.providers.offline.filling import (
+    fill,
+    items,
+    literal,
+    spoken,
+    stems,
+    unquoted,
+    values_in,
+)
+from nbagent.providers.offline.scripted import call
 from nbagent.providers.offline.stream import Step
-from nbagent.providers.offline.telling import Made, Wish, compared, told
 
 _LONGEST_PROMPT = 4_000
 _NAME_COUNTS = 3
 """A word of a tool's name counts as so many of its description."""
-_GO_ON = re.compile(r"\bgo on\b.*\bwhere\b.*\bstopped\b", re.IGNORECASE)
 _AGAIN = re.compile(r"\b(?:again|now|latest)\b", re.IGNORECASE)
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
 _Q = "['‘’“”\"`]"
-_FILE = rf"{_Q}?(?P<path>@?[\w./~*-]*\w/?){_Q}?"
+_FILE = rf"{_Q}?(?P<path>@?[\w./~-]*\w/?){_Q}?"
 _VARIABLE = rf"{_Q}?(?P<name>[A-Za-z_]\w*(?:\[[^\]]+\])*){_Q}?"
 _SENTENCES = {
     "fs.write": rf"\b(?:write|save)\s+{_Q}(?P<content>.+?){_Q}\s+(?:in)?to\s+{_FILE}",
@@ -50,8 +56,33 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that the demo model makes, and what came back."""
+
+    tool: str
+    arguments: dict[str, Any]
+    ok: bool = False
+    data: Any = None
+    """The result, or the error where it is not `ok`."""
+
+    @property
+    def key(self) -> bytes:
+        """Equal for the same tool with the same arguments."""
+        return canonical_json([self.tool, self.arguments])
+
+    @property
+    def label(self) -> str:
+        """What tells it from other calls of the same tool."""
+        return ", ".join(_cell(one) for one in self.arguments.values()) or self.tool
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name}={_cut(_json(v), 60)}" for name, v in self.arguments.items())
+        return f"{self.tool}({said})"
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
-    wishes: Sequence[Wish] = ()
+    wishes: Sequence[_Call] = ()
     why: str = "There is no tool to choose from."
     note: str = ""
     reuses: bool = False
@@ -60,52 +91,46 @@ class _Plan:
 
 def decide(request: ChatRequest) -> Step:
     """What the rules say to a request: calls, or the text of the answer."""
-    *before, last = request.messages
-    if len(before) > 1 and before[-1].role == "assistant" and _GO_ON.search(last.text):
-        said = before[-1].text
-        whole = decide(request.model_copy(update={"messages": tuple(before[:-1])})).text
-        if whole.startswith(said):
-            return Step(text=whole[len(said) :].lstrip(), reasoning="Going on with the answer.")
     prompt, now, earlier = _read(request.messages)
     tools = {one.name: one for one in request.tools if request.tool_choice != "none"}
     if request.tool_choice in tools:
         tools = {request.tool_choice: tools[request.tool_choice]}
     plan = _planned(prompt, tools, forced=request.tool_choice in {"required", *tools})
     reused = earlier if plan.reuses and not _AGAIN.search(prompt) else []
-    known = {one.wish.key: one for one in [*reused, *now]}
+    known = {one.key: one for one in [*reused, *now]}
     new = {one.key: one for one in plan.wishes if one.key not in known}
     if new and not now:
         made = [call(one.tool, one.arguments) for one in new.values()]
-        return step(reasoning=plan.why, calls=made)
+        return Step(reasoning=plan.why, calls=made)
     results = [known[one.key] for one in plan.wishes if one.key in known] or now
-    if not results and compared(prompt, earlier):
+    if not results and _compared(prompt, earlier):
         results = earlier
-    text = told(prompt, results) if results else _by_itself(prompt)
+    text = _told(prompt, results) if results else _by_itself(prompt)
     return Step(reasoning=plan.why, text=text or _introduction(tools.values(), plan.note))
 
 
-def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
+def _read(messages: Sequence[Message]) -> tuple[str, list[_Call], list[_Call]]:
     """The last prompt, the calls that were made for it, and those before it that went well."""
     results = {one.tool_call_id: one.text for one in messages if one.role == "tool"}
     prompt = ""
-    now: list[Made] = []
-    earlier: list[Made] = []
+    now: list[_Call] = []
+    earlier: list[_Call] = []
     for message in messages:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
             prompt, now = message.text, []
         for one in message.tool_calls:
-            now.append(_made(Wish(one.name, one.arguments or {}), results.get(one.id, "")))
+            now.append(_made(one, results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier
 
 
-def _made(wish: Wish, content: str) -> Made:
+def _made(asked: ToolCall, content: str) -> _Call:
     try:
-        result = json_object(load_json(content)) or {"ok": True, "data": content}
+        result = json_object(load_json(content)) or {}
     except (ValueError, RecursionError):
         result = {"ok": True, "data": content}
     ok = bool(result.get("ok"))
-    return Made(wish, ok, result.get("data") if ok else result.get("error"))
+    return _Call(asked.name, asked.arguments or {}, ok, result.get("data" if ok else "error"))
 
 
 def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
@@ -122,9 +147,9 @@ def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     return chosen
 
 
-def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
+def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
     """`` `fs.read(path="a.md")` ``: calls in backticks, with Python's literals as arguments."""
-    made: list[Wish] = []
+    made: list[_Call] = []
     for name, source in _WRITTEN_CALL.findall(prompt):
         if name not in tools:
             continue
@@ -134,22 +159,20 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
                 names = list(tools[name].parameters.get("properties", {}))
                 given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
                 given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-                made.append(Wish(name, load_json(dump_json(given))))
+                made.append(_Call(name, load_json(dump_json(given))))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
     return made
 
 
-def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Wish]:
+def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
     for name, pattern in _SENTENCES.items():
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
             found = {key: text for key, text in match.groupdict().items() if text}
-            if "*" in found.get("path", "") and name == "fs.search":
-                found["glob"] = found.pop("path")
             read = {"value": literal, "code": unquoted}
             names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
-            return [Wish(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
+            return [_Call(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
     return []
 
 
@@ -174,7 +197,7 @@ def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     sets, missing = fill(tool, prompt, values, forced=forced)
     named = ", ".join(f"`{name}`" for name in missing)
     note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
-    return _Plan([Wish(tool.name, one) for one in sets], why, note, reuses=True)
+    return _Plan([_Call(tool.name, one) for one in sets], why, note, reuses=True)
 
 
 def _score(tool: ToolSpec, said: set[str]) -> int:
@@ -184,26 +207,23 @@ def _score(tool: ToolSpec, said: set[str]) -> int:
     return _NAME_COUNTS * len(name & said) + len(about & said)
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda left, right: left / right,
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": lambda left, right: left / right,
 }
 _SUM = re.compile(r"(?<![\w.])[-(]*\d[\d.]*(?:\)*\s*[-+*/]\s*[-(]*\d[\d.]*)+\)*")
 _LONG_TEXT = re.compile(r"\b(?:story|essay|poem|long (?:text|answer)|\d{1,4}[- ]words?)\b", re.I)
-_COUNT = re.compile(r"\bcount\s+(?:from\s+(\d{1,9})\s+)?to\s+(\d{1,9})\b", re.I)
+_COUNT = re.compile(r"\bcount\s+to\s+(\d{1,9})\b", re.I)
+_MOST_NUMBERS = 5_000
 _FILLER = "Every turn is one request to a model, and this text comes from a rule of offline:demo. "
 
 
 def _by_itself(prompt: str) -> str:
-    """Counting, a sum, a long text to watch; empty where the rules cannot answer."""
+    """Counting (to 5,000), a sum, a long text; empty where the rules cannot answer."""
     if count := _COUNT.search(prompt):
-        first, last = int(count[1] or 1), int(count[2])
-        if abs(last - first) >= 5_000:
-            return "That is further than this stand-in counts; ask for 5,000 numbers at most."
-        step = 1 if first <= last else -1
-        return " ".join(map(str, range(first, last + step, step)))
+        return " ".join(map(str, range(1, min(int(count[1]), _MOST_NUMBERS) + 1)))
     if _LONG_TEXT.search(prompt):
         asked = re.search(r"\b(\d{1,4})[- ]words?\b", prompt)
         wanted = int(asked[1]) if asked else 400
@@ -216,14 +236,12 @@ def _by_itself(prompt: str) -> str:
     return ""
 
 
-def _calculated(node: ast.expr) -> int | float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_calculated(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_calculated(node.left), _calculated(node.right))
-    raise ValueError("not a sum")
+def _calculated(node: ast.expr) -> Any:
+    """The result of a sum; `_SUM` lets nothing else through than numbers and four signs."""
+    if isinstance(node, ast.BinOp):
+        sign = _OPERATORS[type(node.op).__name__]
+        return sign(_calculated(node.left), _calculated(node.right))
+    return -_calculated(node.operand) if isinstance(node, ast.UnaryOp) else ast.literal_eval(node)
 
 
 def _introduction(tools: Iterable[ToolSpec], note: str) -> str:
@@ -237,3 +255,139 @@ def _introduction(tools: Iterable[ToolSpec], note: str) -> str:
         " text.\n\nFor a language model choose one with `--model PROVIDER:MODEL`;"
         " `%agent models` lists what can be asked here."
     )
+
+
+_LESS = "small|less|least|few|low|short|young|light|cold|cheap|slow|near"
+_MORE = "larg|bigg|more|most|high|great|long|tall|old|heav|warm|fast|deep|best|compare"
+_COMPARING = re.compile(rf"\b(?:({_LESS})|{_MORE})\w*", re.IGNORECASE)
+_COUNTING = re.compile(r"\bhow (?:much|many)(?: more)?\b", re.IGNORECASE)
+_MOST_ROWS = 20
+_LONGEST = 1_500
+
+
+def _told(prompt: str, made: Sequence[_Call]) -> str:
+    """The results as fields and tables, what the numbers say, and what failed."""
+    good = [one for one in made if one.ok]
+    blocks = _compared(prompt, good)
+    for tool in dict.fromkeys(one.tool for one in good):
+        same = [one for one in good if one.tool == tool]
+        rows = [{**one.arguments, **(json_object(one.data) or {tool: one.data})} for one in same]
+        blocks.append(_alone(same[0]) if len(same) == 1 else _rows(rows))
+    for one in made:
+        if not one.ok:
+            error = json_object(one.data) or {"message": one.data}
+            denied = "I was not allowed to call" if error.get("code") == "E_DENIED" else "Failed:"
+            blocks.append(f"{denied} `{one}`: {error.get('message') or error.get('code')}")
+    return "\n\n".join(blocks)
+
+
+def _compared(prompt: str, good: Sequence[_Call]) -> list[str]:
+    """Which number is larger, their difference, total and average, as far as the prompt asks."""
+    found = [(one.label, _figure(prompt, one.data)) for one in good]
+    figures = [(label, number) for label, number in found if number is not None]
+    if len(figures) < 2 or len({one.tool for one in good}) > 1:
+        return []
+    (most, high), *_, (least, low) = ordered = sorted(figures, key=lambda one: -one[1])
+    said: list[str] = []
+    if word := _COMPARING.search(_COUNTING.sub("", prompt)):
+        first, second = (ordered[::-1] if word[1] else ordered)[:2]
+        said.append(_verdict(word[0].lower(), first, second))
+    if re.search(r"\b(?:difference|how much|how many more|compare)\b", prompt, re.I):
+        parts = f"{_number(high)} (**{most}**) − {_number(low)} (**{least}**)"
+        said.append(f"The difference is **{_number(high - low)}**: {parts}.")
+    total = sum(number for _, number in figures)
+    if re.search(r"\b(?:total|sum|together)\b", prompt, re.I):
+        said.append(f"Together: **{_number(total)}**.")
+    if re.search(r"\b(?:average|mean)\b", prompt, re.I):
+        said.append(f"The average is **{_number(total / len(figures))}**.")
+    return said
+
+
+def _verdict(word: str, first: tuple[str, Any], second: tuple[str, Any]) -> str:
+    if first[1] == second[1]:
+        return f"**{first[0]}** and **{second[0]}** are equal: {_number(first[1])}."
+    word = "larger" if word == "compare" else word
+    word = f"the {word}" if word.endswith("st") else word
+    verb = "has" if re.search("more|most|less|least|few", word) else "is"
+    return f"**{first[0]}** {verb} {word}: {_number(first[1])} against {_number(second[1])}."
+
+
+def _figure(prompt: str, data: Any) -> int | float | None:
+    """The number of a result; of several fields the one that the prompt speaks of."""
+    fields = json_object(data) or {"": data}
+    numbers = {key: one for key, one in fields.items() if type(one) in (int, float)}
+    if len(numbers) > 1:
+        numbers = {key: one for key, one in numbers.items() if stems(key) & stems(prompt)}
+    return next(iter(numbers.values()), None)
+
+
+def _alone(one: _Call) -> str:
+    fields = json_object(one.data)
+    if long := _fields(fields) if fields else _rows(items(one.data)) or _long_text(one.data):
+        return f"`{one}`:\n\n{long}"
+    if len(one.arguments) == 1:
+        return f"**{one.label}**: **{_cell(one.data)}** (`{one.tool}`)"
+    return f"`{one}`: {_cell(one.data)}"
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    """Short values as a list, one level of objects beside them, long texts and tables below."""
+    lines: list[str] = []
+    below: list[str] = []
+    for key, value in fields.items():
+        if inner := json_object(value):
+            lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
+        elif long := _rows(items(value)) or _long_text(value):
+            below.append(f"{key}:\n\n{long}")
+        elif not re.search("^sha256|_ms$", key) and value not in ("", [], None):
+            lines.append(f"- {key}: {_cell(value)}")
+    return "\n\n".join(filter(None, ["\n".join(lines), *below]))
+
+
+def _rows(listed: Sequence[Any]) -> str:
+    """Objects as a table; nothing for other items."""
+    rows = [row for one in listed if (row := json_object(one)) is not None]
+    if not rows or len(rows) < len(listed):
+        return ""
+    filled = [key for row in rows for key, value in row.items() if value not in ("", [], None)]
+    heads = list(dict.fromkeys(filled))[:8]
+    cells = [[_cell(row.get(key)) for key in heads] for row in rows[:_MOST_ROWS]]
+    cells = [[one.replace("|", "\\|").replace("\n", " ") for one in row] for row in cells]
+    lines = ["| " + " | ".join(row) + " |" for row in [heads, *cells]]
+    lines.insert(1, "|" + " --- |" * len(heads))
+    more = [f"\n… and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
+    return "\n".join(lines + more)
+
+
+def _long_text(value: Any) -> str:
+    """The beginning of a text of several lines, in a fence that is longer than any in it."""
+    if not isinstance(value, str) or "\n" not in value:
+        return ""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", value)), 0)
+    cut = value[:_LONGEST].rstrip("\n") + (" … (cut)" if len(value) > _LONGEST else "")
+    return f"{fence}\n{cut}\n{fence}"
+
+
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    if isinstance(value, int | float):
+        return _number(value)
+    if isinstance(value, list):
+        return ", ".join(_cell(one) for one in items(value)[:_MOST_ROWS]) or "none"
+    return _cut(value if isinstance(value, str) else _json(value), 200)
+
+
+def _json(value: Any) -> str:
+    return dump_json(value).decode("utf-8", "replace")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _number(value: int | float) -> str:
+    """Digits in groups from 10,000 on: a year keeps its four."""
+    if isinstance(value, float):
+        return f"{value:,.10g}"
+    return f"{value:,}" if abs(value) >= 10_000 else str(value)

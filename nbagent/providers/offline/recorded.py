@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from nbagent.contracts.chat import ToolCall, redacted
+from nbagent.contracts.chat import redacted
 from nbagent.contracts.errors import ErrorInfo, ModelError, error_from_info
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.providers.offline.scripted import Script, script
+from nbagent.providers.offline.scripted import Script, script, written
 from nbagent.providers.offline.stream import Step
 
 
@@ -25,12 +25,7 @@ def replay(run: Recorded) -> Script:
     Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
     """
     record = redacted(run.record)
-    return script(steps_of(record), name=f"replay-{record.id[:8]}")
-
-
-def steps_of(record: RunRecord) -> list[Step]:
-    """What the model said in each turn."""
-    return [_step(turn) for turn in record.turns]
+    return script([_step(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
 
 
 def _step(turn: EngineTurn) -> Step:
@@ -41,7 +36,7 @@ def _step(turn: EngineTurn) -> Step:
             # A person's stop cannot be played again: the stream breaks where it was.
             failure = ModelError(failure.message, code="LLM_BAD_RESPONSE")
     if turn.response is None:
-        return Step(failure=failure)
+        return Step(error=failure)
     message = turn.response.message
     made = list(message.tool_calls)
     if failure and made:
@@ -53,9 +48,9 @@ def _step(turn: EngineTurn) -> Step:
     return Step(
         text=message.text,
         reasoning=message.reasoning or "",
-        calls=tuple(made),
+        calls=made,
         finish_reason=None if failure or finish == usual else finish,
-        failure=failure,
+        error=failure,
     )
 
 
@@ -66,7 +61,7 @@ def source_of(record: RunRecord) -> str:
     known = {spec.name for tools in record.toolsets.values() for spec in tools}
     tools = tuple(name for name in dict.fromkeys(called) if name in known) or "none"
     name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
-    steps = "".join(f"        {_written(step)},\n" for step in steps_of(record))
+    steps = "".join(f"        {written(_step(turn))},\n" for turn in record.turns)
     prompt, limit = record.prompt or "Go on.", record.limits.max_turns
     return (
         "import nbagent\nfrom nbagent import offline\n\n\n"
@@ -80,26 +75,3 @@ def source_of(record: RunRecord) -> str:
         f"    assert called == {called!r}\n"
         "    model.assert_complete()\n"
     )
-
-
-def _written(step: Step) -> str:
-    """A step as Python, in the shortest form that says it."""
-    told = {"text": step.text, "reasoning": step.reasoning, "finish_reason": step.finish_reason}
-    parts = [f"{name}={value!r}" for name, value in told.items() if value]
-    calls = [_written_call(one) for one in step.calls]
-    if calls:
-        parts.append(f"calls=[{', '.join(calls)}]")
-    if step.failure:
-        error = f"offline.error({step.failure.code!r}, {step.failure.message!r})"
-        if not parts:
-            return error
-        parts.append(f"error={error}")
-    if len(calls) == len(parts) == 1:
-        return calls[0]
-    only_text = parts in ([], [f"text={step.text!r}"])
-    return repr(step.text) if only_text else f"offline.step({', '.join(parts)})"
-
-
-def _written_call(made: ToolCall) -> str:
-    given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
-    return f"offline.call({made.name!r}, {given})"

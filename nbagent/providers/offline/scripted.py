@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import reprlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +15,8 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
     ModelInfo,
     ToolCall,
-    Usage,
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelCode, ModelError, UsageError
@@ -29,50 +26,18 @@ StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
 """A text, a step, or a function of the request that gives one of them."""
 
 
-def step(
-    *,
-    text: str = "",
-    pieces: Sequence[str] | None = None,
-    reasoning: str = "",
-    calls: Sequence[Step] = (),
-    usage: Usage | None = None,
-    finish_reason: FinishReason | None = None,
-    delay_ms: float | None = None,
-    wait_ms: float = 0.0,
-    retries: int = 0,
-    error: Step | None = None,
-) -> Step:
-    """Combine text, reasoning and calls in one answer.
-
-    Args:
-        calls: what `call` gives, one each.
-        delay_ms: between two pieces.
-        wait_ms: before the first piece.
-        retries: so many notices of a retry come first.
-        error: what `error` gives; raised after the pieces.
-    """
-    return Step(
-        text="".join(pieces) if pieces is not None else text,
-        pieces=None if pieces is None else tuple(pieces),
-        reasoning=reasoning,
-        calls=tuple(one for made in calls for one in made.calls),
-        usage=usage,
-        finish_reason=finish_reason,
-        delay_ms=delay_ms,
-        wait_ms=wait_ms,
-        retries=retries,
-        failure=error.failure if error else None,
-    )
+step = Step
+"""Combines text, reasoning and calls in one answer."""
 
 
 def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> Step:
     """An answer of text; `pieces` says how it is streamed."""
-    return step(text=answer, pieces=pieces)
+    return Step(text=answer, pieces=pieces)
 
 
 def reasoning(thought: str, answer: str = "") -> Step:
     """What the model thinks aloud, and what it says then."""
-    return step(reasoning=thought, text=answer)
+    return Step(reasoning=thought, text=answer)
 
 
 def call(
@@ -96,7 +61,7 @@ def call(
 
 def calls(made: Sequence[Step]) -> Step:
     """Several tool calls in one answer: `calls([call("a", x=1), call("a", x=2)])`."""
-    return step(calls=made)
+    return Step(calls=made)
 
 
 def error(
@@ -109,14 +74,14 @@ def error(
 ) -> Step:
     """A failure of the provider, after `retries` visible notices of a retry."""
     failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
-    return Step(failure=failure, retries=retries)
+    return Step(error=failure, retries=retries)
 
 
 def cut(text_so_far: str = "", *, calls: Sequence[Step] = ()) -> Step:
     """A stream that breaks after this text and before the last character of these calls."""
     said = "the stream broke off before the answer was whole; try again."
     failure = ModelError(said, code="LLM_BAD_RESPONSE", retryable=True)
-    return replace(step(text=text_so_far, calls=calls), failure=failure)
+    return Step(text=text_so_far, calls=calls, error=failure)
 
 
 def delay(seconds: float) -> Step:
@@ -138,7 +103,7 @@ class Script(OfflineModel):
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
         """Every request so far, in order, the ones after the last step too."""
-        self._steps = tuple(_checked(position, one) for position, one in enumerate(steps, 1))
+        self._steps = tuple(steps)
         self._used = 0
         self._lock = threading.Lock()
 
@@ -152,12 +117,11 @@ class Script(OfflineModel):
 
     def assert_complete(self) -> None:
         """Fail when steps were left over; the message names them."""
-        left = list(enumerate(self._steps, 1))[self._used :]
-        named = "; ".join(f"step {position}: {_described(one)}" for position, one in left)
-        if left:
+        steps = [f"step {n}: {written(one)}" for n, one in enumerate(self._steps, 1)]
+        if left := steps[self._used :]:
             raise AssertionError(
                 f"{self.model_id} was asked {len(self.requests)} times and has"
-                f" {len(left)} of {len(self._steps)} steps left: {named}"
+                f" {len(left)} of {len(self._steps)} steps left: {'; '.join(left)}"
             )
 
     async def list_models(self) -> list[ModelInfo]:
@@ -170,8 +134,7 @@ class Script(OfflineModel):
         with self._lock:
             self.requests.append(request)
             number = len(self.requests)
-            while self._used < len(self._steps):
-                taken = self._steps[self._used]
+            for taken in self._steps[self._used :]:
                 self._used += 1
                 if not (isinstance(taken, Step) and taken.only_waits):
                     break
@@ -198,12 +161,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
 
     Example:
         ```python
-        from nbagent import offline
-
-        oslo, bergen = (offline.call("population", city=city) for city in ("Oslo", "Bergen"))
-        model = offline.script([offline.calls([oslo, bergen]), "Oslo is larger."])
-        run = nbagent.Agent(model=model, tools=[population]).run("Which is larger?")
-        assert run.text == "Oslo is larger."
+        model = offline.script([offline.call("population", city="Oslo"), "Oslo has many."])
+        run = nbagent.Agent(model=model, tools=[population]).run("How many live in Oslo?")
         assert model.requests[1].messages[-1].role == "tool"
         model.assert_complete()
         ```
@@ -219,6 +178,12 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         raise UsageError(
             f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
         )
+    for position, one in enumerate(cast("Sequence[object]", steps), 1):
+        if not (isinstance(one, str | Step) or callable(one)):
+            raise UsageError(
+                f"step {position} of a script is {one!r}; use a text, what nbagent.offline.step,"
+                " call, calls, error, cut or delay give, or a function of the request."
+            )
     made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
     made.is_named = name is not None
     _scripts[made.name] = made
@@ -235,18 +200,12 @@ def named_scripts() -> list[str]:
     return [name for name, one in scripts().items() if one.is_named]
 
 
-def _checked(position: int, given: Any) -> StepLike:
-    if isinstance(given, str | Step) or callable(given):
-        return cast("StepLike", given)
-    raise UsageError(
-        f"step {position} of a script is {given!r}; use a text, what nbagent.offline.text, call,"
-        " calls, step, error, cut or delay give, or a function of the request."
-    )
-
-
 def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) -> str | Step:
     try:
         made: Any = function(request)
+        if isinstance(made, str | Step):
+            return made
+        raise TypeError(f"it gave {made!r}, which is no text and no step")
     except ModelError:
         raise
     except Exception as failure:
@@ -254,18 +213,33 @@ def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) 
         raise ModelError(
             f"the script's function raised {type(failure).__name__}: {failure}; correct it."
         ) from failure
-    if isinstance(made, str | Step):
-        return made
-    raise ModelError(f"the script's function gave {made!r}; it must give a text or a step.")
 
 
-def _described(one: StepLike) -> str:
+def written(one: StepLike) -> str:
+    """A step as Python, in the shortest form that says it."""
     if not isinstance(one, Step):
-        return reprlib.repr(one) if isinstance(one, str) else "a function of the request"
-    said = [reprlib.repr(one.text)] if one.text else []
-    said += [f"call {made.name}({made.arguments_raw})" for made in one.calls]
-    if one.failure is not None:
-        said.append(f"error {one.failure.code}")
+        return repr(one) if isinstance(one, str) else "a function of the request"
     if one.only_waits:
-        said.append(f"delay of {one.wait_ms / 1000:g} s")
-    return ", ".join(said) or "an empty answer"
+        return f"offline.delay({one.wait_ms / 1000:g})"
+    text = one.text if one.pieces is None else "".join(one.pieces)
+    said = {"text": text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
+    parts = {name: repr(value) for name, value in said.items() if value}
+    calls = [_written_call(made) for made in one.tool_calls]
+    if calls:
+        parts["calls"] = f"[{', '.join(calls)}]"
+    if one.failure:
+        parts["error"] = f"offline.error({one.failure.code!r}, {one.failure.message!r})"
+    match list(parts):
+        case [] | ["text"]:
+            return repr(text)
+        case ["calls"] if len(calls) == 1:
+            return calls[0]
+        case ["error"]:
+            return parts["error"]
+        case _:
+            return f"offline.step({', '.join(f'{name}={it}' for name, it in parts.items())})"
+
+
+def _written_call(made: ToolCall) -> str:
+    given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
+    return f"offline.call({made.name!r}, {given})"

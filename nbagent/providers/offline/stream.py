@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -26,24 +26,23 @@ from nbagent.contracts.chat import (
     ToolCallDelta,
     Usage,
 )
-from nbagent.contracts.errors import ErrorInfo, ModelError
+from nbagent.contracts.errors import ModelError
 from nbagent.providers.registry import whole_response
 
 _CHARS_PER_TOKEN = 4
 """A token of English text has about four characters; offline models count with that."""
-_ARGUMENTS_PIECE = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What an offline model says to one request."""
+    """What an offline model says to one request: text, reasoning and calls in one answer."""
 
     text: str = ""
-    pieces: tuple[str, ...] | None = None
-    """How the text is streamed; None = token by token."""
+    pieces: Sequence[str] | None = None
+    """The text as it is streamed, instead of `text`; without them it comes token by token."""
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    """Their ids are given when the step is played."""
+    calls: Sequence[Step | ToolCall] = ()
+    """What `call` gives, one each. Ids are given when the step is played."""
     usage: Usage | None = None
     """None = an estimate."""
     finish_reason: FinishReason | None = None
@@ -52,13 +51,24 @@ class Step:
     wait_ms: float = 0.0
     """Before the first piece."""
     retries: int = 0
-    """Notices of a retry before the answer or the error."""
-    failure: ModelError | None = None
-    """Raised after the pieces."""
+    """So many notices of a retry come before the answer or the error."""
+    error: Step | ModelError | None = None
+    """What `error` gives; raised after the pieces."""
     only_waits: bool = False
     """The step holds no answer; the next one follows at once."""
     place: str = ""
     """Makes the ids of its calls unique in the conversation; the model gives it."""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls, those of other steps too."""
+        parts = [one.tool_calls if isinstance(one, Step) else [one] for one in self.calls]
+        return [call for part in parts for call in part]
+
+    @property
+    def failure(self) -> ModelError | None:
+        """The error, also if it is another step's."""
+        return self.error.failure if isinstance(self.error, Step) else self.error
 
 
 class OfflineModel:
@@ -94,7 +104,7 @@ class OfflineModel:
         for attempt in range(step.retries):
             yield ChatChunk(notice=_retry_notice(step, attempt + 1))
         *pieces, last = response_chunks(response, step.pieces)
-        if step.failure is not None and step.calls:
+        if step.failure is not None and response.message.tool_calls:
             # A stream that breaks does so inside the last call, so that nobody takes it for whole.
             end = pieces[-1].tool_call_delta
             assert end is not None
@@ -102,7 +112,6 @@ class OfflineModel:
         for piece in pieces:
             await _wait(delay_s, until_s)
             yield piece
-        await _wait(0, until_s)
         if step.failure is not None:
             # A fresh one each time: a raised exception carries the traceback of its raising.
             raise copy(step.failure)
@@ -110,13 +119,9 @@ class OfflineModel:
 
 
 def response_chunks(
-    response: ChatResponse, texts: tuple[str, ...] | None = None
+    response: ChatResponse, texts: Sequence[str] | None = None
 ) -> Iterator[ChatChunk]:
-    """A whole answer as a stream.
-
-    Args:
-        texts: the pieces of its text, instead of one for each token.
-    """
+    """A whole answer as a stream; `texts` = the pieces of its text, else one for each token."""
     message = response.message
     for piece in split_pieces(message.reasoning or ""):
         yield ChatChunk(reasoning=piece)
@@ -124,8 +129,7 @@ def response_chunks(
         yield ChatChunk(content=piece)
     for index, call in enumerate(message.tool_calls):
         yield ChatChunk(tool_call_delta=ToolCallDelta(index, id=call.id, name=call.name))
-        for start in range(0, len(call.arguments_raw), _ARGUMENTS_PIECE):
-            piece = call.arguments_raw[start : start + _ARGUMENTS_PIECE]
+        for piece in re.findall(r"(?s).{1,12}", call.arguments_raw):
             yield ChatChunk(tool_call_delta=ToolCallDelta(index, arguments=piece))
     finish, usage = response.finish_reason, response.usage
     yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
@@ -143,7 +147,6 @@ def estimated_tokens(text: str) -> int:
 
 async def _wait(seconds: float, until_s: float) -> None:
     left_s = until_s - time.monotonic()
-    # A wait of nothing still lets the loop cancel the request.
     await asyncio.sleep(max(0, min(seconds, left_s)))
     if seconds > left_s:
         said = "the offline model waits longer than the deadline; allow more with --timeout."
@@ -151,32 +154,34 @@ async def _wait(seconds: float, until_s: float) -> None:
 
 
 def _retry_notice(step: Step, attempt: int) -> ClientNotice:
-    failure = step.failure
-    info = failure.info if failure else ErrorInfo("LLM_RATE_LIMITED", "the script says so")
+    failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
     return ClientNotice(
         kind="retry",
-        text=f"retry {attempt} of {step.retries}: {info.message}",
+        text=f"retry {attempt} of {step.retries}: {failure.message}",
         attempt=attempt,
-        wait_s=(failure.retry_after_s if failure else None) or 0.0,
-        error=info,
+        wait_s=failure.retry_after_s or 0.0,
+        error=failure.info,
     )
 
 
 def _within_limits(step: Step, request: ChatRequest) -> Step:
     """Cut the text at a stop sequence, and at `max_tokens` by the estimate."""
     if step.pieces is not None:
-        return step
-    starts = [step.text.find(stop) for stop in request.stop_sequences if stop]
-    end = min((start for start in starts if start >= 0), default=len(step.text))
+        return replace(step, text="".join(step.pieces))
+    text = step.text
+    for stop in filter(None, request.stop_sequences):
+        text = text.partition(stop)[0]
     room = (request.max_tokens or 0) * _CHARS_PER_TOKEN
-    if request.max_tokens is not None and not step.calls and end > room:
-        return replace(step, text=step.text[:room], finish_reason="length")
-    return replace(step, text=step.text[:end])
+    if request.max_tokens is not None and not step.tool_calls and len(text) > room:
+        return replace(step, text=text[:room], finish_reason="length")
+    return replace(step, text=text)
 
 
 def _response(step: Step, request: ChatRequest) -> ChatResponse:
-    ids = [f"call_{step.place}_{i + 1}" for i in range(len(step.calls))]
-    calls = [one.model_copy(update={"id": id}) for one, id in zip(step.calls, ids, strict=True)]
+    calls = [
+        call.model_copy(update={"id": f"call_{step.place}_{number}"})
+        for number, call in enumerate(step.tool_calls, 1)
+    ]
     message = Message(
         role="assistant",
         content=(TextPart(text=step.text),) if step.text else (),
