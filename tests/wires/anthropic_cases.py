@@ -307,6 +307,7 @@ CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
 BROKEN: dict[str, JSON] = {
     "a spend cap is no rate limit": {"status": 429, "headers": CAPPED, "error": QUOTA},
     "no content": {"body": b'{"type": "message"}', "error": BAD},
+    "no block": {"body": b'{"content": [null]}', "error": BAD, "words": "no content"},
     "a list": {"body": b"[]", "error": BAD},
     "a page": {"body": b"<html>", "error": BAD},
     "text that is none": {"stream": said(3) + STOP, "error": BAD},
