@@ -49,7 +49,7 @@ class AnthropicParser(Parser):
         """Take one event. Its data repeats its name."""
         found = json_object(data)
         if found is None:
-            raise bad_answer(f"an event is {type(data).__name__}, not an object")
+            raise bad_answer("an event is no object")
         if found.get("error"):
             self._into.fail(stream_error(found))
         match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
@@ -70,15 +70,14 @@ class AnthropicParser(Parser):
 
     def whole(self, body: Any) -> None:
         """Take a whole message."""
-        found = json_object(body)
-        if found is None:
-            raise bad_answer(f"the body is {type(body).__name__}, not an object")
+        found = json_object(body) or {}
         if found.get("error"):
             self._into.fail(stream_error(found))
-        if not isinstance(found.get("content"), list):
+        blocks = objects_in(found.get("content"))
+        if blocks != found.get("content"):
             raise bad_answer("there is no content in it")
         self._head(found)
-        for place, block in enumerate(objects_in(found["content"])):
+        for place, block in enumerate(blocks):
             self._begin(place, block)
             self._end_of_block(place)
         self._tail(found, None)
@@ -89,25 +88,19 @@ class AnthropicParser(Parser):
         self._count(message.get("usage"))
 
     def _begin(self, place: int, block: dict[str, Any]) -> None:
-        into = self._into
-        into.answered = True
+        self._into.answered = True
         self._blocks[place] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
-            into.call(place, id=call_id, name=name)
-        elif kind == "text":
-            self._show("text", block.get("text"))
-        elif kind == "thinking":
-            self._show("thinking", block.get("thinking"))
+            self._into.call(place, id=call_id, name=name)
+        elif kind in ("text", "thinking"):
+            self._show(kind, block.get(kind))
 
     def _delta(self, place: int, delta: dict[str, Any]) -> None:
         block = self._blocks.setdefault(place, {})
         kind = text_or_empty(delta.get("type"))
-        if kind == "citations_delta":
-            citations = objects_in(block.get("citations"))
-            block["citations"] = [*citations, *objects_in([delta.get("citation")])]
-        elif kind in _PIECES:
+        if kind in _PIECES:
             of, field, source = _PIECES[kind]
             block.setdefault("type", of)  # Some servers begin no block.
             piece = delta.get(source)
@@ -119,11 +112,9 @@ class AnthropicParser(Parser):
             self._show(field, piece)
 
     def _show(self, field: str, piece: Any) -> None:
-        if not isinstance(piece, str) or not piece:
-            return
-        if field == "text":
+        if isinstance(piece, str) and piece and field == "text":
             self._into.text(piece)
-        elif field == "thinking":
+        elif isinstance(piece, str) and piece and field == "thinking":
             self._into.reasoning(piece)
 
     def _end_of_block(self, place: int) -> None:
@@ -145,12 +136,10 @@ class AnthropicParser(Parser):
     def _tail(self, delta: dict[str, Any], usage: Any) -> None:
         self._word = text_or_empty(delta.get("stop_reason")) or self._word
         self._count(usage)
-        details = json_object(delta.get("stop_details"))
-        if details:
+        if details := json_object(delta.get("stop_details")):
             self._into.keep(stop_details=details)
-            said = details.get("explanation")
-            if self._word == "refusal" and not self._into.has_text and isinstance(said, str):
-                self._into.text(said)
+            if self._word == "refusal" and not self._into.has_text:
+                self._into.text(text_or_empty(details.get("explanation")))
 
     def _count(self, usage: Any) -> None:
         """Cumulative: what is there and not null is the last word."""
@@ -163,7 +152,7 @@ class AnthropicParser(Parser):
             self._end_of_block(place)
         blocks = [self._blocks[place] for place in sorted(self._blocks)]
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
-        if any(block["type"] not in _PLAIN or block.get("citations") for block in blocks):
+        if any(block["type"] not in _PLAIN for block in blocks):
             into.keep(blocks=blocks)
         into.usage(_usage_of(self._usage))
         into.finish(_FINISH.get(self._word), self._word)
@@ -190,5 +179,5 @@ def _usage_of(usage: dict[str, Any]) -> Usage | None:
 
 
 def _place(found: dict[str, Any]) -> int:
-    value: Any = found.get("index")
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    place: Any = found.get("index")
+    return place if type(place) is int else 0

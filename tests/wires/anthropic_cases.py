@@ -204,7 +204,6 @@ CALLED: JSON = {"calls": [LOOKED]}
 GIVEN: JSON = {"calls": [("fs.look", {"at": None})]}
 OPEN: JSON = {"calls": [("fs.look", "{o")]}
 CUT: JSON = {"error": BAD, "words": "cut"}
-CITED: JSON = {"citations": [{"cited_text": "y"}]}
 SIGNED: JSON = {"type": "thinking", "thinking": "hm", "signature": "S"}
 BARE = [delta(0, f"{field}_delta", **{field: SIGNED[field]}) for field in ("thinking", "signature")]
 NAMED = b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
@@ -230,9 +229,6 @@ STREAMS: dict[str, tuple[list[bytes], JSON]] = {
          b"event: later\ndata: {}\n\n", said("x", 1), tail()], {"text": "x"}),
     "halves of a character": (
         [said("a\ud83d"), said("\ude00"), tail()], {"text": "a\U0001f600"}),
-    "citations go back": (
-        [start(0, text("")), said("x"), delta(0, "citations_delta", citation=CITED["citations"][0]),
-         tail()], {"text": "x", "back": {"messages": [..., {"content": [text("x", **CITED)]}]}}),
     "usage: the last word counts #46": (
         [head({"input_tokens": 9, "cache_read_input_tokens": 4}), tail(usage=READ_MORE)],
         {"usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
