@@ -19,7 +19,6 @@ from nbagent.contracts.chat import (
     ModelInfo,
     Part,
     TextPart,
-    ToolCall,
     ToolSpec,
 )
 from nbagent.contracts.errors import ModelError
@@ -51,7 +50,7 @@ _LEAST_OF_PRO = 128
 _NEWEST = (99, 0)
 """What a name without a version (`gemini-flash-latest`) is taken for."""
 _MOST_UNSTREAMED = 32_768
-_IN_RESULTS = re.compile(r"image/(?:png|jpeg|webp)|application/pdf|text/plain\b")
+_IN_RESULTS = re.compile(r"image/(?:png|jpeg|webp)|application/pdf")
 """What a result takes beside its text; anything else follows in a content of the user's."""
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
@@ -97,16 +96,15 @@ class Google(Wire):
         params: dict[str, Any] = {"generationConfig": config} if config else {}
         if request.tools:
             choice = request.tool_choice or "auto"
-            calling: dict[str, Any] = {"mode": _MODES.get(choice, "ANY")}
-            if choice not in _MODES:
-                calling["allowedFunctionNames"] = [names.to_wire(choice)]
+            named = {"mode": "ANY", "allowedFunctionNames": [names.to_wire(choice)]}
+            calling = {"mode": _MODES[choice]} if choice in _MODES else named
             params["toolConfig"] = {"functionCallingConfig": calling}
         return params
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """Keys of `generationConfig` join those that are there."""
-        config = {**params.get("generationConfig", {})}
-        config |= json_object(extra.get("generationConfig")) or {}
+        given = json_object(extra.get("generationConfig")) or {}
+        config = {**params.get("generationConfig", {}), **given}
         params.update(extra)
         if config:
             params["generationConfig"] = config
@@ -145,8 +143,10 @@ class Google(Wire):
             return _content("user", [_part(part) for part in first.content])
         parts = _model_parts(first, context)
         asked = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
-        echoed = dict(zip((call.id for call in first.tool_calls), asked, strict=True))
-        said = [_result(result, echoed, context) for result in _in_order(first, results)]
+        order = [call.id for call in first.tool_calls]
+        echoed = dict(zip(order, asked, strict=True))
+        results = sorted(results, key=lambda it: (*order, it.tool_call_id).index(it.tool_call_id))
+        said = [_result(result, echoed, context) for result in results]
         shown = [part for result in results for part in _beside(result, context)]
         return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
 
@@ -163,19 +163,17 @@ class Google(Wire):
         found = json_object(body) or {}
         if not isinstance(found.get("models"), list):
             raise ValueError("no list of models")
-        models: list[ModelInfo] = []
-        for item in objects_in(found["models"]):
-            name = text_or_empty(item.get("name")).removeprefix("models/")
-            methods = item.get("supportedGenerationMethods")
-            if not name or (isinstance(methods, list) and "generateContent" not in methods):
-                continue
-            models.append(
-                ModelInfo(
-                    id=name,
-                    context_length=tokens(item, "inputTokenLimit") or None,
-                    capabilities=("reasoning",) if item.get("thinking") is True else (),
-                )
+        models = [
+            ModelInfo(
+                id=text_or_empty(item.get("name")).removeprefix("models/"),
+                context_length=tokens(item, "inputTokenLimit") or None,
+                capabilities=("reasoning",) if item.get("thinking") is True else (),
             )
+            for item in objects_in(found["models"])
+            if text_or_empty(item.get("name"))
+            and "generateContent"
+            in str(item.get("supportedGenerationMethods") or "generateContent")
+        ]
         token = text_or_empty(found.get("nextPageToken"))
         return models, f"pageToken={quote(token, safe='')}" if token else None
 
@@ -233,13 +231,14 @@ def _says_something(part: dict[str, Any]) -> bool:
 
 def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
     """The parts as they came, where this model wrote them; else written from the message."""
-    kept = objects_in(context.own(message).get("parts"))
-    parts: list[dict[str, Any]] = [dict(part) for part in kept]
-    if "no-signatures" in context.flags:
-        parts = [_without_signature(part) for part in parts if not part.get("thought")]
+    kept = () if "no-signatures" in context.flags else context.own(message).get("parts")
+    parts: list[dict[str, Any]] = [dict(part) for part in objects_in(kept)]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
-        parts += [{"functionCall": _call(call, context)} for call in message.tool_calls]
+        for call in message.tool_calls:
+            name = context.names.to_wire(call.name)
+            made = {"id": call.id, "name": name, "args": arguments_object(call)}
+            parts.append({"functionCall": made})
     first = next(filter(_has_call, parts), None)
     if first is not None and "thoughtSignature" not in first and _is_third(context.model):
         first["thoughtSignature"] = _DUMMY
@@ -250,35 +249,17 @@ def _has_call(part: dict[str, Any]) -> bool:
     return "functionCall" in part
 
 
-def _without_signature(part: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name != "thoughtSignature"}
-
-
-def _call(call: ToolCall, context: Encoding) -> dict[str, Any]:
-    name = context.names.to_wire(call.name)
-    return {"id": call.id, "name": name, "args": arguments_object(call)}
-
-
-def _in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
-    """The results in the order of the calls."""
-    places = {call.id: place for place, call in enumerate(answer.tool_calls)}
-    return sorted(results, key=lambda result: places.get(result.tool_call_id or "", len(places)))
-
-
 def _result(
     message: Message, echoed: Mapping[str, dict[str, Any]], context: Encoding
 ) -> dict[str, Any]:
     """The result as text: a key `$ref` anywhere in an object would break the request."""
     call = echoed.get(message.tool_call_id or "", {})
-    response: dict[str, Any] = {
-        "name": call.get("name") or context.names.to_wire(message.name or "tool"),
-        "response": {"error" if is_failure(message) else "output": message.text},
-    }
-    if call.get("id"):
-        response["id"] = call["id"]
-    if parts := [part for part in attached(message) if _fits_result(part, context)]:
-        response["parts"] = [_bytes_of(part) for part in parts]
-    return {"functionResponse": response}
+    name = call.get("name") or context.names.to_wire(message.name or "tool")
+    said = {"error" if is_failure(message) else "output": message.text}
+    own_id = {"id": call["id"]} if call.get("id") else {}
+    parts = [_part(part) for part in attached(message) if _fits_result(part, context)]
+    inside = {"parts": parts} if parts else {}
+    return {"functionResponse": {"name": name, "response": said, **own_id, **inside}}
 
 
 def _fits_result(part: ImagePart | FilePart, context: Encoding) -> bool:
@@ -290,9 +271,8 @@ def _beside(result: Message, context: Encoding) -> list[dict[str, Any]]:
     """What a result does not take, to be shown behind all results of the turn."""
     parts = [_part(part) for part in attached(result) if not _fits_result(part, context)]
     name = context.names.to_wire(result.name or "tool")
-    return (
-        [{"text": f"Given back by {name} (call {result.tool_call_id}):"}, *parts] if parts else []
-    )
+    label = {"text": f"Given back by {name} (call {result.tool_call_id}):"}
+    return [label, *parts] if parts else []
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -302,8 +282,4 @@ def _part(part: Part) -> dict[str, Any]:
         return {"text": file_as_text(part.name, text)}
     if isinstance(part, ImagePart) and part.url:
         return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
-    return _bytes_of(part)
-
-
-def _bytes_of(part: ImagePart | FilePart) -> dict[str, Any]:
     return {"inlineData": {"mimeType": part.media_type, "data": part.data or ""}}

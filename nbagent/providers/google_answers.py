@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
@@ -17,23 +18,12 @@ _FINISH: dict[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
-    **dict.fromkeys(
-        (
-            *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
-            *("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR", "ESCALATION"),
-            "PUP_LIMITED_DISABLED",
-        ),
-        "content_filter",
-    ),
-    **dict.fromkeys(
-        (
-            *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
-            *("LANGUAGE", "OTHER", "NO_IMAGE", "IMAGE_OTHER"),
-        ),
-        "error",
-    ),
 }
-_BROKEN_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
+_FILTERED = re.compile(
+    r"SAFETY|RECITATION|BLOCKLIST|PROHIBITED|SPII|MODEL_ARMOR|ESCALATION|PUP_LIMITED"
+)
+_FAILED = re.compile(r"TOO_MANY_TOOL_CALLS|MISSING_|MALFORMED_RESPONSE|LANGUAGE|OTHER|NO_IMAGE")
+_BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 _CANDIDATE_FIELDS = frozenset(
     {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
 )
@@ -46,8 +36,10 @@ class GoogleParser(Parser):
         self._into = into
         self._parts: list[dict[str, Any]] = list(into.kept.get("parts", ()))
         """As they came; only pieces of plain text are joined."""
-        self._run: list[dict[str, Any]] = []
-        """The pieces of plain text that came last."""
+        self._run: dict[str, Any] | None = None
+        """The first piece of the plain text that came last."""
+        self._texts: list[str] = []
+        """The texts of all its pieces."""
         self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
@@ -58,7 +50,7 @@ class GoogleParser(Parser):
     def _chunk(self, data: Any) -> None:
         chunk = json_object(data)
         if chunk is None:
-            raise bad_answer(f"a chunk is {type(data).__name__}, not an object")
+            raise bad_answer("a chunk is no object")
         if chunk.get("error"):
             self._into.fail(stream_error(chunk))
         into = self._into
@@ -98,12 +90,22 @@ class GoogleParser(Parser):
 
     def _finish(self, word: str, candidate: dict[str, Any]) -> None:
         into = self._into
-        said = clean(text_or_empty(candidate.get("finishMessage")))[:600]
         if word in _BROKEN_CALLS:
-            into.fail(_broken_call(said, word))
+            said = clean(text_or_empty(candidate.get("finishMessage")))[:600] or word
+            raise ModelError(
+                f"the model wrote a call that the server cannot read: {said}; try again, or choose"
+                " another model.",
+                code="LLM_BAD_RESPONSE",
+                details={"code": "tool_use_failed"},
+                said=said,
+            )
         reason = _FINISH.get(word)
+        if _FILTERED.search(word):
+            reason = "content_filter"
+        elif _FAILED.search(word):
+            reason = "error"
         if reason in ("error", "content_filter"):
-            into.keep(finish_reason=word, **({"finish_message": said} if said else {}))
+            into.keep(finish_reason=word)
         token = text_or_empty(candidate.get("continuationToken"))
         if word == "CONTINUATION" and token:
             into.go_on = {"continuationToken": token}
@@ -116,10 +118,8 @@ class GoogleParser(Parser):
         self._add(part)
         text = part.get("text")
         if isinstance(text, str) and text:
-            if part.get("thought") is True:
-                into.reasoning(text)
-            else:
-                into.text(text)
+            show = into.reasoning if part.get("thought") is True else into.text
+            show(text)
         if call := json_object(part.get("functionCall")):
             into.call(
                 None,
@@ -131,20 +131,25 @@ class GoogleParser(Parser):
 
     def _add(self, part: dict[str, Any]) -> None:
         """Hold a part as it came; it is none of a record when it is nested too deeply."""
-        plain = _is_plain(part)
-        if not plain and not is_keepable(part):
-            return
-        if self._run and not (plain and part.get("thought") == self._run[0].get("thought")):
-            self._close_run()
-        (self._run if plain else self._parts).append(part)
+        # Text alone: a signed part is neither joined nor split.
+        text, thought = part.get("text"), part.get("thought", False)
+        plain = not part.keys() - {"text", "thought"} and isinstance(thought, bool)
+        if not (plain and isinstance(text, str)):
+            if is_keepable(part):
+                self._close_run()
+                self._parts.append(part)
+        else:
+            if self._run is None or self._run.get("thought", False) != thought:
+                self._close_run()
+                self._run = part
+            self._texts.append(text)
         if self._into.finished:
             self._keep_parts()  # A signature may come behind the finish reason.
 
     def _close_run(self) -> None:
-        if self._run:
-            text = "".join(part["text"] for part in self._run)
-            self._parts.append({**self._run[0], "text": text})
-            self._run = []
+        if self._run is not None:
+            self._parts.append({**self._run, "text": "".join(self._texts)})
+        self._run, self._texts = None, []
 
     def _keep_parts(self) -> None:
         """Keep the parts where the message cannot say them, or where the rest may be so."""
@@ -153,26 +158,10 @@ class GoogleParser(Parser):
             self._into.keep(parts=self._parts)
 
 
-def _is_plain(part: dict[str, Any]) -> bool:
-    """Text alone: a signed part is neither joined nor split."""
-    is_text = isinstance(part.get("text"), str) and isinstance(part.get("thought", False), bool)
-    return is_text and not part.keys() - {"text", "thought"}
-
-
 def _is_opaque(part: dict[str, Any]) -> bool:
     """Whether it cannot be written again from the message itself."""
     call = json_object(part.get("functionCall")) or {}
     return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
-
-
-def _broken_call(said: str, word: str) -> ModelError:
-    return ModelError(
-        f"the model wrote a call that the server cannot read ({word}){': ' + said if said else ''};"
-        " try again, or choose another model.",
-        code="LLM_BAD_RESPONSE",
-        details={"code": "tool_use_failed"},
-        said=said or word,
-    )
 
 
 def _usage_of(usage: dict[str, Any]) -> Usage | None:
