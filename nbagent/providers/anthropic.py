@@ -97,10 +97,8 @@ class Anthropic(Wire):
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
         """All of the body but system, messages and tools."""
-        params: dict[str, Any] = {
-            "model": request.model,
-            "max_tokens": request.max_tokens or _MAX_TOKENS,
-        }
+        most = request.max_tokens or _MAX_TOKENS
+        params: dict[str, Any] = {"model": request.model, "max_tokens": most}
         if request.tools:
             choice = request.tool_choice or "auto"
             known = _CHOICES.get(choice)
@@ -184,7 +182,9 @@ class Anthropic(Wire):
     ) -> None:
         asked, version, thinking = request.reasoning, _version(request.model), None
         if asked == "none":
-            thinking = _off(request.model, version)
+            between = "sonnet" in request.model and version >= (5, 5)
+            if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
+                thinking = {"type": "between_tools" if between else "disabled"}
         # The generation 4.6 takes both.
         elif asked and (version < (4, 6) or (version == (4, 6) and asked.isdecimal())):
             most = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 0)
@@ -208,13 +208,6 @@ def _version(model: str) -> tuple[int, int]:
     """The generation of a Claude; (0, 0) for a model of another maker."""
     found = _VERSION.search(model)
     return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
-
-
-def _off(model: str, version: tuple[int, int]) -> dict[str, Any] | None:
-    if (0, 0) < version < (5, 0):
-        return None  # Off unless asked for.
-    between = "sonnet" in model and version >= (5, 5)
-    return {"type": "between_tools" if between else "disabled"}
 
 
 def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:

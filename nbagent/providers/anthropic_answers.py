@@ -21,13 +21,8 @@ _FINISH: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_PIECES = {
-    "text_delta": ("text", "text", "text"),
-    "thinking_delta": ("thinking", "thinking", "thinking"),
-    "signature_delta": ("thinking", "signature", "signature"),
-    "input_json_delta": ("tool_use", "input", "partial_json"),
-}
-"""Kind of a delta: kind of its block, the field that it adds to, and where the piece stands."""
+_WRITTEN = ("text", "thinking", "signature", "input_json")
+"""Fields of blocks that come in pieces."""
 _PLAIN = frozenset({"text", "tool_use"})
 """Blocks that can be written again from the message itself."""
 
@@ -41,7 +36,7 @@ class AnthropicParser(Parser):
         self._into = into
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
-        """Of the fields of blocks that are not over."""
+        """Of the fields of blocks."""
         self._usage: dict[str, Any] = {}
         self._word = ""
 
@@ -57,8 +52,6 @@ class AnthropicParser(Parser):
                 self._delta(_place(found), json_object(found.get("delta")) or {})
             case "content_block_start":
                 self._begin(_place(found), json_object(found.get("content_block")) or {})
-            case "content_block_stop":
-                self._end_of_block(_place(found))
             case "message_start":
                 self._head(json_object(found.get("message")) or {})
             case "message_delta":
@@ -66,7 +59,7 @@ class AnthropicParser(Parser):
             case "message_stop":
                 self._finish()
             case _:
-                pass  # `ping`, and what a later version adds.
+                pass  # `ping`, the end of a block, and what a later version adds.
 
     def whole(self, body: Any) -> None:
         """Take a whole message."""
@@ -79,7 +72,6 @@ class AnthropicParser(Parser):
         self._head(found)
         for place, block in enumerate(blocks):
             self._begin(place, block)
-            self._end_of_block(place)
         self._tail(found, None)
         self._finish()
 
@@ -98,18 +90,16 @@ class AnthropicParser(Parser):
             self._show(kind, block.get(kind))
 
     def _delta(self, place: int, delta: dict[str, Any]) -> None:
-        block = self._blocks.setdefault(place, {})
-        kind = text_or_empty(delta.get("type"))
-        if kind in _PIECES:
-            of, field, source = _PIECES[kind]
-            block.setdefault("type", of)  # Some servers begin no block.
-            piece = delta.get(source)
-            if not isinstance(piece, str):
-                raise bad_answer(f"a {kind} is {type(piece).__name__}, not text")
-            self._pieces.setdefault((place, field), []).append(piece)
-            if field == "input" and block["type"] == "tool_use":
-                self._into.call(place, arguments=piece)
-            self._show(field, piece)
+        field = text_or_empty(delta.get("type")).removesuffix("_delta")
+        if field not in _WRITTEN:
+            return
+        piece = delta.get("partial_json" if field == "input_json" else field)
+        if not isinstance(piece, str):
+            raise bad_answer(f"a piece of {field} is no text")
+        self._pieces.setdefault((place, field), []).append(piece)
+        if field == "input_json" and self._blocks.get(place, {}).get("type") == "tool_use":
+            self._into.call(place, arguments=piece)
+        self._show(field, piece)
 
     def _show(self, field: str, piece: Any) -> None:
         if isinstance(piece, str) and piece and field == "text":
@@ -117,21 +107,20 @@ class AnthropicParser(Parser):
         elif isinstance(piece, str) and piece and field == "thinking":
             self._into.reasoning(piece)
 
-    def _end_of_block(self, place: int) -> None:
-        block = self._blocks.get(place, {})
-        written = "".join(self._pieces.pop((place, "input"), ()))
+    def _joined(self, place: int) -> dict[str, Any]:
+        """A block with all that was written of it."""
+        block = self._blocks[place]
+        written = "".join(self._pieces.get((place, "input_json"), ()))
         if block.get("type") == "tool_use":
-            given = block.pop("input", None)
-            # What was given at the start counts where no pieces followed.
-            if given and not written:
-                self._into.call(place, arguments=arguments_of(given))
+            if not written:  # What was given at the start counts where no pieces followed.
+                self._into.call(place, arguments=arguments_of(block.pop("input", None) or None))
         elif written:
             # A tool of the server's own: not ours to run, and sent back as it was.
             block["input"] = parse_arguments(written) or {}
-        for field in ("text", "thinking", "signature"):
-            if pieces := self._pieces.pop((place, field), None):
-                begun = block.get(field)
-                block[field] = "".join([begun if isinstance(begun, str) else "", *pieces])
+        for field in _WRITTEN[:3]:
+            if pieces := self._pieces.get((place, field)):
+                block[field] = "".join([text_or_empty(block.get(field)), *pieces])
+        return block
 
     def _tail(self, delta: dict[str, Any], usage: Any) -> None:
         self._word = text_or_empty(delta.get("stop_reason")) or self._word
@@ -148,9 +137,7 @@ class AnthropicParser(Parser):
 
     def _finish(self) -> None:
         into = self._into
-        for place in self._blocks:
-            self._end_of_block(place)
-        blocks = [self._blocks[place] for place in sorted(self._blocks)]
+        blocks = [self._joined(place) for place in sorted(self._blocks)]
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
         if any(block["type"] not in _PLAIN for block in blocks):
             into.keep(blocks=blocks)

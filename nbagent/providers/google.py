@@ -21,7 +21,6 @@ from nbagent.contracts.chat import (
     TextPart,
     ToolSpec,
 )
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat import effort_word
 from nbagent.providers.chat_answers import tokens
@@ -38,20 +37,17 @@ from nbagent.providers.history import (
 )
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import gemini_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
+from nbagent.providers.wires import Encoding, Parser, Wire
 
 _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """Google's documented stand-in for a signature, in base64: `skip_thought_signature_validator`."""
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _LEVELS = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _BUDGETS = {"none": 0, "minimal": 512, "low": 2_048, "medium": 8_192}
-_LARGEST_BUDGET = 24_576
 _LEAST_OF_PRO = 128
 _NEWEST = (99, 0)
 """What a name without a version (`gemini-flash-latest`) is taken for."""
 _MOST_UNSTREAMED = 32_768
-_IN_RESULTS = re.compile(r"image/(?:png|jpeg|webp)|application/pdf")
-"""What a result takes beside its text; anything else follows in a content of the user's."""
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -177,15 +173,6 @@ class Google(Wire):
         token = text_or_empty(found.get("nextPageToken"))
         return models, f"pageToken={quote(token, safe='')}" if token else None
 
-    def lesson(
-        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
-    ) -> Lesson | None:
-        """Signatures of another model or route are refused."""
-        if error.status == 400 and re.search(r"thought.?signature", error.said, re.I):
-            told = "earlier thought signatures are left out: the server does not take them"
-            return Lesson("no-signatures", told)
-        return None
-
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
@@ -193,7 +180,7 @@ def _version(model: str) -> tuple[int, int]:
 
 
 def _is_third(model: str) -> bool:
-    """Whether it is of generation 3 or later: signatures are checked, results take images."""
+    """Whether it is of generation 3 or later: signatures are checked."""
     return _version(model) >= (3, 0)
 
 
@@ -207,7 +194,7 @@ def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
         return None
     shown = {"includeThoughts": True} if asked not in ("none", "0") else {}
     if not _is_third(model):
-        budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, _LARGEST_BUDGET)
+        budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 24_576)
         return {**shown, "thinkingBudget": max(budget, _LEAST_OF_PRO) if "pro" in model else budget}
     word = effort_word(asked)
     if word in ("none", "minimal"):
@@ -218,21 +205,20 @@ def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
 
 def _content(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
     """A content, or nothing: one without parts is refused, and so is a part without anything."""
-    kept = [part for part in parts if _says_something(part)]
+    kept = [
+        part
+        for part in parts
+        # An empty text counts with a signature, a signature alone does not.
+        if part.keys() - {"thought", "thoughtSignature"}
+        and (part.get("text") != "" or "thoughtSignature" in part)
+    ]
     return [{"role": role, "parts": kept}] if kept else []
-
-
-def _says_something(part: dict[str, Any]) -> bool:
-    """An empty text counts with a signature, a signature alone does not."""
-    if part.get("text") == "":
-        return "thoughtSignature" in part
-    return bool(part.keys() - {"thought", "thoughtSignature"})
 
 
 def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
     """The parts as they came, where this model wrote them; else written from the message."""
-    kept = () if "no-signatures" in context.flags else context.own(message).get("parts")
-    parts: list[dict[str, Any]] = [dict(part) for part in objects_in(kept)]
+    kept = objects_in(context.own(message).get("parts"))
+    parts: list[dict[str, Any]] = [dict(part) for part in kept]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
         for call in message.tool_calls:
@@ -257,19 +243,12 @@ def _result(
     name = call.get("name") or context.names.to_wire(message.name or "tool")
     said = {"error" if is_failure(message) else "output": message.text}
     own_id = {"id": call["id"]} if call.get("id") else {}
-    parts = [_part(part) for part in attached(message) if _fits_result(part, context)]
-    inside = {"parts": parts} if parts else {}
-    return {"functionResponse": {"name": name, "response": said, **own_id, **inside}}
-
-
-def _fits_result(part: ImagePart | FilePart, context: Encoding) -> bool:
-    is_inline = not (isinstance(part, ImagePart) and part.url)
-    return is_inline and _is_third(context.model) and bool(_IN_RESULTS.match(part.media_type))
+    return {"functionResponse": {"name": name, "response": said, **own_id}}
 
 
 def _beside(result: Message, context: Encoding) -> list[dict[str, Any]]:
-    """What a result does not take, to be shown behind all results of the turn."""
-    parts = [_part(part) for part in attached(result) if not _fits_result(part, context)]
+    """Images and files of a result: only text is in it, they follow all results of the turn."""
+    parts = [_part(part) for part in attached(result)]
     name = context.names.to_wire(result.name or "tool")
     label = {"text": f"Given back by {name} (call {result.tool_call_id}):"}
     return [label, *parts] if parts else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import FinishReason, Usage, is_keepable
@@ -11,7 +11,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import bad_answer, clean, objects_in, text_or_empty
+from nbagent.providers.frames import bad_answer, clean, first_object, objects_in, text_or_empty
 from nbagent.providers.wires import Parser
 
 _FINISH: dict[str, FinishReason] = {
@@ -34,21 +34,15 @@ class GoogleParser(Parser):
 
     def __init__(self, into: Assembly) -> None:
         self._into = into
-        self._parts: list[dict[str, Any]] = list(into.kept.get("parts", ()))
-        """As they came; only pieces of plain text are joined."""
-        self._run: dict[str, Any] | None = None
-        """The first piece of the plain text that came last."""
-        self._texts: list[str] = []
-        """The texts of all its pieces."""
+        self._parts: list[tuple[dict[str, Any], list[str] | None]] = [
+            (part, None) for part in into.kept.get("parts", ())
+        ]
+        """As they came; with the texts of pieces of plain text, which are joined."""
         self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
-        """Take one chunk, or the list in which an error may come."""
-        for chunk in cast("list[Any]", data) if isinstance(data, list) else [data]:
-            self._chunk(chunk)
-
-    def _chunk(self, data: Any) -> None:
-        chunk = json_object(data)
+        """Take one chunk; an error may come in a list."""
+        chunk = json_object(data) or first_object(data)
         if chunk is None:
             raise bad_answer("a chunk is no object")
         if chunk.get("error"):
@@ -70,7 +64,7 @@ class GoogleParser(Parser):
             into.usage(_usage_of(self._usage))  # Each chunk has counts: the last ones are enough.
 
     def whole(self, body: Any) -> None:
-        """Take a whole response, or the array that a stream without `alt=sse` is."""
+        """Take a whole response."""
         self.event(b"", body)
         if not self._into.finished:
             raise bad_answer("it says neither an answer nor why there is none")
@@ -134,28 +128,22 @@ class GoogleParser(Parser):
         # Text alone: a signed part is neither joined nor split.
         text, thought = part.get("text"), part.get("thought", False)
         plain = not part.keys() - {"text", "thought"} and isinstance(thought, bool)
+        last, texts = self._parts[-1] if self._parts else ({}, None)
         if not (plain and isinstance(text, str)):
             if is_keepable(part):
-                self._close_run()
-                self._parts.append(part)
+                self._parts.append((part, None))
+        elif texts is not None and last.get("thought", False) == thought:
+            texts.append(text)
         else:
-            if self._run is None or self._run.get("thought", False) != thought:
-                self._close_run()
-                self._run = part
-            self._texts.append(text)
+            self._parts.append((part, [text]))
         if self._into.finished:
             self._keep_parts()  # A signature may come behind the finish reason.
 
-    def _close_run(self) -> None:
-        if self._run is not None:
-            self._parts.append({**self._run, "text": "".join(self._texts)})
-        self._run, self._texts = None, []
-
     def _keep_parts(self) -> None:
         """Keep the parts where the message cannot say them, or where the rest may be so."""
-        self._close_run()
-        if self._into.go_on or any(map(_is_opaque, self._parts)):
-            self._into.keep(parts=self._parts)
+        if self._into.go_on or any(_is_opaque(part) for part, _ in self._parts):
+            parts = [p if it is None else {**p, "text": "".join(it)} for p, it in self._parts]
+            self._into.keep(parts=parts)
 
 
 def _is_opaque(part: dict[str, Any]) -> bool:

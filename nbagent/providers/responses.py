@@ -12,7 +12,6 @@ from typing import Any
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
     ImagePart,
     Message,
     ModelInfo,
@@ -40,10 +39,6 @@ from nbagent.providers.wires import Encoding, Parser, Wire
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = ("auto", "none", "required")
-_REASONS: dict[str, FinishReason] = {
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-}
 _LAST = {
     "response.completed": "completed",
     "response.done": "completed",  # OpenRouter
@@ -190,10 +185,7 @@ class ResponsesParser(Parser):
         id = text_or_empty(found.get("item_id") or (item or {}).get("id"))
         place: Any = found.get("output_index")
         if type(place) is not int:
-            last = self._next - 1
-            is_open = last >= 0 and last not in self._items
-            unnamed = last if is_open else self._next
-            place = self._places.get(id, self._next) if id else unnamed
+            place = self._places.get(id, self._next)
         self._next = max(self._next, place + 1)
         if id:
             self._places.setdefault(id, place)
@@ -264,8 +256,8 @@ class ResponsesParser(Parser):
             into.keep(items=items)
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
-            reason = str(details.get("reason"))
-            into.finish(_REASONS.get(reason, "length"), reason)
+            filtered = details.get("reason") == "content_filter"
+            into.finish("content_filter" if filtered else "length")
         else:
             into.finish("tool_calls" if into.has_calls else "stop")
         into.end()

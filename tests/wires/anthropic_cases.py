@@ -204,8 +204,6 @@ CALLED: JSON = {"calls": [LOOKED]}
 GIVEN: JSON = {"calls": [("fs.look", {"at": None})]}
 OPEN: JSON = {"calls": [("fs.look", "{o")]}
 CUT: JSON = {"error": BAD, "words": "cut"}
-SIGNED: JSON = {"type": "thinking", "thinking": "hm", "signature": "S"}
-BARE = [delta(0, f"{field}_delta", **{field: SIGNED[field]}) for field in ("thinking", "signature")]
 NAMED = b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
 READ_MORE: JSON = {"input_tokens": None, "cache_read_input_tokens": 6, "output_tokens": 3}
 # id: events, and what they come to.
@@ -218,9 +216,6 @@ STREAMS: dict[str, tuple[list[bytes], JSON]] = {
     "only empty pieces": ([*parsed("", ""), tail()], {"calls": [("fs.look", {})]}),
     "a piece that says null": ([*parsed('{"at": ', "null", "}"), tail()], GIVEN),
     "text that says null": ([said("null"), tail()], {"text": "null"}),
-    "no head, no starts, no ends": (
-        [*BARE, said("x", 1), tail()], {"text": "x", "reasoning": "hm", "back": {
-            "messages": [..., {"content": [SIGNED, text("x")]}]}}),
     "blocks that take turns": (
         [start(1, text("")), *parsed('{"at":'), said("a", 1), wrote('"a"}'), said("b", 1), tail()],
         {"text": "ab", **CALLED}),

@@ -241,13 +241,6 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
          event(ARGUMENTS, output_index=0, item_id="u", delta="{}"),
          event(DONE, output_index=0, item={**call(), "id": "v"}), last({**call(), "id": "w"})],
         {"calls": BARE, "ids": ["call_1"]}),
-    "neither ids nor indices": (
-        [event(BEGUN, item={"type": "function_call", "name": "b", "call_id": "x"}),
-         event(ARGUMENTS, delta="{}"),
-         event(DONE, item={"type": "function_call", "name": "b", "call_id": "x"}),
-         event(BEGUN, item={"type": "function_call", "name": "c", "call_id": "y"}),
-         event(ARGUMENTS, delta="{}"), last()],
-        {"calls": [*BARE, ("c", {})], "ids": ["x", "y"]}),
     "parallel calls without indices, interleaved": (
         [event(BEGUN, item=call("")), event(BEGUN, item=call("", name="c", n=2)),
          event(ARGUMENTS, item_id="fc_1", delta='{"n":'),
