@@ -112,8 +112,9 @@ class AnthropicParser(Parser):
         block = self._blocks[place]
         written = "".join(self._pieces.get((place, "input_json"), ()))
         if block.get("type") == "tool_use":
+            given = block.pop("input", None)
             if not written:  # What was given at the start counts where no pieces followed.
-                self._into.call(place, arguments=arguments_of(block.pop("input", None) or None))
+                self._into.call(place, arguments=arguments_of(given or None))
         elif written:
             # A tool of the server's own: not ours to run, and sent back as it was.
             block["input"] = parse_arguments(written) or {}

@@ -44,9 +44,6 @@ _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _LEVELS = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _BUDGETS = {"none": 0, "minimal": 512, "low": 2_048, "medium": 8_192}
-_LEAST_OF_PRO = 128
-_NEWEST = (99, 0)
-"""What a name without a version (`gemini-flash-latest`) is taken for."""
 _MOST_UNSTREAMED = 32_768
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
@@ -142,8 +139,14 @@ class Google(Wire):
         order = [call.id for call in first.tool_calls]
         echoed = dict(zip(order, asked, strict=True))
         results = sorted(results, key=lambda it: (*order, it.tool_call_id).index(it.tool_call_id))
-        said = [_result(result, echoed, context) for result in results]
-        shown = [part for result in results for part in _beside(result, context)]
+        said = [_result(it, echoed.get(it.tool_call_id or "", {}), context) for it in results]
+        shown: list[dict[str, Any]] = []
+        for result in results:
+            # Only text is in a result: images and files follow all results of the turn.
+            if parts_beside := [_part(part) for part in attached(result)]:
+                name = context.names.to_wire(result.name or "tool")
+                label = f"Given back by {name} (call {result.tool_call_id}):"
+                shown += [{"text": label}, *parts_beside]
         return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
@@ -176,7 +179,8 @@ class Google(Wire):
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else _NEWEST
+    # A name without a version (`gemini-flash-latest`) is the newest.
+    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
 
 
 def _is_third(model: str) -> bool:
@@ -195,7 +199,7 @@ def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
     shown = {"includeThoughts": True} if asked not in ("none", "0") else {}
     if not _is_third(model):
         budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 24_576)
-        return {**shown, "thinkingBudget": max(budget, _LEAST_OF_PRO) if "pro" in model else budget}
+        return {**shown, "thinkingBudget": max(budget, 128 if "pro" in model else 0)}
     word = effort_word(asked)
     if word in ("none", "minimal"):
         # Later ones and Pro refuse MINIMAL, and cannot be switched off.
@@ -235,23 +239,12 @@ def _has_call(part: dict[str, Any]) -> bool:
     return "functionCall" in part
 
 
-def _result(
-    message: Message, echoed: Mapping[str, dict[str, Any]], context: Encoding
-) -> dict[str, Any]:
+def _result(message: Message, call: dict[str, Any], context: Encoding) -> dict[str, Any]:
     """The result as text: a key `$ref` anywhere in an object would break the request."""
-    call = echoed.get(message.tool_call_id or "", {})
     name = call.get("name") or context.names.to_wire(message.name or "tool")
     said = {"error" if is_failure(message) else "output": message.text}
     own_id = {"id": call["id"]} if call.get("id") else {}
     return {"functionResponse": {"name": name, "response": said, **own_id}}
-
-
-def _beside(result: Message, context: Encoding) -> list[dict[str, Any]]:
-    """Images and files of a result: only text is in it, they follow all results of the turn."""
-    parts = [_part(part) for part in attached(result)]
-    name = context.names.to_wire(result.name or "tool")
-    label = {"text": f"Given back by {name} (call {result.tool_call_id}):"}
-    return [label, *parts] if parts else []
 
 
 def _part(part: Part) -> dict[str, Any]:

@@ -39,14 +39,8 @@ from nbagent.providers.wires import Encoding, Parser, Wire
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = ("auto", "none", "required")
-_LAST = {
-    "response.completed": "completed",
-    "response.done": "completed",  # OpenRouter
-    "response.incomplete": "incomplete",
-    "response.failed": "failed",
-    "response.cancelled": "cancelled",
-}
-"""Events that end a stream, and the status that each means."""
+_ENDS = ("completed", "incomplete", "failed", "cancelled", "done")
+"""As the status and in the name of the last event; OpenRouter says `response.done`."""
 
 
 class Responses(Wire):
@@ -144,8 +138,9 @@ class ResponsesParser(Parser):
         kind = text_or_empty(found.get("type")) or name.decode("ascii", "replace")
         if kind == "error" or found.get("error"):
             self._fail(found if found.get("error") else {"error": found})
-        elif kind in _LAST:
-            self._response(json_object(found.get("response")) or {}, _LAST[kind])
+        elif kind.removeprefix("response.") in _ENDS:
+            response = json_object(found.get("response")) or {}
+            self._response(response, kind.removeprefix("response."))
         else:
             self._progress(kind, found)
 
@@ -154,7 +149,7 @@ class ResponsesParser(Parser):
         found = json_object(body) or {}
         output, status = found.get("output"), found.get("status")
         items = objects_in(output)
-        is_over = bool(items) if status is None else status in _LAST.values()
+        is_over = bool(items) if status is None else status in _ENDS
         if not found.get("error") and (items != output or not is_over):
             raise bad_answer("there is no whole output in it")
         self._response(found, "completed")

@@ -14,7 +14,6 @@ from typing import Any
 from wires.harness import (
     ABSENT,
     JSON,
-    KEY,
     AnswerCase,
     Exactly,
     ModelsCase,

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from servers.player import Play
-from wires.google_cases import LOOK, WIRE, chunk, hop, sse
-from wires.google_requests import DUMMY, answered, text
-from wires.harness import TOOLS, World, ask, matches
+from wires.google_cases import WIRE, chunk, hop, sse
+from wires.google_requests import text
+from wires.harness import TOOLS, World, ask
 
-from nbagent.contracts.chat import ChatResponse, ClientNotice, Message
-from nbagent.contracts.errors import ModelError
+from nbagent.contracts.chat import ChatResponse, ClientNotice
 
 
 def played(world: World, request: Any, *plays: Play) -> tuple[ChatResponse, list[ClientNotice]]:
