@@ -42,7 +42,7 @@ class GoogleParser(Parser):
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one chunk; an error may come in a list."""
-        chunk = json_object(data) or first_object(data)
+        chunk = first_object(data) if isinstance(data, list) else json_object(data)
         if chunk is None:
             raise bad_answer("a chunk is no object")
         if chunk.get("error"):
