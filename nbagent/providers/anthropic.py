@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -24,9 +25,11 @@ from nbagent.contracts.errors import ModelError
 from nbagent.providers.anthropic_answers import AnthropicParser
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat import effort_word
+from nbagent.providers.chat_answers import tokens
 from nbagent.providers.frames import objects_in, text_or_empty
 from nbagent.providers.history import (
     arguments_object,
+    attached,
     file_as_text,
     is_failure,
     results_together,
@@ -57,10 +60,6 @@ _BOUND = "bound to a different conversation"
 _UNFIT = re.compile(
     rf"{_BOUND}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified", re.I | re.S
 )
-_WANTS_ADAPTIVE = re.compile(
-    r"(?:enabled|budget_tokens)\b.{0,80}not (?:support|permit)|use .{0,40}adaptive", re.I | re.S
-)
-_WANTS_BUDGET = re.compile(r"adaptive\b.{0,80}not (?:support|permit)", re.I | re.S)
 
 
 class Anthropic(Wire):
@@ -98,10 +97,8 @@ class Anthropic(Wire):
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
         """All of the body but system, messages and tools."""
-        params: dict[str, Any] = {
-            "model": request.model,
-            "max_tokens": request.max_tokens or _MAX_TOKENS,
-        }
+        most = request.max_tokens or _MAX_TOKENS
+        params: dict[str, Any] = {"model": request.model, "max_tokens": most}
         if request.tools:
             choice = request.tool_choice or "auto"
             known = _CHOICES.get(choice)
@@ -171,42 +168,35 @@ class Anthropic(Wire):
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:
-        """Blocks of thinking that no longer fit, and the form in which a model wants to think."""
-        if error.status != 400:
+        """Blocks of thinking that no longer fit."""
+        if error.status != 400 or not _UNFIT.search(error.said):
             return None
-        if _UNFIT.search(error.said):
-            # The server leaves out only what does not fit; with thinking off it cannot.
-            if _BOUND in error.said and "drop_block" not in flags and request.reasoning != "none":
-                told = "earlier thinking is left out where the conversation before it has changed"
-                return Lesson("drop_block", told)
-            return Lesson("no_replay", "earlier thinking is left out: the server refuses it")
-        if "adaptive" not in flags and _WANTS_ADAPTIVE.search(error.said):
-            return Lesson("adaptive", f"{request.model} decides itself how long it thinks")
-        if "budget" not in flags and _WANTS_BUDGET.search(error.said):
-            return Lesson("budget", f"{request.model} is given a number of tokens to think")
-        return None
+        # The server leaves out only what does not fit; with thinking off it cannot.
+        if _BOUND in error.said and "drop_block" not in flags and request.reasoning != "none":
+            told = "earlier thinking is left out where the conversation before it has changed"
+            return Lesson("drop_block", told)
+        return Lesson("no_replay", "earlier thinking is left out: the server refuses it")
 
     def _add_thinking(
         self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
     ) -> None:
-        asked, thinking = request.reasoning, None
-        version = _version(request.model)
-        # The generation 4.6 takes both.
-        budget = version < (4, 6) or (version == (4, 6) and (asked or "").isdecimal())
-        budget = "adaptive" not in flags and (budget or "budget" in flags)
+        asked, version, thinking = request.reasoning, _version(request.model), None
         if asked == "none":
-            thinking = _off(request.model, version)
-        elif asked is not None and not budget:
+            between = "sonnet" in request.model and version >= (5, 5)
+            if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
+                thinking = {"type": "between_tools" if between else "disabled"}
+        # The generation 4.6 takes both.
+        elif asked and (version < (4, 6) or (version == (4, 6) and asked.isdecimal())):
+            most = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 0)
+            most = max(_LEAST_BUDGET, most)
+            thinking = {"type": "enabled", "budget_tokens": most}
+            # The budget is within max_tokens and must leave room for the answer.
+            if params["max_tokens"] <= most:
+                params["max_tokens"] = most + (request.max_tokens or _MAX_TOKENS)
+        elif asked:
             thinking = {"type": "adaptive", "display": "summarized"}
             effort = effort_word(asked)
             params["output_config"] = {"effort": "low" if effort == "minimal" else effort}
-        elif asked is not None:
-            tokens = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, _LEAST_BUDGET)
-            tokens = max(_LEAST_BUDGET, tokens)
-            thinking = {"type": "enabled", "budget_tokens": tokens}
-            # The budget is within max_tokens and must leave room for the answer.
-            if params["max_tokens"] <= tokens:
-                params["max_tokens"] = tokens + (request.max_tokens or _MAX_TOKENS)
         if "drop_block" in flags and asked != "none":
             binding = {"prefix_mismatch_behavior": "drop_block"}
             thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
@@ -220,13 +210,6 @@ def _version(model: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
-def _off(model: str, version: tuple[int, int]) -> dict[str, Any] | None:
-    if (0, 0) < version < (5, 0):
-        return None  # Off unless asked for.
-    between = "sonnet" in model and version >= (5, 5)
-    return {"type": "between_tools" if between else "disabled"}
-
-
 def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     calls = [
         {
@@ -237,87 +220,62 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
         }
         for call in message.tool_calls
     ]
-    kept = objects_in(context.own(message).get("blocks"))
-    if not kept:
-        text = [{"type": "text", "text": message.text}] if message.text.strip() else []
-        return [*text, *calls]
+    text = [{"type": "text", "text": message.text}] if message.text.strip() else []
+    kept = objects_in(context.own(message).get("blocks")) or [*text, *calls]
     # As they came, in place; a signature that was cut off is never valid.
     blocks: list[Any] = []
     left = iter(calls)
     for block in kept:
         kind = text_or_empty(block.get("type"))
-        if kind == "thinking" and not block.get("signature"):
-            continue
-        if kind in _THINKING and "no_replay" in context.flags:
-            continue
-        if kind == "text" and not str(block.get("text") or "").strip():
-            continue
+        unfit = kind in _THINKING and "no_replay" in context.flags
+        unsigned = kind == "thinking" and not block.get("signature")
         if kind == "tool_use":
-            call = next(left, None)
-            if call is None:
-                continue
-            block = call
-        blocks.append(block)
+            blocks.extend(islice(left, 1))
+        elif not (unfit or unsigned or _is_blank(block)):
+            blocks.append(block)
     return blocks
 
 
 def _result(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": wire_id(message.tool_call_id or "", _ID),
-    }
-    if all(isinstance(part, TextPart) for part in message.content):
-        content: Any = message.text
-    else:
-        content = _blocks(message.content)
-    if content:
-        wire["content"] = content
-    if is_failure(message):
-        wire["is_error"] = True
-    return wire
+    call_id = wire_id(message.tool_call_id or "", _ID)
+    content = _blocks(message.content) if attached(message) else message.text
+    held = {"content": content} if content else {}
+    failed = {"is_error": True} if is_failure(message) else {}
+    return {"type": "tool_result", "tool_use_id": call_id, **held, **failed}
 
 
 def _blocks(parts: Sequence[Part]) -> list[Any]:
-    blocks = [_block(part) for part in parts]
-    return [block for block in blocks if block.get("text", "x").strip()]
+    return [block for block in map(_block, parts) if not _is_blank(block)]
+
+
+def _is_blank(block: dict[str, Any]) -> bool:
+    """A text of nothing is refused."""
+    return block.get("type") == "text" and not str(block.get("text") or "").strip()
 
 
 def _block(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
+    if isinstance(part, ImagePart) and part.url:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    source = {"type": "base64", "media_type": part.media_type, "data": part.data or ""}
     if isinstance(part, ImagePart):
-        if part.url:
-            return {"type": "image", "source": {"type": "url", "url": part.url}}
-        return {"type": "image", "source": _source(part.media_type, part.data or "")}
+        return {"type": "image", "source": source}
     if (text := text_of_file(part)) is not None:
         return {"type": "text", "text": file_as_text(part.name, text)}
     if part.media_type != "application/pdf":
         raise unreadable(part, "Anthropic")
-    source = _source(part.media_type, part.data)
     return {"type": "document", "source": source, "title": part.name}
 
 
-def _source(media_type: str, data: str) -> dict[str, Any]:
-    return {"type": "base64", "media_type": media_type, "data": data}
-
-
 def _model(item: dict[str, Any]) -> ModelInfo:
-    length: Any = item.get("max_input_tokens")
     said = json_object(item.get("capabilities"))
-    found = set[str]() if said is None else {"tools"}
-    said = said or {}
-    if _is_supported(said.get("image_input")):
-        found.add("vision")
-    thinking = json_object(said.get("thinking")) or {}
-    types = json_object(thinking.get("types")) or {}
-    if _is_supported(thinking) or any(_is_supported(types[n]) for n in types if n != "disabled"):
-        found.add("reasoning")
+    found = ["tools"] if said else []
+    for name, field in (("reasoning", "thinking"), ("vision", "image_input")):
+        able = json_object((said or {}).get(field)) or {}
+        found += [name] if able.get("supported") is True else []
     return ModelInfo(
         id=text_or_empty(item.get("id")),
-        context_length=length if isinstance(length, int) and length > 0 else None,
+        context_length=tokens(item, "max_input_tokens") or None,
         capabilities=tuple(sorted(found)),
     )
-
-
-def _is_supported(value: Any) -> bool:
-    return (json_object(value) or {}).get("supported") is True

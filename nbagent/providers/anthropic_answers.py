@@ -21,13 +21,8 @@ _FINISH: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_PIECES = {
-    "text_delta": ("text", "text", "text"),
-    "thinking_delta": ("thinking", "thinking", "thinking"),
-    "signature_delta": ("thinking", "signature", "signature"),
-    "input_json_delta": ("tool_use", "input", "partial_json"),
-}
-"""Kind of a delta: kind of its block, the field that it adds to, and where the piece stands."""
+_WRITTEN = ("text", "thinking", "signature", "input_json")
+"""Fields of blocks that come in pieces."""
 _PLAIN = frozenset({"text", "tool_use"})
 """Blocks that can be written again from the message itself."""
 
@@ -41,7 +36,7 @@ class AnthropicParser(Parser):
         self._into = into
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
-        """Of the fields of blocks that are not over."""
+        """Of the fields of blocks."""
         self._usage: dict[str, Any] = {}
         self._word = ""
 
@@ -49,7 +44,7 @@ class AnthropicParser(Parser):
         """Take one event. Its data repeats its name."""
         found = json_object(data)
         if found is None:
-            raise bad_answer(f"an event is {type(data).__name__}, not an object")
+            raise bad_answer("an event is no object")
         if found.get("error"):
             self._into.fail(stream_error(found))
         match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
@@ -57,8 +52,6 @@ class AnthropicParser(Parser):
                 self._delta(_place(found), json_object(found.get("delta")) or {})
             case "content_block_start":
                 self._begin(_place(found), json_object(found.get("content_block")) or {})
-            case "content_block_stop":
-                self._end_of_block(_place(found))
             case "message_start":
                 self._head(json_object(found.get("message")) or {})
             case "message_delta":
@@ -66,21 +59,19 @@ class AnthropicParser(Parser):
             case "message_stop":
                 self._finish()
             case _:
-                pass  # `ping`, and what a later version adds.
+                pass  # `ping`, the end of a block, and what a later version adds.
 
     def whole(self, body: Any) -> None:
         """Take a whole message."""
-        found = json_object(body)
-        if found is None:
-            raise bad_answer(f"the body is {type(body).__name__}, not an object")
+        found = json_object(body) or {}
         if found.get("error"):
             self._into.fail(stream_error(found))
-        if not isinstance(found.get("content"), list):
+        blocks = objects_in(found.get("content"))
+        if blocks != found.get("content"):
             raise bad_answer("there is no content in it")
         self._head(found)
-        for place, block in enumerate(objects_in(found["content"])):
+        for place, block in enumerate(blocks):
             self._begin(place, block)
-            self._end_of_block(place)
         self._tail(found, None)
         self._finish()
 
@@ -89,68 +80,56 @@ class AnthropicParser(Parser):
         self._count(message.get("usage"))
 
     def _begin(self, place: int, block: dict[str, Any]) -> None:
-        into = self._into
-        into.answered = True
+        self._into.answered = True
         self._blocks[place] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
-            into.call(place, id=call_id, name=name)
-        elif kind == "text":
-            self._show("text", block.get("text"))
-        elif kind == "thinking":
-            self._show("thinking", block.get("thinking"))
+            self._into.call(place, id=call_id, name=name)
+        elif kind in ("text", "thinking"):
+            self._show(kind, block.get(kind))
 
     def _delta(self, place: int, delta: dict[str, Any]) -> None:
-        block = self._blocks.setdefault(place, {})
-        kind = text_or_empty(delta.get("type"))
-        if kind == "citations_delta":
-            citations = objects_in(block.get("citations"))
-            block["citations"] = [*citations, *objects_in([delta.get("citation")])]
-        elif kind in _PIECES:
-            of, field, source = _PIECES[kind]
-            block.setdefault("type", of)  # Some servers begin no block.
-            piece = delta.get(source)
-            if not isinstance(piece, str):
-                raise bad_answer(f"a {kind} is {type(piece).__name__}, not text")
-            self._pieces.setdefault((place, field), []).append(piece)
-            if field == "input" and block["type"] == "tool_use":
-                self._into.call(place, arguments=piece)
-            self._show(field, piece)
+        field = text_or_empty(delta.get("type")).removesuffix("_delta")
+        if field not in _WRITTEN:
+            return
+        piece = delta.get("partial_json" if field == "input_json" else field)
+        if not isinstance(piece, str):
+            raise bad_answer(f"a piece of {field} is no text")
+        self._pieces.setdefault((place, field), []).append(piece)
+        if field == "input_json" and self._blocks.get(place, {}).get("type") == "tool_use":
+            self._into.call(place, arguments=piece)
+        self._show(field, piece)
 
     def _show(self, field: str, piece: Any) -> None:
-        if not isinstance(piece, str) or not piece:
-            return
-        if field == "text":
+        if isinstance(piece, str) and piece and field == "text":
             self._into.text(piece)
-        elif field == "thinking":
+        elif isinstance(piece, str) and piece and field == "thinking":
             self._into.reasoning(piece)
 
-    def _end_of_block(self, place: int) -> None:
-        block = self._blocks.get(place, {})
-        written = "".join(self._pieces.pop((place, "input"), ()))
+    def _joined(self, place: int) -> dict[str, Any]:
+        """A block with all that was written of it."""
+        block = self._blocks[place]
+        written = "".join(self._pieces.get((place, "input_json"), ()))
         if block.get("type") == "tool_use":
             given = block.pop("input", None)
-            # What was given at the start counts where no pieces followed.
-            if given and not written:
-                self._into.call(place, arguments=arguments_of(given))
+            if not written:  # What was given at the start counts where no pieces followed.
+                self._into.call(place, arguments=arguments_of(given or None))
         elif written:
             # A tool of the server's own: not ours to run, and sent back as it was.
             block["input"] = parse_arguments(written) or {}
-        for field in ("text", "thinking", "signature"):
-            if pieces := self._pieces.pop((place, field), None):
-                begun = block.get(field)
-                block[field] = "".join([begun if isinstance(begun, str) else "", *pieces])
+        for field in _WRITTEN[:3]:
+            if pieces := self._pieces.get((place, field)):
+                block[field] = "".join([text_or_empty(block.get(field)), *pieces])
+        return block
 
     def _tail(self, delta: dict[str, Any], usage: Any) -> None:
         self._word = text_or_empty(delta.get("stop_reason")) or self._word
         self._count(usage)
-        details = json_object(delta.get("stop_details"))
-        if details:
+        if details := json_object(delta.get("stop_details")):
             self._into.keep(stop_details=details)
-            said = details.get("explanation")
-            if self._word == "refusal" and not self._into.has_text and isinstance(said, str):
-                self._into.text(said)
+            if self._word == "refusal" and not self._into.has_text:
+                self._into.text(text_or_empty(details.get("explanation")))
 
     def _count(self, usage: Any) -> None:
         """Cumulative: what is there and not null is the last word."""
@@ -159,11 +138,9 @@ class AnthropicParser(Parser):
 
     def _finish(self) -> None:
         into = self._into
-        for place in self._blocks:
-            self._end_of_block(place)
-        blocks = [self._blocks[place] for place in sorted(self._blocks)]
+        blocks = [self._joined(place) for place in sorted(self._blocks)]
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
-        if any(block["type"] not in _PLAIN or block.get("citations") for block in blocks):
+        if any(block["type"] not in _PLAIN for block in blocks):
             into.keep(blocks=blocks)
         into.usage(_usage_of(self._usage))
         into.finish(_FINISH.get(self._word), self._word)
@@ -190,5 +167,5 @@ def _usage_of(usage: dict[str, Any]) -> Usage | None:
 
 
 def _place(found: dict[str, Any]) -> int:
-    value: Any = found.get("index")
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    place: Any = found.get("index")
+    return place if type(place) is int else 0

@@ -26,11 +26,13 @@ URL_VARIABLES = ("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 def azure_wires(config: ProviderConfig) -> list[Wire]:
     """The wires of the route that the base URL names."""
     parts = urlsplit(config.base_url or "")
-    dated = "api-version=" in parts.query and "/v1" not in parts.path
     wires: list[Wire] = [Chat(PROFILES["azure"]), Responses()]
-    if dated:
+    if "api-version=" in parts.query and "/v1" not in parts.path:
         wires = [_Dated(names_deployment="/deployments/" in parts.path)]
-    if not _is_token(config):
+    key = config.api_key.reveal() if config.api_key else ""
+    has_own = any(name.lower() == "authorization" for name in config.headers)
+    # A token of Entra ID has three parts, the first of them JSON in base64.
+    if not has_own and not (key.startswith("ey") and key.count(".") == 2):
         for wire in wires:
             wire.key_header, wire.key_prefix = "api-key", ""
     return wires
@@ -49,14 +51,5 @@ class _Dated(Chat):
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """The deployment is in the path."""
-        asked = super().path(request, stream=stream)
-        if self._names_deployment:
-            return asked
-        return f"/deployments/{quote(request.model, safe='')}{asked}"
-
-
-def _is_token(config: ProviderConfig) -> bool:
-    """Whether a token of Entra ID is sent: three parts, the first of them JSON in base64."""
-    key = config.api_key.reveal() if config.api_key else ""
-    has_own = any(name.lower() == "authorization" for name in config.headers)
-    return has_own or (key.startswith("ey") and key.count(".") == 2)
+        model = "" if self._names_deployment else f"/deployments/{quote(request.model, safe='')}"
+        return model + super().path(request, stream=stream)

@@ -19,10 +19,8 @@ from nbagent.contracts.chat import (
     ModelInfo,
     Part,
     TextPart,
-    ToolCall,
     ToolSpec,
 )
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat import effort_word
 from nbagent.providers.chat_answers import tokens
@@ -39,20 +37,14 @@ from nbagent.providers.history import (
 )
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import gemini_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
+from nbagent.providers.wires import Encoding, Parser, Wire
 
 _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """Google's documented stand-in for a signature, in base64: `skip_thought_signature_validator`."""
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _LEVELS = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _BUDGETS = {"none": 0, "minimal": 512, "low": 2_048, "medium": 8_192}
-_LARGEST_BUDGET = 24_576
-_LEAST_OF_PRO = 128
-_NEWEST = (99, 0)
-"""What a name without a version (`gemini-flash-latest`) is taken for."""
 _MOST_UNSTREAMED = 32_768
-_IN_RESULTS = re.compile(r"image/(?:png|jpeg|webp)|application/pdf|text/plain\b")
-"""What a result takes beside its text; anything else follows in a content of the user's."""
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -97,16 +89,15 @@ class Google(Wire):
         params: dict[str, Any] = {"generationConfig": config} if config else {}
         if request.tools:
             choice = request.tool_choice or "auto"
-            calling: dict[str, Any] = {"mode": _MODES.get(choice, "ANY")}
-            if choice not in _MODES:
-                calling["allowedFunctionNames"] = [names.to_wire(choice)]
+            named = {"mode": "ANY", "allowedFunctionNames": [names.to_wire(choice)]}
+            calling = {"mode": _MODES[choice]} if choice in _MODES else named
             params["toolConfig"] = {"functionCallingConfig": calling}
         return params
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """Keys of `generationConfig` join those that are there."""
-        config = {**params.get("generationConfig", {})}
-        config |= json_object(extra.get("generationConfig")) or {}
+        given = json_object(extra.get("generationConfig")) or {}
+        config = {**params.get("generationConfig", {}), **given}
         params.update(extra)
         if config:
             params["generationConfig"] = config
@@ -145,9 +136,17 @@ class Google(Wire):
             return _content("user", [_part(part) for part in first.content])
         parts = _model_parts(first, context)
         asked = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
-        echoed = dict(zip((call.id for call in first.tool_calls), asked, strict=True))
-        said = [_result(result, echoed, context) for result in _in_order(first, results)]
-        shown = [part for result in results for part in _beside(result, context)]
+        order = [call.id for call in first.tool_calls]
+        echoed = dict(zip(order, asked, strict=True))
+        results = sorted(results, key=lambda it: (*order, it.tool_call_id).index(it.tool_call_id))
+        said = [_result(it, echoed.get(it.tool_call_id or "", {}), context) for it in results]
+        shown: list[dict[str, Any]] = []
+        for result in results:
+            # Only text is in a result: images and files follow all results of the turn.
+            if parts_beside := [_part(part) for part in attached(result)]:
+                name = context.names.to_wire(result.name or "tool")
+                label = f"Given back by {name} (call {result.tool_call_id}):"
+                shown += [{"text": label}, *parts_beside]
         return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
@@ -163,39 +162,29 @@ class Google(Wire):
         found = json_object(body) or {}
         if not isinstance(found.get("models"), list):
             raise ValueError("no list of models")
-        models: list[ModelInfo] = []
-        for item in objects_in(found["models"]):
-            name = text_or_empty(item.get("name")).removeprefix("models/")
-            methods = item.get("supportedGenerationMethods")
-            if not name or (isinstance(methods, list) and "generateContent" not in methods):
-                continue
-            models.append(
-                ModelInfo(
-                    id=name,
-                    context_length=tokens(item, "inputTokenLimit") or None,
-                    capabilities=("reasoning",) if item.get("thinking") is True else (),
-                )
+        models = [
+            ModelInfo(
+                id=text_or_empty(item.get("name")).removeprefix("models/"),
+                context_length=tokens(item, "inputTokenLimit") or None,
+                capabilities=("reasoning",) if item.get("thinking") is True else (),
             )
+            for item in objects_in(found["models"])
+            if text_or_empty(item.get("name"))
+            and "generateContent"
+            in str(item.get("supportedGenerationMethods") or "generateContent")
+        ]
         token = text_or_empty(found.get("nextPageToken"))
         return models, f"pageToken={quote(token, safe='')}" if token else None
-
-    def lesson(
-        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
-    ) -> Lesson | None:
-        """Signatures of another model or route are refused."""
-        if error.status == 400 and re.search(r"thought.?signature", error.said, re.I):
-            told = "earlier thought signatures are left out: the server does not take them"
-            return Lesson("no-signatures", told)
-        return None
 
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else _NEWEST
+    # A name without a version (`gemini-flash-latest`) is the newest.
+    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
 
 
 def _is_third(model: str) -> bool:
-    """Whether it is of generation 3 or later: signatures are checked, results take images."""
+    """Whether it is of generation 3 or later: signatures are checked."""
     return _version(model) >= (3, 0)
 
 
@@ -209,8 +198,8 @@ def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
         return None
     shown = {"includeThoughts": True} if asked not in ("none", "0") else {}
     if not _is_third(model):
-        budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, _LARGEST_BUDGET)
-        return {**shown, "thinkingBudget": max(budget, _LEAST_OF_PRO) if "pro" in model else budget}
+        budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 24_576)
+        return {**shown, "thinkingBudget": max(budget, 128 if "pro" in model else 0)}
     word = effort_word(asked)
     if word in ("none", "minimal"):
         # Later ones and Pro refuse MINIMAL, and cannot be switched off.
@@ -220,26 +209,26 @@ def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
 
 def _content(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
     """A content, or nothing: one without parts is refused, and so is a part without anything."""
-    kept = [part for part in parts if _says_something(part)]
+    kept = [
+        part
+        for part in parts
+        # An empty text counts with a signature, a signature alone does not.
+        if part.keys() - {"thought", "thoughtSignature"}
+        and (part.get("text") != "" or "thoughtSignature" in part)
+    ]
     return [{"role": role, "parts": kept}] if kept else []
-
-
-def _says_something(part: dict[str, Any]) -> bool:
-    """An empty text counts with a signature, a signature alone does not."""
-    if part.get("text") == "":
-        return "thoughtSignature" in part
-    return bool(part.keys() - {"thought", "thoughtSignature"})
 
 
 def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
     """The parts as they came, where this model wrote them; else written from the message."""
     kept = objects_in(context.own(message).get("parts"))
     parts: list[dict[str, Any]] = [dict(part) for part in kept]
-    if "no-signatures" in context.flags:
-        parts = [_without_signature(part) for part in parts if not part.get("thought")]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
-        parts += [{"functionCall": _call(call, context)} for call in message.tool_calls]
+        for call in message.tool_calls:
+            name = context.names.to_wire(call.name)
+            made = {"id": call.id, "name": name, "args": arguments_object(call)}
+            parts.append({"functionCall": made})
     first = next(filter(_has_call, parts), None)
     if first is not None and "thoughtSignature" not in first and _is_third(context.model):
         first["thoughtSignature"] = _DUMMY
@@ -250,49 +239,12 @@ def _has_call(part: dict[str, Any]) -> bool:
     return "functionCall" in part
 
 
-def _without_signature(part: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name != "thoughtSignature"}
-
-
-def _call(call: ToolCall, context: Encoding) -> dict[str, Any]:
-    name = context.names.to_wire(call.name)
-    return {"id": call.id, "name": name, "args": arguments_object(call)}
-
-
-def _in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
-    """The results in the order of the calls."""
-    places = {call.id: place for place, call in enumerate(answer.tool_calls)}
-    return sorted(results, key=lambda result: places.get(result.tool_call_id or "", len(places)))
-
-
-def _result(
-    message: Message, echoed: Mapping[str, dict[str, Any]], context: Encoding
-) -> dict[str, Any]:
+def _result(message: Message, call: dict[str, Any], context: Encoding) -> dict[str, Any]:
     """The result as text: a key `$ref` anywhere in an object would break the request."""
-    call = echoed.get(message.tool_call_id or "", {})
-    response: dict[str, Any] = {
-        "name": call.get("name") or context.names.to_wire(message.name or "tool"),
-        "response": {"error" if is_failure(message) else "output": message.text},
-    }
-    if call.get("id"):
-        response["id"] = call["id"]
-    if parts := [part for part in attached(message) if _fits_result(part, context)]:
-        response["parts"] = [_bytes_of(part) for part in parts]
-    return {"functionResponse": response}
-
-
-def _fits_result(part: ImagePart | FilePart, context: Encoding) -> bool:
-    is_inline = not (isinstance(part, ImagePart) and part.url)
-    return is_inline and _is_third(context.model) and bool(_IN_RESULTS.match(part.media_type))
-
-
-def _beside(result: Message, context: Encoding) -> list[dict[str, Any]]:
-    """What a result does not take, to be shown behind all results of the turn."""
-    parts = [_part(part) for part in attached(result) if not _fits_result(part, context)]
-    name = context.names.to_wire(result.name or "tool")
-    return (
-        [{"text": f"Given back by {name} (call {result.tool_call_id}):"}, *parts] if parts else []
-    )
+    name = call.get("name") or context.names.to_wire(message.name or "tool")
+    said = {"error" if is_failure(message) else "output": message.text}
+    own_id = {"id": call["id"]} if call.get("id") else {}
+    return {"functionResponse": {"name": name, "response": said, **own_id}}
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -302,8 +254,4 @@ def _part(part: Part) -> dict[str, Any]:
         return {"text": file_as_text(part.name, text)}
     if isinstance(part, ImagePart) and part.url:
         return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
-    return _bytes_of(part)
-
-
-def _bytes_of(part: ImagePart | FilePart) -> dict[str, Any]:
     return {"inlineData": {"mimeType": part.media_type, "data": part.data or ""}}

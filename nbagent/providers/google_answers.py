@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import re
+from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import FinishReason, Usage, is_keepable
@@ -10,30 +11,19 @@ from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import bad_answer, clean, objects_in, text_or_empty
+from nbagent.providers.frames import bad_answer, clean, first_object, objects_in, text_or_empty
 from nbagent.providers.wires import Parser
 
 _FINISH: dict[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
-    **dict.fromkeys(
-        (
-            *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
-            *("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR", "ESCALATION"),
-            "PUP_LIMITED_DISABLED",
-        ),
-        "content_filter",
-    ),
-    **dict.fromkeys(
-        (
-            *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
-            *("LANGUAGE", "OTHER", "NO_IMAGE", "IMAGE_OTHER"),
-        ),
-        "error",
-    ),
 }
-_BROKEN_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
+_FILTERED = re.compile(
+    r"SAFETY|RECITATION|BLOCKLIST|PROHIBITED|SPII|MODEL_ARMOR|ESCALATION|PUP_LIMITED"
+)
+_FAILED = re.compile(r"TOO_MANY_TOOL_CALLS|MISSING_|MALFORMED_RESPONSE|LANGUAGE|OTHER|NO_IMAGE")
+_BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 _CANDIDATE_FIELDS = frozenset(
     {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
 )
@@ -44,21 +34,17 @@ class GoogleParser(Parser):
 
     def __init__(self, into: Assembly) -> None:
         self._into = into
-        self._parts: list[dict[str, Any]] = list(into.kept.get("parts", ()))
-        """As they came; only pieces of plain text are joined."""
-        self._run: list[dict[str, Any]] = []
-        """The pieces of plain text that came last."""
+        self._parts: list[tuple[dict[str, Any], list[str] | None]] = [
+            (part, None) for part in into.kept.get("parts", ())
+        ]
+        """As they came; with the texts of pieces of plain text, which are joined."""
         self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
-        """Take one chunk, or the list in which an error may come."""
-        for chunk in cast("list[Any]", data) if isinstance(data, list) else [data]:
-            self._chunk(chunk)
-
-    def _chunk(self, data: Any) -> None:
-        chunk = json_object(data)
+        """Take one chunk; an error may come in a list."""
+        chunk = first_object(data) if isinstance(data, list) else json_object(data)
         if chunk is None:
-            raise bad_answer(f"a chunk is {type(data).__name__}, not an object")
+            raise bad_answer("a chunk is no object")
         if chunk.get("error"):
             self._into.fail(stream_error(chunk))
         into = self._into
@@ -78,7 +64,7 @@ class GoogleParser(Parser):
             into.usage(_usage_of(self._usage))  # Each chunk has counts: the last ones are enough.
 
     def whole(self, body: Any) -> None:
-        """Take a whole response, or the array that a stream without `alt=sse` is."""
+        """Take a whole response."""
         self.event(b"", body)
         if not self._into.finished:
             raise bad_answer("it says neither an answer nor why there is none")
@@ -98,12 +84,22 @@ class GoogleParser(Parser):
 
     def _finish(self, word: str, candidate: dict[str, Any]) -> None:
         into = self._into
-        said = clean(text_or_empty(candidate.get("finishMessage")))[:600]
         if word in _BROKEN_CALLS:
-            into.fail(_broken_call(said, word))
+            said = clean(text_or_empty(candidate.get("finishMessage")))[:600] or word
+            raise ModelError(
+                f"the model wrote a call that the server cannot read: {said}; try again, or choose"
+                " another model.",
+                code="LLM_BAD_RESPONSE",
+                details={"code": "tool_use_failed"},
+                said=said,
+            )
         reason = _FINISH.get(word)
+        if _FILTERED.search(word):
+            reason = "content_filter"
+        elif _FAILED.search(word):
+            reason = "error"
         if reason in ("error", "content_filter"):
-            into.keep(finish_reason=word, **({"finish_message": said} if said else {}))
+            into.keep(finish_reason=word)
         token = text_or_empty(candidate.get("continuationToken"))
         if word == "CONTINUATION" and token:
             into.go_on = {"continuationToken": token}
@@ -116,10 +112,8 @@ class GoogleParser(Parser):
         self._add(part)
         text = part.get("text")
         if isinstance(text, str) and text:
-            if part.get("thought") is True:
-                into.reasoning(text)
-            else:
-                into.text(text)
+            show = into.reasoning if part.get("thought") is True else into.text
+            show(text)
         if call := json_object(part.get("functionCall")):
             into.call(
                 None,
@@ -131,48 +125,31 @@ class GoogleParser(Parser):
 
     def _add(self, part: dict[str, Any]) -> None:
         """Hold a part as it came; it is none of a record when it is nested too deeply."""
-        plain = _is_plain(part)
-        if not plain and not is_keepable(part):
-            return
-        if self._run and not (plain and part.get("thought") == self._run[0].get("thought")):
-            self._close_run()
-        (self._run if plain else self._parts).append(part)
+        # Text alone: a signed part is neither joined nor split.
+        text, thought = part.get("text"), part.get("thought", False)
+        plain = not part.keys() - {"text", "thought"} and isinstance(thought, bool)
+        last, texts = self._parts[-1] if self._parts else ({}, None)
+        if not (plain and isinstance(text, str)):
+            if is_keepable(part):
+                self._parts.append((part, None))
+        elif texts is not None and last.get("thought", False) == thought:
+            texts.append(text)
+        else:
+            self._parts.append((part, [text]))
         if self._into.finished:
             self._keep_parts()  # A signature may come behind the finish reason.
 
-    def _close_run(self) -> None:
-        if self._run:
-            text = "".join(part["text"] for part in self._run)
-            self._parts.append({**self._run[0], "text": text})
-            self._run = []
-
     def _keep_parts(self) -> None:
         """Keep the parts where the message cannot say them, or where the rest may be so."""
-        self._close_run()
-        if self._into.go_on or any(map(_is_opaque, self._parts)):
-            self._into.keep(parts=self._parts)
-
-
-def _is_plain(part: dict[str, Any]) -> bool:
-    """Text alone: a signed part is neither joined nor split."""
-    is_text = isinstance(part.get("text"), str) and isinstance(part.get("thought", False), bool)
-    return is_text and not part.keys() - {"text", "thought"}
+        if self._into.go_on or any(_is_opaque(part) for part, _ in self._parts):
+            parts = [p if it is None else {**p, "text": "".join(it)} for p, it in self._parts]
+            self._into.keep(parts=parts)
 
 
 def _is_opaque(part: dict[str, Any]) -> bool:
     """Whether it cannot be written again from the message itself."""
     call = json_object(part.get("functionCall")) or {}
     return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
-
-
-def _broken_call(said: str, word: str) -> ModelError:
-    return ModelError(
-        f"the model wrote a call that the server cannot read ({word}){': ' + said if said else ''};"
-        " try again, or choose another model.",
-        code="LLM_BAD_RESPONSE",
-        details={"code": "tool_use_failed"},
-        said=said or word,
-    )
 
 
 def _usage_of(usage: dict[str, Any]) -> Usage | None:

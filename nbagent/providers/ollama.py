@@ -5,84 +5,61 @@ Wire facts: Ollama's API documentation and server source (providers.md 6).
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
+    FilePart,
     ImagePart,
     Message,
     ModelInfo,
     TextPart,
+    ToolCall,
     ToolSpec,
     Usage,
 )
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.assembly import Assembly
+from nbagent.providers.chat import effort_word
 from nbagent.providers.chat_answers import arguments_of, tokens
-from nbagent.providers.errors import response_error, stream_error
+from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import Ndjson, bad_answer, objects_in, text_or_empty
 from nbagent.providers.history import arguments_object, file_as_text, text_of_file, unreadable
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
 from nbagent.providers.wires import Encoding, Parser, Wire
 
-_FINISH: dict[str, FinishReason] = {
-    "stop": "stop",
-    "load": "stop",
-    "unload": "stop",
-    "length": "length",
-}
-_OPTIONS = frozenset(
-    {
-        *("num_ctx", "num_predict", "num_keep", "num_batch", "num_gpu", "num_thread", "main_gpu"),
-        *("seed", "stop", "temperature", "top_k", "top_p", "min_p", "typical_p", "tfs_z"),
-        *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-        *("mirostat", "mirostat_tau", "mirostat_eta", "penalize_newline", "numa", "low_vram"),
-        *("use_mmap", "use_mlock", "f16_kv", "logits_all", "vocab_only", "embedding_only"),
-    }
+_STOPPED = ("stop", "load", "unload")
+_BESIDE_OPTIONS = frozenset(
+    {"format", "keep_alive", "logprobs", "options", "shift", "think", "top_logprobs", "truncate"}
 )
-"""Keys of `extra_body` that belong into `options`: elsewhere they are silently ignored."""
+"""Other keys of `extra_body` (`num_ctx`) belong into `options`: elsewhere they do nothing."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts that gpt-oss does not know."""
-_LOW_TOKENS, _MEDIUM_TOKENS = 2_048, 8_192
-"""Up to so many tokens of reasoning are a low and a medium effort, where tokens cannot be said."""
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-_CAPABILITIES = {"tools": "tools", "vision": "vision", "thinking": "reasoning"}
+_CAPABILITIES = {"reasoning": "thinking", "tools": "tools", "vision": "vision"}
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
-_MODEL_NAME = re.compile(r"""model ['"]([^'"\s]+)['"]""")
 
 
 def ollama_url(host: str) -> str:
-    """The address in `OLLAMA_HOST`, which may lack a scheme or a port or name every interface.
-
-    Read as Ollama's own clients read it.
-    """
-    text = host.strip().strip("\"'")
-    with suppress(ValueError):
-        text = f"[{ipaddress.IPv6Address(text)}]"
+    """The address in `OLLAMA_HOST`, which may lack a scheme or a port or name every interface."""
+    text = host.strip()
     scheme, _, rest = text.rpartition("://")
-    port = {"http": 80, "https": 443}.get(scheme, 11434)
-    if rest == "ollama.com":
-        scheme, port = "https", 443
     try:
         parts = urlsplit(f"{scheme or 'http'}://{rest}")
-        port = parts.port or port
+        port = parts.port or {"http": 80, "https": 443}.get(scheme, 11434)
     except ValueError:
         raise UsageError(
-            f"OLLAMA_HOST is {host.strip()!r}, which is no address; write it as HOST:PORT, for"
-            " example 127.0.0.1:11434."
+            f"OLLAMA_HOST is {text!r}, which is no address; write it as HOST:PORT, for example"
+            " 127.0.0.1:11434."
         ) from None
     name = "127.0.0.1" if parts.hostname in (None, "0.0.0.0", "::") else parts.hostname
     name = f"[{name}]" if ":" in name else name
-    login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-    return f"{parts.scheme}://{login}{name}:{port}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
 
 
 class Ollama(Wire):
@@ -123,11 +100,11 @@ class Ollama(Wire):
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """`num_ctx` and the like may stand alone or in `options`."""
-        options = {name: value for name, value in extra.items() if name in _OPTIONS}
+        options = {k: v for k, v in extra.items() if k not in _BESIDE_OPTIONS}
         options |= json_object(extra.get("options")) or {}
+        params.update({k: v for k, v in extra.items() if k in _BESIDE_OPTIONS - {"options"}})
         if options:
             params["options"] = {**params.get("options", {}), **options}
-        params.update({k: v for k, v in extra.items() if k not in _OPTIONS and k != "options"})
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
         """A choice cannot be told: without tools nothing is called."""
@@ -158,38 +135,17 @@ class Ollama(Wire):
 
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """The models that were pulled; older servers tell no capabilities."""
-        listed = (json_object(body) or {}).get("models")
+        listed: Any = (json_object(body) or {}).get("models")
         if not isinstance(listed, list):
             raise ValueError("no list of models")
         models: list[ModelInfo] = []
-        for item in objects_in(cast("Any", listed)):
-            name = text_or_empty(item.get("model")) or text_or_empty(item.get("name"))
-            if not name:
-                continue
-            said: Any = item.get("capabilities")
-            words = cast("list[Any]", said) if isinstance(said, list) else []
-            known = {_CAPABILITIES.get(str(word), "") for word in words} - {""}
+        for item in objects_in(listed):
+            said = str(item.get("capabilities"))
+            can = tuple(ours for ours, theirs in _CAPABILITIES.items() if theirs in said)
             length = tokens(json_object(item.get("details")) or {}, "context_length")
-            models.append(
-                ModelInfo(id=name, context_length=length or None, capabilities=tuple(sorted(known)))
-            )
+            if name := text_or_empty(item.get("model")) or text_or_empty(item.get("name")):
+                models.append(ModelInfo(id=name, context_length=length or None, capabilities=can))
         return models, None
-
-    def fault(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
-        """A model that was not pulled."""
-        error = response_error(status, headers, body)
-        if status != 404 or "not found" not in error.said:
-            return None
-        named = _MODEL_NAME.search(error.said)
-        return ModelError(
-            f"Ollama does not have this model (HTTP 404): {error.said}. Get it with"
-            f" `ollama pull {named[1] if named else 'MODEL'}`, or choose one of its list.",
-            code=error.code,
-            details=error.details,
-            status=status,
-            request_id=error.request_id,
-            said=error.said,
-        )
 
 
 class OllamaParser(Parser):
@@ -202,7 +158,7 @@ class OllamaParser(Parser):
         """Take one line."""
         line = json_object(data)
         if line is None:
-            raise bad_answer(f"a line is {type(data).__name__}, not an object")
+            raise bad_answer("a line is no object")
         into = self._into
         if line.get("error"):
             into.fail(stream_error(line))
@@ -212,11 +168,11 @@ class OllamaParser(Parser):
         into.model = into.model or text_or_empty(line.get("model"))
         if line.get("done") is True:
             into.usage(_usage(line))
-            spent = {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}
-            if spent:
+            if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
                 into.keep(durations_ms=spent)
             word = text_or_empty(line.get("done_reason")) or "stop"
-            into.finish(_FINISH.get(word), word)
+            reason = "stop" if word in _STOPPED else "length" if word == "length" else None
+            into.finish(reason, word)
             into.end()
 
     def whole(self, body: Any) -> None:
@@ -231,21 +187,16 @@ class OllamaParser(Parser):
         thinking, content = message.get("thinking"), message.get("content")
         if isinstance(thinking, str) and thinking:
             into.reasoning(thinking, "thinking")
-        if isinstance(content, str):
-            if content:
-                into.text(content)
-        elif content is not None:
-            raise bad_answer(f"the content is {type(content).__name__}, not text")
-        self._calls(message.get("tool_calls"))
-
-    def _calls(self, calls: Any) -> None:
-        """Whole ones; further lines bring other calls."""
-        items = objects_in(calls)
-        if calls is not None and calls != items:
+        if content is not None and not isinstance(content, str):
+            raise bad_answer("the content is no text")
+        if content:
+            into.text(content)
+        calls = objects_in(message.get("tool_calls"))
+        if message.get("tool_calls") not in (None, calls):
             raise bad_answer("`tool_calls` is not a list of calls")
-        for call in items:
+        for call in calls:  # Whole ones; further lines bring other calls.
             function = json_object(call.get("function")) or {}
-            self._into.call(
+            into.call(
                 None,
                 id=text_or_empty(call.get("id")),
                 name=text_or_empty(function.get("name")),
@@ -262,53 +213,46 @@ def _assistant(message: Message, context: Encoding) -> list[Any]:
         wire["thinking"] = message.reasoning
     if message.tool_calls:
         wire["tool_calls"] = [
-            {
-                "id": call.id,
-                "function": {
-                    "index": index,
-                    "name": context.names.to_wire(call.name),
-                    "arguments": arguments_object(call),
-                },
-            }
+            {"id": call.id, "function": _function(index, call, context)}
             for index, call in enumerate(message.tool_calls)
         ]
     return [wire]
 
 
-def _think(asked: str, model: str) -> bool | str:
-    """`think` for an effort. gpt-oss ignores true and false: it wants a level, and always thinks.
+def _function(index: int, call: ToolCall, context: Encoding) -> dict[str, Any]:
+    name = context.names.to_wire(call.name)
+    return {"index": index, "name": name, "arguments": arguments_object(call)}
 
-    Other models think or do not; older servers know no levels of theirs.
-    """
+
+def _think(asked: str, model: str) -> bool | str:
+    """`think` for an effort: gpt-oss wants a level and always thinks, others do or do not."""
     if "gpt-oss" not in model:
         return asked != "none"
-    if asked.isdecimal():
-        most = int(asked)
-        return "low" if most <= _LOW_TOKENS else "medium" if most <= _MEDIUM_TOKENS else "high"
-    return _LEVELS.get(asked, asked)
+    word = effort_word(asked)
+    return _LEVELS.get(word, word)
 
 
 def _text(message: Message) -> str:
-    texts: list[str] = []
+    said = ""
     for part in message.content:
         if isinstance(part, TextPart):
-            texts.append(part.text)
-        elif not isinstance(part, ImagePart):
+            said += part.text
+        elif isinstance(part, FilePart):
             text = text_of_file(part)
             if text is None:
                 raise unreadable(part, "Ollama")
-            texts.append(file_as_text(part.name, text))
-    return "".join(texts)
+            said += file_as_text(part.name, text)
+    return said
 
 
 def _image(part: ImagePart) -> str:
-    data = part.data or _DATA_URL.sub("", part.url or "")
-    if not part.data and data == (part.url or ""):
+    data = part.data or part.url or ""
+    if not part.data and not _DATA_URL.match(data):
         raise ModelError(
             "Ollama takes images as data, not by address; download the image and give its bytes.",
             code="LLM_HTTP_ERROR",
         )
-    return data
+    return _DATA_URL.sub("", data)
 
 
 def _usage(line: dict[str, Any]) -> Usage | None:

@@ -7,19 +7,16 @@ depth, so what is read is read leniently.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
     ImagePart,
     Message,
     ModelInfo,
     Part,
     TextPart,
-    ToolCall,
     ToolSpec,
     Usage,
 )
@@ -41,18 +38,9 @@ from nbagent.providers.schemas import wire_schema
 from nbagent.providers.wires import Encoding, Parser, Wire
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REASONS: dict[str, FinishReason] = {
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-}
-_LAST = {
-    "response.completed": "completed",
-    "response.done": "completed",  # OpenRouter
-    "response.incomplete": "incomplete",
-    "response.failed": "failed",
-    "response.cancelled": "cancelled",
-}
-"""Events that end a stream, and the status that each means."""
+_CHOICES = ("auto", "none", "required")
+_ENDS = ("completed", "incomplete", "failed", "cancelled", "done")
+"""As the status and in the name of the last event; OpenRouter says `response.done`."""
 
 
 class Responses(Wire):
@@ -78,12 +66,13 @@ class Responses(Wire):
             "include": ["reasoning.encrypted_content"],
         }
         if request.tools:
-            params["tool_choice"] = _tool_choice(request.tool_choice, names)
+            choice = request.tool_choice or "auto"
+            named = {"type": "function", "name": names.to_wire(choice)}
+            params["tool_choice"] = choice if choice in _CHOICES else named
         if request.reasoning is not None:
             effort = effort_word(request.reasoning)
-            params["reasoning"] = {"effort": effort}
-            if effort != "none":
-                params["reasoning"]["summary"] = "auto"
+            summary = {} if effort == "none" else {"summary": "auto"}
+            params["reasoning"] = {"effort": effort, **summary}
         if request.output_schema is not None:
             schema = {"name": "answer", "schema": request.output_schema, "strict": False}
             params["text"] = {"format": {"type": "json_schema", **schema}}
@@ -98,28 +87,21 @@ class Responses(Wire):
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A flat function; without `strict` said the server would take it for strict."""
-        parameters = wire_schema({"type": "object", **spec.parameters})
         described = {"description": spec.description} if spec.description else {}
-        return {
-            "type": "function",
-            "name": name,
-            **described,
-            "parameters": parameters,
-            "strict": False,
-        }
+        parameters = wire_schema({"type": "object", **spec.parameters})
+        known = {"type": "function", "name": name, **described}
+        return {**known, "parameters": parameters, "strict": False}
 
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
         """The items of one message."""
         message = group[0]
         if message.role == "assistant":
             return _assistant_items(message, context)
+        parts = [_part(part) for part in message.content]
         if message.role == "tool":
-            output: Any = message.text
-            if attached(message):
-                output = [_part(part) for part in message.content]
+            output = parts if attached(message) else message.text
             call_id = wire_id(message.tool_call_id or "", _ID)
             return [{"type": "function_call_output", "call_id": call_id, "output": output}]
-        parts = [_part(part) for part in message.content]
         return [{"type": "message", "role": message.role, "content": parts}]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
@@ -140,12 +122,9 @@ class ResponsesParser(Parser):
 
     def __init__(self, into: Assembly) -> None:
         self._into = into
-        self._places: dict[str, int] = {}
-        """Where the items with these ids stand in the output."""
-        self._next = 0
-        """The place behind all items that have begun."""
-        self._items: dict[int, dict[str, Any]] = {}
-        """Complete items by their place."""
+        self._places: dict[str, int] = {}  # Of the items with these ids in the output.
+        self._next = 0  # The place behind all items that have begun.
+        self._items: dict[int, dict[str, Any]] = {}  # Complete ones by their place.
         self._streamed: set[tuple[int, str]] = set()
         """Of which items something came, so that it is not shown again with the whole item."""
         self._last: dict[str, tuple[int, Any]] = {}
@@ -155,43 +134,37 @@ class ResponsesParser(Parser):
         """Take one event."""
         found = json_object(data)
         if found is None:
-            raise bad_answer(f"an event is {type(data).__name__}, not an object")
+            raise bad_answer("an event is no object")
         kind = text_or_empty(found.get("type")) or name.decode("ascii", "replace")
         if kind == "error" or found.get("error"):
             self._fail(found if found.get("error") else {"error": found})
-        elif kind in _LAST:
-            self._response(json_object(found.get("response")) or {}, _LAST[kind])
+        elif kind.removeprefix("response.") in _ENDS:
+            response = json_object(found.get("response")) or {}
+            self._response(response, kind.removeprefix("response."))
         else:
             self._progress(kind, found)
 
     def whole(self, body: Any) -> None:
         """Take the response object."""
-        found = json_object(body)
-        if found is None:
-            raise bad_answer(f"the body is {type(body).__name__}, not an object")
-        if not found.get("error") and not isinstance(found.get("output"), list):
-            raise bad_answer("there is no output in it")
-        if found.get("status") in ("queued", "in_progress"):
-            raise bad_answer("the model is still at work on it")
+        found = json_object(body) or {}
+        output, status = found.get("output"), found.get("status")
+        items = objects_in(output)
+        is_over = bool(items) if status is None else status in _ENDS
+        if not found.get("error") and (items != output or not is_over):
+            raise bad_answer("there is no whole output in it")
         self._response(found, "completed")
 
     def _progress(self, kind: str, found: dict[str, Any]) -> None:
         match kind:
-            case "response.output_text.delta":
-                self._text(self._place(found), _delta(found))
-            case "response.refusal.delta":
-                self._into.refused = True
-                self._text(self._place(found), _delta(found))
-            case "response.reasoning_summary_text.delta":
-                self._reasoning(self._place(found), found.get("summary_index"), _delta(found))
-            case "response.reasoning_text.delta":
-                self._reasoning(self._place(found), found.get("content_index"), _delta(found))
+            case "response.output_text.delta" | "response.refusal.delta":
+                self._into.refused |= kind == "response.refusal.delta"
+                self._show("text", self._place(found), found.get("delta"))
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                part = found.get("summary_index", found.get("content_index"))
+                self._show("reasoning", self._place(found), found.get("delta"), part)
             case "response.output_item.added":
-                self._into.answered = True
                 item = json_object(found.get("item")) or {}
-                place = self._place(found, item)
-                if item.get("type") == "function_call":
-                    self._begin_call(place, item)
+                self._begin(self._place(found, item), item)
             case "response.function_call_arguments.delta":
                 place = self._place(found)
                 self._streamed.add((place, "arguments"))
@@ -205,69 +178,60 @@ class ResponsesParser(Parser):
     def _place(self, found: dict[str, Any], item: dict[str, Any] | None = None) -> int:
         """Where the item of an event stands; llama.cpp says only its id."""
         id = text_or_empty(found.get("item_id") or (item or {}).get("id"))
-        place = _index(found.get("output_index"))
-        if place is None:
-            last = self._next - 1
-            is_open = last >= 0 and last not in self._items
-            unnamed = last if is_open else self._next
-            place = self._places.get(id, self._next) if id else unnamed
+        place: Any = found.get("output_index")
+        if type(place) is not int:
+            place = self._places.get(id, self._next)
         self._next = max(self._next, place + 1)
         if id:
             self._places.setdefault(id, place)
         return place
 
-    def _text(self, place: int, piece: str) -> None:
-        self._streamed.add((place, "text"))
-        if piece and self._is_new_part("text", place) and self._into.has_text:
-            piece = f"\n\n{piece}"  # A comment and the final answer are two messages.
-        self._into.text(piece)
+    def _show(self, kind: str, place: int, piece: Any, part: Any = None) -> None:
+        """A piece of text or of reasoning; every part but the first begins a paragraph."""
+        if not isinstance(piece, str):
+            raise bad_answer("a delta is not text")
+        self._streamed.add((place, kind))
+        if piece:
+            before, self._last[kind] = self._last.get(kind), (place, part)
+            if before not in (None, (place, part)):
+                piece = f"\n\n{piece}"  # A comment and the final answer are two messages.
+        if kind == "text":
+            self._into.text(piece)
+        else:
+            self._into.reasoning(piece)
 
-    def _reasoning(self, place: int, part: Any, piece: str) -> None:
-        self._streamed.add((place, "reasoning"))
-        if piece and self._is_new_part("reasoning", place, part) and self._into.has_reasoning:
-            piece = f"\n\n{piece}"
-        self._into.reasoning(piece)
-
-    def _is_new_part(self, kind: str, place: int, part: Any = None) -> bool:
-        before, self._last[kind] = self._last.get(kind), (place, part)
-        return before != (place, part)
-
-    def _begin_call(self, place: int, item: dict[str, Any]) -> None:
-        self._streamed.add((place, "call"))
-        call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
-        self._into.call(place, id=call_id, name=name)
+    def _begin(self, place: int, item: dict[str, Any]) -> None:
+        """An item that is announced, or comes whole without that."""
+        self._into.answered = True
+        if item.get("type") == "function_call" and (place, "call") not in self._streamed:
+            self._streamed.add((place, "call"))
+            call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
+            self._into.call(place, id=call_id, name=name)
 
     def _item(self, place: int, item: dict[str, Any]) -> None:
         """A complete item: the sure word where deltas said something else."""
         if place in self._items:
             return
         self._items[place] = item
-        self._into.answered = True
+        self._begin(place, item)
+        parts = objects_in(item.get("summary")) or objects_in(item.get("content"))
         match item.get("type"):
             case "function_call":
-                self._whole_call(place, item)
+                arguments = arguments_of(item.get("arguments"))
+                if (place, "arguments") not in self._streamed:
+                    self._into.call(place, arguments=arguments)
+                elif arguments:
+                    self._into.call_arguments(place, arguments)
             case "message":
-                parts = objects_in(item.get("content"))
                 self._into.refused |= any(part.get("type") == "refusal" for part in parts)
                 texts = [part.get("text") or part.get("refusal") for part in parts]
                 if (place, "text") not in self._streamed:
-                    self._text(place, "".join(text for text in texts if isinstance(text, str)))
+                    self._show("text", place, "".join(it for it in texts if isinstance(it, str)))
             case "reasoning" if (place, "reasoning") not in self._streamed:
-                parts = objects_in(item.get("summary")) or objects_in(item.get("content"))
                 for number, part in enumerate(parts):
-                    if text := text_or_empty(part.get("text")):
-                        self._reasoning(place, number, text)
+                    self._show("reasoning", place, text_or_empty(part.get("text")), number)
             case _:
                 pass
-
-    def _whole_call(self, place: int, item: dict[str, Any]) -> None:
-        if (place, "call") not in self._streamed:
-            self._begin_call(place, item)
-        arguments = arguments_of(item.get("arguments"))
-        if (place, "arguments") not in self._streamed:
-            self._into.call(place, arguments=arguments)
-        elif arguments:
-            self._into.call_arguments(place, arguments)
 
     def _response(self, response: dict[str, Any], status: str) -> None:
         """The last word: what had not come yet, usage, and why it ended."""
@@ -287,8 +251,8 @@ class ResponsesParser(Parser):
             into.keep(items=items)
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
-            reason = str(details.get("reason"))
-            into.finish(_REASONS.get(reason, "length"), reason)
+            filtered = details.get("reason") == "content_filter"
+            into.finish("content_filter" if filtered else "length")
         else:
             into.finish("tool_calls" if into.has_calls else "stop")
         into.end()
@@ -321,48 +285,30 @@ def usage_of(value: Any) -> Usage | None:
 
 
 def _assistant_items(message: Message, context: Encoding) -> list[Any]:
+    calls: list[dict[str, Any]] = [
+        {
+            "type": "function_call",
+            "call_id": wire_id(call.id, _ID),
+            "name": context.names.to_wire(call.name),
+            "arguments": arguments_text(call),
+        }
+        for call in message.tool_calls
+    ]
     kept = objects_in(context.own(message).get("items"))
-    if kept and sum(map(_is_call, kept)) == len(message.tool_calls):
-        return _replayed(kept, message, context)
-    items: list[Any] = []
-    if message.text:
-        items.append({"type": "message", "role": "assistant", "content": message.text})
-    for call in message.tool_calls:
-        items.append({"type": "function_call", **_call_fields(call, context)})
-    return items
-
-
-def _replayed(kept: Sequence[dict[str, Any]], message: Message, context: Encoding) -> list[Any]:
-    """The items as they came, in place; what the server cannot know without storing is dropped."""
-    items: list[Any] = []
-    calls = iter(message.tool_calls)
+    if not kept or [item.get("type") for item in kept].count("function_call") != len(calls):
+        text = {"type": "message", "role": "assistant", "content": message.text}
+        return [text, *calls] if message.text else calls
+    # As they came, in place; what the server cannot know without storing is dropped.
+    items: list[dict[str, Any]] = []
+    left = iter(calls)
     for item in kept:
-        if _is_call(item):
-            # The results name the call by this id.
-            items.append({**item, **_call_fields(next(calls), context)})
+        if item.get("type") == "function_call":
+            items.append({**item, **next(left)})  # The results name the call by this id.
         elif item.get("type") != "reasoning" or item.get("encrypted_content"):
             items.append(item)
     while items and items[-1].get("type") == "reasoning":
         items.pop()  # Refused without the item that it led to: the answer was cut before it.
     return items
-
-
-def _is_call(item: dict[str, Any]) -> bool:
-    return item.get("type") == "function_call"
-
-
-def _call_fields(call: ToolCall, context: Encoding) -> dict[str, Any]:
-    return {
-        "call_id": wire_id(call.id, _ID),
-        "name": context.names.to_wire(call.name),
-        "arguments": arguments_text(call),
-    }
-
-
-def _tool_choice(choice: str | None, names: WireNames) -> Any:
-    if choice is None or choice in ("auto", "none", "required"):
-        return choice or "auto"
-    return {"type": "function", "name": names.to_wire(choice)}
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -373,14 +319,3 @@ def _part(part: Part) -> dict[str, Any]:
     if (text := text_of_file(part)) is not None:
         return {"type": "input_text", "text": file_as_text(part.name, text)}
     return {"type": "input_file", "filename": part.name, "file_data": data_url(part)}
-
-
-def _delta(found: dict[str, Any]) -> str:
-    piece = found.get("delta")
-    if not isinstance(piece, str):
-        raise bad_answer("a delta is not text")
-    return piece
-
-
-def _index(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

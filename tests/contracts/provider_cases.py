@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from servers.dialects import DIALECTS, Called, Dialect
 from servers.model_server import ModelServer, Reply, Request, Step
 from servers.tiny_gguf import write_tiny_gguf
-from wires import anthropic_cases, responses_cases
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
@@ -95,24 +95,24 @@ def _local(_: list[Said]) -> Generator[Case]:
         yield Case(client, str(model))
 
 
-Encoder = Callable[[Said], list[Any]]
-"""The events of a stream that says this; without its end where it is broken."""
-
-
-def _streams(
-    provider: str, encode: Encoder, listed: Any, *, line: bytes = b"data: %b\n\n"
-) -> Opener:
-    """A provider whose wire is event streams; `listed`: the body of its list of models."""
+def _streams(wire: Dialect, provider: str) -> Opener:
+    """A provider whose server writes the wire's own events."""
 
     def step(said: Said) -> Step:
-        events = b"".join(line % json.dumps(it).encode() for it in encode(said))
+        calls = [
+            Called(f"c{n}", name.replace(".", "__"), arguments)
+            for n, (name, arguments) in enumerate(said.calls)
+        ]
+        events = wire.part(said.text) if said.broken else wire.said(said.text, *calls)
+        body = wire.stream(*events)
 
         def reply(request: Request) -> Reply:
             if request.method == "GET":
-                return Reply(raw=json.dumps(listed).encode())
+                listed = [{"id": "little", "name": "models/little"}]
+                return Reply(raw=json.dumps({"data": listed, "models": listed}).encode())
             if said.slow:
-                return Reply(raw=events, raw_pieces=40, between_s=30.0)
-            return Reply(raw=events)
+                return Reply(raw=body, raw_pieces=40, between_s=30.0)
+            return Reply(raw=body)
 
         return reply
 
@@ -125,57 +125,13 @@ def _streams(
     return opened
 
 
-def _google(said: Said) -> list[Any]:
-    calls = [{"name": name.replace(".", "__"), "args": args} for name, args in said.calls]
-    parts: list[Any] = [{"text": piece} for piece in said.text.partition(" ") if piece]
-    parts += [{"functionCall": call} for call in calls]
-    used = {"promptTokenCount": 9, "candidatesTokenCount": 5, "totalTokenCount": 14}
-    end = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": used}
-    chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in parts]
-    return chunks if said.broken else [*chunks, end]
-
-
-def _ollama(said: Said) -> list[Any]:
-    calls = [{"name": name.replace(".", "__"), "arguments": args} for name, args in said.calls]
-    lines: list[Any] = [{"message": {"content": it}} for it in said.text.partition(" ") if it]
-    lines += [{"message": {"tool_calls": [{"function": call}]}} for call in calls]
-    end: dict[str, Any] = {"message": {}, "done": True, "prompt_eval_count": 9, "eval_count": 5}
-    return lines if said.broken else [*lines, end]
-
-
-def _anthropic(said: Said) -> list[Any]:
-    content = [anthropic_cases.text(said.text)] if said.text else []
-    for n, (name, arguments) in enumerate(said.calls):
-        call = anthropic_cases.use(f"toolu_{n}", name.replace(".", "__"))
-        content.append({**call, "input": arguments})
-    word = "tool_use" if said.calls else "end_turn"
-    lines = anthropic_cases.stream(*content, word=word, usage=anthropic_cases.USED).splitlines()
-    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
-    return events[:-2] if said.broken else events
-
-
-def _responses(said: Said) -> list[Any]:
-    wire = responses_cases
-    items = [wire.said(said.text)] if said.text else []
-    for n, (name, arguments) in enumerate(said.calls):
-        items.append(wire.call(json.dumps(arguments), name=name.replace(".", "__"), n=n))
-    end = [] if said.broken else [wire.last(*items, usage=wire.USED)]
-    return [*wire.streamed(*items), *end]
-
-
-_LISTED = {"data": [{"id": "little"}]}
-_GEMINI = {"models": [{"name": "models/little"}]}
-_PULLED = {"models": [{"name": "little"}]}
 _CHAT = (
     *("openai", "openai-compatible", "azure", "deepseek", "openrouter", "groq", "mistral"),
     *("vllm", "lmstudio", "llamacpp"),
 )
 CASES: dict[str, Opener] = {
     **{name: _chat(name) for name in _CHAT},
-    "openai-responses": _streams("openai-responses", _responses, _LISTED),
-    "anthropic": _streams("anthropic", _anthropic, _LISTED),
-    "google": _streams("google", _google, _GEMINI),
-    "ollama": _streams("ollama", _ollama, _PULLED, line=b"%b\n"),
+    **{name: _streams(wire, name) for wire in DIALECTS if (name := wire.model[:-2]) not in _CHAT},
     "offline": _offline,
     "local": _local,
 }

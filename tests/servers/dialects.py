@@ -156,7 +156,8 @@ class _Responses(Dialect):
 
     def whole(self, text: str, *calls: Called) -> JSON:
         output = [_item(text), *map(_function_call, calls)]
-        return {"id": "resp_1", "status": "completed", "model": "m", "output": output}
+        known = {"id": "resp_1", "status": "completed", "model": "m", "usage": _USED}
+        return {**known, "output": output}
 
 
 class _Anthropic(Dialect):
@@ -247,9 +248,16 @@ class _Ollama(Dialect):
         return {"error": message, **fields}
 
 
+_USED = {"input_tokens": 3, "output_tokens": 2}
 _MESSAGE_START: JSON = {
     "type": "message_start",
-    "message": {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []},
+    "message": {
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "usage": _USED,
+    },
 }
 _DONE: JSON = {"done": True, "done_reason": "stop", "prompt_eval_count": 3, "eval_count": 2}
 
@@ -278,7 +286,8 @@ def _block(place: int, begun: JSON, field: str, *pieces: str) -> list[JSON]:
 def _candidate(*parts: JSON, finish: str = "") -> JSON:
     made: JSON = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
     made |= {"finishReason": finish} if finish else {}
-    return {"candidates": [made], "modelVersion": "m"}
+    used = {"promptTokenCount": 3, "candidatesTokenCount": 2}
+    return {"candidates": [made], "modelVersion": "m", "usageMetadata": used}
 
 
 def _function_part(one: Called) -> JSON:

@@ -204,9 +204,6 @@ CALLED: JSON = {"calls": [LOOKED]}
 GIVEN: JSON = {"calls": [("fs.look", {"at": None})]}
 OPEN: JSON = {"calls": [("fs.look", "{o")]}
 CUT: JSON = {"error": BAD, "words": "cut"}
-CITED: JSON = {"citations": [{"cited_text": "y"}]}
-SIGNED: JSON = {"type": "thinking", "thinking": "hm", "signature": "S"}
-BARE = [delta(0, f"{field}_delta", **{field: SIGNED[field]}) for field in ("thinking", "signature")]
 NAMED = b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
 READ_MORE: JSON = {"input_tokens": None, "cache_read_input_tokens": 6, "output_tokens": 3}
 # id: events, and what they come to.
@@ -219,9 +216,6 @@ STREAMS: dict[str, tuple[list[bytes], JSON]] = {
     "only empty pieces": ([*parsed("", ""), tail()], {"calls": [("fs.look", {})]}),
     "a piece that says null": ([*parsed('{"at": ', "null", "}"), tail()], GIVEN),
     "text that says null": ([said("null"), tail()], {"text": "null"}),
-    "no head, no starts, no ends": (
-        [*BARE, said("x", 1), tail()], {"text": "x", "reasoning": "hm", "back": {
-            "messages": [..., {"content": [SIGNED, text("x")]}]}}),
     "blocks that take turns": (
         [start(1, text("")), *parsed('{"at":'), said("a", 1), wrote('"a"}'), said("b", 1), tail()],
         {"text": "ab", **CALLED}),
@@ -230,9 +224,6 @@ STREAMS: dict[str, tuple[list[bytes], JSON]] = {
          b"event: later\ndata: {}\n\n", said("x", 1), tail()], {"text": "x"}),
     "halves of a character": (
         [said("a\ud83d"), said("\ude00"), tail()], {"text": "a\U0001f600"}),
-    "citations go back": (
-        [start(0, text("")), said("x"), delta(0, "citations_delta", citation=CITED["citations"][0]),
-         tail()], {"text": "x", "back": {"messages": [..., {"content": [text("x", **CITED)]}]}}),
     "usage: the last word counts #46": (
         [head({"input_tokens": 9, "cache_read_input_tokens": 4}), tail(usage=READ_MORE)],
         {"usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
@@ -307,6 +298,7 @@ CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
 BROKEN: dict[str, JSON] = {
     "a spend cap is no rate limit": {"status": 429, "headers": CAPPED, "error": QUOTA},
     "no content": {"body": b'{"type": "message"}', "error": BAD},
+    "no block": {"body": b'{"content": [null]}', "error": BAD, "words": "no content"},
     "a list": {"body": b"[]", "error": BAD},
     "a page": {"body": b"<html>", "error": BAD},
     "text that is none": {"stream": said(3) + STOP, "error": BAD},

@@ -347,8 +347,6 @@ def errors() -> Iterator[AnswerCase]:
         body, raw = json.dumps(blocked).encode(), {"block_reason": "SAFETY"}
         given: JSON = {"stream": sse(blocked), "finish": "content_filter", "raw": raw}
         yield answer_case(f"a blocked prompt {n} #40", body=body, **given)
-    array = json.dumps([X, chunk(text("y"), end="STOP")], indent=1).encode()
-    yield answer_case("a stream that is one array", body=array, stream=array, text="xy")
     bare = b"\n".join(json.dumps(it).encode() for it in (X, chunk(text("y"), end="STOP")))
     yield answer_case("chunks without data:", stream=bare, text="xy")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wires.chat_requests import BLUE, FAR, LEFT, PDF, RED, TABLE, called, obj, result, user
+from wires.chat_requests import FAR, LEFT, PDF, RED, TABLE, called, obj, result, user
 from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask
 
 from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, ToolCall, ToolSpec
@@ -36,8 +36,7 @@ def inline(kind: str, data: str) -> JSON:
 
 
 HI: JSON = {"role": "user", "parts": [{"text": "hi"}]}
-RED_PART, BLUE_PART = inline("image/png", "UkVE"), inline("image/jpeg", "QkxVRQ==")
-PDF_PART = inline("application/pdf", "UERG")
+RED_PART, PDF_PART = inline("image/png", "UkVE"), inline("application/pdf", "UERG")
 FAR_PART = {"fileData": {"mimeType": "image/png", "fileUri": "https://example.org/a.png"}}
 TABLE_PART = {"text": "File t.csv:\na;b\nü;1"}
 EVERYTHING = ask(
@@ -120,10 +119,9 @@ def answered(id: str, *parts: Part, name: str = "fs.read", said: str = "{}") -> 
     return Message(role="tool", tool_call_id=id, name=name, content=content)
 
 
-def response(id: str, said: str = "{}", *parts: JSON, word: str = "output") -> JSON:
+def response(id: str, said: str = "{}", *, word: str = "output") -> JSON:
     """A result on the wire."""
-    more = {"parts": list(parts)} if parts else {}
-    held = {"name": "fs__read", "response": {word: said}, "id": id, **more}
+    held = {"name": "fs__read", "response": {word: said}, "id": id}
     return {"functionResponse": Exactly(held)}
 
 
@@ -152,14 +150,11 @@ HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
     "Gemini 2 checks no signatures": (
         OLD, [user(LEFT), called("c1")],
         [..., model({"functionCall": {"id": "c1", "name": "fs__read", "args": {}}})]),
-    "images of results, Gemini 3": (
+    "images and files of results": (
         NEW, [user(LEFT), called("c1", "c2"), answered("c1", RED, PDF), answered("c2", FAR, TABLE)],
-        [..., CALLED, {"parts": [response("c1", "{}", RED_PART, PDF_PART), response("c2")]},
-         {"role": "user", "parts": [label("c2"), FAR_PART, TABLE_PART]}]),
-    "images of results, Gemini 2": (
-        OLD, [user(LEFT), called("c1", "c2"), answered("c1", RED), answered("c2", BLUE)],
         [..., ..., {"parts": [response("c1"), response("c2")]},
-         {"role": "user", "parts": [label("c1"), RED_PART, label("c2"), BLUE_PART]}]),
+         {"role": "user", "parts": [label("c1"), RED_PART, PDF_PART, label("c2"), FAR_PART,
+                                    TABLE_PART]}]),
     "images and files of the person": (
         NEW, [user(LEFT, RED, TABLE, PDF, FAR)],
         [{"role": "user", "parts": [text("Left:"), RED_PART, TABLE_PART, PDF_PART, FAR_PART]}]),

@@ -14,7 +14,6 @@ from typing import Any
 from wires.harness import (
     ABSENT,
     JSON,
-    KEY,
     AnswerCase,
     Exactly,
     ModelsCase,
@@ -237,10 +236,6 @@ STATUSES: list[tuple[int, JSON, str, bool, str]] = [
     (401, {"error": "unauthorized", "signin_url": "https://ollama.com/connect?x=1"},
      "LLM_AUTH_FAILED", False, "Sign in at https://ollama.com/connect"),
     (402, {"error": "payment required"}, "LLM_QUOTA_EXCEEDED", False, "payment"),
-    (404, {"error": "model 'qwen3:8b' not found"}, HTTP, False, "`ollama pull qwen3:8b`"),
-    (404, {"error": 'model "x" not found, try pulling it first'}, HTTP, False, "`ollama pull x`"),
-    (404, {"error": f"model '{KEY}' not found"}, HTTP, False, "`ollama pull"),
-    (404, {"error": "not found"}, HTTP, False, "`ollama pull MODEL`"),
     (404, {"error": "404 page"}, HTTP, False, "check the model's name and the base URL"),
     (429, {"error": "too many"}, "LLM_RATE_LIMITED", True, "too many"),
     (500, {"error": "llama runner terminated"}, HTTP, True, "runner"),

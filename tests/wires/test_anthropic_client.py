@@ -51,11 +51,7 @@ LESSONS: dict[str, Row] = {
     "claude-sonnet-4-5": ({}, [SIGNATURE], [WITH, WITHOUT], "the server refuses it"),
     "qwen3": (
         {"reasoning": "low"}, [TAKES_ADAPTIVE],
-        [{"thinking": {"type": "enabled"}, "output_config": ABSENT},
-         {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}], "decides itself"),
-    "claude-opus-8": (
-        {"reasoning": "low"}, ["adaptive thinking is not supported on this model"],
-        [{"thinking": {"type": "adaptive"}}, {"thinking": {"budget_tokens": 2048}}], "of tokens"),
+        [{"thinking": {"type": "enabled"}}, {"thinking": ABSENT}], "thinking={"),
     "claude-fable-8": (
         {"reasoning": "none"}, ["thinking.type: `disabled` is not supported for this model"],
         [{"thinking": {"type": "disabled"}}, {"thinking": ABSENT}], "thinking={"),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Required, Union, cast, get_args, get_origin
 
 import pytest
 from anthropic.types.beta.message_create_params import MessageCreateParams as WithBetas
 from anthropic.types.message_create_params import MessageCreateParams
-from typing_extensions import get_type_hints, is_typeddict
 from wires.anthropic_cases import LOOK, READ, THOUGHT, WIRE, use
 from wires.chat_requests import RED, result
 from wires.harness import JSON, RequestCase, World, ask
+from wires.sdk_types import problem
 
 from nbagent.contracts.chat import Message, ToolCall
 
@@ -60,42 +57,6 @@ WRONG: dict[str, JSON] = {
     "a block with a field too many": {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "id": "1"}]}]},
 }  # fmt: skip
-
-
-def problem(value: Any, kind: Any, at: str = "") -> str:
-    """Where a JSON value is not of this type; empty where it is. Keys that nobody knows are not."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Annotated, Required):
-        return problem(value, args[0], at)
-    if origin in (Union, UnionType):
-        found = [problem(value, arg, at) for arg in args]
-        return "" if "" in found else max(found, key=len)
-    if origin is Literal:
-        return "" if value in args else f"{at}: {value!r} is not in {args}"
-    if is_typeddict(kind):
-        return not_of_dict(value, get_type_hints(kind, include_extras=True), at)
-    if origin in (dict, Mapping):
-        return "" if isinstance(value, dict) else f"{at}: {value!r} is no object"
-    if isinstance(origin, type) and issubclass(origin, Iterable):
-        if not isinstance(value, list):
-            return f"{at}: {value!r} is no list"
-        items = enumerate(cast("list[Any]", value))
-        return next(filter(None, (problem(it, args[0], f"{at}[{n}]") for n, it in items)), "")
-    if kind in (object, Any) or (kind in (str, int, float, bool) and type(value) is kind):
-        return ""
-    return "" if kind in (None, NoneType) and value is None else f"{at}: {value!r} is no {kind}"
-
-
-def not_of_dict(value: Any, hints: Mapping[str, Any], at: str) -> str:
-    """The same, of a TypedDict."""
-    if not isinstance(value, dict):
-        return f"{at}: {value!r} is no object"
-    given = cast("JSON", value)
-    required = {name for name, hint in hints.items() if get_origin(hint) is Required}
-    if given.keys() - hints.keys() or required - given.keys():
-        return f"{at}: {sorted(given)} are not the keys"
-    inner = (problem(item, hints[name], f"{at}.{name}") for name, item in given.items())
-    return next(filter(None, inner), "")
 
 
 def test_a_turn_with_thinking_and_an_image_is_sent_so(world: World) -> None:

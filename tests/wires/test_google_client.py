@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from servers.player import Play
-from wires.google_cases import LOOK, WIRE, chunk, hop, sse
-from wires.google_requests import DUMMY, answered, text
-from wires.harness import TOOLS, World, ask, matches
+from wires.google_cases import WIRE, chunk, hop, sse
+from wires.google_requests import text
+from wires.harness import TOOLS, World, ask
 
-from nbagent.contracts.chat import ChatResponse, ClientNotice, Message
-from nbagent.contracts.errors import ModelError
+from nbagent.contracts.chat import ChatResponse, ClientNotice
 
 
 def played(world: World, request: Any, *plays: Play) -> tuple[ChatResponse, list[ClientNotice]]:
@@ -37,39 +36,6 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
     assert second.body == {**first.body, "continuationToken": "VE9L"}
     assert first.line == second.line
     assert (answer.message.text, answer.meta.attempts, told) == ("ab", 1, [])
-
-
-@pytest.mark.parametrize("said", ["Corrupted thought signature.", "missing a thought_signature"])
-def test_refused_signatures_are_left_out_from_then_on_and_it_is_said(
-    world: World, said: str
-) -> None:
-    model = f"gemini-3-{len(said)}"  # What is learnt of a model stays in the process.
-    thought, signed = text("Hm", thought=True), text("So.", thoughtSignature="QUJD")
-    request = ask(model=model, tools=TOOLS)
-    fine = Play(sse(chunk(text("fine"), end="STOP")))
-    steps = sse(chunk(thought, signed, LOOK, end="STOP"))
-    answer, _ = played(world, request, Play(steps))
-    messages = (*request.messages, answer.message, answered("fc1"), Message.of("user", "And?"))
-    later = request.model_copy(update={"messages": messages})
-    error = b'{"error": {"code": 400, "message": "%b", "status": "INVALID_ARGUMENT"}}'
-    refused = Play(error % said.encode(), 400)
-    found, told = played(world, later, refused, fine)
-    assert found.message.text == "fine"
-    assert [notice.kind for notice in told] == ["dropped_param"]
-    assert "thought signatures are left out" in told[0].text
-    before, after = (asked.body["contents"][1]["parts"] for asked in world.player.asked)
-    assert before == [thought, signed, LOOK]
-    assert after == [text("So."), {**LOOK, "thoughtSignature": DUMMY}]
-    found, told = played(world, later, fine)
-    matches({"contents": [..., {"parts": after}, ..., ...]}, world.player.asked[0].body)
-    assert told == []
-
-
-def test_a_signature_that_is_refused_twice_is_an_error(world: World) -> None:
-    error = b'[{"error": {"code": 400, "message": "Invalid thought signature."}}]'
-    with pytest.raises(ModelError, match="Invalid thought signature"):
-        played(world, ask(model="gemini-3-twice"), Play(error, 400))
-    assert len(world.player.asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError
 from wires.chat_requests import EMPTY, RED, user
 from wires.google_cases import WIRE, chunk, sse
-from wires.google_requests import EVERYTHING, answered, text
+from wires.google_requests import EVERYTHING, answered, label, text
 from wires.harness import JSON, RequestCase, World, answer_case
 
 from nbagent.contracts.chat import ChatResponse, Message, TextPart
@@ -95,11 +95,11 @@ def test_two_turns_with_reasoning_and_an_image_send_this(world: World) -> None:
                         "name": "fs__read",
                         "response": {"output": '{"ok":true,"data":1}'},
                         "id": "fc1",
-                        "parts": [red],
                     }
                 }
             ],
         },
+        {"role": "user", "parts": [label("fc1"), red]},
         {"role": "user", "parts": [{"text": "And?"}]},
     ]
     assert body | {"contents": ...} == {
