@@ -155,9 +155,8 @@ class ReplayClient:
             return ClientNotice("note", f"not recorded in {cassette.name}: {error}")
         if not refresh:
             return None
-        if before is None:
-            return ClientNotice("note", "asked anew; nothing was recorded for this request")
-        changes = _changes(_text_of_answer(before.response), _text_of_answer(response))
+        recorded = _text_of_answer(before.response) if before else "no answer"
+        changes = _changes(recorded, _text_of_answer(response))
         text = f"changed: {'; '.join(changes[:20])}" if changes else "same answer"
         return ClientNotice("note", f"asked anew; {text}")
 

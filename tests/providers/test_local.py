@@ -102,32 +102,13 @@ def test_run_calls_its_tool_and_answers_and_the_next_run_uses_the_same_server(
     assert (second.text, only_server().process.pid) == (first.text, pid)
 
 
-def test_streamed_text_is_the_text_of_the_answer(tiny_model: Path) -> None:
-    async def work(client: LocalClient) -> None:
-        whole = await client.chat(ask(tiny_model, max_tokens=200))
-        chunks = [chunk async for chunk in client.chat_stream(ask(tiny_model, max_tokens=200))]
-        pieces = [chunk.content for chunk in chunks if chunk.content]
-        assert "".join(pieces) == whole.message.text
-        assert len(pieces) > 1
-        assert chunks[-1].usage is not None
-        assert whole.usage is not None
-        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 200
-
-    with_client(work, extra_body={"ignore_eos": True})
-
-
 def test_schema_is_answered_with_valid_json(tiny_model: Path) -> None:
     numbers = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "n": numbers, "kind": {"enum": ["a", "b"]}},
-        "required": ["name", "n", "kind"],
-        "additionalProperties": False,
-    }
-    for seed in range(3):
-        request = ask(tiny_model, output_schema=schema, temperature=1.0)
-        answer = with_client(lambda c, r=request: c.chat(r), extra_body={"seed": seed})
-        jsonschema.validate(json.loads(answer.message.text), schema)
+    properties = {"name": {"type": "string"}, "n": numbers, "kind": {"enum": ["a", "b"]}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    schema |= {"required": ["name", "n", "kind"], "additionalProperties": False}
+    answer = with_client(lambda c: c.chat(ask(tiny_model, output_schema=schema, temperature=1.0)))
+    jsonschema.validate(json.loads(answer.message.text), schema)
 
 
 def test_models_are_listed_with_their_context(
@@ -145,19 +126,7 @@ def test_models_are_listed_with_their_context(
     assert running_servers() == []
 
 
-def test_server_that_was_killed_is_started_anew(tiny_model: Path) -> None:
-    async def work(client: LocalClient) -> None:
-        await client.chat(ask(tiny_model))
-        killed = only_server()
-        os.kill(killed.process.pid, signal.SIGKILL)
-        wait_until(lambda: not killed.alive)
-        assert (await client.chat(ask(tiny_model))).message.text
-        assert only_server() is not killed
-
-    with_client(work)
-
-
-def test_request_whose_server_is_killed_says_so_once(tiny_model: Path) -> None:
+def test_killed_server_is_said_once_and_started_anew(tiny_model: Path) -> None:
     async def work(client: LocalClient) -> None:
         chunks = client.chat_stream(ask(tiny_model, max_tokens=7000))
         async for chunk in chunks:
@@ -167,7 +136,7 @@ def test_request_whose_server_is_killed_says_so_once(tiny_model: Path) -> None:
         with pytest.raises(ModelError, match=r"lost its server.*exit code -9.*processing task"):
             async for _ in chunks:
                 pass
-        await client.chat(ask(tiny_model, max_tokens=3))
+        assert (await client.chat(ask(tiny_model, max_tokens=3))).message.text
 
     with_client(work, extra_body={"ignore_eos": True})
 
@@ -249,11 +218,8 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
     ("name", "says"),
     [
         ("missing.gguf", "is no file; name a GGUF file"),
-        ("folder.gguf", "is no file; name a GGUF file"),
         ("text.gguf", "could not be loaded "),
         ("cut.gguf", "could not be loaded .*corrupted or incomplete"),
-        ("head.gguf", "could not be loaded "),
-        ("no\0name.gguf", "is no file"),
         ("hf:owner/../x.gguf", "names no model file of the hub"),
         ("hf:owner/repo", "names no model file of the hub; write OWNER/REPO/FILE.gguf"),
         ("hf:owner/repo/absent.gguf", "run %agent pull owner/repo/absent.gguf"),
@@ -263,10 +229,8 @@ def test_file_that_cannot_be_served_is_refused(
     name: str, says: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.gguf").mkdir()
     (tmp_path / "text.gguf").write_text("no model")
     (tmp_path / "cut.gguf").write_bytes(tiny_model.read_bytes()[:100_000])
-    (tmp_path / "head.gguf").write_bytes(b"GGUF")
     run = nbagent.Agent(model=f"local:{name}").run("hi")
     assert run.error is not None
     assert run.error.code == "LLM_HTTP_ERROR"
@@ -285,16 +249,12 @@ def test_server_of_somebody_else_and_a_missing_package_are_refused(
         with_client(lambda c: c.chat(ask(tiny_model)))
     with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
         pull(FILE, print)
-    with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
-        with_client(lambda c: c.list_models())
 
 
 @pytest.mark.parametrize(
     ("params", "says"),
     [
         ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
-        ("[5]", "could not be loaded .*NBAGENT_LOCAL_PARAMS"),
-        ('{"n_context": 5}', "could not be loaded .*n_context"),
         ('{"n_ctx": "long"}', "could not be loaded .*expected int, got str.*NBAGENT_"),
     ],
 )
@@ -315,9 +275,7 @@ def test_model_is_downloaded_once_and_then_asked(hub: ModelHub) -> None:
     [model] = with_client(lambda c: c.list_models())
     assert model.id == f"hf:{FILE}"
     assert pull(f"local:hf:{FILE}", told.append) == f"local:hf:{FILE}"
-    assert told[1:] == [
-        f"{word}: --model local:hf:{FILE}" for word in ("downloaded", "already here")
-    ]
+    assert [line.partition(":")[0] for line in told[1:]] == ["downloaded", "already here"]
     assert [method for method, _ in hub.asked].count("GET") == 1
 
 
@@ -339,7 +297,6 @@ def test_download_that_was_cut_goes_on_where_it_ended(
     ("refusal", "says"),
     [
         ((404, "EntryNotFound"), "Entry Not Found"),
-        ((401, "RepoNotFound"), "set HF_TOKEN"),
         ((403, "GatedRepo"), "gated repo"),
     ],
 )
@@ -352,16 +309,7 @@ def test_download_that_cannot_be_is_refused_before_it_begins(
     assert not any(method == "GET" for method, _ in hub.asked)
 
 
-def test_hub_is_not_asked_offline(hub: ModelHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="cannot find the requested files in the local cache"):
-        pull(FILE, print)
-    assert hub.asked == []
-
-
 def test_suggested_models_can_be_pulled_by_their_names() -> None:
     names = [line.split()[0] for line in SUGGESTED.splitlines() if line.startswith("  ")]
-    assert [split_name(name)[0].partition("/")[0] for name in names] == [
-        *("ibm-granite", "bartowski", "bartowski")
-    ]
-    assert "none of them was downloaded" in SUGGESTED
+    owners = [split_name(name)[0].partition("/")[0] for name in names]
+    assert owners == ["ibm-granite", "bartowski", "bartowski"]

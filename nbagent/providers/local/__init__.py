@@ -35,7 +35,6 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, redact
 from nbagent.providers.chat import PROFILES, Chat
 from nbagent.providers.local.pull import HUB, INSTALL, cached, downloaded, refused
-from nbagent.providers.local.serve import ADDRESS
 from nbagent.providers.registry import Provider, whole_response
 
 PARAMS_VARIABLE = "NBAGENT_LOCAL_PARAMS"
@@ -183,8 +182,8 @@ class ServerProcess:
             stdin.flush()
             for line in stdout:
                 text = line.decode("utf-8", "replace").strip()
-                if text.startswith(ADDRESS):
-                    self.url = text.removeprefix(ADDRESS)
+                if text.startswith("http://127.0.0.1:"):
+                    self.url = text
                 self._lines.append(text)
 
     def _fault(self, what: str) -> ModelError:

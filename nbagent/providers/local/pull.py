@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,11 @@ def cached(name: str) -> Path:
 
 def downloaded() -> list[str]:
     """The GGUF files in the hub's cache, as `hf:OWNER/REPO/FILE.gguf`."""
-    cache = Path(_hub().constants.HF_HUB_CACHE)
-    # models--OWNER--REPO/snapshots/COMMIT/FILE.gguf
-    found = (path.relative_to(cache) for path in cache.glob("models--*/snapshots/*/**/*.gguf"))
-    parts = (
-        (path.parts[0].removeprefix("models--").replace("--", "/"), path.parts[3:])
-        for path in found
-    )
-    return sorted({"/".join([HUB + repo, *file]) for repo, file in parts})
+    cache = Path(_hub("huggingface_hub.constants").HF_HUB_CACHE)
+    found = cache.glob("models--*/snapshots/**/*.gguf")
+    files = (path.relative_to(cache).as_posix() for path in found)
+    folder = re.compile(r"models--(.+?)--(.+)/snapshots/[^/]+/")
+    return sorted({folder.sub(rf"{HUB}\1/\2/", file) for file in files})
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -94,10 +92,9 @@ def refused(text: str) -> ModelError:
     return ModelError(text, code="LLM_HTTP_ERROR")
 
 
-def _hub() -> Any:
+def _hub(module: str = "huggingface_hub") -> Any:
     try:
-        import huggingface_hub.constants  # late: it costs 0.1 s
+        return import_module(module)  # late: it costs 0.1 s
     except ImportError:
         text = f"models of the hub need the package huggingface_hub; {INSTALL}."
         raise refused(text) from None
-    return huggingface_hub

@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import reduce
 from typing import Any
 
-ADDRESS = "nbagent serves at "
-
 
 def main() -> None:
     """Serve until standard input ends."""
@@ -48,7 +46,7 @@ def main() -> None:
     except Exception as error:
         # What is wrong with a file stands above it; the rest are the person's parameters.
         sys.exit(f"{type(error).__name__}: {error}; check the file and NBAGENT_LOCAL_PARAMS")
-    print(f"\n{ADDRESS}{server.listening_address}", flush=True)
+    print(f"\n{server.listening_address}", flush=True)
     while os.read(0, 4096):
         pass
     os._exit(0)
