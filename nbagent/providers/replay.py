@@ -212,8 +212,7 @@ def _text_of_request(asked: Asked, n: int) -> str:
     facts |= {"model": asked.model, "system prompt": asked.system, **asked.params}
     facts |= {f"tool {name}": f"definition {sha}" for name, sha in asked.tools.items()}
     earlier = asked.messages[: len(asked.messages) - len(asked.new)]
-    shown = [*(f"an earlier one, {sha}" for sha in earlier), *asked.new]
-    facts |= {f"message {i}": text for i, text in enumerate(shown, 1)}
+    facts |= {f"message {i}": text for i, text in enumerate((*earlier, *asked.new), 1)}
     facts |= {"asked": f"{n} times"} if n > 1 else {}
     return "\n".join(f"{name}: {fact}" for name, fact in facts.items())
 

@@ -131,10 +131,7 @@ def test_missing_answer_is_an_error_that_shows_the_difference(file: Path, change
     prompt = options.pop("prompt", "How many live in Oslo?")
     run = agent(server, file, cache="replay").run(prompt, **options)
     assert run.error is not None
-    assert (
-        "the nearest one (line 1 of answers.jsonl) differs (- recorded, + now):\n"
-        in run.error.message
-    )
+    assert "(line 1 of answers.jsonl) differs (- recorded, + now):\n" in run.error.message
     assert said in run.error.message
     assert run.error.message.count("\n  + ") == (3 if change == "system" else 1)
     assert len(lines(file)) == 2
@@ -144,23 +141,16 @@ def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) 
     recorded(file)
     before = lines(file)
     file.chmod(0o640)
-    reader = Cassette(file)
-    assert reader.find(before[1]["key"], 1)
     port = int(re.findall(r"127.0.0.1:(\d+)", before[0]["request"]["server"])[0])
     told: list[Event] = []
     with ModelServer([FIRST, "Oslo has 720,000 people."], port=port) as server:
-        run = agent(server, file, cache="refresh").run(
-            "How many live in Oslo?", on_event=told.append
-        )
+        again = agent(server, file, cache="refresh")
+        run = again.run("How many live in Oslo?", on_event=told.append)
     assert sources(run) == ["live", "live"]
+    said = "changed: - Oslo has 717,710 people.; + Oslo has 720,000 people."
     notes = [event.text for event in told if isinstance(event, Notice)]
-    assert notes[0] == "asked anew; same answer"
-    said = "- Oslo has 717,710 people.; + Oslo has 720,000 people."
-    assert notes[1] == f"asked anew; changed: {said}"
+    assert notes == ["asked anew; same answer", f"asked anew; {said}"]
     after = lines(file)
-    found = reader.find(before[1]["key"], 1)
-    assert found is not None
-    assert found.response.message.text == run.text
     assert after[0] == before[0]
     assert after[1]["key"] == before[1]["key"]
     assert (len(after), file.stat().st_mode & 0o777) == (2, 0o640)
