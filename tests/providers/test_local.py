@@ -160,6 +160,7 @@ def test_server_ends_with_the_kernel(tiny_model: Path, end: str) -> None:
         server = psutil.Process(int(parent.stdout.readline()))
         if end == "killed":
             parent.kill()
+    assert parent.returncode == (-signal.SIGKILL if end == "killed" else 0)
     # Where nobody waits for an orphan it stays as a zombie.
     wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
 
@@ -202,9 +203,7 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
         server = only_server()
         child = psutil.Process(server.process.pid)
         assert not {"OPENAI_API_KEY", "HOME"} & set(child.environ())
-        assert (
-            os.getpgid(server.process.pid) == server.process.pid
-        )  # interrupts of the kernel pass it by
+        assert os.getpgid(child.pid) == child.pid  # interrupts of the kernel pass it by
         assert server.key.reveal() not in " ".join(child.cmdline()) + str(child.environ())
         [address] = {one.laddr for one in child.net_connections() if one.status == "LISTEN"}
         assert address.ip == "127.0.0.1"
@@ -295,10 +294,7 @@ def test_download_that_was_cut_goes_on_where_it_ended(
 
 @pytest.mark.parametrize(
     ("refusal", "says"),
-    [
-        ((404, "EntryNotFound"), "Entry Not Found"),
-        ((403, "GatedRepo"), "gated repo"),
-    ],
+    [((404, "EntryNotFound"), "Entry Not Found"), ((403, "GatedRepo"), "gated repo")],
 )
 def test_download_that_cannot_be_is_refused_before_it_begins(
     hub: ModelHub, refusal: tuple[int, str], says: str
