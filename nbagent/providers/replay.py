@@ -7,12 +7,12 @@ real, and the calls of a recorded answer go through approvals as any model's.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from difflib import get_close_matches, unified_diff
-from itertools import takewhile
 from typing import Any, Literal
 
 from nbagent.contracts.canonical import sha_of
@@ -33,10 +33,6 @@ from nbagent.providers.offline.stream import response_chunks
 
 Mode = Literal["auto", "replay", "refresh"]
 
-_MOST_COMPARED = 100
-_SHOWN_CHARS = 600
-_SYSTEM_CHARS = 160
-"""It stands in each line, mostly the same."""
 _PARAMS = (
     *("tool_choice", "temperature", "max_tokens", "top_p", "stop_sequences", "reasoning"),
     "output_schema",
@@ -59,24 +55,16 @@ class ReplayClient:
     ) -> None:
         """Wrap a client for one run.
 
-        Args:
-            inner: never asked in mode `replay`.
-            server: its origin.
-            mode: `auto` asks and records what is missing, `refresh` asks and records always.
-            cassette: the record.
-            extra_body: keys that the client within adds to each request; kept as a hash.
+        Mode `replay` never asks `inner`, whose origin is `server`; `auto` asks and records what is
+        missing, `refresh` always. What `inner` adds to a request (`extra_body`) is kept as a hash.
         """
+        self.provider = inner.provider
         self._inner = inner
         self._server = server
         self._mode: Mode = mode
         self._cassette = cassette
         self._extra = {"extra_body": sha_of(dict(extra_body))[:12]} if extra_body else {}
         self._answered: Counter[str] = Counter()
-
-    @property
-    def provider(self) -> str:
-        """The provider's name."""
-        return self._inner.provider
 
     async def list_models(self) -> list[ModelInfo]:
         """The models that the server offers; none are known in mode `replay`."""
@@ -125,15 +113,17 @@ class ReplayClient:
         system, params, messages = redact_json(
             (request.system_prompt, params | self._extra, tuple(_plain(request.messages)))
         )
+        answers = (i for i, message in enumerate(messages, 1) if message["role"] == "assistant")
+        answered = max(answers, default=0)
         asked = Asked(
             provider=self.provider,
             server=self._server,
             model=request.model,
             params=params,
-            system=_cut(system, _SYSTEM_CHARS),
+            system=_cut(system, 160),  # it stands in each line, mostly the same
             tools=tools,
             messages=tuple(sha_of(message)[:8] for message in messages),
-            new=tuple(reversed([_words(m) for m in takewhile(_is_new, reversed(messages))])),
+            new=tuple(_words(message) for message in messages[answered:]),
         )
         told = asked.model_dump(exclude={"new", "system", "messages"})
         return sha_of([told, system, messages])[:24], asked
@@ -142,15 +132,10 @@ class ReplayClient:
         if self._mode == "refresh":
             return None
         n = self._answered[key] + 1
-        try:
-            found = await asyncio.to_thread(self._cassette.find, key, n)
-        except OSError as error:
-            why = error.strerror or error
-            name = self._cassette.name
-            raise unusable(f"{name} cannot be read ({why}); name another one") from None
-        if found is None and self._mode == "replay":
-            raise await asyncio.to_thread(_missing, self._cassette, asked, n)
+        found = await asyncio.to_thread(self._cassette.find, key, n)
         if found is None:
+            if self._mode == "replay":
+                raise await asyncio.to_thread(_missing, self._cassette, asked, n)
             return None
         self._answered[key] = n
         meta = ResponseMeta(attempts=0, source="hit" if self._mode == "auto" else "replay")
@@ -163,22 +148,23 @@ class ReplayClient:
         self._answered[key] = n = self._answered[key] + 1
         cassette, refresh = self._cassette, self._mode == "refresh"
         exchange = Exchange(key=key, n=n, request=asked, response=response)
-        told = None
         try:
-            if refresh:
-                before = await asyncio.to_thread(cassette.find, key, n)
-                told = ClientNotice("note", _compared(before, exchange))
+            before = await asyncio.to_thread(cassette.find, key, n) if refresh else None
             await asyncio.to_thread(cassette.add, exchange, replace=refresh)
         except (OSError, ValueError, RecursionError, ModelError) as error:
-            why = error.message if isinstance(error, ModelError) else f"{error}; look at the file"
-            return ClientNotice("note", f"not recorded in {cassette.name}: {why}")
-        return told
+            return ClientNotice("note", f"not recorded in {cassette.name}: {error}")
+        if not refresh:
+            return None
+        recorded = _text_of_answer(before.response) if before else "no answer"
+        changes = _changes(recorded, _text_of_answer(response))
+        text = f"changed: {'; '.join(changes[:20])}" if changes else "same answer"
+        return ClientNotice("note", f"asked anew; {text}")
 
 
 def _plain(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     """The messages without what varies: calls are counted, and what a vendor adds is left out."""
     numbers: dict[str | None, int] = {}
-    count = 0
+    count = itertools.count()
     for message in messages:
         plain: dict[str, Any] = {"role": message.role, "name": message.name}
         plain["content"] = [part.model_dump(exclude_none=True) for part in message.content]
@@ -192,13 +178,8 @@ def _plain(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
         plain["answers"] = numbers.get(message.tool_call_id)
         plain["reasoning"] = message.reasoning
         for call in message.tool_calls:
-            numbers[call.id] = count
-            count += 1
+            numbers[call.id] = next(count)
         yield {name: value for name, value in plain.items() if value not in (None, [])}
-
-
-def _is_new(plain: Mapping[str, Any]) -> bool:
-    return plain["role"] != "assistant"
 
 
 def _words(plain: Mapping[str, Any]) -> str:
@@ -207,7 +188,7 @@ def _words(plain: Mapping[str, Any]) -> str:
     return f"{plain.get('name') or plain['role']}: {_cut(' '.join(words))}"
 
 
-def _cut(text: str, most: int = _SHOWN_CHARS) -> str:
+def _cut(text: str, most: int = 600) -> str:
     """A text that a line can hold; the hash tells two long ones apart."""
     if len(text) <= most:
         return text
@@ -216,25 +197,23 @@ def _cut(text: str, most: int = _SHOWN_CHARS) -> str:
 
 def _missing(cassette: Cassette, wanted: Asked, n: int) -> ModelError:
     """Says how the request differs from the nearest recorded one."""
-    now = _text_of_request(wanted)
-    newest = cassette.lines()[-_MOST_COMPARED:]
-    recorded = {_text_of_request(line.exchange().request): line.number for line in newest}
+    now = _text_of_request(wanted, n)
+    newest = cassette.newest(100)
+    recorded = {_text_of_request(one.request, one.n): place for place, one in newest}
     said = f"{cassette.name} holds no answer to this request"
     for nearest in get_close_matches(now, recorded, 1, 0.0):
-        again = f"it was asked {n - 1} times in a run, and is asked once more now"
-        listed = "".join(f"\n  {words}" for words in _changes(nearest, now)[:20] or [again])
-        place = f"line {recorded[nearest]}"
-        said += f"; the nearest one ({place}) differs (- recorded, + now):{listed}"
+        listed = "".join(f"\n  {words}" for words in _changes(nearest, now)[:20])
+        said += f"; the nearest one ({recorded[nearest]}) differs (- recorded, + now):{listed}"
     return unusable(f"{said}\nnothing was asked; cache=auto asks and records it")
 
 
-def _text_of_request(asked: Asked) -> str:
+def _text_of_request(asked: Asked, n: int) -> str:
     facts: dict[str, object] = {"provider": asked.provider, "server": asked.server}
     facts |= {"model": asked.model, "system prompt": asked.system, **asked.params}
     facts |= {f"tool {name}": f"definition {sha}" for name, sha in asked.tools.items()}
     earlier = asked.messages[: len(asked.messages) - len(asked.new)]
-    shown = [*(f"an earlier one, {sha}" for sha in earlier), *asked.new]
-    facts |= {f"message {i}": text for i, text in enumerate(shown, 1)}
+    facts |= {f"message {i}": text for i, text in enumerate((*earlier, *asked.new), 1)}
+    facts |= {"asked": f"{n} times"} if n > 1 else {}
     return "\n".join(f"{name}: {fact}" for name, fact in facts.items())
 
 
@@ -246,15 +225,5 @@ def _text_of_answer(response: ChatResponse) -> str:
 def _changes(recorded: str, now: str) -> list[str]:
     """The lines that differ, as in a diff."""
     pair = recorded.splitlines(), now.splitlines()
-    lines = list(unified_diff(*pair, n=0, lineterm=""))[2:]
-    return [f"{line[0]} {line[1:]}" for line in lines if not line.startswith("@@")]
-
-
-def _compared(before: Exchange | None, now: Exchange) -> str:
-    """What mode `refresh` reports."""
-    if before is None:
-        return "asked anew; nothing was recorded for this request"
-    changes = _changes(_text_of_answer(before.response), _text_of_answer(now.response))
-    return (
-        f"asked anew; changed: {'; '.join(changes[:20])}" if changes else "asked anew; same answer"
-    )
+    lines = [*unified_diff(*pair, n=0, lineterm="")][2:]
+    return [f"{line[0]} {line[1:]}" for line in lines if line[0] in "+-"]

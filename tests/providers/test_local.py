@@ -22,8 +22,9 @@ from servers.model_hub import ModelHub
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
-from nbagent.contracts.errors import ModelError, NbagentError, UsageError
-from nbagent.providers.local import LocalClient, process, serve
+from nbagent.contracts.errors import ModelError, NbagentError
+from nbagent.providers import local
+from nbagent.providers.local import LocalClient, ServerProcess, serve
 from nbagent.providers.local.pull import SUGGESTED, cached, pull, split_name
 
 T = TypeVar("T")
@@ -33,9 +34,9 @@ FILE = "owner/tiny-GGUF/tiny.gguf"
 @pytest.fixture(autouse=True)
 def servers_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """More would wait for each other, spinning, on a machine that is busy with other tests."""
-    monkeypatch.setenv(process.PARAMS_VARIABLE, '{"cpuparams.n_threads": 1}')
+    monkeypatch.setenv(local.PARAMS_VARIABLE, '{"cpuparams.n_threads": 1}')
     yield
-    for server in process.running_servers():
+    for server in running_servers():
         server.stop()
 
 
@@ -74,8 +75,12 @@ def with_client(work: Callable[[LocalClient], Awaitable[T]], **config: Any) -> T
     return asyncio.run(go())
 
 
-def only_server() -> process.ServerProcess:
-    [server] = process.running_servers()
+def running_servers() -> list[ServerProcess]:
+    return [server for server in local.servers.values() if server.alive]
+
+
+def only_server() -> ServerProcess:
+    [server] = running_servers()
     return server
 
 
@@ -91,89 +96,57 @@ def test_run_calls_its_tool_and_answers_and_the_next_run_uses_the_same_server(
     assert first.text
     assert first.usage.prompt_tokens > first.usage.completion_tokens > 0
     assert first.turns[0].notices == ("loading tiny.gguf (3.2 MB)",)
-    pid = only_server().pid
+    pid = only_server().process.pid
     second = agent.run("How many?", tool_choice="population", temperature=0)
     assert second.turns[0].notices == ()
-    assert (second.text, only_server().pid) == (first.text, pid)
-
-
-def test_streamed_text_is_the_text_of_the_answer(tiny_model: Path) -> None:
-    async def work(client: LocalClient) -> None:
-        whole = await client.chat(ask(tiny_model, max_tokens=200))
-        chunks = [chunk async for chunk in client.chat_stream(ask(tiny_model, max_tokens=200))]
-        pieces = [chunk.content for chunk in chunks if chunk.content]
-        assert "".join(pieces) == whole.message.text
-        assert len(pieces) > 1
-        assert chunks[-1].usage is not None
-        assert whole.usage is not None
-        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 200
-
-    with_client(work, extra_body={"ignore_eos": True})
+    assert (second.text, only_server().process.pid) == (first.text, pid)
 
 
 def test_schema_is_answered_with_valid_json(tiny_model: Path) -> None:
     numbers = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "n": numbers, "kind": {"enum": ["a", "b"]}},
-        "required": ["name", "n", "kind"],
-        "additionalProperties": False,
-    }
-    for seed in range(3):
-        request = ask(tiny_model, output_schema=schema, temperature=1.0)
-        answer = with_client(lambda c, r=request: c.chat(r), extra_body={"seed": seed})
-        jsonschema.validate(json.loads(answer.message.text), schema)
+    properties = {"name": {"type": "string"}, "n": numbers, "kind": {"enum": ["a", "b"]}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    schema |= {"required": ["name", "n", "kind"], "additionalProperties": False}
+    answer = with_client(lambda c: c.chat(ask(tiny_model, output_schema=schema, temperature=1.0)))
+    jsonschema.validate(json.loads(answer.message.text), schema)
 
 
 def test_models_are_listed_with_their_context(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(process.PARAMS_VARIABLE, '{"n_ctx": 1024}')
+    monkeypatch.setenv(local.PARAMS_VARIABLE, '{"n_ctx": 1024}')
 
     async def work(client: LocalClient) -> None:
         assert await client.list_models() == []
         await client.chat(ask(tiny_model))
         [model] = await client.list_models()
         assert (model.id, model.context_length) == (str(tiny_model), 1024)
-        assert repr(client) == "LocalClient(tiny.gguf)"
 
     with_client(work)
-    assert process.running_servers() == []
+    assert running_servers() == []
 
 
-def test_server_that_was_killed_is_started_anew(tiny_model: Path) -> None:
-    async def work(client: LocalClient) -> None:
-        await client.chat(ask(tiny_model))
-        killed = only_server()
-        os.kill(killed.pid, signal.SIGKILL)
-        wait_until(lambda: not killed.alive)
-        assert (await client.chat(ask(tiny_model))).message.text
-        assert only_server() is not killed
-
-    with_client(work)
-
-
-def test_request_whose_server_is_killed_says_so_once(tiny_model: Path) -> None:
+def test_killed_server_is_said_once_and_started_anew(tiny_model: Path) -> None:
     async def work(client: LocalClient) -> None:
         chunks = client.chat_stream(ask(tiny_model, max_tokens=7000))
         async for chunk in chunks:
             if chunk.content:
-                os.kill(only_server().pid, signal.SIGKILL)
+                os.kill(only_server().process.pid, signal.SIGKILL)
                 break
         with pytest.raises(ModelError, match=r"lost its server.*exit code -9.*processing task"):
             async for _ in chunks:
                 pass
-        await client.chat(ask(tiny_model, max_tokens=3))
+        assert (await client.chat(ask(tiny_model, max_tokens=3))).message.text
 
     with_client(work, extra_body={"ignore_eos": True})
 
 
 PARENT = """
 import os, sys, time, nbagent
-from nbagent.providers.local import process
+from nbagent.providers.local import servers
 run = nbagent.Agent(model="local:" + sys.argv[1]).run("hi", max_tokens=3)
-[server] = process.running_servers()
-print(server.pid, flush=True)
+[server] = servers.values()
+print(server.process.pid, flush=True)
 if sys.argv[2] == "killed":
     time.sleep(60)
 """
@@ -187,6 +160,7 @@ def test_server_ends_with_the_kernel(tiny_model: Path, end: str) -> None:
         server = psutil.Process(int(parent.stdout.readline()))
         if end == "killed":
             parent.kill()
+    assert parent.returncode == (-signal.SIGKILL if end == "killed" else 0)
     # Where nobody waits for an orphan it stays as a zombie.
     wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
 
@@ -201,12 +175,7 @@ def test_server_ends_with_the_kernel_also_while_it_loads(tmp_path: Path) -> None
     ) as child:
         assert child.stdin is not None
         assert child.stderr is not None
-        order: dict[str, Any] = {
-            "path": str(never_read),
-            "name": "m",
-            "key": "k",
-            "packages": "",
-        }
+        order: dict[str, Any] = {"path": str(never_read), "key": "k", "packages": []}
         child.stdin.write(json.dumps(order).encode() + b"\n")
         child.stdin.flush()
         assert any(b"loading model" in line for line in child.stderr)
@@ -232,9 +201,9 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
     async def work(client: LocalClient) -> None:
         await client.chat(ask(tiny_model))
         server = only_server()
-        child = psutil.Process(server.pid)
+        child = psutil.Process(server.process.pid)
         assert not {"OPENAI_API_KEY", "HOME"} & set(child.environ())
-        assert os.getpgid(server.pid) == server.pid  # interrupts of the kernel pass it by
+        assert os.getpgid(child.pid) == child.pid  # interrupts of the kernel pass it by
         assert server.key.reveal() not in " ".join(child.cmdline()) + str(child.environ())
         [address] = {one.laddr for one in child.net_connections() if one.status == "LISTEN"}
         assert address.ip == "127.0.0.1"
@@ -248,11 +217,8 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
     ("name", "says"),
     [
         ("missing.gguf", "is no file; name a GGUF file"),
-        ("folder.gguf", "is no file; name a GGUF file"),
         ("text.gguf", "could not be loaded "),
         ("cut.gguf", "could not be loaded .*corrupted or incomplete"),
-        ("head.gguf", "could not be loaded "),
-        ("no\0name.gguf", "is no file"),
         ("hf:owner/../x.gguf", "names no model file of the hub"),
         ("hf:owner/repo", "names no model file of the hub; write OWNER/REPO/FILE.gguf"),
         ("hf:owner/repo/absent.gguf", "run %agent pull owner/repo/absent.gguf"),
@@ -262,10 +228,8 @@ def test_file_that_cannot_be_served_is_refused(
     name: str, says: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.gguf").mkdir()
     (tmp_path / "text.gguf").write_text("no model")
     (tmp_path / "cut.gguf").write_bytes(tiny_model.read_bytes()[:100_000])
-    (tmp_path / "head.gguf").write_bytes(b"GGUF")
     run = nbagent.Agent(model=f"local:{name}").run("hi")
     assert run.error is not None
     assert run.error.code == "LLM_HTTP_ERROR"
@@ -282,24 +246,21 @@ def test_server_of_somebody_else_and_a_missing_package_are_refused(
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
         with_client(lambda c: c.chat(ask(tiny_model)))
-    with pytest.raises(UsageError, match=r"pip install 'nbagent\[local\]'"):
+    with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
         pull(FILE, print)
-    assert with_client(lambda c: c.list_models()) == []
 
 
 @pytest.mark.parametrize(
     ("params", "says"),
     [
         ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
-        ("[5]", "could not be loaded .*NBAGENT_LOCAL_PARAMS"),
-        ('{"n_context": 5}', "could not be loaded .*n_context"),
         ('{"n_ctx": "long"}', "could not be loaded .*expected int, got str.*NBAGENT_"),
     ],
 )
 def test_parameters_of_the_server_are_checked(
     params: str, says: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(process.PARAMS_VARIABLE, params)
+    monkeypatch.setenv(local.PARAMS_VARIABLE, params)
     with pytest.raises(ModelError, match=says):
         with_client(lambda c: c.chat(ask(tiny_model)))
 
@@ -313,9 +274,7 @@ def test_model_is_downloaded_once_and_then_asked(hub: ModelHub) -> None:
     [model] = with_client(lambda c: c.list_models())
     assert model.id == f"hf:{FILE}"
     assert pull(f"local:hf:{FILE}", told.append) == f"local:hf:{FILE}"
-    assert told[1:] == [
-        f"{word}: --model local:hf:{FILE}" for word in ("downloaded", "already here")
-    ]
+    assert [line.partition(":")[0] for line in told[1:]] == ["downloaded", "already here"]
     assert [method for method, _ in hub.asked].count("GET") == 1
 
 
@@ -330,39 +289,23 @@ def test_download_that_was_cut_goes_on_where_it_ended(
     asked = [part for method, part in hub.asked if method == "GET"]
     assert asked == [None, f"bytes={10 * 2**20}-"]
     assert "100%" in capsys.readouterr().err
-    path = cached(FILE)
-    assert path is not None
-    assert path.read_bytes() == hub.files[FILE]
+    assert cached(FILE).read_bytes() == hub.files[FILE]
 
 
 @pytest.mark.parametrize(
-    ("refusal", "says", "code"),
-    [
-        ((404, "EntryNotFound"), "Entry Not Found", "LLM_HTTP_ERROR"),
-        ((401, "RepoNotFound"), "set HF_TOKEN", "LLM_AUTH_FAILED"),
-        ((403, "GatedRepo"), "gated repo", "LLM_AUTH_FAILED"),
-    ],
+    ("refusal", "says"),
+    [((404, "EntryNotFound"), "Entry Not Found"), ((403, "GatedRepo"), "gated repo")],
 )
 def test_download_that_cannot_be_is_refused_before_it_begins(
-    hub: ModelHub, refusal: tuple[int, str], says: str, code: str
+    hub: ModelHub, refusal: tuple[int, str], says: str
 ) -> None:
     hub.refusal = refusal
-    with pytest.raises(ModelError, match=says) as caught:
+    with pytest.raises(ModelError, match=says):
         pull(FILE, print)
-    assert caught.value.code == code
     assert not any(method == "GET" for method, _ in hub.asked)
-
-
-def test_hub_is_not_asked_offline(hub: ModelHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="cannot find the requested files in the local cache"):
-        pull(FILE, print)
-    assert hub.asked == []
 
 
 def test_suggested_models_can_be_pulled_by_their_names() -> None:
     names = [line.split()[0] for line in SUGGESTED.splitlines() if line.startswith("  ")]
-    assert [split_name(name)[0].partition("/")[0] for name in names] == [
-        *("ibm-granite", "bartowski", "bartowski")
-    ]
-    assert "none of them was downloaded" in SUGGESTED
+    owners = [split_name(name)[0].partition("/")[0] for name in names]
+    assert owners == ["ibm-granite", "bartowski", "bartowski"]

@@ -6,14 +6,10 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import clean_environment
-from notebooks.make_outputs import executed
 from servers.model_server import ModelServer, Reply
 
 import nbagent
@@ -110,7 +106,7 @@ def test_recorded_stream_is_a_stream_of_words(file: Path) -> None:
     assert len(deltas) > 2
 
 
-def test_replay_needs_no_key_and_no_network(file: Path) -> None:
+def test_replay_without_a_record_asks_nobody(file: Path) -> None:
     run = nbagent.Agent("openai:gpt-5.4", cache="replay", cassette=str(file)).run("Hello?")
     assert run.error is not None
     assert run.error.code == "E_PRECONDITION_FAILED"
@@ -135,7 +131,7 @@ def test_missing_answer_is_an_error_that_shows_the_difference(file: Path, change
     prompt = options.pop("prompt", "How many live in Oslo?")
     run = agent(server, file, cache="replay").run(prompt, **options)
     assert run.error is not None
-    assert "the nearest one (line 1) differs (- recorded, + now):\n" in run.error.message
+    assert "(line 1 of answers.jsonl) differs (- recorded, + now):\n" in run.error.message
     assert said in run.error.message
     assert run.error.message.count("\n  + ") == (3 if change == "system" else 1)
     assert len(lines(file)) == 2
@@ -145,23 +141,16 @@ def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) 
     recorded(file)
     before = lines(file)
     file.chmod(0o640)
-    reader = Cassette(file)
-    assert reader.find(before[1]["key"], 1)
     port = int(re.findall(r"127.0.0.1:(\d+)", before[0]["request"]["server"])[0])
     told: list[Event] = []
     with ModelServer([FIRST, "Oslo has 720,000 people."], port=port) as server:
-        run = agent(server, file, cache="refresh").run(
-            "How many live in Oslo?", on_event=told.append
-        )
+        again = agent(server, file, cache="refresh")
+        run = again.run("How many live in Oslo?", on_event=told.append)
     assert sources(run) == ["live", "live"]
+    said = "changed: - Oslo has 717,710 people.; + Oslo has 720,000 people."
     notes = [event.text for event in told if isinstance(event, Notice)]
-    assert notes[0] == "asked anew; same answer"
-    said = "- Oslo has 717,710 people.; + Oslo has 720,000 people."
-    assert notes[1] == f"asked anew; changed: {said}"
+    assert notes == ["asked anew; same answer", f"asked anew; {said}"]
     after = lines(file)
-    found = reader.find(before[1]["key"], 1)
-    assert found is not None
-    assert found.response.message.text == run.text
     assert after[0] == before[0]
     assert after[1]["key"] == before[1]["key"]
     assert (len(after), file.stat().st_mode & 0o777) == (2, 0o640)
@@ -181,7 +170,7 @@ def test_equal_requests_of_a_run_are_told_apart(file: Path) -> None:
         assert asyncio.run(ask("auto", 2)) == ["One.", "Two."]
     assert [line["n"] for line in lines(file)] == [1, 2]
     assert asyncio.run(ask("replay", 2)) == ["One.", "Two."]
-    with pytest.raises(nbagent.ModelError, match="asked 2 times in a run, and is asked once more"):
+    with pytest.raises(nbagent.ModelError, match=r"- asked: 2 times\n  \+ asked: 3 times"):
         asyncio.run(ask("replay", 3))
 
 
@@ -233,10 +222,10 @@ def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 ODD: dict[str, tuple[str, str, str]] = {
-    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is no recorded answer (it is no JSON"),
-    "a number": ("^.*", "7", "it is no JSON object with"),
-    "key is a list": ('"key":"[^"]*"', '"key":[]', "it is no JSON object with a key"),
-    "no answer": ('"response":', '"other":', "(response: Field required)"),
+    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is no recorded answer (it does not be"),
+    "key is a list": ('"key":"[^"]*"', '"key":[]', "(it does not begin with a key)"),
+    "no answer": ('"response":', '"other":', "response Field required)"),
+    "torn": ('"usage":.*', "", "(Expecting property name"),
     "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),
     "not the assistant": ('"role":"assistant"', '"role":"user"', "not the assistant's"),
 }
@@ -256,16 +245,12 @@ def test_line_that_is_no_answer_is_named_and_nothing_is_asked(file: Path, odd: s
     assert file.read_text("utf-8") == text
 
 
-def test_last_line_without_an_end_and_text_of_the_person_stay(file: Path) -> None:
+def test_last_line_without_an_end_stays_and_a_folder_is_refused(file: Path) -> None:
     recorded(file, prompt="Another question?")
     file.write_bytes(file.read_bytes()[:-1])  # as an editor may leave it
     with ModelServer(["Yes."]) as server:
         agent(server, file).run("Is it torn?")
     assert len(lines(file)) == 3
-    file.write_text("Dear diary", "utf-8")
-    with ModelServer(["Yes."]) as server:
-        assert "(it is no JSON" in str(agent(server, file).run("Hello?").error)
-    assert file.read_text("utf-8") == "Dear diary"
     folder = file.with_name("folder.jsonl")
     folder.mkdir()
     assert "is no file" in str(agent(server, folder, cache="replay").run("Hello?").error)
@@ -342,35 +327,3 @@ def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(file: P
     assert run.text == "Hello."
     assert run.usage.total_tokens > 0
     assert run.cost_usd == 0.0
-
-
-CELLS = (
-    "%load_ext nbagent\nimport nbagent",
-    "@nbagent.tool\ndef population(city: str) -> int:\n    'People.'\n    return 717_710",
-    "%%agent --model openai:little --base-url {url} --cassette answers.jsonl\nHow many in Oslo?",
-    "%%agent --continue\nAnd now?",
-)
-
-
-def test_recorded_notebook_passes_nbval_without_a_server(tmp_path: Path) -> None:
-    notebook = tmp_path / "recorded.ipynb"
-    with ModelServer([FIRST, THEN, "The same."]) as server:
-        empty: Any = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
-        cells: Any = [{**empty, "source": cell.format(url=server.url)} for cell in CELLS]
-        made: Any = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-        notebook.write_text(json.dumps(made), "utf-8")
-        notebook.write_text(json.dumps(executed(notebook, tmp_path)), "utf-8")
-    assert "The same." in notebook.read_text("utf-8")
-    assert "replay" not in notebook.read_text("utf-8")
-    sanitizer = Path(__file__).parents[1] / "nbval.cfg"
-    plain = ["--nbval", "-p", "no:cacheprovider", "-p", "no:warnings", "-q", "-o", "addopts="]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plain, "--nbval-sanitize-with", sanitizer, notebook],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path, NBAGENT_CACHE="replay"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "4 passed" in done.stdout

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from contextlib import suppress
 from functools import reduce
 from typing import Any
@@ -19,55 +18,35 @@ from typing import Any
 def main() -> None:
     """Serve until standard input ends."""
     order: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    _end_with_parent()
-    # What the library prints goes to the error output, whichever of the two it chose.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path.append(order["packages"])
+    # The library holds Python's lock while it loads a model, for minutes if that is large. The
+    # end of a pipe in this mode is a signal, and its default is to end the process.
+    with suppress(ImportError, OSError):  # Windows; a system that does this for sockets only
+        import fcntl
+
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    sys.path += order["packages"]
     try:
-        server = _started(order)
+        import xllamacpp
+
+        library: Any = xllamacpp  # it has no types
+        params = library.CommonParams()
+        params.model.path = order["path"]
+        params.model_alias = {os.path.basename(order["path"])}
+        params.hostnames = ["127.0.0.1"]
+        params.port = 0  # a free one
+        params.api_keys = [order["key"]]
+        params.use_jinja = True  # templates with tools (llama.cpp's docs/function-calling.md)
+        params.n_parallel = -1  # four at once that share the context, as llama-server's default
+        params.ui = False
+        for name, value in json.loads(os.environ.get("NBAGENT_LOCAL_PARAMS") or "{}").items():
+            *inner, last = name.split(".")
+            setattr(reduce(getattr, inner, params), last, value)
+        server = library.Server(params)
     except Exception as error:
         # What is wrong with a file stands above it; the rest are the person's parameters.
         sys.exit(f"{type(error).__name__}: {error}; check the file and NBAGENT_LOCAL_PARAMS")
-    print(server.listening_address, file=answers)
-    answers.close()
-    threading.Event().wait()
-
-
-def _started(order: dict[str, Any]) -> Any:
-    import xllamacpp
-
-    library: Any = xllamacpp  # it has no types
-    params = library.CommonParams()
-    params.model.path = order["path"]
-    params.model_alias = {order["name"]}
-    params.hostnames = ["127.0.0.1"]
-    params.port = 0  # a free one
-    params.api_keys = [order["key"]]
-    params.use_jinja = True  # templates with tools (llama.cpp's docs/function-calling.md)
-    params.n_parallel = -1  # four at once that share the context: what llama-server does by itself
-    params.ui = False
-    for name, value in json.loads(os.environ.get("NBAGENT_LOCAL_PARAMS") or "{}").items():
-        *inner, last = name.split(".")
-        setattr(reduce(getattr, inner, params), last, value)
-    return library.Server(params)
-
-
-def _end_with_parent() -> None:
-    """A pipe ends also when the process at its other end is killed."""
-    threading.Thread(target=_wait_for_end, daemon=True).start()
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    # The library holds Python's lock while it loads a model, for minutes if that is large. The
-    # end of a pipe in this mode is a signal, and its default is to end the process.
-    with suppress(OSError):  # a system that does this for sockets only
-        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _wait_for_end() -> None:
+    print(f"\n{server.listening_address}", flush=True)
     while os.read(0, 4096):
         pass
     os._exit(0)
