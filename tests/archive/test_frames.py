@@ -208,7 +208,14 @@ def test_missing_values_in_any_form_find_the_same_rows(store: Store) -> None:
     filled(store)
     n = len(frames.turns(store, ttft_ms=None))
     assert n > 0
-    for missing in (pd.NA, pd.NaT, float("nan"), np.float64("nan"), np.datetime64("NaT"), [pd.NA]):
+    for missing in (
+        pd.NA,
+        pd.NaT,
+        float("nan"),
+        np.float64("nan"),
+        np.datetime64("NaT", "us"),
+        [pd.NA],
+    ):
         assert len(frames.turns(store, ttft_ms=missing)) == n
 
 

@@ -102,7 +102,8 @@ def test_a_tool_may_return_what_is_nested_deeply() -> None:
         """Fall."""
         raise nbagent.ToolError("too deep", details={"a": nested(600)})
 
-    asks = [call("dig", depth=d, kind=k) for d in (600, 5_000) for k in ("plain", "result")]
+    # How deep JSON can be written differs: 1,000 levels in Python 3.11, 10,000 in 3.13.
+    asks = [call("dig", depth=d, kind=k) for d in (600, 100_000) for k in ("plain", "result")]
     model = script([calls([*asks, call("fall")]), "Done."])
     run = nbagent.Agent(model=model, tools=[dig, fall]).run("Go.")
     check_forms(run)

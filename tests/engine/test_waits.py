@@ -84,6 +84,7 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     frame: Any = frames.turns(store)
     assert list(frame["attempts"]) == [3]
     assert list(frame["retry_wait_ms"]) == [turn.retry_wait_ms]
+    store.close()
 
 
 def test_a_turn_that_got_no_answer_tells_its_attempts_too() -> None:

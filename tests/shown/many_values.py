@@ -272,9 +272,11 @@ async def numbers() -> AsyncGenerator[int]:
 
 def rows(kind: Any = None) -> Any:
     """A cursor of SQLite."""
-    connection = sqlite3.connect(":memory:")
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.row_factory = kind
-    return connection.execute("SELECT 1 AS a UNION ALL SELECT 2")
+    cursor = connection.execute("SELECT 1 AS a UNION ALL SELECT 2")
+    weakref.finalize(cursor, connection.close)
+    return cursor
 
 
 def gone() -> Any:
@@ -393,7 +395,7 @@ put("doubling repr", twice, "characters left out")
 # numpy
 put("numpy scalars", lambda: [np.int8(3), np.bool_(True), np.float32(0.5)], "[3,true,0.5]")
 put("numpy moment", lambda: np.datetime64("2020-01-01T00:00:00.000000001"), "00.000000001")
-put("numpy no moment", lambda: [np.datetime64("NaT")], "[null]")
+put("numpy no moment", lambda: [np.datetime64("NaT", "us")], "[null]")
 put("numpy record", lambda: np.zeros(1, dtype=[("a", "i4")])[0], '{"a":0}')
 put("huge array", lambda: np.zeros(20_000_000), "shape (20000000,), float64\n[0. 0. 0. ...")
 put("array of objects", lambda: np.array([BadRepr(), None], dtype=object), "repr failed with Val")

@@ -41,7 +41,11 @@ class Store:
         self._writer = Writer(database, self._lease.id)
         self.keeps_forgotten = False
         """Texts of deleted runs are still in the write-ahead log, because others are reading it."""
-        self._db.transact(self._take_lease)
+        try:
+            self._db.transact(self._take_lease)
+        except BaseException:
+            database.close()
+            raise
 
     @classmethod
     def open(cls, home: Path, *, now: Callable[[], datetime] = utc_now) -> Store:
@@ -49,6 +53,7 @@ class Store:
         database = Database.open(home)
         store = cls(database, now)
         if database.in_memory:
+            database.close()
             raise StoreError(
                 database.warning or "the store cannot be written", details={"reason": "unusable"}
             )

@@ -109,11 +109,7 @@ class Database:
     @classmethod
     def memory(cls, reason: str | None, source: sqlite3.Connection | None = None) -> Database:
         """A database in memory, filled from another one."""
-        connection = _settings(sqlite3.connect(":memory:", check_same_thread=False))
-        if source is not None:
-            source.backup(connection)
-        migrate(connection, Path(FILE_NAME), MIGRATIONS)
-        return cls(connection, None, reason)
+        return cls(_memory(source), None, reason)
 
     @property
     def in_memory(self) -> bool:
@@ -176,14 +172,11 @@ class Database:
     def _leave_disk(self, error: Exception) -> None:
         path, old = self.path, self._connection
         lost = False
-        fresh = _settings(sqlite3.connect(":memory:", check_same_thread=False))
         try:
-            old.backup(fresh)
+            fresh = _memory(old)
         except sqlite3.Error:
             lost = True
-            fresh.close()
-            fresh = _settings(sqlite3.connect(":memory:", check_same_thread=False))
-        migrate(fresh, Path(FILE_NAME), MIGRATIONS)
+            fresh = _memory()
         with contextlib.suppress(sqlite3.Error):
             old.close()
         self._connection, self.path = fresh, None
@@ -343,11 +336,27 @@ def _connect(path: Path, *, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> 
     return _settings(connection)
 
 
+def _memory(source: sqlite3.Connection | None = None) -> sqlite3.Connection:
+    connection = _settings(sqlite3.connect(":memory:", check_same_thread=False))
+    try:
+        if source is not None:
+            source.backup(connection)
+        migrate(connection, Path(FILE_NAME), MIGRATIONS)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _settings(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.isolation_level = None
-    connection.execute("PRAGMA synchronous = FULL")
-    # What is deleted is overwritten, so that forgetting a run means it.
-    connection.execute("PRAGMA secure_delete = ON")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        # What is deleted is overwritten, so that forgetting a run means it.
+        connection.execute("PRAGMA secure_delete = ON")
+    except BaseException:  # the first statement reads the file: locked, or no database
+        connection.close()
+        raise
     return connection
 
 
