@@ -462,15 +462,6 @@ def test_a_broken_image_is_not_called_a_model_without_eyes(server: ModelServer, 
     assert "takes no images" not in str(failure(server, ask(messages=(IMAGE,))))
 
 
-def test_tools_that_need_the_responses_endpoint_are_said_so(server: ModelServer) -> None:
-    said = "Function tools with reasoning_effort are not supported here. Use /v1/responses."
-    error = {"error": {"message": said, "param": "reasoning_effort"}}
-    server.then(*[Reply(status=400, error=error)] * 2)
-    found = failure(server, ask(tools=TOOLS))
-    assert "takes tools only at /v1/responses" in str(found)
-    assert len(server.bodies) == 1
-
-
 def test_the_person_sees_it_in_the_run_the_record_and_the_frame(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
