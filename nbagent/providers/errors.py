@@ -78,13 +78,12 @@ _SIZES = (
 )
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini, of a field that it does not know."""
+# As a proxy may echo it; "Basic authentication" is none.
 _LOGIN = re.compile(r"\bBasic [\w+/-][a-z]*[A-Z\d+/][\w+/-]*={0,2}", re.A)
-"""As a proxy may echo it; "Basic authentication" is none."""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
-_READ_FOR_START = 4_096
-"""Bytes; far less of them is shown, but a key in them is only known as a whole."""
+_READ_FOR_START = 4_096  # Far less is shown, but a key in it is only known as a whole.
 _WORDS: dict[ModelCode, tuple[str, str]] = {
     "LLM_AUTH_FAILED": ("the provider refused the key", "Check the key."),
     "LLM_TIMEOUT": ("the provider gave up waiting", "Try again."),
@@ -144,9 +143,9 @@ def response_error(
         advice = f"Asked was {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
         advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
-    label = f"HTTP {status}" if status else "error object in the answer"
     said = _said(fault)
-    told = f"{headline} ({label})" + (f": {said}" if said else "")
+    told = f"{headline} (HTTP {status})" if status else f"{headline} (error object in the answer)"
+    told += f": {said}" if said else ""
     told += "" if told.endswith((".", "!", "?", "…")) else "."
     if wait_s is not None and wait_s > LONGEST_WAIT_S:
         asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
@@ -178,8 +177,7 @@ def stream_error(body: Any) -> ModelError:
 
 def error_fields(body: Any) -> dict[str, Any]:
     """The fields of any dialect's error body: `message`, `type`, `code`, `param` and its own."""
-    if isinstance(body, list) and body:
-        body = cast("list[Any]", body)[0]  # Gemini wraps it.
+    body = next(iter(_objects(body)), body)  # Gemini wraps it.
     outer = json_object(body)
     if outer is None:
         return {"message": body} if isinstance(body, str) else {}
@@ -187,11 +185,7 @@ def error_fields(body: Any) -> dict[str, Any]:
     error = outer.get("error") or (json_object(outer.get("response")) or {}).get("error")
     if isinstance(error, str):
         return {**outer, "message": error}  # Ollama; with `signin_url` beside it.
-    if isinstance(error, dict):
-        fault = dict(cast("dict[str, Any]", error))
-        fault.setdefault("content_filters", outer.get("content_filters"))
-    else:
-        fault = dict(outer)
+    fault = {"content_filters": outer.get("content_filters"), **(json_object(error) or outer)}
     holder = json_object(fault.get("message")) or fault  # Mistral nests FastAPI's form.
     if holder.get("detail") is not None:
         fault.update(_refused_field(holder["detail"]))
@@ -269,9 +263,8 @@ def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str
     if (wait_s := retry_after_s(headers)) is not None:
         return wait_s
     for item in _objects(fault.get("details")):
-        # Gemini has no header; it writes `retryDelay: "14s"`.
         if delay := item.get("retryDelay"):
-            return until_s(_text(delay))
+            return until_s(_text(delay))  # Gemini has no header; it writes "14s".
     # OpenRouter says when its window ends.
     return until_s(headers.get("x-ratelimit-reset", "")) if status == 429 else None
 
@@ -290,20 +283,14 @@ def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict
     if isinstance(failed, str):
         # Groq's refusal of a call that it could not read has the call in it.
         kept["failed_generation"] = redact_cut(failed)[:_LONGEST_FAILED]
-    return {**kept, **(_overflow_sizes(fault) if code == "LLM_CONTEXT_OVERFLOW" else {})}
-
-
-def _overflow_sizes(fault: dict[str, Any]) -> dict[str, int]:
-    """`request_tokens` and `context_tokens`, as far as the server names them."""
     text = _text(fault.get("message") or "")
-    sizes: dict[str, int] = {}
-    for name, field, patterns in _SIZES:
+    for name, field, patterns in _SIZES if code == "LLM_CONTEXT_OVERFLOW" else ():
         found = next(filter(None, (pattern.search(text) for pattern in patterns)), None)
         if isinstance(fault.get(field), int):
-            sizes[name] = fault[field]
+            kept[name] = fault[field]
         elif found:
-            sizes[name] = int(found[1].replace(",", ""))
-    return sizes
+            kept[name] = int(found[1].replace(",", ""))
+    return kept
 
 
 def _kinds(fault: dict[str, Any]) -> list[str]:

@@ -283,13 +283,12 @@ class Address:
         try:
             parts = urlsplit(base_url)
             self.port, self.host = parts.port, (parts.hostname or "").encode("idna").decode()
-            is_one = parts.scheme in ("http", "https") and _HOST.fullmatch(self.host)
         except ValueError:
-            is_one = parts = None
+            parts = None
         if parts and (parts.username or parts.password):
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        if not parts or not is_one:
+        if not parts or parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
             raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
         self.scheme = parts.scheme
         self._path = parts.path.rstrip("/")

@@ -77,7 +77,8 @@ class Limiter:
     @staticmethod
     def of(server: str, key: SecretKey | None) -> Limiter:
         """The one limiter of this process for a server and a key."""
-        return _limiters.setdefault((server, key and sha256_hex(key.reveal())), Limiter())
+        known = (server, sha256_hex(key.reveal()) if key else "")
+        return _limiters.setdefault(known, Limiter())
 
     def asked_s(self, tokens: int, now: float) -> float:
         """Seconds that the server itself wants such a request to wait."""
@@ -203,4 +204,4 @@ def _too_long(wait_s: float) -> ModelError:
     )
 
 
-_limiters: dict[tuple[str, str | None], Limiter] = {}
+_limiters: dict[tuple[str, str], Limiter] = {}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.chat import Usage
 from nbagent.providers.registry import is_loopback
-
-if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo, Provider
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
@@ -38,12 +34,8 @@ def cost_parts(
     """
     if _is_free(provider, base_url):
         return dict.fromkeys(("input", "cached", "cache_writes", "output"), 0.0)
-    if usage is None:
-        return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _priced(provider, model, usage, base_url)
+        return _priced(provider, model, usage, base_url) if usage else None
     except Exception:
         # LookupError for an unknown model; a table that cannot be read must not cost a turn.
         return None
@@ -59,14 +51,13 @@ def context_tokens(provider: str, model: str, base_url: str | None = None) -> in
         return None  # As with a price: what is not known is not said.
 
 
-def _listed(provider: str, model: str, base_url: str | None) -> tuple[Provider, ModelInfo]:
+def _listed(provider: str, model: str, base_url: str | None) -> tuple[Any, Any]:
     from genai_prices.data_snapshot import get_snapshot
 
     # The server decides the price, not the dialect that it speaks.
-    listed_as = None if base_url else _PROVIDER_IDS.get(provider, provider)
-    # Gemini lists its models as `models/NAME`.
-    name = model.removeprefix("models/")
-    return get_snapshot().find_provider_model(name, None, listed_as, base_url)
+    seller = None if base_url else _PROVIDER_IDS.get(provider, provider)
+    name = model.removeprefix("models/")  # As Gemini lists them.
+    return get_snapshot().find_provider_model(name, None, seller, base_url)
 
 
 def _priced(

@@ -20,16 +20,16 @@ _ALWAYS_SENT = re.compile(
     r"model|messages|tools|input|contents|system|(?:system_?)?instructions?", re.I
 )
 _TWINS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+# Refused for one value, not as such.
 _BY_VALUE = re.compile(
     r"(?:.+\.)?(?:(?:reasoning_)?effort|think(?:ing(?:Config)?)?|tool(?:_choice|Config)"
     r"|(?:response_)?format|reasoning)"
 )
-"""Refused for one value, not as such."""
+# In a sentence these words name a parameter only in quotes.
 _ORDINARY = re.compile(
     r"n|stop|stream|user|seed|store|metadata|reasoning|think(?:ing)?|text|format|options|include"
     r"|effort|summary"
 )
-"""In a sentence these words name a parameter only in quotes."""
 _THINKING = re.compile(r"\bthink(?:ing)?\b", re.I)
 _OF_THINKING = ("think", "thinking", "generationConfig.thinkingConfig")
 _REFUSED = re.compile(
@@ -38,10 +38,8 @@ _REFUSED = re.compile(
     r"|no endpoints found that support|must be verified",
     re.I,
 )
-_CODES = frozenset(
-    {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"}
-)
-_STATUSES = frozenset({400, 404, 422, 501})
+_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden")
+_STATUSES = frozenset({None, 400, 404, 422, 501})
 _CAN = r"support|accept|take|allow|enabl|handle|process"
 _IMAGE_WORDS = r"images?|image_url|multi-?modal|vision"
 _NO_IMAGES = re.compile(
@@ -192,9 +190,9 @@ def _mention(name: str) -> str:
 
 
 def _is_refusal(error: ModelError) -> bool:
-    if error.status is None:
-        return error.code == "LLM_BAD_RESPONSE"  # An error object in a 200 without a status.
-    return error.status in _STATUSES and error.code == "LLM_HTTP_ERROR"
+    # An error object in a 200 may have no status.
+    code = "LLM_HTTP_ERROR" if error.status else "LLM_BAD_RESPONSE"
+    return error.status in _STATUSES and error.code == code
 
 
 def _is_refused(error: ModelError) -> bool:

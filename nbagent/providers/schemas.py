@@ -6,6 +6,7 @@ What a schema means is not changed; what a server cannot read is written another
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
@@ -43,7 +44,11 @@ def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) ->
         plain: leave out what Mistral answers with a 422.
     """
     if inline and ("$defs" in schema or "definitions" in schema):
-        schema = _written_out(schema)
+        writer = _Writer(schema)
+        with suppress(_TooLarge, RecursionError):
+            schema = writer.value("", schema, ())
+            if not writer.kept:
+                schema = {k: v for k, v in schema.items() if k not in ("$defs", "definitions")}
     return _walk(schema, _plain if plain else _with_properties)
 
 
@@ -103,25 +108,14 @@ def _walk(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
 
 
 def _walk_value(name: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
-    if isinstance(value, list) and name not in _DATA:
-        return [_walk_value("", it, change) for it in cast("list[Any]", value)]
-    if not isinstance(value, dict) or name in _DATA:
+    if name in _DATA or not isinstance(value, list | dict):
         return value
+    if isinstance(value, list):
+        return [_walk_value("", it, change) for it in cast("list[Any]", value)]
     inner = cast("Schema", value)
     if name in _BY_NAME:
         return {key: _walk_value("", it, change) for key, it in inner.items()}
     return _walk(inner, change)
-
-
-def _written_out(schema: Schema) -> Schema:
-    writer = _Writer(schema)
-    try:
-        written = writer.value("", schema, ())
-    except (_TooLarge, RecursionError):
-        return schema
-    if writer.kept:
-        return written
-    return {k: v for k, v in written.items() if k not in ("$defs", "definitions")}
 
 
 class _Writer:
@@ -134,16 +128,14 @@ class _Writer:
             for name, target in (json_object(root.get(place)) or {}).items()
         }
         self._nodes = 0
-        self.kept = False
-        """A reference had to stay: it is part of what it refers to, or unknown."""
+        self.kept = False  # A reference had to stay: it is within itself, or unknown.
 
     def value(self, name: str, value: Any, above: tuple[str, ...]) -> Any:
-        if name in _DATA or (not above and name in ("$defs", "definitions")):
+        unread = name in _DATA or (not above and name in ("$defs", "definitions"))
+        if unread or not isinstance(value, list | dict):
             return value
         if isinstance(value, list):
             return [self.value("", it, above) for it in cast("list[Any]", value)]
-        if not isinstance(value, dict):
-            return value
         self._nodes += 1
         if self._nodes > _MOST_NODES:
             raise _TooLarge
