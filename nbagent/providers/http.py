@@ -144,7 +144,6 @@ class HttpClient:
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
     async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
-        """The response to the request, whatever its status."""
         for spare in reversed(range(_STALE_CONNECTIONS + 1)):
             try:
                 response = await self._pool().handle_async_request(request)
@@ -172,7 +171,6 @@ class HttpClient:
         return _pools[route]
 
     async def _refusal(self, response: Response, path: str) -> ModelError:
-        """The error of a response that is no success; the connection is given back."""
         shown = self.address.shown + path.partition("?")[0]
         raw, body = b"", None
         try:
@@ -416,10 +414,10 @@ def _proxy_refused(server: str, status: str, variable: str) -> ModelError:
 def _redirected(response: Response, shown: str) -> ModelError:
     # A redirect would carry the key to another host, and turns POST into GET.
     location = redact(response.headers.get("location", "").split("?")[0].split("#")[0])[:300]
+    where = location.rpartition("@")[2] or "nowhere"
     return ModelError(
-        f"{shown} answered with a redirect (HTTP {response.status}) to"
-        f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give the final"
-        " address as base URL.",
+        f"{shown} answered with a redirect (HTTP {response.status}) to {where!r}, which is not"
+        " followed; give the final address as base URL.",
         code="LLM_HTTP_ERROR",
         status=response.status,
         request_id=response.request_id,

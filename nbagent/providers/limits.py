@@ -30,14 +30,11 @@ _PAUSE_S = 1.0  # After a 429 that names no wait, when other requests are on the
 _SHARE = 0.8  # Of the pace that the server took before it refused.
 _DOUBLED_IN_S = 30.0  # The pace grows as long as nothing is refused.
 _MOST_SEEN = 512
-_PATTERNS = {
-    "requests": "x-ratelimit-{}-requests",
-    "tokens": "x-ratelimit-{}-tokens",
-    "window": "x-ratelimit-{}",
-    "anthropic requests": "anthropic-ratelimit-requests-{}",
-    "anthropic tokens": "anthropic-ratelimit-tokens-{}",
-    "anthropic input tokens": "anthropic-ratelimit-input-tokens-{}",
-}
+_WINDOW = "x-ratelimit-{}"
+_PATTERNS = (
+    *(_WINDOW, "x-ratelimit-{}-requests", "x-ratelimit-{}-tokens"),
+    *(f"anthropic-ratelimit-{what}-{{}}" for what in ("requests", "tokens", "input-tokens")),
+)
 
 
 @dataclass(slots=True)
@@ -122,9 +119,9 @@ class Limiter:
     ) -> None:
         """Take what the answer to a request says about limits; names are in lower case."""
         now, place.answered = time.monotonic(), True
-        for name, pattern in _PATTERNS.items():
+        for pattern in _PATTERNS:
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
-            self._read(name, said, now)
+            self._read(pattern, said, now)
         if status == 429 or (status in (503, 529) and wait_s):
             self._refused(place, wait_s, now)
         elif status < 400:
@@ -136,7 +133,7 @@ class Limiter:
         limit, left, reset_s = number_in(said[0]) or math.inf, number_in(said[1]), until_s(said[2])
         if left is None or reset_s is None or not math.isfinite(left + reset_s):
             return
-        fills = name != "window" and left < limit < math.inf and reset_s > 0
+        fills = name != _WINDOW and left < limit < math.inf and reset_s > 0
         per_s = (limit - left) / reset_s if fills else 0.0
         # The server had not seen those that are still on their way.
         left -= sum(_need(name, place.tokens) for place in self._sent if not place.answered)
@@ -196,12 +193,11 @@ def _need(name: str, tokens: int) -> int:
 
 def _too_long(wait_s: float) -> ModelError:
     within = f"in {wait_s:,.0f} s" if wait_s < math.inf else "no more"
-    return ModelError(
+    text = (
         "too many requests for the provider: it said that it takes this one only"
-        f" {within}, which is longer than is waited here. Try again later.",
-        code="LLM_RATE_LIMITED",
-        retry_after_s=wait_s,
+        f" {within}, which is longer than is waited here. Try again later."
     )
+    return ModelError(text, code="LLM_RATE_LIMITED", retry_after_s=wait_s)
 
 
 _limiters: dict[tuple[str, str], Limiter] = {}
