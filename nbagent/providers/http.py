@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
-from weakref import WeakKeyDictionary
 
 import httpcore2
 from httpcore2 import AsyncConnectionPool as Pool
@@ -122,6 +121,7 @@ class HttpClient:
             return
         _users[loop] -= 1
         if _users[loop] <= 0 and loop is asyncio.get_running_loop():
+            del _users[loop]
             for route in [route for route in _pools if route[0] is loop]:
                 await _pools.pop(route).aclose()
             # Closed sockets are let go in the loop's next round.
@@ -164,6 +164,7 @@ class HttpClient:
         if self._loop is not loop:
             for route in [route for route in _pools if route[0].is_closed()]:
                 del _pools[route]
+                _users.pop(route[0], None)
             self._loop, _users[loop] = loop, _users.get(loop, 0) + 1
         route = (loop, *self.address.route())
         if route not in _pools:
@@ -320,7 +321,7 @@ class Address:
 
 _pools: dict[tuple[asyncio.AbstractEventLoop, str | None, str | None], Pool] = {}
 """By event loop, proxy and certificates, as long as a client of the loop is open."""
-_users: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+_users: dict[asyncio.AbstractEventLoop, int] = {}
 
 
 def _new_pool(proxy_url: str | None, certificates: str | None) -> Pool:
