@@ -81,6 +81,7 @@ class HttpClient:
         self._fault = fault
         self._advice = advice
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pools: dict[tuple[str | None, str | None], Pool] = {}
 
     async def send(
         self,
@@ -122,8 +123,8 @@ class HttpClient:
         _users[loop] -= 1
         if _users[loop] <= 0 and loop is asyncio.get_running_loop():
             del _users[loop]
-            for route in [route for route in _pools if route[0] is loop]:
-                await _pools.pop(route).aclose()
+            for pool in _pools.pop(loop).values():
+                await pool.aclose()
             # Closed sockets are let go in the loop's next round.
             await asyncio.sleep(0)
 
@@ -162,14 +163,14 @@ class HttpClient:
     def _pool(self) -> Pool:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            for route in [route for route in _pools if route[0].is_closed()]:
-                del _pools[route]
-                _users.pop(route[0], None)
-            self._loop, _users[loop] = loop, _users.get(loop, 0) + 1
-        route = (loop, *self.address.route())
-        if route not in _pools:
-            _pools[route] = _new_pool(*route[1:])
-        return _pools[route]
+            for closed in [known for known in _pools if known.is_closed()]:
+                del _pools[closed], _users[closed]
+            self._loop, self._pools = loop, _pools.setdefault(loop, {})
+            _users[loop] = _users.get(loop, 0) + 1
+        route = self.address.route()
+        if route not in self._pools:
+            self._pools[route] = _new_pool(*route)
+        return self._pools[route]
 
     async def _refusal(self, response: Response, path: str) -> ModelError:
         shown = self.address.shown + path.partition("?")[0]
@@ -319,8 +320,8 @@ class Address:
         return proxy_url, certificates
 
 
-_pools: dict[tuple[asyncio.AbstractEventLoop, str | None, str | None], Pool] = {}
-"""By event loop, proxy and certificates, as long as a client of the loop is open."""
+_pools: dict[asyncio.AbstractEventLoop, dict[tuple[str | None, str | None], Pool]] = {}
+"""By event loop, then proxy and certificates, as long as a client of the loop is open."""
 _users: dict[asyncio.AbstractEventLoop, int] = {}
 
 
