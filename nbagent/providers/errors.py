@@ -17,21 +17,17 @@ from nbagent.contracts.errors import ModelCode, ModelError
 from nbagent.contracts.secrets import MASK, redact, redact_cut
 from nbagent.providers.retry import LONGEST_WAIT_S, retry_after_s, until_s
 
-_RETRIED = frozenset({408, 409, 498})
-"""Besides all from 500 on."""
+_RETRIED = frozenset({408, 409, 498})  # Besides all from 500 on.
 _KINDS_OF_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
     401: ("invalid_api_key", "authentication_error", "unauthenticated"),
     403: ("permission_error", "permission_denied"),
     404: ("model_not_found", "not_found_error", "not_found"),
     408: ("timeout", "timeout_error"),
-    409: ("conflict_error",),
-    413: ("request_too_large",),
     429: ("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "resource_exhausted"),
-    499: ("cancelled",),
     500: ("server_error", "internal_server_error", "api_error", "internal"),
     503: ("service_unavailable", "unavailable"),
-    504: ("deadline_exceeded", "vector_store_timeout"),
+    504: ("deadline_exceeded",),
     529: ("overloaded_error",),
 }
 _STATUS_OF = {kind: status for status, kinds in _KINDS_OF_STATUS.items() for kind in kinds}
@@ -42,8 +38,8 @@ _QUOTA_TEXT = re.compile(
 )
 _MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
 """The provider's filter stopped the prompt or the answer: the end of a turn."""
+# Whatever `x-should-retry` says.
 _FINAL = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
-"""Whatever `x-should-retry` says."""
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
 _OVERFLOW_KINDS = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"}
@@ -60,33 +56,34 @@ _OVERFLOW_TEXT = re.compile(
 )
 """OpenAI, Azure, Anthropic, Gemini, Mistral, xAI, Cohere, Moonshot, Bedrock, OpenRouter, vLLM,
 SGLang, TGI, llama.cpp, LM Studio and Ollama, as in their documentation and issues."""
-_NUMBER = r"(\d[\d,]{0,14})"
+_NUMBER = r"\(?(\d[\d,]{0,10})(?!\d)"
 _PROMPT_TOKENS = re.compile(
     rf"{_NUMBER} (?:of text input|in (?:the|your) (?:messages|prompt))", re.I
 )
 _ASKED_TOKENS = re.compile(
     r"(?:resulted in|requested:?(?: about)?|too long:|token count(?: of)?|request has"
     r"|(?:request|prompt) contains|request|input|given:|received|total length|context limit:)"
-    rf"\s*\(?{_NUMBER}(?!\d)",
+    rf"\s*{_NUMBER}",
     re.I,
 )
 _CONTEXT_TOKENS = re.compile(
     r"(?:maximum (?:context|prompt|model) length (?:is|of)(?: only)?|>|tokens allowed|context size"
     r"|model with|configured limit of|token limit:|must be <=|cannot exceed|max size:"
-    rf"|context length(?: is only| of)?)\s*\(?{_NUMBER}(?!\d)",
+    rf"|context length(?: is only| of)?)\s*{_NUMBER}",
     re.I,
 )
-_MOST_TOKENS = 10**9
-"""A count above this is no count of tokens."""
+_SIZES = (
+    ("request_tokens", "n_prompt_tokens", (_PROMPT_TOKENS, _ASKED_TOKENS)),
+    ("context_tokens", "n_ctx", (_CONTEXT_TOKENS,)),
+)
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini, of a field that it does not know."""
+# As a proxy may echo it; "Basic authentication" is none.
 _LOGIN = re.compile(r"\bBasic [\w+/-][a-z]*[A-Z\d+/][\w+/-]*={0,2}", re.A)
-"""As a proxy may echo it; "Basic authentication" is none."""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
-_READ_FOR_START = 4_096
-"""Bytes; far less of them is shown, but a key in them is only known as a whole."""
+_READ_FOR_START = 4_096  # Far less is shown, but a key in it is only known as a whole.
 _WORDS: dict[ModelCode, tuple[str, str]] = {
     "LLM_AUTH_FAILED": ("the provider refused the key", "Check the key."),
     "LLM_TIMEOUT": ("the provider gave up waiting", "Try again."),
@@ -110,7 +107,7 @@ _NO_KEY = (
 
 
 def response_error(
-    status: int,
+    status: int | None,
     headers: Mapping[str, str],
     body: Any,
     *,
@@ -130,7 +127,39 @@ def response_error(
     if not fault.get("message"):
         page = text.lstrip().startswith("<")
         fault["message"] = "the server answered with a web page" if page else text
-    return _classified(status, fault, headers, url, key_sent=key_sent)
+    wait_s = _wait_s(status, fault, headers)
+    # Anthropic sends a wait with each rate limit, and none with the cap of a month.
+    capped = wait_s is None and any(name.startswith("anthropic-") for name in headers)
+    code, retryable = _code_of(402 if status == 429 and capped else status, fault)
+    forced = headers.get("x-should-retry", "").lower()
+    if forced in ("true", "false") and code not in _FINAL:
+        retryable = forced == "true"
+    headline, advice = _WORDS[code]
+    if code == "LLM_AUTH_FAILED" and not key_sent:
+        headline, advice = _NO_KEY
+    elif code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
+        headline, advice = _BROKEN
+    elif status == 404 and url:
+        advice = f"Asked was {url}; check the model's name and the base URL."
+    if signin_url := fault.get("signin_url"):
+        advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
+    said = _said(fault)
+    told = f"{headline} (HTTP {status})" if status else f"{headline} (error object in the answer)"
+    told += f": {said}" if said else ""
+    told += "" if told.endswith((".", "!", "?", "…")) else "."
+    if wait_s is not None and wait_s > LONGEST_WAIT_S:
+        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
+        told += f" It asks to wait {asked}, which is longer than is waited here."
+    return ModelError(
+        f"{told} {advice}",
+        code=code,
+        details=_details(status, fault, code),
+        status=status,
+        retry_after_s=wait_s,
+        request_id=request_id_of(headers),
+        retryable=retryable,
+        said=said,
+    )
 
 
 def stream_error(body: Any) -> ModelError:
@@ -143,13 +172,12 @@ def stream_error(body: Any) -> ModelError:
         status = status or number or _STATUS_OF.get(word)
     if status in (None, 400) and _BUSY_TEXT.search(_all_text(fault)):
         status = 529
-    return _classified(status, fault, {})
+    return response_error(status, {}, body)
 
 
 def error_fields(body: Any) -> dict[str, Any]:
     """The fields of any dialect's error body: `message`, `type`, `code`, `param` and its own."""
-    if isinstance(body, list) and body:
-        body = cast("list[Any]", body)[0]  # Gemini wraps it.
+    body = next(iter(_objects(body)), body)  # Gemini wraps it.
     outer = json_object(body)
     if outer is None:
         return {"message": body} if isinstance(body, str) else {}
@@ -157,11 +185,7 @@ def error_fields(body: Any) -> dict[str, Any]:
     error = outer.get("error") or (json_object(outer.get("response")) or {}).get("error")
     if isinstance(error, str):
         return {**outer, "message": error}  # Ollama; with `signin_url` beside it.
-    if isinstance(error, dict):
-        fault = dict(cast("dict[str, Any]", error))
-        fault.setdefault("content_filters", outer.get("content_filters"))
-    else:
-        fault = dict(outer)
+    fault = {"content_filters": outer.get("content_filters"), **(json_object(error) or outer)}
     holder = json_object(fault.get("message")) or fault  # Mistral nests FastAPI's form.
     if holder.get("detail") is not None:
         fault.update(_refused_field(holder["detail"]))
@@ -190,59 +214,17 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 def _refused_field(detail: Any) -> dict[str, Any]:
     """FastAPI's `detail`: a text, or a list that names each refused field."""
-    items = [json_object(item) for item in cast("list[Any]", detail)] if _is_list(detail) else []
-    named = [item for item in items if item and _is_list(item.get("loc"))]
+    named = {
+        ".".join(map(_text, item["loc"])).removeprefix("body."): item
+        for item in _objects(detail)
+        if isinstance(item.get("loc"), list)
+    }
     if not named:
         return {"message": _text(detail)}
-    paths = [".".join(map(_text, item["loc"])).removeprefix("body.") for item in named]
-    said = [f"{path}: {_text(item.get('msg'))}" for path, item in zip(paths, named, strict=True)]
-    kinds = [_text(item.get("type")) for item in named]
+    said = [f"{path}: {_text(item.get('msg'))}" for path, item in named.items()]
     # What may not be sent at all is what another attempt can leave out.
-    first = kinds.index("extra_forbidden") if "extra_forbidden" in kinds else 0
-    return {"message": "; ".join(said), "param": paths[first], "code": kinds[first]}
-
-
-def _classified(
-    status: int | None,
-    fault: dict[str, Any],
-    headers: Mapping[str, str],
-    url: str = "",
-    *,
-    key_sent: bool = True,
-) -> ModelError:
-    wait_s = _wait_s(status, fault, headers)
-    # Anthropic sends a wait with each rate limit, and none with the cap of a month.
-    capped = wait_s is None and any(name.startswith("anthropic-") for name in headers)
-    code, retryable = _code_of(402 if status == 429 and capped else status, fault)
-    forced = headers.get("x-should-retry", "").lower()
-    if forced in ("true", "false") and code not in _FINAL:
-        retryable = forced == "true"
-    headline, advice = _WORDS[code]
-    if code == "LLM_AUTH_FAILED" and not key_sent:
-        headline, advice = _NO_KEY
-    elif code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
-        headline, advice = _BROKEN
-    elif status == 404 and url:
-        advice = f"Asked was {url}; check the model's name and the base URL."
-    if signin_url := fault.get("signin_url"):
-        advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
-    label = f"HTTP {status}" if status else "error object in the answer"
-    said = _said(fault)
-    text = f"{headline} ({label})" + (f": {said}" if said else "")
-    text += "" if text.endswith((".", "!", "?", "…")) else "."
-    if wait_s is not None and wait_s > LONGEST_WAIT_S:
-        asked = f"{wait_s:,.0f} s" if wait_s < math.inf else "for ever"
-        text += f" It asks to wait {asked}, which is longer than is waited here."
-    return ModelError(
-        f"{text} {advice}",
-        code=code,
-        details=_details(status, fault, code),
-        status=status,
-        retry_after_s=wait_s,
-        request_id=request_id_of(headers),
-        retryable=retryable,
-        said=said,
-    )
+    first = min(named, key=lambda path: named[path].get("type") != "extra_forbidden")
+    return {"message": "; ".join(said), "param": first, "code": _text(named[first].get("type"))}
 
 
 def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool]:
@@ -280,15 +262,11 @@ def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str
     """Seconds that the server asks to wait, in its headers or in the body."""
     if (wait_s := retry_after_s(headers)) is not None:
         return wait_s
-    details = fault.get("details")
-    for item in cast("list[Any]", details) if _is_list(details) else ():
-        # Gemini has no header; it writes `retryDelay: "14s"`.
-        if delay := _text((json_object(item) or {}).get("retryDelay") or ""):
-            return until_s(delay)
-    # OpenRouter says when its window ends, sometimes only in the body.
-    kept = json_object((json_object(fault.get("metadata")) or {}).get("headers")) or {}
-    reset = headers.get("x-ratelimit-reset") or _text(kept.get("X-RateLimit-Reset") or "")
-    return until_s(reset) if status == 429 else None
+    for item in _objects(fault.get("details")):
+        if delay := item.get("retryDelay"):
+            return until_s(_text(delay))  # Gemini has no header; it writes "14s".
+    # OpenRouter says when its window ends.
+    return until_s(headers.get("x-ratelimit-reset", "")) if status == 429 else None
 
 
 def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
@@ -305,24 +283,14 @@ def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict
     if isinstance(failed, str):
         # Groq's refusal of a call that it could not read has the call in it.
         kept["failed_generation"] = redact_cut(failed)[:_LONGEST_FAILED]
-    return {**kept, **(_overflow_sizes(fault) if code == "LLM_CONTEXT_OVERFLOW" else {})}
-
-
-def _overflow_sizes(fault: dict[str, Any]) -> dict[str, int]:
-    """`request_tokens` and `context_tokens`, as far as the server names them."""
     text = _text(fault.get("message") or "")
-
-    def count(field: str, *patterns: re.Pattern[str]) -> int | None:
-        found = [fault.get(field)]
-        for match in (pattern.search(text) for pattern in patterns):
-            found.append(int(match[1].replace(",", "")) if match else None)
-        return next((n for n in found if isinstance(n, int) and 0 < n < _MOST_TOKENS), None)
-
-    sizes = {
-        "request_tokens": count("n_prompt_tokens", _PROMPT_TOKENS, _ASKED_TOKENS),
-        "context_tokens": count("n_ctx", _CONTEXT_TOKENS),
-    }
-    return {name: size for name, size in sizes.items() if size}
+    for name, field, patterns in _SIZES if code == "LLM_CONTEXT_OVERFLOW" else ():
+        found = next(filter(None, (pattern.search(text) for pattern in patterns)), None)
+        if isinstance(fault.get(field), int):
+            kept[name] = fault[field]
+        elif found:
+            kept[name] = int(found[1].replace(",", ""))
+    return kept
 
 
 def _kinds(fault: dict[str, Any]) -> list[str]:
@@ -351,8 +319,9 @@ def _shown(text: str) -> str:
     return line if len(line) <= _LONGEST_TEXT else line[:_LONGEST_TEXT] + " …"
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+def _objects(value: Any) -> list[dict[str, Any]]:
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [item for item in map(json_object, items) if item is not None]
 
 
 def _text(value: Any) -> str:

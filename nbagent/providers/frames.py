@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import orjson
@@ -22,51 +23,40 @@ from nbagent.providers.errors import start_of
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 _LOOKED_INTO_BYTES = 1024 * 1024
 _MOST_VALUES = 500_000
-_STEP_BYTES = 64 * 1024
-"""Inflated at once."""
+_STEP_BYTES = 64 * 1024  # Inflated at once.
+_WHOLE_EVENT = re.compile(rb"data: (\{[^\r\n]*)\n\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Inflater:
-    """Plain bytes from pieces of gzip or deflate, in steps, so that a small bomb stays small.
+def inflater_of(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
+    """What undoes an encoding, in pieces of at most 64 kB; None when there is nothing to undo.
 
     Compression is never asked for; some servers and proxies compress all the same.
     """
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)  # Either of the two, by its header.
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes hold, in pieces of at most 64 kB. Raises ModelError."""
-        try:
-            # Asked until nothing comes: the last bytes may wait inside, without input.
-            while part := self._zlib.decompress(data, _STEP_BYTES):
-                yield part
-                data = self._zlib.unconsumed_tail
-        except zlib.error as error:
-            raise bad_answer(f"its compression is damaged ({error})") from None
-
-
-def inflater_of(encoding: str) -> Inflater | None:
-    """What undoes an encoding; None when there is nothing to undo."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return None
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        return Inflater()
-    raise bad_answer(f"it is encoded as {redact(encoding)[:40]!r}, which was not asked for")
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise bad_answer(f"it is encoded as {redact(encoding)[:40]!r}, which was not asked for")
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # Either of the two, by its header.
+
+    def inflate(data: bytes) -> Iterator[bytes]:
+        try:
+            # Asked until nothing comes: the last bytes may wait inside, without input.
+            while part := unpacker.decompress(data, _STEP_BYTES):
+                yield part
+                data = unpacker.unconsumed_tail
+        except zlib.error as error:
+            raise bad_answer(f"its compression is damaged ({error})") from None
+
+    return inflate
 
 
 class Splitter(Protocol):
-    """Frames from pieces of bytes, as `(event name, data)`."""
+    """Frames from pieces of bytes, as `(event name, data)`. Raises ModelError over the cap."""
 
-    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        """The frames that this piece completes. Raises ModelError when one is over the cap."""
-        ...
-
-    def flush(self) -> list[tuple[bytes, bytes]]:
-        """What is still held when the body is over."""
-        ...
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]: ...
+    def flush(self) -> list[tuple[bytes, bytes]]: ...
 
 
 class Ndjson:
@@ -91,71 +81,62 @@ class Sse:
         self._lines = _Lines()
         self._name = b""
         self._data: list[bytes] = []
-        self._bare: list[bytes] = []
-        self._size = 0
-        """Of data and bare lines that are held."""
+        self._size = 0  # Of the data that is held.
+        self._closing = b""  # What ends an object that came without a field.
         self._between_events = False
 
     def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
         """The events that this piece completes."""
         # By far the most common piece is one whole event; it costs a tenth this way.
-        if (
-            self._between_events
-            and piece.startswith(b"data: {")
-            and piece.find(b"\n") == len(piece) - 2
-            and piece.endswith(b"\n\n")
-            and b"\r" not in piece
-        ):
-            return [(b"", piece[6:-2])]
+        if self._between_events and (whole := _WHOLE_EVENT.fullmatch(piece)):
+            return [(b"", whole[1])]
         events = self._take(self._lines.feed(piece))
-        held = self._data or self._name or self._bare or self._lines.partial
-        self._between_events = not held
+        self._between_events = not (self._data or self._name or self._lines.partial)
         return events
 
     def flush(self) -> list[tuple[bytes, bytes]]:
         """The last event, if no empty line followed it."""
-        events = self._take([*self._lines.feed(b"\n"), b""])
-        return events + ([(b"", b"\n".join(self._bare))] if self._bare else [])
+        return self._take([*self._lines.feed(b"\n"), b""]) + self._ended()
 
     def _take(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         events: list[tuple[bytes, bytes]] = []
         for line in lines:
-            if self._bare or line[:1] in (b"{", b"["):
-                if self._ends_bare(line):
-                    events.append((b"", b"\n".join(self._bare)))
-                    self._bare, self._size = [], 0
+            if not self._closing and line[:1] in (b"{", b"["):
+                # Not SSE, but some servers write an error object as it is (Gemini, Ollama).
+                events += self._ended()
+                self._closing = b"}" if line[:1] == b"{" else b"]"
+            if self._closing:
+                self._hold(line)
+                # On one line, or indented over many: its last line begins at the margin.
+                if line[:1] not in (b" ", b"\t") and line.rstrip().endswith(self._closing):
+                    events += self._ended()
             elif line.startswith(b"data:"):
-                self._hold(self._data, line[6:] if line[5:6] == b" " else line[5:])
+                self._hold(line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
             elif not line:
-                if self._data:
-                    events.append((self._name, b"\n".join(self._data)))
-                self._data, self._name, self._size = [], b"", 0
+                events += self._ended()
         return events
 
-    def _ends_bare(self, line: bytes) -> bool:
-        """Not SSE, but some servers write an error object as it is (Gemini, Ollama).
+    def _ended(self) -> list[tuple[bytes, bytes]]:
+        """The event that is held, if there is one."""
+        events = [(self._name, b"\n".join(self._data))] if self._data else []
+        self._data, self._name, self._size, self._closing = [], b"", 0, b""
+        return events
 
-        On one line or indented over many: its last line begins at the margin.
-        """
-        self._hold(self._bare, line)
-        closing = b"}" if self._bare[0][:1] == b"{" else b"]"
-        return line[:1] not in (b" ", b"\t") and line.rstrip().endswith(closing)
-
-    def _hold(self, held: list[bytes], line: bytes) -> None:
-        held.append(line)
+    def _hold(self, line: bytes) -> None:
+        self._data.append(line)
         self._size += len(line)
         if self._size > MAX_FRAME_BYTES:
-            raise _too_long("an event")
+            raise bad_answer(f"an event of it has more than {MAX_FRAME_BYTES:,} bytes")
 
 
 class _Lines:
     """Lines from pieces of bytes; LF, CRLF and CR end one."""
 
     def __init__(self) -> None:
+        # The start of a line; a CR at its end waits for what may be its LF.
         self.partial = bytearray()
-        """The start of a line; a CR at its end waits for what may be its LF."""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that this piece completes."""
@@ -166,16 +147,8 @@ class _Lines:
             lines = bytes(self.partial).splitlines(keepends=True)
             self.partial = bytearray(b"" if lines[-1].endswith(b"\n") else lines.pop())
         if len(self.partial) > MAX_FRAME_BYTES:
-            raise _too_long("a line")
+            raise bad_answer(f"a line of it has more than {MAX_FRAME_BYTES:,} bytes")
         return [line.rstrip(b"\r\n") for line in lines]
-
-
-def _too_long(what: str) -> ModelError:
-    return ModelError(
-        f"the server sent {what} of more than {MAX_FRAME_BYTES:,} bytes; it was cut off."
-        " Check the base URL.",
-        code="LLM_BAD_RESPONSE",
-    )
 
 
 def load_wire(data: bytes) -> Any:
@@ -191,11 +164,9 @@ def load_wire(data: bytes) -> Any:
         return orjson.loads(data)
     except ValueError:
         pass
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        shown = start_of(data)
-    raise bad_answer(f"a part of it is not JSON ({shown!r})")
+    raise bad_answer(f"a part of it is not JSON ({start_of(data)!r})")
 
 
 def clean(value: Any) -> Any:
@@ -211,8 +182,7 @@ def clean(value: Any) -> Any:
             return value
         return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     except RecursionError:
-        pass
-    raise bad_answer("a part of it is nested too deeply")
+        raise bad_answer("a part of it is nested too deeply") from None
 
 
 def bad_answer(what: str, *, retry: bool = False) -> ModelError:

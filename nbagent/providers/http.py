@@ -39,16 +39,13 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """Of one whole answer, both as it is sent and after inflating."""
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Of one event stream: 128,000 tokens, each wrapped in 350 bytes, are 43 MB."""
-_MOST_FRAMING = 4
-"""A chunked answer may be this many times as long as what is in it."""
+_MOST_FRAMING = 4  # A chunked answer may be so many times as long as what is in it.
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_S = 60.0
-_STALE_CONNECTIONS = 3
-"""So many are passed over at once; then the server is left alone."""
-_HOST = re.compile(r"[A-Za-z0-9._:%-]+")
-"""Names, IPv4, IPv6 with its zone; nothing else is worth asking a resolver for."""
+_STALE_CONNECTIONS = 3  # Passed over at once; then the server is left alone.
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
 Fault = Callable[[int, Mapping[str, str], Any], ModelError | None]
 """What is special in one wire's refusals: status, headers, decoded JSON or None → the error."""
@@ -83,7 +80,8 @@ class HttpClient:
         self._key_header, self._key_prefix = key_header, key_prefix
         self._fault = fault
         self._advice = advice
-        self._pools: _Pools | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pools: dict[tuple[str | None, str | None], Pool] = {}
 
     async def send(
         self,
@@ -95,15 +93,12 @@ class HttpClient:
         between_bytes_s: float = BETWEEN_BYTES_S,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send one request; returns when a 2xx status and the headers have come.
+        """Send one request; returns when a 2xx status and the headers have come, else raises.
 
         Args:
             path: what follows the base URL, with its slash; its query is put before the URL's.
             deadline: the loop's time at which the whole answer must be there.
             headers: of this request, beside or instead of the client's.
-
-        Raises:
-            ModelError: anything went wrong, or the status is not 2xx.
         """
         request = self._request(method, path, body, headers or {})
         connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
@@ -122,9 +117,16 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Let go of the connections; the last client of an event loop closes them."""
-        pools, self._pools = self._pools, None
-        if pools is not None:
-            await pools.release()
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        _users[loop] -= 1
+        if _users[loop] <= 0 and loop is asyncio.get_running_loop():
+            del _users[loop]
+            for pool in _pools.pop(loop).values():
+                await pool.aclose()
+            # Closed sockets are let go in the loop's next round.
+            await asyncio.sleep(0)
 
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
@@ -143,35 +145,34 @@ class HttpClient:
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
     async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
-        """The response to the request, whatever its status."""
         for spare in reversed(range(_STALE_CONNECTIONS + 1)):
             try:
                 response = await self._pool().handle_async_request(request)
             except StaleConnection:
                 # The server had closed an idle connection: that is no answer to anything.
-                if spare:
-                    continue
-                raise
+                if not spare:
+                    raise
+                continue
             stream = cast("Any", response).extensions["network_stream"]
-            if isinstance(stream, Stream) and stream.answered:
+            if getattr(stream, "answered", False):
                 return Response(response, stream, deadline, self.address.server)
+            # It was read behind the answer before, or is none: the next connection is asked.
             await response.aclose()
-            if not isinstance(stream, Stream):
-                break
-            # What came was read behind the answer before: the next connection is asked.
         raise _http_error("the server does not speak HTTP as it should; check the base URL.")
 
     def _pool(self) -> Pool:
         loop = asyncio.get_running_loop()
-        if self._pools is None or self._pools.loop is not loop:
-            for closed in [known for known in _loops if known.is_closed()]:
-                del _loops[closed]
-            self._pools = _loops.setdefault(loop, _Pools(loop))
-            self._pools.users += 1
-        return self._pools.pool(*self.address.route())
+        if self._loop is not loop:
+            for closed in [known for known in _pools if known.is_closed()]:
+                del _pools[closed], _users[closed]
+            self._loop, self._pools = loop, _pools.setdefault(loop, {})
+            _users[loop] = _users.get(loop, 0) + 1
+        route = self.address.route()
+        if route not in self._pools:
+            self._pools[route] = _new_pool(*route)
+        return self._pools[route]
 
     async def _refusal(self, response: Response, path: str) -> ModelError:
-        """The error of a response that is no success; the connection is given back."""
         shown = self.address.shown + path.partition("?")[0]
         raw, body = b"", None
         try:
@@ -186,14 +187,10 @@ class HttpClient:
                 body = load_json(raw)
         finally:
             await response.aclose()
-        special = self._fault and self._fault(response.status, response.headers, body)
+        status, headers, text = response.status, response.headers, raw.decode("utf-8", "replace")
+        special = self._fault and self._fault(status, headers, body)
         return special or response_error(
-            response.status,
-            response.headers,
-            body,
-            url=shown,
-            text=raw.decode("utf-8", "replace"),
-            key_sent=self._sends_key,
+            status, headers, body, url=shown, text=text, key_sent=self._sends_key
         )
 
 
@@ -204,8 +201,8 @@ class Response:
         self, response: httpcore2.Response, stream: Stream, deadline: float, server: str
     ) -> None:
         self.status = response.status
+        # By names in lower case; what came twice is joined, as HTTP has it.
         self.headers: dict[str, str] = {}
-        """By names in lower case; what came twice is joined, as HTTP has it."""
         for raw_name, raw_value in response.headers:
             name = raw_name.decode("latin-1").lower()
             held = [self.headers[name]] if name in self.headers else []
@@ -217,22 +214,18 @@ class Response:
         self._server = server
 
     async def pieces(self, limit: int = MAX_BODY_BYTES) -> AsyncGenerator[bytes]:
-        """The body as it arrives, inflated.
-
-        Raises:
-            ModelError: it broke off, came too slowly, or is larger than `limit`.
-        """
-        inflater = inflater_of(self.headers.get("content-encoding", ""))
+        """The body as it arrives, inflated. Raises ModelError, also when it is over the limit."""
+        inflate = inflater_of(self.headers.get("content-encoding", ""))
         stream, total = self._stream, 0
         most = stream.received + limit * _MOST_FRAMING
         async with aclosing(self._raw_pieces()) as raw:
             async for piece in raw:
-                for part in inflater.feed(piece) if inflater else (piece,):
+                for part in inflate(piece) if inflate else (piece,):
                     total += len(part)
                     if total > limit or stream.received > most:
                         raise bad_answer(f"it is larger than {limit // 2**20} MB")
                     yield part
-                    if inflater:
+                    if inflate:
                         # A few bytes may hold megabytes: the loop does not wait for them.
                         await asyncio.sleep(0)
 
@@ -273,7 +266,7 @@ class Response:
         return bytes(data[:limit])
 
     def shorten(self, within_s: float) -> None:
-        """What is still to come must come within this time from now; the last word counts."""
+        """What is still to come must come within this time from now."""
         soon = asyncio.get_running_loop().time() + within_s
         self._stream.deadline = min(self._deadline, soon)
 
@@ -290,13 +283,12 @@ class Address:
         try:
             parts = urlsplit(base_url)
             self.port, self.host = parts.port, (parts.hostname or "").encode("idna").decode()
-            is_one = parts.scheme in ("http", "https") and _HOST.fullmatch(self.host)
         except ValueError:
-            is_one = parts = None
+            parts = None
         if parts and (parts.username or parts.password):
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        if not parts or not is_one:
+        if not parts or parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
             raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
         self.scheme = parts.scheme
         self._path = parts.path.rstrip("/")
@@ -328,62 +320,40 @@ class Address:
         return proxy_url, certificates
 
 
-class _Pools:
-    """The connections of one event loop by route, kept as long as a client of it is open."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.users = 0
-        self._pools: dict[tuple[str | None, str | None], Pool] = {}
-
-    def pool(self, proxy_url: str | None, certificates: str | None) -> Pool:
-        """Raises ModelError when the environment names what cannot be used."""
-        route = (proxy_url, certificates)
-        if route not in self._pools:
-            self._pools[route] = Pool(
-                ssl_context=None if certificates is None else tls_context(certificates),
-                proxy=_proxy(proxy_url) if proxy_url else None,
-                max_connections=_MAX_CONNECTIONS,
-                max_keepalive_connections=_MAX_CONNECTIONS // 4,
-                keepalive_expiry=_KEEP_ALIVE_S,
-                network_backend=Backend(),
-            )
-        return self._pools[route]
-
-    async def release(self) -> None:
-        """The last client of the loop closes them."""
-        self.users -= 1
-        if self.users > 0 or self.loop is not asyncio.get_running_loop():
-            return
-        del _loops[self.loop]
-        for pool in self._pools.values():
-            await pool.aclose()
-        # Closed sockets are let go in the loop's next round.
-        await asyncio.sleep(0)
+_pools: dict[asyncio.AbstractEventLoop, dict[tuple[str | None, str | None], Pool]] = {}
+"""By event loop, then proxy and certificates, as long as a client of the loop is open."""
+_users: dict[asyncio.AbstractEventLoop, int] = {}
 
 
-_loops: dict[asyncio.AbstractEventLoop, _Pools] = {}
+def _new_pool(proxy_url: str | None, certificates: str | None) -> Pool:
+    """Raises ModelError when the environment names what cannot be used."""
+    return Pool(
+        ssl_context=None if certificates is None else tls_context(certificates),
+        proxy=_proxy(proxy_url) if proxy_url else None,
+        max_connections=_MAX_CONNECTIONS,
+        max_keepalive_connections=_MAX_CONNECTIONS // 4,
+        keepalive_expiry=_KEEP_ALIVE_S,
+        network_backend=Backend(),
+    )
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
-    fault = _http_error(
-        "the proxy that the environment names cannot be used: its address cannot be read, and only"
-        " HTTP proxies are known; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name the server"
-        " in NO_PROXY."
-    )
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         host, port = parts.hostname, parts.port
+        if not host or parts.scheme not in ("http", "https"):
+            raise ValueError
     except ValueError:
-        raise fault from None
-    if not host or parts.scheme not in ("http", "https"):
-        raise fault
+        raise _http_error(
+            "the proxy that the environment names cannot be used: its address cannot be read, and"
+            " only HTTP proxies are known; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name"
+            " the server in NO_PROXY."
+        ) from None
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if password:
         # A short password is no secret to the filter by itself; as it is sent it is long enough.
         login = f"{user}:{password}"
-        coded = base64.b64encode(login.encode()).decode()
-        for text in (password, login, coded.rstrip("=")):
+        for text in (password, login, base64.b64encode(login.encode()).decode().rstrip("=")):
             register(text)
     url = httpcore2.URL(scheme=parts.scheme, host=host, port=port, target="/")
     # The library takes text for ASCII.
@@ -418,21 +388,18 @@ def _model_error(error: Exception, server: str, deadline: float, advice: str = "
         case httpcore2.ProxyError():
             # The status alone: the rest is the proxy's own words, and it was shown a password.
             return _proxy_refused(server, said.partition(" ")[0], "HTTPS_PROXY")
-        case httpcore2.RemoteProtocolError() if "disconnected" not in said and "closed" not in said:
+        case httpcore2.ProtocolError() if "disconnected" not in said and "closed" not in said:
             return _http_error(f"{server} did not speak HTTP as it should ({said}); try again.")
-        case ConnectionResetError() | BrokenPipeError() | httpcore2.RemoteProtocolError():
+        case ConnectionResetError() | BrokenPipeError() | httpcore2.ProtocolError():
             return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
         case ssl.SSLError():
-            return _http_error(
-                f"no secure connection to {server} ({said}); check it or SSL_CERT_FILE."
-            )
+            text = f"no secure connection to {server} ({said}); check it or SSL_CERT_FILE."
+            return _http_error(text)
         case socket.gaierror():
             retry = error.errno == socket.EAI_AGAIN
             return _http_error(f"the name {server} cannot be found ({said}); check it.", retry)
         case OSError():
             return _http_error(f"cannot connect to {server} ({said}); {advice}", retry=True)
-        case httpcore2.ProtocolError():
-            return _http_error(f"the request to {server} failed ({said}); check the base URL.")
         case _:
             said = f"{type(error).__name__}: {said}"
             return ModelError(f"the request to {server} failed: {said}; please report it.")
@@ -449,10 +416,11 @@ def _proxy_refused(server: str, status: str, variable: str) -> ModelError:
 def _redirected(response: Response, shown: str) -> ModelError:
     # A redirect would carry the key to another host, and turns POST into GET.
     location = redact(response.headers.get("location", "").split("?")[0].split("#")[0])[:300]
-    error = _http_error(
-        f"{shown} answered with a redirect (HTTP {response.status}) to"
-        f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give the final"
-        " address as base URL."
+    where = location.rpartition("@")[2] or "nowhere"
+    return ModelError(
+        f"{shown} answered with a redirect (HTTP {response.status}) to {where!r}, which is not"
+        " followed; give the final address as base URL.",
+        code="LLM_HTTP_ERROR",
+        status=response.status,
+        request_id=response.request_id,
     )
-    error.status, error.request_id = response.status, response.request_id
-    return error

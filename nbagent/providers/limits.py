@@ -23,26 +23,18 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.retry import LONGEST_WAIT_S, number_in, until_s
 
-_TOLD_FROM_S = 0.1
-"""Shorter waits are not worth a word."""
-_LOOK_AGAIN_S = 0.05
-"""Who waits looks so often whether an answer changed something."""
+_TOLD_FROM_S = 0.1  # Shorter waits are not worth a word.
+_LOOK_AGAIN_S = 0.05  # Who waits looks so often whether an answer changed something.
 _LEAST_SLEEP_S = 0.01
-_PAUSE_S = 1.0
-"""After a 429 that names no wait, when other requests are on their way."""
-_SHARE = 0.8
-"""Of the pace that the server took before it refused."""
-_DOUBLED_IN_S = 30.0
-"""The pace grows as long as nothing is refused."""
+_PAUSE_S = 1.0  # After a 429 that names no wait, when other requests are on their way.
+_SHARE = 0.8  # Of the pace that the server took before it refused.
+_DOUBLED_IN_S = 30.0  # The pace grows as long as nothing is refused.
 _MOST_SEEN = 512
-_PATTERNS = {
-    "requests": "x-ratelimit-{}-requests",
-    "tokens": "x-ratelimit-{}-tokens",
-    "window": "x-ratelimit-{}",
-    "anthropic requests": "anthropic-ratelimit-requests-{}",
-    "anthropic tokens": "anthropic-ratelimit-tokens-{}",
-    "anthropic input tokens": "anthropic-ratelimit-input-tokens-{}",
-}
+_WINDOW = "x-ratelimit-{}"
+_PATTERNS = (
+    *(_WINDOW, "x-ratelimit-{}-requests", "x-ratelimit-{}-tokens"),
+    *(f"anthropic-ratelimit-{what}-{{}}" for what in ("requests", "tokens", "input-tokens")),
+)
 
 
 @dataclass(slots=True)
@@ -51,13 +43,11 @@ class _Budget:
 
     limit: float
     left: float
-    per_s: float
-    """How fast it fills up; 0 for a window, which is full at once when it ends."""
+    per_s: float  # How fast it fills up; 0 for a window, which is full at once when it ends.
     seen_at: float
     full_at: float
 
     def wait_s(self, need: float, now: float) -> float:
-        """Seconds until so much may be taken."""
         missing = min(need, self.limit) - self.left - self.per_s * (now - self.seen_at)
         if missing <= 0 or now >= self.full_at:
             return 0.0
@@ -71,18 +61,15 @@ class Limiter:
 
     def __init__(self) -> None:
         self._line: deque[Place] = deque()
-        self._sent: set[Place] = set()
-        """Requests that are on their way or being answered."""
+        self._sent: set[Place] = set()  # On their way, or being answered.
         self._budgets: dict[str, _Budget] = {}
-        self._went_at: deque[float] = deque(maxlen=_MOST_SEEN)
-        """When requests went that were not refused."""
+        self._went_at: deque[float] = deque(maxlen=_MOST_SEEN)  # Of those not refused.
         self._last_at = self._refused_at = -math.inf
-        self._open_at = 0.0
-        """Nothing goes before; set by a refusal."""
+        self._open_at = 0.0  # Nothing goes before; set by a refusal.
+        # How fast requests went at the last refusal: measured, so that no herd goes at once.
         self._per_s = math.inf
-        """How fast requests went at the last refusal: measured, so that no herd goes at once."""
+        # How many may be on their way; learnt from a 429 that names no wait.
         self._at_once = math.inf
-        """How many may be on their way; learnt from a 429 that names no wait."""
 
     @staticmethod
     def of(server: str, key: SecretKey | None) -> Limiter:
@@ -96,28 +83,22 @@ class Limiter:
         return max(0.0, self._open_at - now, *waits)
 
     def turn(self, place: Place, left_s: float) -> float:
-        """0.0 when the request goes now, else in how many seconds it probably will.
-
-        Raises:
-            ModelError: the server wants a longer wait than is waited.
-        """
+        """0.0 when the request goes now, else in how many seconds it may. Raises ModelError."""
         now = time.monotonic()
         if place not in self._line:
             self._line.append(place)
         alone = not self._sent and len(self._line) == 1
         asked = self.asked_s(place.tokens, now)
-        if asked > LONGEST_WAIT_S or 0 < left_s <= asked:
-            if not alone:
-                raise _too_long(asked)
-            asked = 0.0  # A person tries again: the server may have changed its mind.
         gap_s = 0.0 if alone else 2 ** ((self._refused_at - now) / _DOUBLED_IN_S) / self._per_s
         ahead = self._line.index(place)
         wait = max(asked, self._last_at + gap_s - now) + ahead * gap_s
         if len(self._sent) + 1 > self._at_once:
             wait = max(wait, _PAUSE_S)  # As good a guess as any.
+        if asked > LONGEST_WAIT_S or left_s <= asked:
+            if not alone:
+                raise _too_long(asked or wait)
+            wait = 0.0  # A person tries again: the server may have changed its mind.
         if wait > 0 or ahead:
-            if left_s <= 0:
-                raise _too_long(wait)
             return max(wait, _LEAST_SLEEP_S)
         self._line.popleft()
         self._sent.add(place)
@@ -134,19 +115,15 @@ class Limiter:
             self._line.remove(place)
 
     def learn(
-        self,
-        place: Place,
-        status: int,
-        headers: Mapping[str, str],
-        retry_after_s: float | None = None,
+        self, place: Place, status: int, headers: Mapping[str, str], wait_s: float | None = None
     ) -> None:
         """Take what the answer to a request says about limits; names are in lower case."""
         now, place.answered = time.monotonic(), True
-        for name, pattern in _PATTERNS.items():
+        for pattern in _PATTERNS:
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
-            self._read(name, said, now)
-        if status == 429 or (status in (503, 529) and retry_after_s):
-            self._refused(place, retry_after_s, now)
+            self._read(pattern, said, now)
+        if status == 429 or (status in (503, 529) and wait_s):
+            self._refused(place, wait_s, now)
         elif status < 400:
             self._at_once += 1 / self._at_once
             if place.went_at > self._refused_at:
@@ -156,19 +133,19 @@ class Limiter:
         limit, left, reset_s = number_in(said[0]) or math.inf, number_in(said[1]), until_s(said[2])
         if left is None or reset_s is None or not math.isfinite(left + reset_s):
             return
-        fills = name != "window" and left < limit < math.inf and reset_s > 0
+        fills = name != _WINDOW and left < limit < math.inf and reset_s > 0
         per_s = (limit - left) / reset_s if fills else 0.0
         # The server had not seen those that are still on their way.
         left -= sum(_need(name, place.tokens) for place in self._sent if not place.answered)
         self._budgets[name] = _Budget(limit, left, per_s, now, now + reset_s)
 
-    def _refused(self, place: Place, retry_after_s: float | None, now: float) -> None:
+    def _refused(self, place: Place, wait_s: float | None, now: float) -> None:
         with suppress(ValueError):
             self._went_at.remove(place.went_at)
-        wait_s = retry_after_s or 0.0
-        if retry_after_s is None and len(self._sent) + len(self._line) > 1:
+        if wait_s is None and len(self._sent) + len(self._line) > 1:
             self._at_once = min(self._at_once, max(1, len(self._sent) - 1))
             wait_s = _PAUSE_S
+        wait_s = wait_s or 0.0
         span_s = min(max(wait_s, 1.0), LONGEST_WAIT_S)
         taken = sum(at > now - span_s for at in self._went_at)
         self._per_s = _SHARE * max(taken, 1) / span_s
@@ -184,7 +161,6 @@ class Place:
         self.went_at = 0.0
         self.answered = False
         self.waited_s = 0.0
-        """Until its turn came."""
         self._limiter = limiter
         self._told_until = 0.0
 
@@ -195,15 +171,10 @@ class Place:
         self._limiter.leave(self)
 
     async def turn(self, deadline: float) -> float | None:
-        """Wait for this request's turn: None when it may go.
+        """Wait for this request's turn, by the deadline (the loop's time): None when it may go.
 
         Seconds, before that, are what it will have to wait, to be told; call again to wait them.
-
-        Args:
-            deadline: the loop's time at which the whole answer must be there.
-
-        Raises:
-            ModelError: that would be longer than is waited; says how long.
+        Raises ModelError when that would be longer than is waited.
         """
         clock = asyncio.get_running_loop().time
         while wait_s := self._limiter.turn(self, deadline - clock()):
@@ -222,12 +193,11 @@ def _need(name: str, tokens: int) -> int:
 
 def _too_long(wait_s: float) -> ModelError:
     within = f"in {wait_s:,.0f} s" if wait_s < math.inf else "no more"
-    return ModelError(
+    text = (
         "too many requests for the provider: it said that it takes this one only"
-        f" {within}, which is longer than is waited here. Try again later.",
-        code="LLM_RATE_LIMITED",
-        retry_after_s=wait_s,
+        f" {within}, which is longer than is waited here. Try again later."
     )
+    return ModelError(text, code="LLM_RATE_LIMITED", retry_after_s=wait_s)
 
 
 _limiters: dict[tuple[str, str], Limiter] = {}

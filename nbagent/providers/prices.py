@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,16 +30,12 @@ def cost_parts(
 ) -> dict[str, float] | None:
     """The price by part: `input`, `cached`, `cache_writes`, `output`; None when it is unknown.
 
-    Reasoning is within `output`; `requests` is there where a request has a price of its own.
+    Reasoning is within `output`, and so is what a request costs by itself.
     """
-    if provider in _FREE_PROVIDERS or _is_local(base_url):
+    if _is_free(provider, base_url):
         return dict.fromkeys(("input", "cached", "cache_writes", "output"), 0.0)
-    if usage is None:
-        return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _priced(provider, model, usage, base_url)
+        return _priced(provider, model, usage, base_url) if usage else None
     except Exception:
         # LookupError for an unknown model; a table that cannot be read must not cost a turn.
         return None
@@ -48,23 +43,27 @@ def cost_parts(
 
 def context_tokens(provider: str, model: str, base_url: str | None = None) -> int | None:
     """How many tokens a model takes, as the same tables have it; None when they do not."""
-    if provider in _FREE_PROVIDERS or _is_local(base_url):
+    if _is_free(provider, base_url):
         return None
+    try:
+        return _listed(provider, model, base_url)[1].context_window
+    except Exception:
+        return None  # As with a price: what is not known is not said.
+
+
+def _listed(provider: str, model: str, base_url: str | None) -> tuple[Any, Any]:
     from genai_prices.data_snapshot import get_snapshot
 
-    where = None if base_url else _PROVIDER_IDS.get(provider, provider)
-    try:
-        _, found = get_snapshot().find_provider_model(_table_name(model), None, where, base_url)
-    except Exception:
-        return None  # as with a price: what is not known is not said
-    return found.context_window
+    # The server decides the price, not the dialect that it speaks.
+    seller = None if base_url else _PROVIDER_IDS.get(provider, provider)
+    name = model.removeprefix("models/")  # As Gemini lists them.
+    return get_snapshot().find_provider_model(name, None, seller, base_url)
 
 
 def _priced(
     provider: str, model: str, usage: Usage, base_url: str | None
 ) -> dict[str, float] | None:
     from genai_prices import Usage as PricedUsage
-    from genai_prices import calc_price
 
     of_cache = usage.cached_tokens + usage.cache_write_tokens
     prompt = max(usage.prompt_tokens, of_cache)
@@ -74,41 +73,31 @@ def _priced(
         cache_write_tokens=usage.cache_write_tokens,
         output_tokens=usage.completion_tokens,
     )
-    where: dict[str, Any] = {"provider_id": _PROVIDER_IDS.get(provider, provider)}
-    if base_url:
-        # The server decides the price, not the dialect that it speaks.
-        where = {"provider_api_url": base_url}
-    price = calc_price(tokens, _table_name(model), **where)
+    seller, listed = _listed(provider, model, base_url)
+    price = listed.calc_price(tokens, seller)
     if price.model_price.input_mtok is None and not model.endswith(":free"):
-        return None  # a row without prices is one that nobody filled in
+        return None  # A row without prices is one that nobody filled in.
 
     def share(count: int, **kind: int) -> float:
         # As if all of the prompt were of this kind: its length decides the tier of the price.
         whole = price.model_price.calc_price(PricedUsage(input_tokens=prompt, **kind))
         return float(whole["input_price"]) * count / prompt if count else 0.0
 
-    parts = {
+    return {
         "input": share(prompt - of_cache),
         "cached": share(usage.cached_tokens, cache_read_tokens=prompt),
         "cache_writes": share(usage.cache_write_tokens, cache_write_tokens=prompt),
-        "output": float(price.output_price),
+        "output": float(price.total_price - price.input_price),
     }
-    if requests := price.total_price - price.input_price - price.output_price:
-        parts["requests"] = float(requests)
-    return parts
-
-
-def _table_name(model: str) -> str:
-    # Gemini lists its models as `models/NAME`.
-    return model.removeprefix("models/")
 
 
 @lru_cache(maxsize=64)
-def _is_local(base_url: str | None) -> bool:
-    if not base_url:
-        return False
+def _is_free(provider: str, base_url: str | None) -> bool:
+    if provider in _FREE_PROVIDERS:
+        return True
+    address = base_url or ""
     try:
-        host = urlsplit(base_url if "://" in base_url else f"http://{base_url}").hostname
+        host = urlsplit(address if "://" in address else f"http://{address}").hostname
     except ValueError:
         return False
     return is_loopback(host or "")

@@ -9,7 +9,7 @@ never left out: its refusal is an error that says so.
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest, TextPart
@@ -20,32 +20,26 @@ _ALWAYS_SENT = re.compile(
     r"model|messages|tools|input|contents|system|(?:system_?)?instructions?", re.I
 )
 _TWINS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+# Refused for one value, not as such.
 _BY_VALUE = re.compile(
     r"(?:.+\.)?(?:(?:reasoning_)?effort|think(?:ing(?:Config)?)?|tool(?:_choice|Config)"
     r"|(?:response_)?format|reasoning)"
 )
-"""Refused for one value, not as such."""
+# In a sentence these words name a parameter only in quotes.
 _ORDINARY = re.compile(
     r"n|stop|stream|user|seed|store|metadata|reasoning|think(?:ing)?|text|format|options|include"
     r"|effort|summary"
 )
-"""In a sentence these words name a parameter only in quotes."""
 _THINKING = re.compile(r"\bthink(?:ing)?\b", re.I)
 _OF_THINKING = ("think", "thinking", "generationConfig.thinkingConfig")
-_OF_OURS = frozenset({"stream", "stream_options"})
 _REFUSED = re.compile(
     r"unsupport|not support|unrecogni[sz]ed|unknown|unexpected|extra_forbidden|extra inputs"
     r"|extra fields|not permitted|not allowed|not accept|unavailable|deprecated|may (?:only|not) be"
     r"|no endpoints found that support|must be verified",
     re.I,
 )
-_CODES = frozenset(
-    {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"}
-)
-_STATUSES = frozenset({400, 404, 422, 501})
-_MOST_KNOWN = 256
-_ONLY_RESPONSES = re.compile(r"only supported in v1/responses", re.I)
-
+_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden")
+_STATUSES = frozenset({None, 400, 404, 422, 501})
 _CAN = r"support|accept|take|allow|enabl|handle|process"
 _IMAGE_WORDS = r"images?|image_url|multi-?modal|vision"
 _NO_IMAGES = re.compile(
@@ -70,17 +64,14 @@ class Refusals:
     """What one model on one server does not take."""
 
     def __init__(self) -> None:
-        self._dropped: set[tuple[str, str | None]] = set()
-        """Parameters, with the refused value or None for any."""
+        # Parameters, with the refused value or None for any.
+        self._dropped: set[tuple[str, bytes | None]] = set()
         self._renamed: dict[str, str] = {}
 
     @staticmethod
     def of(base_url: str, model: str) -> Refusals:
         """What this process has learnt about this model."""
-        key = (base_url, model)
-        if key not in _known and len(_known) >= _MOST_KNOWN:
-            del _known[next(iter(_known))]
-        return _known.setdefault(key, Refusals())
+        return _known.setdefault((base_url, model), Refusals())
 
     def apply(self, params: dict[str, Any]) -> tuple[str, ...]:
         """Change the parameters in place; returns the names that are not sent as asked."""
@@ -89,7 +80,7 @@ class Refusals:
             if name in params:
                 params[twin] = params.pop(name)
         for name, value in _parameters(params).items():
-            if {(name, None), (name, _json(value))} & self._dropped:
+            if {(name, None), (name, dump_json(value))} & self._dropped:
                 _remove(params, name)
                 changed.append(name)
         if "stream" in changed:
@@ -97,12 +88,9 @@ class Refusals:
         return tuple(sorted(changed))
 
     def learn(self, error: ModelError, params: dict[str, Any]) -> str | None:
-        """Draw a lesson from a refusal: what will be done differently, or None if there is none.
+        """What will be done differently after a refusal of what was sent; None if nothing.
 
         A lesson takes a parameter away or renames it once, so there are only so many.
-
-        Args:
-            params: what was sent, after `apply`.
         """
         if not (_is_refusal(error) and _is_refused(error)) or _is_effort_rule(error):
             return None
@@ -115,37 +103,33 @@ class Refusals:
             self._renamed[names[0]] = twin
             return f"{names[0]} is sent as {twin}: the server refused it under the first name"
         for name in names:
-            by_value = _BY_VALUE.fullmatch(name)
-            self._dropped.add((name, _json(sent[name]) if by_value else None))
-        values = {name: "" if name in _OF_OURS else f"={_json(sent[name])[:80]}" for name in names}
-        shown = ", ".join(name + value for name, value in values.items())
+            self._dropped.add((name, dump_json(sent[name]) if _BY_VALUE.fullmatch(name) else None))
+        shown = ", ".join(f"{name}={dump_json(sent[name]).decode()[:80]}" for name in names)
         return f"{shown} was left out: the server refuses it for this model"
 
 
 def needs_responses(error: ModelError) -> bool:
     """Whether OpenAI takes such a request only at `/v1/responses`."""
-    only = _is_refusal(error) and _ONLY_RESPONSES.search(error.said)
-    return bool(only) or (error.status == 400 and _is_effort_rule(error))
+    only = _is_refusal(error) and "only supported in v1/responses" in error.said
+    return only or (error.status == 400 and _is_effort_rule(error))
 
 
 def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
     """The same error in plain words when the server takes no images or no tools."""
     if not (_is_refusal(error) or error.status in (415, 500)):
         return error
-    said, model, files = error.said, request.model, _has_attachments(request)
-    no_tools = _NO_TOOLS.search(said) or (
-        error.details.get("param") == "tools" and _is_refused(error)
-    )
+    said = error.said
+    parts = (part for message in request.messages for part in message.content)
+    files = not all(isinstance(part, TextPart) for part in parts)
+    tools_refused = error.details.get("param") == "tools" and _is_refused(error)
     if files and _NO_IMAGES.search(said) and not _BAD_IMAGE.search(said):
         advice = "takes no images or files here; go on with a model that does, or leave them out"
-    elif request.tools and _is_effort_rule(error):
-        advice = "takes tools only at /v1/responses, which is not asked here; choose another model"
-    elif request.tools and no_tools:
+    elif request.tools and (tools_refused or _NO_TOOLS.search(said)):
         advice = "takes no tools here; choose another model, or send none (--tools none)"
     else:
         return error
     return ModelError(
-        f"{model} {advice}. The server said: {said}",
+        f"{request.model} {advice}. The server said: {said}",
         code=error.code,
         details=error.details,
         status=error.status,
@@ -155,7 +139,6 @@ def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
 
 
 def _parameters(params: dict[str, Any]) -> dict[str, Any]:
-    """Every parameter of a request with its value."""
     found: dict[str, Any] = {}
     for name, value in params.items():
         if name in _HOLDERS and (inner := json_object(value)):
@@ -167,13 +150,12 @@ def _parameters(params: dict[str, Any]) -> dict[str, Any]:
 
 def _remove(params: dict[str, Any], name: str) -> None:
     holder, _, key = name.rpartition(".")
-    if name in params or not holder:
-        params.pop(name, None)
-        return
     # A new object: the one that was asked with belongs to the caller.
-    params[holder] = {k: v for k, v in cast("dict[str, Any]", params[holder]).items() if k != key}
-    if not params[holder]:
-        del params[holder]
+    rest = {k: v for k, v in (json_object(params.get(holder)) or {}).items() if k != key}
+    if rest:
+        params[holder] = rest
+    else:
+        params.pop(holder or name)
 
 
 def _named(error: ModelError, sent: dict[str, Any]) -> list[str]:
@@ -207,14 +189,10 @@ def _mention(name: str) -> str:
     return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
 
 
-def _json(value: Any) -> str:
-    return dump_json(value).decode("utf-8", "replace")
-
-
 def _is_refusal(error: ModelError) -> bool:
-    if error.status is None:
-        return error.code == "LLM_BAD_RESPONSE"  # An error object in a 200 without a status.
-    return error.status in _STATUSES and error.code == "LLM_HTTP_ERROR"
+    # An error object in a 200 may have no status.
+    code = "LLM_HTTP_ERROR" if error.status else "LLM_BAD_RESPONSE"
+    return error.status in _STATUSES and error.code == code
 
 
 def _is_refused(error: ModelError) -> bool:
@@ -226,11 +204,6 @@ def _is_effort_rule(error: ModelError) -> bool:
     return "/v1/responses" in error.said and "reasoning_effort" in (
         f"{error.said} {error.details.get('param')}"
     )
-
-
-def _has_attachments(request: ChatRequest) -> bool:
-    parts = (part for message in request.messages for part in message.content)
-    return not all(isinstance(part, TextPart) for part in parts)
 
 
 _known: dict[tuple[str, str], Refusals] = {}

@@ -10,7 +10,7 @@ import random
 import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 from nbagent.contracts.errors import ModelError
@@ -24,12 +24,7 @@ _PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
-    """Seconds to wait before the next attempt, or None when the error is final.
-
-    Args:
-        attempt: how many attempts have failed, from 1.
-        retries: how many more than one there may be.
-    """
+    """Seconds to wait after so many failed attempts, or None when the error is final."""
     if not error.retryable or attempt > retries:
         return None
     wait = error.retry_after_s
@@ -40,37 +35,31 @@ def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait: `retry-after-ms`, else `Retry-After` in any form.
-
-    A time in the past and a negative number are 0; what cannot be read is None.
-    """
+    """Seconds that the server asks to wait, by `retry-after-ms` or `Retry-After`; at least 0."""
     millis = number_in(headers.get("retry-after-ms", ""))
-    if millis is not None:
-        return max(0.0, millis / 1000)
     text = headers.get("retry-after", "").strip()
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        # The header may come twice: the longest of the waits that can be read.
-        waits = [wait for part in text.split(",") if (wait := number_in(part)) is not None]
-    return max(0.0, *waits) if waits else None
+    wait = number_in(text) if millis is None else millis / 1000
+    if wait is None:
+        try:
+            wait = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, wait)
 
 
 def until_s(text: str) -> float | None:
     """Seconds until a limit is reset: `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339."""
-    text = text.strip()
     if re.fullmatch(rf"(?:{_PART})+", text):
         return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
     moment = number_in(text)
-    if moment is not None and moment > 1e11:
+    if moment is None:
+        try:
+            moment = datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    elif moment > 1e11:
         moment /= 1000  # OpenRouter's unix time has milliseconds.
-    if moment is not None and moment < 1e9:
-        return max(0.0, moment)
-    try:
-        moment = moment or datetime.fromisoformat(text).astimezone(UTC).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return max(0.0, moment - time.time())
+    return max(0.0, moment - time.time() if moment > 1e9 else moment)
 
 
 def number_in(text: str) -> float | None:

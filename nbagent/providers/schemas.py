@@ -5,7 +5,8 @@ What a schema means is not changed; what a server cannot read is written another
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
@@ -43,7 +44,11 @@ def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) ->
         plain: leave out what Mistral answers with a 422.
     """
     if inline and ("$defs" in schema or "definitions" in schema):
-        schema = _written_out(schema)
+        writer = _Writer(schema)
+        with suppress(_TooLarge, RecursionError):
+            schema = writer.value("", schema, ())
+            if not writer.kept:
+                schema = {k: v for k, v in schema.items() if k not in ("$defs", "definitions")}
     return _walk(schema, _plain if plain else _with_properties)
 
 
@@ -59,27 +64,29 @@ def closed_schema(schema: Schema) -> Schema:
 
 def _closed(node: Schema) -> Schema:
     said = [f"{name}: {dump_json(node[name]).decode()}" for name in _SAID_IN_WORDS if name in node]
-    kept = {name: value for name, value in node.items() if name not in _SAID_IN_WORDS}
+    kept = _without(node, _SAID_IN_WORDS, said)
+    if kept.get("type") == "object":
+        kept["additionalProperties"] = False
+    return kept
+
+
+def _for_gemini(node: Schema) -> Schema:
+    form, kinds = node.get("format"), node.get("type") or ()
+    of_text = isinstance(form, str) and (kinds == "string" or "string" in kinds)
+    refused = {*_GEMINI_REFUSES, "format"} if of_text else _GEMINI_REFUSES
+    kept = _without(node, refused, [f"format: {form}"] if of_text else [])
+    if "const" in kept:
+        kept["enum"] = [kept.pop("const")]
+    return kept
+
+
+def _without(node: Schema, refused: Collection[str], said: list[str]) -> Schema:
+    """The schema without some keywords, `oneOf` as `anyOf`, with something said in words."""
+    kept = {name: value for name, value in node.items() if name not in refused}
     if said:
         kept["description"] = f"{kept.get('description', '')} ({', '.join(said)})".strip()
     if "oneOf" in kept:
         kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
-    if kept.get("type") == "object":
-        kept["additionalProperties"] = False
-    return _with_properties(kept)
-
-
-def _for_gemini(node: Schema) -> Schema:
-    kept = {name: value for name, value in node.items() if name not in _GEMINI_REFUSES}
-    if "const" in kept:
-        kept["enum"] = [kept.pop("const")]
-    if "oneOf" in kept:
-        kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
-    form = kept.get("format")
-    kinds: Any = kept.get("type")
-    if isinstance(form, str) and (kinds == "string" or "string" in (kinds or ())):
-        del kept["format"]
-        kept["description"] = f"{kept.get('description', '')} (format: {form})".strip()
     return _with_properties(kept)
 
 
@@ -91,10 +98,9 @@ def _with_properties(node: Schema) -> Schema:
 
 
 def _plain(node: Schema) -> Schema:
-    kept = {name: value for name, value in node.items() if name not in _MISTRAL_REFUSES}
-    if kept.get("additionalProperties") is False:
-        del kept["additionalProperties"]
-    return _with_properties(kept)
+    closed = node.get("additionalProperties") is False
+    refused = (*_MISTRAL_REFUSES, "additionalProperties") if closed else _MISTRAL_REFUSES
+    return _with_properties({name: it for name, it in node.items() if name not in refused})
 
 
 def _walk(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
@@ -102,28 +108,14 @@ def _walk(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
 
 
 def _walk_value(name: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
-    if name in _DATA:
+    if name in _DATA or not isinstance(value, list | dict):
         return value
     if isinstance(value, list):
-        items = cast("list[Any]", value)
-        return [_walk_value("", it, change) for it in items]
-    if not isinstance(value, dict):
-        return value
+        return [_walk_value("", it, change) for it in cast("list[Any]", value)]
     inner = cast("Schema", value)
     if name in _BY_NAME:
         return {key: _walk_value("", it, change) for key, it in inner.items()}
     return _walk(inner, change)
-
-
-def _written_out(schema: Schema) -> Schema:
-    writer = _Writer(schema)
-    try:
-        written = writer.value("", schema, ())
-    except (_TooLarge, RecursionError):
-        return schema
-    if not writer.kept:
-        written = {k: v for k, v in written.items() if k not in ("$defs", "definitions")}
-    return written
 
 
 class _Writer:
@@ -136,16 +128,14 @@ class _Writer:
             for name, target in (json_object(root.get(place)) or {}).items()
         }
         self._nodes = 0
-        self.kept = False
-        """A reference had to stay: it is part of what it refers to, or unknown."""
+        self.kept = False  # A reference had to stay: it is within itself, or unknown.
 
     def value(self, name: str, value: Any, above: tuple[str, ...]) -> Any:
-        if name in _DATA or (not above and name in ("$defs", "definitions")):
+        unread = name in _DATA or (not above and name in ("$defs", "definitions"))
+        if unread or not isinstance(value, list | dict):
             return value
         if isinstance(value, list):
             return [self.value("", it, above) for it in cast("list[Any]", value)]
-        if not isinstance(value, dict):
-            return value
         self._nodes += 1
         if self._nodes > _MOST_NODES:
             raise _TooLarge

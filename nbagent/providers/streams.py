@@ -7,6 +7,7 @@ much for each read.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import Iterable
@@ -21,12 +22,7 @@ _READ_AHEAD_BYTES = 256 * 1024
 """A server that sends faster than it is read is paused at this point."""
 _NEXT_ADDRESS_AFTER_S = 0.25
 """IPv6 and IPv4 are tried side by side, so far apart (RFC 8305)."""
-_DEAD_PEER = {
-    "TCP_KEEPIDLE": 30,
-    "TCP_KEEPINTVL": 10,
-    "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 60_000,
-}
+_DEAD_PEER = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_USER_TIMEOUT": 60_000}
 """When a silent peer is given up, after a laptop slept: the default is a quarter of an hour."""
 
 
@@ -55,27 +51,17 @@ class Stream(httpcore2.AsyncNetworkStream):
     """One connection. What is written is sent, in one packet if possible, by the next read."""
 
     def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
-        self.deadline = float("inf")
-        """Reads end then (the loop's time); it holds until something is written."""
-        self.received = 0
-        """Bytes that have been read."""
-        self.answered = False
-        """Something was read since the last write."""
-        self.last = b""
-        """The bytes that were read last."""
+        self.deadline = math.inf  # Reads end then; it holds until something is written.
+        self.received = 0  # Bytes that have been read.
+        self.answered = False  # Something was read since the last write.
+        self.last = b""  # The bytes that were read last.
         self._reader = reader
         self._writer = writer
         self._unsent: list[bytes] = []
-        self._used = False
-        """Something had been read before the last write."""
+        self._used = False  # Something had been read before the last write.
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """The next bytes; empty when the peer has closed.
-
-        Raises:
-            TimeoutError: nothing came within `timeout`, or before the deadline.
-            OSError: the connection broke; StaleConnection before the first byte of an answer.
-        """
+        """The next bytes; empty when the peer has closed. Raises TimeoutError and OSError."""
         if self._unsent:
             self._writer.writelines(self._unsent)
             self._unsent.clear()
@@ -85,8 +71,7 @@ class Stream(httpcore2.AsyncNetworkStream):
         if reader.arrived > self.received:
             data = await reader.read(max_bytes)
         else:
-            silent_until = _now() + timeout if timeout is not None else float("inf")
-            async with asyncio.timeout_at(min(silent_until, self.deadline)):
+            async with asyncio.timeout_at(min(_now() + (timeout or math.inf), self.deadline)):
                 data = await reader.read(max_bytes)
         if not data:
             if self._used and not self.answered:
@@ -102,7 +87,7 @@ class Stream(httpcore2.AsyncNetworkStream):
         """Queue bytes until the next read."""
         if buffer:
             self._used, self.answered = self._used or self.answered, False
-            self.deadline = float("inf")
+            self.deadline = math.inf
             self._unsent.append(buffer)
 
     async def aclose(self) -> None:
@@ -152,12 +137,7 @@ class Backend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> Stream:
-        """Connect to the first address that answers.
-
-        Raises:
-            OSError: none does, or the name is not found.
-            httpcore2.ConnectTimeout: it took too long.
-        """
+        """Connect to the first address that answers. Raises OSError and ConnectTimeout."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
@@ -182,8 +162,7 @@ class Backend(httpcore2.AsyncNetworkBackend):
 def tls_context(certificates: str) -> ssl.SSLContext:
     """What SSL_CERT_FILE or SSL_CERT_DIR names, or the system's certificates. Raises ModelError.
 
-    23 ms to build, so one for the process. The library reads the variables itself; the argument
-    tells contexts apart.
+    The library reads the variables itself; the argument tells contexts apart, 23 ms each.
     """
     try:
         return httpcore2.default_ssl_context()

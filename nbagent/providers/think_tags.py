@@ -58,12 +58,11 @@ class ThinkTags:
         if end >= 0:
             self._held, self.over = "", True
             return self._begun(text[:end].rstrip()), text[end + len(self._closing) :]
-        keep = _overlap(text, self._closing)
-        keep = len(text) - len(text[: len(text) - keep].rstrip())
-        if keep > _MOST_HELD:
-            keep = _overlap(text, self._closing)
-        self._held = text[len(text) - keep :]
-        return self._begun(text[: len(text) - keep]), ""
+        shown = text[: len(text) - _overlap(text, self._closing)]
+        if len(text) - len(shown.rstrip()) <= _MOST_HELD:
+            shown = shown.rstrip()
+        self._held = text[len(shown) :]
+        return self._begun(shown), ""
 
     def _begun(self, reasoning: str) -> str:
         if self._fresh:
@@ -74,7 +73,5 @@ class ThinkTags:
 
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of the text may be the start of the tag."""
-    for size in range(min(len(tag) - 1, len(text)), 0, -1):
-        if text.endswith(tag[:size]):
-            return size
-    return 0
+    sizes = range(min(len(tag) - 1, len(text)), 0, -1)
+    return next((size for size in sizes if text.endswith(tag[:size])), 0)

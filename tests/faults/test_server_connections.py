@@ -75,7 +75,6 @@ _EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
     "answer",
     [
         pytest.param(_EARLY + whole(_FINE) + _POISON, id="after early hints"),
-        pytest.param(whole(_FINE) * 2, id="the same answer again"),
         pytest.param(whole(_FINE) + b"\r\n", id="an empty line"),
         pytest.param(
             CHAT.head() + chunked(json.dumps(_FINE).encode()) + b"0\r\n\r\n" + _POISON,

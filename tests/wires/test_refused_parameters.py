@@ -46,17 +46,14 @@ def ask(**more: Any) -> ChatRequest:
 
 
 def answer(
-    server: ModelServer, *requests: ChatRequest, stream: bool = True, **config: Any
+    server: ModelServer, *requests: ChatRequest, **config: Any
 ) -> tuple[list[ChatResponse], list[ClientNotice]]:
     """The answers to some requests, one after another, each with a client of its own."""
     notices: list[ClientNotice] = []
 
     async def one(request: ChatRequest) -> ChatResponse:
-        given = ProviderConfig(base_url=server.url, **config)
-        client = find_provider("openai").open(given)
+        client = find_provider("openai").open(ProviderConfig(base_url=server.url, **config))
         try:
-            if not stream:
-                return await client.chat(request, notify=notices.append)
             response = None
             async for chunk in client.chat_stream(request):
                 notices.extend([chunk.notice] if chunk.notice else [])
@@ -135,6 +132,7 @@ def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     assert [name in body for body in server.bodies] == [True, False, False]
     assert [notice.kind for notice in notices] == ["dropped_param"]
     assert name in notices[0].text
+    assert notices[0].error
     assert all(body["messages"] and body["model"] == "m" for body in server.bodies)
     assert all(("tools" in body) == bool(request.tools) for body in server.bodies)
 
@@ -147,20 +145,10 @@ def test_a_key_of_extra_body_is_left_out_like_any_other(server: ModelServer, nam
     assert [f"{name}=1" in notice.text for notice in notices] == [True]
 
 
-def test_the_notice_names_the_value_that_the_person_set(server: ModelServer) -> None:
-    server.then(*refusing(["temperature"], openai))
-    _, notices = answer(server, ask(temperature=0.25))
-    assert "temperature=0.25 was left out" in notices[0].text
-    assert notices[0].error
-    assert "not supported" in notices[0].error.message
-
-
 def test_everything_refused_one_after_another_still_ends_in_an_answer(server: ModelServer) -> None:
-    more: dict[str, Any] = {}
-    for given in SET.values():
-        more |= given
     names = [*SET, "max_tokens", "max_completion_tokens"]
     server.then(*refusing(names, openai))
+    more = {name: value for given in SET.values() for name, value in given.items()}
     responses, notices = answer(server, ask(**more, max_tokens=9))
     assert set(responses[0].meta.dropped_params) == {*SET, "max_completion_tokens"}
     assert len(notices) == len(server.bodies) - 1 == len(names)
@@ -170,11 +158,11 @@ def test_everything_refused_one_after_another_still_ends_in_an_answer(server: Mo
 @pytest.mark.parametrize("base", ["max_tokens", "max_completion_tokens"])
 def test_the_limit_is_sent_under_the_name_that_is_taken(server: ModelServer, base: str) -> None:
     server.then(*refusing([base], openai))
-    other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}[base]
     given: dict[str, Any] = {"max_tokens": 9}
     extra: dict[str, Any] = {}
-    if base == "max_completion_tokens":
-        given, extra = {}, {"extra_body": {base: 9}}
+    other = "max_completion_tokens"
+    if base == other:
+        given, extra, other = {}, {"extra_body": {base: 9}}, "max_tokens"
     responses, notices = answer(server, ask(**given), ask(**given), **extra)
     assert [body.get(other) for body in server.bodies] == [None, 9, 9]
     assert [response.meta.dropped_params for response in responses] == [(), ()]
@@ -192,23 +180,15 @@ def test_another_value_of_an_effort_is_tried_again(server: ModelServer) -> None:
     asked = [ask(reasoning=effort) for effort in ("minimal", "minimal", "low")]
     responses, _ = answer(server, *asked)
     assert [r.meta.dropped_params for r in responses] == [("reasoning_effort",)] * 2 + [()]
-    assert [body.get("reasoning_effort") for body in server.bodies] == [
-        "minimal",
-        None,
-        None,
-        "low",
-    ]
+    sent = [body.get("reasoning_effort") for body in server.bodies]
+    assert sent == ["minimal", None, None, "low"]
 
 
 def test_a_forced_choice_that_is_refused_leaves_auto_alone(server: ModelServer) -> None:
     def deepseek(request: Request) -> Reply | str:
         said = "Thinking mode does not support this tool_choice"
-        error = {"error": {"message": said, "type": "invalid_request_error"}}
-        return (
-            Reply(status=400, error=error)
-            if request.body.get("tool_choice") != "auto" and ("tool_choice" in request.body)
-            else "fine"
-        )
+        refused = request.body.get("tool_choice", "auto") != "auto"
+        return Reply(status=400, error={"error": {"message": said}}) if refused else "fine"
 
     server.then(*[deepseek] * 9)
     forced, free = ask(tools=TOOLS, tool_choice="look"), ask(tools=TOOLS)
@@ -226,8 +206,8 @@ def test_a_choice_of_none_that_is_refused_sends_no_tools(server: ModelServer) ->
 
 def test_a_stream_that_is_refused_is_asked_for_as_a_whole(server: ModelServer) -> None:
     said = "Your organization must be verified to stream this model."
-    error = {"message": said, "param": "stream", "code": "unsupported_value"}
-    server.then(Reply(status=400, error={"error": error}))
+    error = {"error": {"message": said, "param": "stream", "code": "unsupported_value"}}
+    server.then(Reply(status=400, error=error))
     responses, _ = answer(server, ask(), ask())
     assert [r.message.text for r in responses] == ["You said: hi"] * 2
     assert responses[1].meta.dropped_params == ("stream",)
@@ -248,11 +228,8 @@ def test_what_is_no_refusal_of_a_parameter_drops_nothing(
     server: ModelServer, status: int, said: str
 ) -> None:
     server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
-    if "rises" in said:
-        found = failure(server, ask(stop_sequences=("X",), tools=TOOLS))
-    else:
-        found = failure(server, ask(temperature=2.0, tools=TOOLS))
-    assert said in str(found)
+    more = {"stop_sequences": ("X",)} if "rises" in said else {"temperature": 2.0}
+    assert said in str(failure(server, ask(tools=TOOLS, **more)))
     assert len(server.bodies) == 1
 
 
@@ -334,16 +311,16 @@ def test_a_model_of_the_responses_endpoint_is_known_by_its_refusal(
 def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -> None:
     server.then(*refusing(["temperature", "max_tokens", "max_completion_tokens"], openai, 200))
 
-    async def go() -> list[ChatResponse]:
+    async def go() -> set[str]:
         client = find_provider("openai").open(ProviderConfig(base_url=server.url))
         try:
             asked = ask(temperature=0.2, max_tokens=9)
-            return await asyncio.gather(*[client.chat(asked) for _ in range(20)])
+            answers = await asyncio.gather(*[client.chat(asked) for _ in range(20)])
+            return {response.message.text for response in answers}
         finally:
             await client.close()
 
-    responses = asyncio.run(go())
-    assert {response.message.text for response in responses} == {"fine"}
+    assert asyncio.run(go()) == {"fine"}
     assert len(server.bodies) <= 80
     assert server.bodies[-1].keys() == {"model", "messages"}
 
@@ -407,9 +384,7 @@ NO_TOOLS = [
     (404, "No endpoints found that support tool use. To learn more about provider routing …"),
     (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
     (500, "tools param requires --jinja flag"),
-    (400, "`tool calling` is not supported with this model"),
     (400, "deepseek-x does not support Function Calling"),
-    (422, "Tool calling is unavailable; tools are not supported"),
 ]
 NO_IMAGES = [
     (404, "No endpoints found that support image input"),
@@ -420,8 +395,6 @@ NO_IMAGES = [
     (500, "this model is missing data required for image input"),
     (400, "messages[1]: unknown variant `image_url`, expected `text` at line 1 column 9"),
     (400, "messages[0].content must be a string"),
-    (400, "Model does not support images. Please use a model that does."),
-    (400, "This model does not have vision: Image content is not supported"),
     (400, "Cannot process images with this model"),
 ]
 
@@ -447,28 +420,11 @@ def test_refused_tools_and_images_are_one_clear_error(
 
 
 def test_without_tools_and_images_the_server_speaks_for_itself(server: ModelServer) -> None:
-    for status, said in [*NO_IMAGES, *NO_TOOLS]:
-        if status < 500:
-            server.then(Reply(status=status, error={"error": {"message": said}}))
-            assert "takes no" not in str(failure(server, ask()))
-
-
-@pytest.mark.parametrize(
-    "said",
-    ["Image format webp is not supported", "Could not process image: too large", "bad image size"],
-)
-def test_a_broken_image_is_not_called_a_model_without_eyes(server: ModelServer, said: str) -> None:
-    server.then(*[Reply(status=400, error={"error": {"message": said}})] * 3)
-    assert "takes no images" not in str(failure(server, ask(messages=(IMAGE,))))
-
-
-def test_tools_that_need_the_responses_endpoint_are_said_so(server: ModelServer) -> None:
-    said = "Function tools with reasoning_effort are not supported here. Use /v1/responses."
-    error = {"error": {"message": said, "param": "reasoning_effort"}}
-    server.then(*[Reply(status=400, error=error)] * 2)
-    found = failure(server, ask(tools=TOOLS))
-    assert "takes tools only at /v1/responses" in str(found)
-    assert len(server.bodies) == 1
+    rows = [(row, ask()) for row in NO_IMAGES + NO_TOOLS if row[0] < 500]
+    rows += [((400, "Image format webp is not supported"), ask(messages=(IMAGE,)))]
+    for (status, said), asked in rows:
+        server.then(Reply(status=status, error={"error": {"message": said}}))
+        assert "takes no" not in str(failure(server, asked))
 
 
 def test_the_person_sees_it_in_the_run_the_record_and_the_frame(
