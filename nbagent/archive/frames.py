@@ -304,10 +304,10 @@ class _Query:
         if not len(keys):
             empty = cast("list[Any]", [None] * len(numbers))
             return _category(empty) if column.dtype == "category" else pd.array(empty, "string")
-        places = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
+        places: Ints = np.minimum(cast("Any", keys).searchsorted(numbers), len(keys) - 1)
         if column.dtype == "string":
             return pd.array(np.array(texts, dtype=object).take(places), dtype="string")
-        used: list[int] = np.unique(places[numbers != _MISSING]).tolist()
+        used: set[int] = set(places[numbers != _MISSING].tolist())
         names = sorted({texts[place] for place in used})
         code = {name: i for i, name in enumerate(names)}
         codes = np.array([code.get(text, -1) for text in texts], dtype=np.int64).take(places)

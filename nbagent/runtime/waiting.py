@@ -308,15 +308,19 @@ async def follow(
     """
     waiter = asyncio.ensure_future(ending)
     waiter.add_done_callback(lambda _: channel.close())
+    loop = waiter.get_loop()
     try:
         async for event in channel:
             yield event
     except (asyncio.CancelledError, GeneratorExit):
-        waiter.cancel()
+        if not loop.is_closed():
+            waiter.cancel()
         raise
     finally:
-        await asyncio.wait([waiter])
-        failed = not waiter.cancelled() and waiter.exception()
+        # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
+        if loop.is_running():
+            await asyncio.wait([waiter])
+        failed = waiter.done() and not waiter.cancelled() and waiter.exception()
     if failed:
         raise failed
 

@@ -456,11 +456,12 @@ def _source(target: Any) -> object:
     if not inspect.isroutine(inner):
         inner = type(inner).__call__
     inner = inspect.unwrap(inner)
-    try:
-        return inspect.getsource(inner)
-    except (OSError, TypeError, SyntaxError, IndexError):
-        code = getattr(inner, "__code__", None)
-        return _code(code) if isinstance(code, types.CodeType) else plain_repr(inner)
+    code = getattr(inner, "__code__", None)
+    # Python 3.13 keeps the text of `python -c` under the name that all of `exec` has too.
+    if not isinstance(code, types.CodeType) or code.co_filename != "<string>":
+        with suppress(OSError, TypeError, SyntaxError, IndexError):
+            return inspect.getsource(inner)
+    return _code(code) if isinstance(code, types.CodeType) else plain_repr(inner)
 
 
 def _code(code: types.CodeType) -> list[object]:

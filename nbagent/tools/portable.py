@@ -48,6 +48,8 @@ _PARAMETER_SPECS = (typing.ParamSpecArgs, typing.ParamSpecKwargs)
 _ADVICE = {
     "ndarray": "take a list[float] and make the array inside",
     "_SupportsArray": "take a list[float] and make the array inside",
+    "NDArray": "take a list[float] and make the array inside",
+    "ArrayLike": "take a list[float] and make the array inside",
     "DataFrame": "take the rows as a list[dict], or the name of a variable as a str",
     "Series": "take a list of the values, or the name of a variable as a str",
     "Timestamp": "take a datetime",
