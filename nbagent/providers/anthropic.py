@@ -210,6 +210,10 @@ def _version(model: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
+_ONLY_ASKED = frozenset({"document", "image", "tool_result", "search_result"})
+"""Blocks that stand in requests alone."""
+
+
 def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     calls = [
         {
@@ -227,7 +231,8 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     left = iter(calls)
     for block in kept:
         kind = text_or_empty(block.get("type"))
-        unfit = kind in _THINKING and "no_replay" in context.flags
+        # A record may come from a stranger: nothing that an answer cannot hold goes back.
+        unfit = (kind in _THINKING and "no_replay" in context.flags) or kind in _ONLY_ASKED
         unsigned = kind == "thinking" and not block.get("signature")
         if kind == "tool_use":
             blocks.extend(islice(left, 1))

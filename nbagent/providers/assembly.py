@@ -48,6 +48,7 @@ class Assembly:
         """Calls came behind the finish reason."""
         self.kept: dict[str, Any] = {}
         self._unknown: dict[str, Any] = {}
+        self._unknown_bytes = 0
         self._usage: Usage | None = None
         self._before: Usage | None = None
         """Of the parts of the answer that are over."""
@@ -195,12 +196,15 @@ class Assembly:
 
     def keep_unknown(self, name: str, value: Any) -> None:
         """A field that nobody here knows: kept in `raw` within a bound, for the person."""
-        if value is None or value == "" or name in self.kept:
+        if value is None or value == "" or self._unknown_bytes > _MOST_KEPT_BYTES:
+            return
+        self._unknown_bytes += len(dump_json(clean(value)))
+        if self._unknown_bytes > _MOST_KEPT_BYTES:
             return
         before = self._unknown.get(name)
-        joined = before + value if isinstance(before, str) and isinstance(value, str) else value
-        if len(dump_json(clean([*self._unknown.values(), joined]))) <= _MOST_KEPT_BYTES:
-            self._unknown[name] = joined
+        if isinstance(before, str) and isinstance(value, str):
+            value = before + value
+        self._unknown[name] = value
 
     def fail(self, error: ModelError) -> None:
         """The server says inside the answer that it failed. Raises the error."""

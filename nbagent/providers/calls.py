@@ -13,6 +13,8 @@ from nbagent.providers.frames import bad_answer, clean
 from nbagent.providers.names import WireNames
 
 _MOST_CALLS = 512
+_MOST_LOOKS = 64
+"""At one call that is not whole yet: more would take a hostile stream's time squared."""
 
 
 class Halves:
@@ -41,13 +43,15 @@ class Halves:
 class _Draft:
     """A tool call that is still arriving."""
 
-    __slots__ = ("extra", "halves", "id", "name", "pieces", "position")
+    __slots__ = ("extra", "halves", "id", "looks", "name", "pieces", "position")
 
     def __init__(self) -> None:
         self.position = -1
         self.id = ""
         self.name = ""
         self.pieces: list[str] = []
+        self.looks = 0
+        """So often it was looked at whether it is whole."""
         self.halves = Halves()
         self.extra: dict[str, Any] = {}
 
@@ -114,11 +118,17 @@ class Calls:
     def finished(self) -> tuple[ToolCall, ...]:
         """All calls, each with an id of its own."""
         seen: set[str] = set()
+        known: set[tuple[str, str, str]] = set()
         made: list[ToolCall] = []
         for draft in sorted(self._drafts, key=lambda draft: draft.position):
             if not draft.is_call:
                 continue
             draft.pieces.append(draft.halves.flush())
+            if draft.id:
+                whole = (draft.id, draft.name, draft.raw())
+                if whole in known:
+                    continue  # The same call once more: it is run once.
+                known.add(whole)
             draft.id = call_id = draft.id or f"call_{secrets.token_hex(12)}"
             n = 1
             while call_id in seen:
@@ -170,6 +180,7 @@ class Calls:
 
 def _begins_anew(draft: _Draft, arguments: str) -> bool:
     """Whether a fragment opens an object although the call's arguments are one already."""
-    if not arguments.lstrip().startswith("{"):
+    draft.looks += 1
+    if draft.looks > _MOST_LOOKS or not arguments.lstrip().startswith("{"):
         return False
     return draft.raw().rstrip().endswith("}") and parse_arguments(draft.raw()) is not None

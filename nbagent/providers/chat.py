@@ -24,7 +24,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat_answers import ChatParser
+from nbagent.providers.chat_answers import OPAQUE_FIELDS, REASONING_FIELDS, ChatParser
 from nbagent.providers.history import (
     FILLER,
     arguments_text,
@@ -290,7 +290,8 @@ class Chat(Wire):
             wire["tool_calls"] = [self._call(call, ours, context) for call in message.tool_calls]
         own = context.own(message)
         self._add_reasoning(wire, message, own, context)
-        wire.update(json_object(own.get("fields")) or {})
+        fields = json_object(own.get("fields")) or {}
+        wire.update({name: fields[name] for name in OPAQUE_FIELDS if name in fields})
         return wire
 
     def _add_reasoning(
@@ -303,7 +304,7 @@ class Chat(Wire):
             # DeepSeek answers 400 when a tool-calling turn comes back without the field.
             if field or message.tool_calls:
                 wire["reasoning_content"] = (message.reasoning or "") if field else ""
-        elif isinstance(field, str) and message.reasoning:
+        elif field in REASONING_FIELDS and message.reasoning:
             wire[field] = message.reasoning
 
     def _call(self, call: ToolCall, ours: bool, context: Encoding) -> dict[str, Any]:

@@ -52,7 +52,9 @@ _MESSAGE_FIELDS = frozenset(
         *("reasoning", "reasoning_content", "reasoning_details", "extra_content"),
     }
 )
-_REASONING_FIELDS = ("reasoning", "reasoning_content")
+REASONING_FIELDS = ("reasoning", "reasoning_content")
+OPAQUE_FIELDS = ("extra_content", "reasoning_details")
+"""Of a message: what only the server can read, and what goes back to it."""
 _JOINED = ("text", "summary", "signature", "data")
 _TAGGED = re.compile(r"<function=([\w.:-]{1,128})>?\s*(\{.*?\})\s*(?:</?function>|\Z)", re.S)
 _LONGEST_FAILED = 20_000
@@ -67,6 +69,8 @@ class ChatParser(Parser):
         self._index: int | None = None
         """Of the choice that is read, once it is known. Choices are never mixed."""
         self._has_field = False
+        self._is_modern = False
+        """Calls came in `tool_calls`: a `function_call` beside it is the same once more."""
         self._details: list[dict[str, Any]] = []
         """OpenRouter's `reasoning_details`, deltas joined."""
         self._fields: dict[str, Any] = {}
@@ -185,6 +189,7 @@ class ChatParser(Parser):
         elif content is not None:
             self._take_content(content)
         if calls := delta.get("tool_calls"):
+            self._is_modern = True
             self._take_calls(calls, whole=whole)
         self._take_rare(delta)
 
@@ -194,7 +199,8 @@ class ChatParser(Parser):
         if isinstance(refusal, str) and refusal:
             into.refused = True
             into.text(refusal)
-        if old := json_object(delta.get("function_call")):
+        old = json_object(delta.get("function_call"))
+        if old and not self._is_modern:
             self._take_calls([{"index": 0, "function": old}], whole=False)
         if extra := json_object(delta.get("extra_content")):
             self._keep_field("extra_content", extra)  # Gemini's signature of a plain answer.
@@ -259,7 +265,7 @@ class ChatParser(Parser):
                 self._into.text(part["text"])
 
     def _take_reasoning(self, delta: dict[str, Any], *, whole: bool) -> None:
-        for field in _REASONING_FIELDS:
+        for field in REASONING_FIELDS:
             value = delta.get(field)
             if isinstance(value, str) and value:
                 # Some servers send both names with the same text: the first one counts.

@@ -49,6 +49,7 @@ _BYTES_PER_TOKEN = 4
 _NOT_MISSED = (None, "", (), "auto", "none")
 """Of a field that a wire lacks: not set, or what happens anyway; without a choice of tools, none
 are offered."""
+_YIELD_BYTES = 64 * 1024
 _AFTER_THE_END_S = 0.05
 """A connection that is not at its end so long after the last word is dropped instead of kept."""
 _AFTER_FINISH_S = 5.0
@@ -260,9 +261,15 @@ class WireClient:
         exchange.request_id = response.request_id
         reader = AnswerReader(attempt.parser, into, wire.framing())
         try:
+            taken = 0
             limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
             async with aclosing(response.pieces(limit)) as pieces:
                 async for piece in pieces:
+                    taken += len(piece)
+                    if taken > _YIELD_BYTES:
+                        # What arrives faster than it is read must not keep other runs waiting.
+                        taken = 0
+                        await asyncio.sleep(0)
                     ended = into.ended
                     for chunk in reader.feed(piece):
                         yield chunk

@@ -126,7 +126,7 @@ class Sse:
 
     def _hold(self, line: bytes) -> None:
         self._data.append(line)
-        self._size += len(line)
+        self._size += len(line) + 1
         if self._size > MAX_FRAME_BYTES:
             raise bad_answer(f"an event of it has more than {MAX_FRAME_BYTES:,} bytes")
 

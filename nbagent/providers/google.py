@@ -219,16 +219,24 @@ def _content(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
     return [{"role": role, "parts": kept}] if kept else []
 
 
+_ONLY_ASKED = frozenset({"fileData", "inlineData", "functionResponse"})
+"""Kinds of parts that stand in requests alone."""
+
+
 def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
     """The parts as they came, where this model wrote them; else written from the message."""
     kept = objects_in(context.own(message).get("parts"))
-    parts: list[dict[str, Any]] = [dict(part) for part in kept]
+    # A record may come from a stranger: nothing that an answer cannot hold goes back.
+    parts: list[dict[str, Any]] = [dict(part) for part in kept if not part.keys() & _ONLY_ASKED]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
         for call in message.tool_calls:
             name = context.names.to_wire(call.name)
             made = {"id": call.id, "name": name, "args": arguments_object(call)}
             parts.append({"functionCall": made})
+    for part, call in zip(filter(_has_call, parts), message.tool_calls, strict=False):
+        made = json_object(part["functionCall"]) or {}
+        part["functionCall"] = {**made, "args": arguments_object(call)}
     first = next(filter(_has_call, parts), None)
     if first is not None and "thoughtSignature" not in first and _is_third(context.model):
         first["thoughtSignature"] = _DUMMY

@@ -32,6 +32,8 @@ _CANDIDATE_FIELDS = frozenset(
 class GoogleParser(Parser):
     """Reads one answer. There is no last word: the reason to finish and a clean end are it."""
 
+    done_ends = False
+
     def __init__(self, into: Assembly) -> None:
         self._into = into
         self._parts: list[tuple[dict[str, Any], list[str] | None]] = [

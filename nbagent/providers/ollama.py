@@ -151,6 +151,8 @@ class Ollama(Wire):
 class OllamaParser(Parser):
     """Reads one answer: lines of a stream, or the one object of a whole answer."""
 
+    done_ends = False
+
     def __init__(self, into: Assembly) -> None:
         self._into = into
 

@@ -120,6 +120,8 @@ class Responses(Wire):
 class ResponsesParser(Parser):
     """Reads one answer: events of a stream, or the response object."""
 
+    done_ends = False
+
     def __init__(self, into: Assembly) -> None:
         self._into = into
         self._places: dict[str, int] = {}  # Of the items with these ids in the output.
@@ -284,6 +286,16 @@ def usage_of(value: Any) -> Usage | None:
     )
 
 
+_NEVER_SAID = ("_output", "item_reference")
+"""Ends of the kinds of items that stand in requests alone."""
+
+
+def _is_said(item: dict[str, Any]) -> bool:
+    """Whether a model can have said it: a record may come from a stranger."""
+    kind = str(item.get("type"))
+    return item.get("role", "assistant") == "assistant" and not kind.endswith(_NEVER_SAID)
+
+
 def _assistant_items(message: Message, context: Encoding) -> list[Any]:
     calls: list[dict[str, Any]] = [
         {
@@ -304,7 +316,7 @@ def _assistant_items(message: Message, context: Encoding) -> list[Any]:
     for item in kept:
         if item.get("type") == "function_call":
             items.append({**item, **next(left)})  # The results name the call by this id.
-        elif item.get("type") != "reasoning" or item.get("encrypted_content"):
+        elif item.get("encrypted_content") if item.get("type") == "reasoning" else _is_said(item):
             items.append(item)
     while items and items[-1].get("type") == "reasoning":
         items.pop()  # Refused without the item that it led to: the answer was cut before it.

@@ -135,7 +135,10 @@ def same_server(options: RunOptions, model: str | None, base_url: str | None) ->
     """Whether options leave a model where it is asked: no other provider and no other address."""
     if options.model and model and _provider(options.model) != _provider(model):
         return False
-    return not (options.base_url and base_url) or origin(options.base_url) == origin(base_url)
+    if not options.base_url:
+        return True
+    usual = base_url or find_provider(_provider(options.model or model or "")).default_base_url
+    return origin(options.base_url) == origin(usual)
 
 
 def asked_of(options: RunOptions, settings: Settings) -> Settings:

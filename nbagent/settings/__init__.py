@@ -18,7 +18,15 @@ from typing import Any, cast
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact_json, register_environment
 from nbagent.settings.checks import Tools
-from nbagent.settings.table import HIDDEN, Option, RunOptions, Settings, checked_value, refuse_key
+from nbagent.settings.table import (
+    HIDDEN,
+    Option,
+    RunOptions,
+    Settings,
+    checked_value,
+    hide_keys,
+    refuse_key,
+)
 
 __all__ = [
     "HIDDEN",
@@ -31,6 +39,7 @@ __all__ = [
     "checked_value",
     "configure",
     "effective",
+    "hide_keys",
     "origins",
     "project_folder",
     "refuse_key",
@@ -115,7 +124,32 @@ def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None
                 held = Origin(name, values[name], source)
                 break
         found.append(held if project is None else _tightened(held, project))
-    return found
+    return _each_with_its_server(found, layers)
+
+
+def _each_with_its_server(
+    found: list[Origin], layers: list[tuple[str, dict[str, Any]]]
+) -> list[Origin]:
+    """What was said for one provider's server goes to no other that a stronger layer names."""
+    model = next(origin for origin in found if origin.name == "model")
+    sources = [source for source, _ in layers]
+    kept: list[Origin] = []
+    for origin in found:
+        if model.value and Settings.row(origin.name).server and origin.source in sources:
+            # Whom it was meant for: the model of its own layer or of a weaker one of the person's.
+            own = layers[sources.index(origin.source) :]
+            meant = [v["model"] for source, v in own if source != _PROJECT and v.get("model")]
+            if not meant and model.source == _PROJECT:
+                meant = ["openai:"]
+            if meant and _provider(meant[0]) != _provider(model.value):
+                origin = Origin(origin.name, Settings.row(origin.name).default, "default")
+        kept.append(origin)
+    return kept
+
+
+def _provider(model: str) -> str:
+    name, colon, _ = model.partition(":")
+    return name if colon else "openai"
 
 
 def _tightened(held: Origin, project: Any) -> Origin:

@@ -32,8 +32,15 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
 _LONGEST_VARIABLE = 64
-_KEY_WORD = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{12,}")
-"""What may be a credential in a header or in extra fields; `application/json` is none."""
+_SHORTEST_KEY = 12
+"""Of a word with letters and digits in a header or in extra fields."""
+_PLAIN_HEADERS = frozenset(
+    {
+        *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
+        *("anthropic-version", "anthropic-beta", "openai-beta", "x-region"),
+    }
+)
+"""Headers whose value is no secret."""
 
 
 def text(value: Any) -> str:
@@ -223,9 +230,16 @@ def _object(value: Any) -> dict[str, Any]:
         found = None
     if found is None:
         raise ValueError('a JSON object such as {"name": "value"}')
-    for word in _KEY_WORD.findall(json.dumps(list(found.values()), ensure_ascii=False)):
-        register(word.strip('[]{}",:'))
+    for word in json.dumps(list(found.values()), ensure_ascii=False).split():
+        word = word.strip('[]{}",:')
+        if len(word) >= _SHORTEST_KEY and re.search(r"\d", word) and re.search("[A-Za-z]", word):
+            register(word)
     return found
+
+
+def is_key_like(word: str) -> bool:
+    """Whether a word begins as the keys of well-known providers do."""
+    return len(word) >= _SHORTEST_KEY and bool(_KEY_START.match(word))
 
 
 def headers(value: Any) -> dict[str, str]:
@@ -235,6 +249,8 @@ def headers(value: Any) -> dict[str, str]:
         one_line = isinstance(held, str) and held.isprintable() and held.isascii()
         if not _HEADER_NAME.fullmatch(name) or not one_line:
             raise ValueError('names and texts of one line such as {"X-Tenant": "a"}')
+        if name.lower() not in _PLAIN_HEADERS:
+            register(held.removeprefix("Bearer "))
     return found
 
 

@@ -218,8 +218,13 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
     "one call that ends with stop #15": (
         {"tool_calls": [LOOK]}, "stop", {"calls": LOOKED, "ids": ["c1"]}),
     "no two calls have one id": (
-        {"tool_calls": [call(index=n, id=id) for n, id in enumerate(["x", "x", "x_2", "x"])]},
-        "stop", {"calls": [*BARE] * 4, "ids": ["x", "x_2", "x_2_2", "x_3"]}),
+        {"tool_calls": [
+            call(f'{{"n":{n}}}', index=n, id=id) for n, id in enumerate(["x", "x", "x_2", "x"])]},
+        "stop", {"calls": [("b", {"n": n}) for n in range(4)],
+                 "ids": ["x", "x_2", "x_2_2", "x_3"]}),
+    "an old function_call beside tool_calls is the same": (
+        {"tool_calls": [LOOK], "function_call": LOOK["function"]}, "stop",
+        {"calls": LOOKED, "ids": ["c1"]}),
     "the old function_call": (
         {"function_call": {"name": "b", "arguments": B}}, "function_call", {"calls": ONE}),
     "an empty function_call is none": (

@@ -12,11 +12,12 @@ import pytest
 from engine.laws import check_run
 from servers.model_server import ModelServer, Reply
 from servers.player import Play
-from wires.chat_cases import DONE, LOOK, WIRE, call, calls, chunk, sse
+from wires.chat_cases import DONE, LOOK, WIRE, answer_of, call, calls, chunk, sse
 from wires.chat_requests import RED
 from wires.harness import KEY, World, answer_case, ask
 
 import nbagent
+from nbagent.contracts.chat import ChatResponse
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
 
@@ -171,3 +172,11 @@ def test_a_model_without_eyes_ends_the_run_with_one_line_and_the_next_goes_on(st
         assert run.error.message.startswith("blind takes no images or files here; go on with")
         assert len(server.bodies) == 2
         assert check_run(run.resume()).text == "I see."
+
+
+def test_the_same_call_under_one_id_is_run_once(world: World) -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "b", "arguments": "{}"}}
+    body = answer_of({"tool_calls": [{**call, "index": n} for n in range(3)]})
+    _, result = world.answer(WIRE, answer_case("twice", body=body), stream=False)
+    assert isinstance(result, ChatResponse)
+    assert [made.id for made in result.message.tool_calls] == ["x"]

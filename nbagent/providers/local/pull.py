@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.errors import ModelError
+from nbagent.contracts.secrets import redact, register
 
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
@@ -50,7 +51,8 @@ def pull(name: str, tell: Callable[[str], None]) -> str:
             tell(f"downloading {file} ({(found.file_size or 0) / 1e6:,.1f} MB) from {repo}")
             hub.hf_hub_download(repo, file, endpoint=endpoint)
     except Exception as error:  # OSError and ValueError of many kinds
-        said = " ".join(str(error).split())[:400] or type(error).__name__
+        register(os.environ.get("HF_TOKEN", ""))
+        said = redact(" ".join(str(error).split()))[:400] or type(error).__name__
         raise refused(
             f"{repo}/{file} was not downloaded: {said} Check the name and the connection; for a"
             " repository that is not public set HF_TOKEN."
