@@ -6,12 +6,10 @@ It plays a script of answers, or (without one) behaves like a little model. It r
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -382,17 +380,3 @@ def _pieces(text: str, count: int | None) -> list[str]:
         # More deltas than letters: the text is repeated so that the count holds.
         text *= -(-count // len(text))
     return [text[i * len(text) // count : (i + 1) * len(text) // count] for i in range(count)]
-
-
-def main() -> None:
-    """Serve the little model until interrupted."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--port", type=int, default=0)
-    with ModelServer(port=parser.parse_args().port) as server:
-        print(server.url, flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -515,7 +515,7 @@ STATUSES: list[tuple[int, JSON, str, bool]] = [
 BUSY = b'{"message": "busy", "type": "overloaded_error"}'
 GONE: JSON = {"code": 502, "message": "Provider disconnected"}
 GONE_CHOICE = {"delta": {"content": ""}, "finish_reason": "error", "error": GONE}
-UNAVAILABLE = [{"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}]
+UNAVAILABLE = [{"error": {"code": 503, "details": [1], "message": "overloaded"}}]
 # Streams that come to one error: id, chunks, status.
 BROKEN: dict[str, tuple[list[Any], int]] = {
     "an error event #47": ([b"event: error\ndata: %b\n\n" % BUSY], 529),
@@ -539,6 +539,9 @@ BODIES: dict[str, JSON] = {
         "status": 403, "body": FLAGGED, "finish": "content_filter"},
     "Azure: a prompt that the filter stops #51": {
         "status": 400, "body": error_of(**FILTERED), "finish": "content_filter"},
+    "OpenAI: a prompt that a policy stops": {
+        "status": 400, "body": error_of(code="bio_policy", message="m"),
+        "finish": "content_filter"},
     "more than a minute is not waited #57": {
         "status": 429, "body": b"{}", "headers": {"retry-after": "61"}, "then": FINE,
         "error": "LLM_RATE_LIMITED"},

@@ -180,8 +180,6 @@ class WireSetup:
     provider: str
     quirks: Sequence[int] = ()
     """Of providers.md 10: each stands as `#n` in the id of a case."""
-    without: Sequence[str] = ()
-    """Promises for which the wire has no field."""
     ended: re.Pattern[bytes]
     """The marker by which a stream says that its answer is complete, to the end of its line."""
     path: str = "/v1"

@@ -44,50 +44,12 @@ WIRES: tuple[WireSetup, ...] = (
 )
 ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
 """What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
-PROMISES: dict[str, Callable[[AnswerCase], bool]] = {
-    "text": lambda case: bool(case.expect.text),
-    "reasoning": lambda case: bool(case.expect.reasoning),
-    "one call": lambda case: len(case.expect.calls) == 1,
-    "parallel calls": lambda case: len(case.expect.calls) > 1,
-    "arguments that are no JSON": lambda case: any(
-        isinstance(arguments, str) for _, arguments in case.expect.calls
-    ),
-    "cached and reasoning tokens": lambda case: (
-        {"cached_tokens", "reasoning_tokens"} <= (case.expect.usage or {}).keys()
-    ),
-    "length": lambda case: case.expect.finish == "length",
-    "filter or refusal": lambda case: case.expect.finish == "content_filter",
-    "error in a stream": lambda case: bool(case.stream and case.expect.error),
-    "400": lambda case: case.status == 400 and case.expect.error == "LLM_HTTP_ERROR",
-    "401": lambda case: case.expect.error == "LLM_AUTH_FAILED",
-    "429": lambda case: case.expect.error == "LLM_RATE_LIMITED",
-    "overflow": lambda case: case.expect.error == "LLM_CONTEXT_OVERFLOW",
-    "quota": lambda case: case.expect.error == "LLM_QUOTA_EXCEEDED",
-    "unknown fields": lambda case: "unknown fields" in case.id,
-    "empty answer": lambda case: "empty answer" in case.id,
-    "cut at every byte": lambda case: case.thorough and bool(case.expect.calls),
-    "wrong types everywhere": lambda case: case.thorough and bool(case.body),
-    "goes back": lambda case: case.back is not None,
-}
 
 
 def cases(kind: str, only: Callable[[Any], bool] = lambda _: True) -> Any:
     """Parametrise over the cases of all wires."""
     chosen = [row for row in rows(WIRES, kind) if only(row.values[1])]
     return pytest.mark.parametrize(("wire", "case"), chosen)
-
-
-@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-@pytest.mark.parametrize("promise", PROMISES)
-def test_every_wire_brings_a_case_for_every_promise(wire: WireSetup, promise: str) -> None:
-    assert any(map(PROMISES[promise], wire.answers)) != (promise in wire.without)
-
-
-@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-def test_the_names_of_cases_are_told_apart(wire: WireSetup) -> None:
-    for kind in (wire.answers, wire.requests, wire.models):
-        names = [case.id for case in kind]
-        assert sorted(set(names)) == sorted(names)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
