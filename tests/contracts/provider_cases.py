@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from servers.dialects import DIALECTS, Called, Dialect
+from servers.dialects import CHAT, DIALECTS, Called, Dialect
 from servers.model_server import ModelServer, Reply, Request, Step
 from servers.tiny_gguf import write_tiny_gguf
 
@@ -35,8 +35,6 @@ class Said:
     """Internal names."""
     slow: bool = False
     """Never ends by itself."""
-    broken: bool = False
-    """Breaks after the text."""
 
 
 @dataclass(frozen=True)
@@ -52,32 +50,9 @@ UNTOLD = frozenset({"local"})
 """Providers whose server is a real model, which cannot be told what to say."""
 
 
-def _chat(provider: str) -> Opener:
-    @contextmanager
-    def opened(answers: list[Said]) -> Generator[Case]:
-        with _chat_server(answers) as url:
-            config = ProviderConfig(api_key=SecretKey(CANARY), base_url=url)
-            yield Case(find_provider(provider).open(config), "little")
-
-    return opened
-
-
-@contextmanager
-def _chat_server(answers: list[Said]) -> Generator[str]:
-    def reply(said: Said) -> Reply:
-        calls = [(name.replace(".", "__"), arguments) for name, arguments in said.calls]
-        pause = 30.0 if said.slow else 0.0
-        return Reply(text=said.text, calls=calls, between_s=pause, cut=said.broken)
-
-    with ModelServer([reply(said) for said in answers]) as server:
-        yield server.url
-
-
 @contextmanager
 def _offline(answers: list[Said]) -> Generator[Case]:
     def step(said: Said) -> offline.Step:
-        if said.broken:
-            return offline.cut(said.text)
         calls = [offline.call(name, arguments) for name, arguments in said.calls]
         pause = 30_000.0 if said.slow else 0.0
         return offline.step(text=said.text, calls=calls, delay_ms=pause)
@@ -103,8 +78,7 @@ def _streams(wire: Dialect, provider: str) -> Opener:
             Called(f"c{n}", name.replace(".", "__"), arguments)
             for n, (name, arguments) in enumerate(said.calls)
         ]
-        events = wire.part(said.text) if said.broken else wire.said(said.text, *calls)
-        body = wire.stream(*events)
+        body = wire.stream(*wire.said(said.text, *calls))
 
         def reply(request: Request) -> Reply:
             if request.method == "GET":
@@ -130,7 +104,7 @@ _CHAT = (
     *("vllm", "lmstudio", "llamacpp"),
 )
 CASES: dict[str, Opener] = {
-    **{name: _chat(name) for name in _CHAT},
+    **{name: _streams(CHAT, name) for name in _CHAT},
     **{name: _streams(wire, name) for wire in DIALECTS if (name := wire.model[:-2]) not in _CHAT},
     "offline": _offline,
     "local": _local,

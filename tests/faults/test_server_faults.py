@@ -293,19 +293,13 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
         assert run.turns[0].text == ("part " if at >= shown_at else ""), "what was shown is kept"
 
 
+EVERY_BYTE = pytest.param(1, id="every byte", marks=[pytest.mark.proof, pytest.mark.timeout(600)])
+
+
+@pytest.mark.parametrize("every", [pytest.param(211, id="some"), EVERY_BYTE])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
 @pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
 def test_a_cut_answer_is_an_error_and_runs_no_tool(
-    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool
+    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool, every: int
 ) -> None:
-    _meet_cuts(monkeypatch, wire, clean=clean, every=211)
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
-@pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
-def test_a_cut_at_every_byte_runs_no_tool(
-    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool
-) -> None:
-    _meet_cuts(monkeypatch, wire, clean=clean, every=1)
+    _meet_cuts(monkeypatch, wire, clean=clean, every=every)

@@ -115,42 +115,37 @@ def test_a_certificate_file_that_cannot_be_read_is_named(
     assert said.endswith("SSL_CERT_FILE.")
 
 
-def test_a_plain_server_on_an_https_address_is_named() -> None:
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            writer.write(b"HTTP/1.1 400 X\r\n\r\n")
-            await writer.drain()
-            await reader.read()
-        writer.close()
-
-    with HostileServer(meet=plain) as server:
-        assert "no secure connection" in message(ask(f"https://127.0.0.1:{server.port}/v1"))
-
-
 def test_a_tls_server_on_a_plain_address_is_named(tls: HostileServer) -> None:
     said = message(ask(tls.url("it").replace("https:", "http:")))
     assert "try again" in said
     assert tls.visits == {}
 
 
-def test_a_handshake_that_never_ends_is_a_timeout() -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        await asyncio.sleep(10)
-
-    with HostileServer(meet=silent) as server:
-        run = ask(f"https://127.0.0.1:{server.port}/v1", timeout_s=0.5)
-    message(run, "LLM_TIMEOUT")
-    assert run.record.duration_ms < 1_000
-
-
-def test_a_handshake_that_is_cut_is_an_error() -> None:
-    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
+@pytest.mark.parametrize(
+    ("answer", "open_s", "code", "says"),
+    [
+        (b"HTTP/1.1 400 X\r\n\r\n", 0, "LLM_HTTP_ERROR", "no secure connection"),
+        (b"", 10, "LLM_TIMEOUT", ""),
+        (b"", 0, "LLM_HTTP_ERROR", ""),
+    ],
+    ids=["plain", "silent", "cut"],
+)
+def test_a_handshake_that_fails_is_named_in_time(
+    answer: bytes, open_s: float, code: str, says: str
+) -> None:
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            writer.write(answer)
+            await writer.drain()
+            await reader.read(100)
+        await asyncio.sleep(open_s)
         writer.close()
 
-    with HostileServer(meet=cut) as server:
-        message(ask(f"https://127.0.0.1:{server.port}/v1"))
+    with HostileServer(meet=meet) as server:
+        timeout_s = 0.5 if open_s else 10
+        run = ask(f"https://127.0.0.1:{server.port}/v1", timeout_s=timeout_s)
+    assert says in message(run, code)
+    assert not open_s or run.record.duration_ms < 1_000
 
 
 # Proxies.
@@ -278,21 +273,14 @@ async def _no_tls(visit: Visit) -> None:
     await visit.send(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
 
 
-@pytest.mark.parametrize("fault", [_nothing, _garbage, _no_tls])
+@pytest.mark.parametrize("fault", [_nothing, _garbage, _no_tls, Visit.silence])
 def test_a_proxy_that_misbehaves_gets_no_key(proxy: HostileServer, fault: Fault) -> None:
     proxy.faults[f"{NAME}:443"] = fault
-    message(ask(f"https://{NAME}/v1"))
+    silent = fault is Visit.silence
+    run = ask(f"https://{NAME}/v1", timeout_s=0.5 if silent else 10)
+    message(run, "LLM_TIMEOUT" if silent else "LLM_HTTP_ERROR")
+    assert not silent or run.record.duration_ms < 1_000
     assert all(KEY not in visit.head for visits in proxy.visits.values() for visit in visits)
-
-
-def test_a_silent_proxy_is_a_timeout(proxy: HostileServer) -> None:
-    async def silent(visit: Visit) -> None:
-        await visit.silence()
-
-    proxy.faults[f"{NAME}:443"] = silent
-    run = ask(f"https://{NAME}/v1", timeout_s=0.5)
-    message(run, "LLM_TIMEOUT")
-    assert run.record.duration_ms < 1_000
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

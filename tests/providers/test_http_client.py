@@ -43,22 +43,6 @@ def post(
     return asyncio.run(exchange())
 
 
-@pytest.mark.parametrize(
-    ("query", "path", "asked"),
-    [
-        ("", "/chat", "/it/v1/chat"),
-        ("", "/chat?alt=sse", "/it/v1/chat?alt=sse"),
-        ("?api-version=1", "/chat", "/it/v1/chat?api-version=1"),
-        ("?api-version=1", "/chat?alt=sse", "/it/v1/chat?alt=sse&api-version=1"),
-    ],
-)
-def test_the_queries_of_path_and_base_url_are_both_sent(
-    server: HostileServer, query: str, path: str, asked: str
-) -> None:
-    post(server.url("it") + query, path)
-    assert server.visits["it"][0].head.split(" ")[1] == asked
-
-
 def test_a_key_has_the_header_of_its_wire_and_headers_replace_each_other(
     server: HostileServer,
 ) -> None:

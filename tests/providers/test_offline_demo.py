@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from typing import Any
@@ -12,7 +11,6 @@ from demo_talk import (
     INTEGER,
     NUMBER,
     STRING,
-    Schema,
     Talk,
     Tool,
     moon_mass,
@@ -26,9 +24,8 @@ from demo_talk import (
 )
 
 from nbagent.contracts.canonical import canonical_json
-from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig, ToolSpec
+from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.providers.offline import PROVIDER
 
 boiling = Tool(
     "boiling_point",
@@ -137,62 +134,11 @@ def test_odd_prompt_ends_with_an_answer(prompt: str, with_tools: bool) -> None:
     assert len(seen) == len(set(seen))
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        {"type": "object"},
-        {"type": "object", "properties": {"x": {}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"$ref": "#/$defs/none"}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"anyOf": []}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"type": ["null", "string"]}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"const": 3}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"]},
-        {"type": "object", "properties": [], "required": {}},
-        {"type": "object", "properties": {"x": {"type": "array"}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"pattern": "("}}, "required": ["x"]},
-        {"type": "object", "properties": {"x": {"type": "object"}}, "required": ["x"]},
-    ],
-    ids=str,
-)
-def test_odd_schema_does_no_harm(schema: Schema) -> None:
-    tool = ToolSpec(name="odd", description="An odd thing.", parameters=schema)
-    request = ChatRequest(
-        model="demo", messages=(Message.of("user", "the odd thing of Oslo and 3"),), tools=(tool,)
-    )
-    response = asyncio.run(PROVIDER.open(ProviderConfig()).chat(request))
-    assert response.message.text or response.message.tool_calls
-
-
-def test_same_request_gets_the_same_answer() -> None:
-    messages = [Message.of("user", "Which of Oslo and Bergen is larger?")]
-    one = respond(messages, [population, ticket])
-    other = respond(messages, [population, ticket])
-    assert one == other
-    assert one.reasoning == other.reasoning
-
-
 def test_reasoning_says_which_words_chose_the_tool() -> None:
     response = respond([Message.of("user", "population of Oslo")], [population, ticket])
     assert response.reasoning is not None
     for fragment in ("population", "Oslo", "ticket_status 0"):
         assert fragment in response.reasoning
-
-
-def test_call_ids_are_unique_in_a_conversation() -> None:
-    talk = Talk([population])
-    talk.ask("population of Oslo and Bergen")
-    talk.ask("population of Oslo and Bergen again")
-    ids = [call.id for message in talk.messages for call in message.tool_calls]
-    assert len(ids) == 4
-    assert len(set(ids)) == 4
-
-
-def test_choice_none_makes_no_call() -> None:
-    talk = Talk([population], tool_choice="none")
-    talk.ask("population of Oslo")
-    assert talk.calls == []
 
 
 @pytest.mark.parametrize("choice", ["required", "ticket_status"])

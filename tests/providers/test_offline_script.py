@@ -24,7 +24,6 @@ from nbagent.providers.offline import (
     PROVIDER,
     Step,
     call,
-    cut,
     delay,
     error,
     reasoning,
@@ -79,14 +78,6 @@ def test_call_takes_its_arguments_by_name_or_as_a_mapping() -> None:
     assert len({one.id for one in made}) == 3
 
 
-def test_raw_arguments_arrive_as_the_model_wrote_them() -> None:
-    response = answered(script([call("fs.read", {"path": "a"}, raw='{"path": ')]))
-    (made,) = response.message.tool_calls
-    assert made.arguments_raw == '{"path": '
-    assert made.arguments is None
-    assert response.finish_reason == "tool_calls"
-
-
 def test_step_combines_reasoning_text_calls_usage_and_finish_reason() -> None:
     usage = Usage(prompt_tokens=9, completion_tokens=4, total_tokens=13)
     model = script(
@@ -128,23 +119,6 @@ def test_retries_are_told_before_the_error_and_before_an_answer() -> None:
     assert chunks[0].notice is not None
     assert chunks[-1].response is not None
     assert chunks[-1].response.meta.retries == 1
-
-
-def test_cut_stream_breaks_after_its_text_and_inside_its_call() -> None:
-    model = script([cut("so far", calls=[call("a", {"x": 1})])])
-    seen: list[ChatChunk] = []
-
-    async def read() -> None:
-        async for chunk in model.chat_stream(request()):
-            seen.append(chunk)
-
-    with pytest.raises(ModelError) as caught:
-        asyncio.run(read())
-    assert caught.value.code == "LLM_BAD_RESPONSE"
-    assert "".join(chunk.content for chunk in seen) == "so far"
-    raw = "".join(c.tool_call_delta.arguments for c in seen if c.tool_call_delta is not None)
-    assert raw == '{"x":1'
-    assert not any(chunk.done for chunk in seen)
 
 
 def test_delay_waits_before_the_next_step_and_takes_no_request() -> None:
@@ -206,18 +180,6 @@ def test_function_may_give_a_step_and_its_error_is_a_model_error() -> None:
         answered(model, request("why"))
 
 
-def test_error_step_of_a_function_can_be_raised_again_and_again() -> None:
-    failing = error("LLM_TIMEOUT", "late")
-    model = script([failing, failing])
-    raised: list[ModelError] = []
-    for _ in range(2):
-        with pytest.raises(ModelError) as caught:
-            answered(model)
-        assert caught.value.__context__ is None
-        raised.append(caught.value)
-    assert raised[0] is not raised[1]
-
-
 def test_what_is_no_step_is_refused_at_once() -> None:
     with pytest.raises(UsageError, match="step 2"):
         script(["one", 2])  # pyright: ignore[reportArgumentType]
@@ -227,16 +189,6 @@ def test_what_is_no_step_is_refused_at_once() -> None:
 def test_name_that_no_model_id_can_have_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         script(["one"], name=name)
-
-
-def test_script_is_found_by_its_model_id() -> None:
-    model = script(["by id"], name="known")
-    assert model.model_id == "offline:known"
-    client = PROVIDER.open(ProviderConfig())
-    assert answered(client, request(model="known")).message.text == "by id"
-    assert model.requests[0].model == "known"
-    listed = asyncio.run(client.list_models())
-    assert {"demo", "known"} <= {one.id for one in listed}
 
 
 def test_scripts_without_a_name_are_numbered_and_stay_apart() -> None:

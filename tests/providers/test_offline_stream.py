@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
@@ -19,8 +18,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import DELAY_VARIABLE, PROVIDER
-from nbagent.providers.offline.stream import estimated_tokens, split_pieces
-from nbagent.providers.registry import find_provider, provider_names
+from nbagent.providers.offline.stream import estimated_tokens
 
 TOOL = ToolSpec(
     name="population",
@@ -53,23 +51,6 @@ def streamed(sent: ChatRequest) -> list[ChatChunk]:
 
 def answered(sent: ChatRequest) -> ChatResponse:
     return asyncio.run(client().chat(sent))
-
-
-def test_provider_is_found_needs_no_key_and_has_the_demo_as_default() -> None:
-    assert "offline" in provider_names()
-    provider = find_provider("offline")
-    assert provider is PROVIDER
-    assert (provider.needs_key, provider.default_model) == (False, "demo")
-    assert provider.open(provider.resolve(ProviderConfig(), {})).provider == "offline"
-
-
-def test_pieces_are_small_and_make_the_whole() -> None:
-    chosen = random.Random(7)
-    for _ in range(200):
-        text = "".join(chosen.choice("ab \n\tä\U0001f600|*") for _ in range(chosen.randint(0, 60)))
-        pieces = list(split_pieces(text))
-        assert "".join(pieces) == text
-        assert all(len(piece.strip()) <= 8 for piece in pieces)
 
 
 PACES = {"by default": ("", 15), "by the environment": ("25", 25), "nonsense": ("-3", 15)}

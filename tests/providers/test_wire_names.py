@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from nbagent.providers.names import WireNames
 
 NAMES = ["fs.read", "fs__read", "a b", "1st", "-x", "grüße", "x" * 70, "x" * 71, "a.b", "a__b", ""]
@@ -25,28 +23,6 @@ def test_a_legal_name_keeps_itself_in_any_order() -> None:
         names = WireNames(order)
         assert names.to_wire("fs__read") == "fs__read"
         assert names.to_wire("fs.read").startswith("fs__read_")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "fs__read",
-        "fs.read",
-        "functions.fs__read",
-        "default_api:fs.read",
-        "functions.fs.read",
-        "fs__read<|channel|>commentary",
-        "functions.fs__read:0",
-        " fs__read ",
-    ],
-)
-def test_what_models_write_is_understood(text: str) -> None:
-    assert WireNames(["fs.read"]).from_wire(text) == "fs.read"
-
-
-@pytest.mark.parametrize("text", ["fs_read", "", "<|channel|>", ":0", "functions.", "fs__read2"])
-def test_an_unknown_name_is_none(text: str) -> None:
-    assert WireNames(["fs.read"]).from_wire(text) is None
 
 
 def test_a_name_that_is_a_tool_as_it_stands_is_not_shortened() -> None:

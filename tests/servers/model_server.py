@@ -6,12 +6,10 @@ It plays a script of answers, or (without one) behaves like a little model. It r
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,7 +22,6 @@ class Reply:
     calls: Sequence[tuple[str, Any]] = ()
     """`(name on the wire, arguments)`; arguments that are a str are sent as they are."""
     reasoning: str = ""
-    reasoning_field: str = "reasoning_content"
     finish: str | None = None
     usage: dict[str, Any] | None = None
     deltas: int | None = None
@@ -44,8 +41,6 @@ class Reply:
     raw_pieces: int | None = None
     """Send `raw` in pieces of so many bytes."""
     raw_type: str = "text/event-stream"
-    drop: bool = False
-    """Close the connection without any answer."""
 
 
 @dataclass
@@ -73,8 +68,6 @@ class ModelServer:
     ) -> None:
         self.requests: list[Request] = []
         self.models: list[Any] = list(models)
-        self.closed_early = 0
-        """Connections that the client closed in the middle of an answer."""
         self._script = list(script)
         self._port = port
         self._connections = 0
@@ -205,8 +198,11 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server._open.discard(self)  # pyright: ignore[reportPrivateUsage]
         if self._task is not None and not self._task.done():
-            self._server.closed_early += 1
             self._task.cancel()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -254,9 +250,7 @@ class _Connection(asyncio.Protocol):
 
     def _parts(self, reply: Reply, body: dict[str, Any]) -> Iterator[None]:
         """Write the answer; yields where it may wait."""
-        if reply.drop:
-            self.abort()
-        elif reply.raw is not None:
+        if reply.raw is not None:
             yield from self._raw(reply)
         elif reply.status != 200 or reply.error is not None:
             error = reply.error if reply.error is not None else {"error": {"message": "scripted"}}
@@ -276,8 +270,7 @@ class _Connection(asyncio.Protocol):
         for start in range(0, len(raw), step):
             self._write(raw[start : start + step])
             yield
-        if self._transport is not None:
-            self._transport.close()
+        self.close()
 
     def _stream(self, reply: Reply, body: dict[str, Any]) -> Iterator[None]:
         extra = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items())
@@ -291,13 +284,9 @@ class _Connection(asyncio.Protocol):
             self._write(b"%x\r\n%b\r\n" % (len(data), data))
             yield
         if reply.cut:
-            self.abort_after_sending()
+            self.close()
         else:
             self._write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
-
-    def abort_after_sending(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
     def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
@@ -346,7 +335,7 @@ def _whole(reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
     if reply.calls:
         message["tool_calls"] = _wire_calls(reply, body)
     if reply.reasoning:
-        message[reply.reasoning_field] = reply.reasoning
+        message["reasoning_content"] = reply.reasoning
     return {
         "id": "c1",
         "object": "chat.completion",
@@ -363,7 +352,7 @@ def _chunks(reply: Reply, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     yield chunk({"role": "assistant", "content": ""})
     for word in _pieces(reply.reasoning, None):
-        yield chunk({reply.reasoning_field: word})
+        yield chunk({"reasoning_content": word})
     for piece in _pieces(reply.text, reply.deltas):
         yield chunk({"content": piece})
     for call in _wire_calls(reply, body):
@@ -391,17 +380,3 @@ def _pieces(text: str, count: int | None) -> list[str]:
         # More deltas than letters: the text is repeated so that the count holds.
         text *= -(-count // len(text))
     return [text[i * len(text) // count : (i + 1) * len(text) // count] for i in range(count)]
-
-
-def main() -> None:
-    """Serve the little model until interrupted."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--port", type=int, default=0)
-    with ModelServer(port=parser.parse_args().port) as server:
-        print(server.url, flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -180,8 +180,6 @@ class WireSetup:
     provider: str
     quirks: Sequence[int] = ()
     """Of providers.md 10: each stands as `#n` in the id of a case."""
-    without: Sequence[str] = ()
-    """Promises for which the wire has no field."""
     ended: re.Pattern[bytes]
     """The marker by which a stream says that its answer is complete, to the end of its line."""
     path: str = "/v1"
@@ -350,6 +348,9 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
     assert result.finish_reason == (expect.finish or ("tool_calls" if calls else "stop"))
     used = {name: n for name, n in (result.usage.model_dump() if result.usage else {}).items() if n}
     assert expect.usage in (None, used)
+    if found := result.usage:
+        assert 0 <= found.cached_tokens <= found.prompt_tokens
+        assert 0 <= found.reasoning_tokens <= found.completion_tokens
     if expect.raw is not None:
         matches(expect.raw, ABSENT if result.raw is None else result.raw, "raw")
     if chunks:

@@ -438,6 +438,5 @@ WIRE = WireSetup(
     answers=(*answers(), *errors(), *going_back()),
     requests=tuple(requests()),
     models=MODELS,
-    without=("cached and reasoning tokens", "filter or refusal"),
     quirks=(1, 6, 9, 11, 12, *range(14, 17), *range(18, 30), 33, 34, 57, 59, 60, 62, 64, 65),
 )

@@ -329,7 +329,7 @@ INSIDE: dict[str, tuple[str, bool]] = {
 }
 HALF = sse(*streamed(*FULL))
 NO_ANSWERS = (
-    b"{}", b'{"output": null}', b'{"output": []}', b'{"output": [null]}', b"[]", b"<html>", b"",
+    b"{}", b'{"output": null}', b'{"output": []}', b'{"output": [null]}',
     json.dumps(answer_of(said("x"), status="queued")).encode(),
     sse(event("response.created", response={})), sse(X), HALF, b"data: [3]\n\n", b"data: 3\n\n",
     sse(event(TEXT_DELTA, output_index=0, delta=3)),

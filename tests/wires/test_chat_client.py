@@ -101,14 +101,6 @@ def test_a_refusal_says_whether_a_key_was_sent(world: World, key: SecretKey | No
         assert found.message == "the provider refused the key (HTTP 401): no. Check the key."
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://h/v1", "http://user:pw@h/v1", "http://h:port/v1", "http://"]
-)
-def test_a_base_url_that_cannot_be_used_is_refused(world: World, url: str) -> None:
-    with pytest.raises(UsageError):
-        world.wire_request(WIRE, ask(), url)
-
-
 def test_messages_and_tools_cannot_be_set_by_extra_body(world: World) -> None:
     with pytest.raises(UsageError, match="messages"):
         world.wire_request(WIRE, ask(), extra_body={"messages": []})
