@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
-import signal
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any
 
 import pytest
 
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.ports import Interrupted
 from nbagent.tools.functions import tool
 
 LOOP = '@nbagent.tool(loop="notebook")'
@@ -66,57 +62,6 @@ def test_tool_runs_in_its_place(bench: Any, function: Any, place: str, calls: An
     assert before <= outcome.started_at_ms <= time.perf_counter_ns() / 1e6
     here = outcome.result.data == threading.current_thread().name
     assert here == (place == "engine loop")
-
-
-def test_async_tools_run_side_by_side(bench: Any) -> None:
-    async def slow() -> int:
-        await asyncio.sleep(0.3)
-        return 1
-
-    async def four() -> float:
-        await bench.arun(slow)
-        start = time.monotonic()
-        await asyncio.gather(*(bench.arun(slow) for _ in range(4)))
-        return time.monotonic() - start
-
-    assert asyncio.run(four()) < 0.9
-
-
-def test_threaded_tools_run_side_by_side_and_plain_ones_in_order(bench: Any) -> None:
-    running, most = [0], [0]
-
-    def count() -> None:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        time.sleep(0.1)
-        running[0] -= 1
-
-    async def three(function: Callable[[], None]) -> int:
-        most[0] = 0
-        await asyncio.gather(*(bench.arun(function) for _ in range(3)))
-        return most[0]
-
-    @tool(threaded=True)
-    def beside() -> None:
-        count()
-
-    assert asyncio.run(three(count)) == 1
-    bench.runner.in_order = asyncio.Lock()
-    assert asyncio.run(three(beside)) > 1
-
-
-def test_worker_sees_the_context_variables_of_the_call(bench: Any) -> None:
-    mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
-
-    @tool(threaded=True)
-    def read() -> str:
-        return mark.get()
-
-    async def call() -> Any:
-        mark.set("set")
-        return await bench.arun(read)
-
-    assert asyncio.run(call()).result.data == "set"
 
 
 def test_wrapper_that_gives_a_coroutine_is_awaited(bench: Any) -> None:
@@ -443,69 +388,6 @@ def test_tool_that_cancels_itself_has_failed(bench: Any) -> None:
         error = bench.run(function).result.error
         assert error.code == "E_TOOL_FAILED"
         assert "CancelledError" in error.message
-
-
-class MainThreadRunner:
-    """Runs waiting work in the main thread and takes an interrupt for a stop, as a cell does."""
-
-    def __init__(self) -> None:
-        self.interrupts = 0
-
-    async def run_sync(
-        self, work: Callable[[], Any], *, cancel: CancelToken, **how: Any
-    ) -> tuple[Any, Any]:
-        try:
-            return work(), "main thread"
-        except KeyboardInterrupt:
-            self.interrupts += 1
-            raise Interrupted from None
-
-
-def _without_signal_handling(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    # asyncio.run would take SIGINT for itself.
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(coroutine)
-    finally:
-        loop.close()
-
-
-def test_interrupt_in_the_main_thread_reaches_the_runner(bench: Any) -> None:
-    threads, bench.runner = bench.runner, MainThreadRunner()
-
-    def pressed() -> None:
-        signal.raise_signal(signal.SIGINT)
-        spin(30)
-
-    outcome = _without_signal_handling(bench.arun(pressed))
-    assert bench.runner.interrupts == 1
-    bench.runner = threads
-    assert outcome.result.error.code == "E_INTERRUPTED"
-    assert outcome.ran_in == "main thread"
-
-
-def test_stop_of_one_call_in_the_main_thread_is_not_taken_for_the_persons(bench: Any) -> None:
-    threads, bench.runner = bench.runner, MainThreadRunner()
-
-    @tool(timeout=30)
-    def stopped() -> None:
-        bench.cancel.set()
-        raise KeyboardInterrupt  # As a runner makes it, when the token is set.
-
-    outcome = _without_signal_handling(bench.arun(stopped))
-    assert bench.runner.interrupts == 0
-    bench.runner = threads
-    assert outcome.result.error.code == "E_INTERRUPTED"
-
-
-def test_exit_in_a_coroutine_leaves_the_loop_alive(bench: Any) -> None:
-    async def leave() -> None:
-        raise SystemExit(1)
-
-    async def twice() -> list[str]:
-        return [(await bench.arun(leave)).result.error.message for _ in range(2)]
-
-    assert asyncio.run(twice()) == ["SystemExit: 1"] * 2
 
 
 # -- other loops -----------------------------------------------------------------------------
