@@ -1,4 +1,4 @@
-"""The view's modules: real ES modules on their own, and one module when they are joined."""
+"""The view's module as it is sent: joined, with one export and nothing to evaluate."""
 
 from __future__ import annotations
 

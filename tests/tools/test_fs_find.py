@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from pathlib import Path
 
 import pytest
 from fs_door import Door
+from refusals import refused
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
+from nbagent.contracts.ports import ToolOutcome
 
 
 @pytest.fixture
@@ -149,6 +152,24 @@ def test_a_search_ends_in_its_time(project: Path) -> None:
     assert time.monotonic() - began < 2.5
     assert given["truncated"] is True
     assert "0.3 s were up" in given["hint"]
+
+
+def test_a_stop_is_honoured_at_once(door: Door, project: Path) -> None:
+    query = hard(project)
+
+    async def stopped() -> tuple[ToolOutcome, float]:
+        arguments = {"query": query, "regex": True}
+        task = asyncio.ensure_future(door.acall("fs.search", arguments))
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        began = time.monotonic()
+        door.cancel.set()
+        outcome = await task
+        return outcome, time.monotonic() - began
+
+    outcome, took_s = asyncio.run(stopped())
+    assert refused(outcome).code == "E_INTERRUPTED"
+    assert took_s < 0.2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,22 @@ def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
         "the timeout was cut to the longest allowed: 0.5 s",
         "it was ended after 0.5 s",
     ]
+
+
+def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
+    async def stopped() -> tuple[ToolOutcome, float]:
+        cancel = CancelToken()
+        arguments = {"skill_name": "report", "script": "import time; time.sleep(60)"}
+        asked = call("run_python_script", arguments)
+        task = asyncio.ensure_future(stage.host().execute(asked, context(), cancel))
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        cancel.set()
+        return await task, time.monotonic() - began
+
+    outcome, took_s = asyncio.run(stopped())
+    assert refused(outcome).code == "E_INTERRUPTED"
+    assert took_s < 1
 
 
 @pytest.mark.parametrize(
