@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
 
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.ports import Interrupted
 from nbagent.tools.functions import tool
 
 LOOP = '@nbagent.tool(loop="notebook")'
@@ -388,6 +391,69 @@ def test_tool_that_cancels_itself_has_failed(bench: Any) -> None:
         error = bench.run(function).result.error
         assert error.code == "E_TOOL_FAILED"
         assert "CancelledError" in error.message
+
+
+class MainThreadRunner:
+    """Runs waiting work in the main thread and takes an interrupt for a stop, as a cell does."""
+
+    def __init__(self) -> None:
+        self.interrupts = 0
+
+    async def run_sync(
+        self, work: Callable[[], Any], *, cancel: CancelToken, **how: Any
+    ) -> tuple[Any, Any]:
+        try:
+            return work(), "main thread"
+        except KeyboardInterrupt:
+            self.interrupts += 1
+            raise Interrupted from None
+
+
+def _without_signal_handling(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    # asyncio.run would take SIGINT for itself.
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+def test_interrupt_in_the_main_thread_reaches_the_runner(bench: Any) -> None:
+    threads, bench.runner = bench.runner, MainThreadRunner()
+
+    def pressed() -> None:
+        signal.raise_signal(signal.SIGINT)
+        spin(30)
+
+    outcome = _without_signal_handling(bench.arun(pressed))
+    assert bench.runner.interrupts == 1
+    bench.runner = threads
+    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert outcome.ran_in == "main thread"
+
+
+def test_stop_of_one_call_in_the_main_thread_is_not_taken_for_the_persons(bench: Any) -> None:
+    threads, bench.runner = bench.runner, MainThreadRunner()
+
+    @tool(timeout=30)
+    def stopped() -> None:
+        bench.cancel.set()
+        raise KeyboardInterrupt  # As a runner makes it, when the token is set.
+
+    outcome = _without_signal_handling(bench.arun(stopped))
+    assert bench.runner.interrupts == 0
+    bench.runner = threads
+    assert outcome.result.error.code == "E_INTERRUPTED"
+
+
+def test_exit_in_a_coroutine_leaves_the_loop_alive(bench: Any) -> None:
+    async def leave() -> None:
+        raise SystemExit(1)
+
+    async def twice() -> list[str]:
+        return [(await bench.arun(leave)).result.error.message for _ in range(2)]
+
+    assert asyncio.run(twice()) == ["SystemExit: 1"] * 2
 
 
 # -- other loops -----------------------------------------------------------------------------
