@@ -256,21 +256,6 @@ next_cell()
     assert out == "['E_INTERRUPTED', 'stopped']\n"
 
 
-def test_interrupt_breaks_a_tool_under_await() -> None:
-    out = run_cells("""
-async def cell():
-    presser = press(0.2)
-    with quickly():
-        print(await await_here(Cell().start(lambda c: c.call(nap))))
-    presser.join()
-    await asyncio.sleep(0.05)
-    return await await_here(Cell().start(lambda c: c.call(lambda: "next")))
-print(asyncio.run(cell()))
-next_cell()
-""")
-    assert out == "['E_INTERRUPTED', 'stopped']\n['next', 'answered']\n"
-
-
 def test_run_that_does_not_end_after_a_stop_is_left_behind() -> None:
     out = run_cells("""
 from nbagent.contracts.errors import EngineError

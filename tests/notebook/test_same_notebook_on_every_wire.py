@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from magic_shell import MagicShell
 from PIL import Image
+from servers.dialects import DIALECTS, Called, delta
 from servers.model_server import ModelServer, Reply
 
 CELLS = (
@@ -31,7 +33,47 @@ CELLS = (
 CALLS = (("Oslo", "call_1"), ("Bergen", "call_2"))
 OPAQUE = "T1BBUVVF"
 """What only the provider can read."""
-Json = dict[str, Any]
+FIRST, SECOND = "Oslo is larger.", "A red square."
+
+
+THOUGHT = "Hm, two cities."
+WIRE = {dialect.name: dialect for dialect in DIALECTS}
+Events = list[Any]
+
+
+def chat(field: str) -> Callable[[Events], Events]:
+    """Servers differ in where the reasoning is."""
+    return lambda events: [delta(**{field: THOUGHT}), *events]
+
+
+def responses(events: Events) -> Events:
+    summary = [{"type": "summary_text", "text": THOUGHT}]
+    item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": OPAQUE}
+    events[-1]["response"]["output"].insert(0, item)
+    shown = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "delta": THOUGHT}
+    return [shown, {"type": "response.output_item.done", "output_index": 0, "item": item}, *events]
+
+
+def anthropic(events: Events) -> Events:
+    block = {"type": "thinking", "thinking": "", "signature": ""}
+    said = {"type": "thinking_delta", "thinking": THOUGHT}
+    signed = {"type": "signature_delta", "signature": OPAQUE}
+    return [
+        events[0],
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *[{"type": "content_block_delta", "index": 0, "delta": one} for one in (said, signed)],
+        {"type": "content_block_stop", "index": 0},
+        *events[1:],
+    ]
+
+
+def google(events: Events) -> Events:
+    events[0]["candidates"][0]["content"]["parts"][0]["thoughtSignature"] = OPAQUE
+    return [WIRE["google"].reasoning(THOUGHT), *events]
+
+
+def ollama(events: Events) -> Events:
+    return [WIRE["ollama"].reasoning(THOUGHT), *events]
 
 
 @dataclass(frozen=True)
@@ -39,160 +81,34 @@ class Told:
     """What a wire's server streams: first the calls, then texts; and what has to come back."""
 
     model: str
-    calls: bytes
+    wire: str
+    think: Callable[[Events], Events]
+    """Puts reasoning before the calls."""
     back: str
     """Stands in every later request, as JSON; empty: nothing has to go back."""
-    image: str
+    image: str = "data:image/png;base64,"
     """Stands before the image's data in the request."""
-    kind: str = "text/event-stream"
     home: str = ""
 
-    def text(self, said: str) -> bytes:
-        """The stream of an answer that is text alone."""
-        return TEXTS[self.model.partition(":")[0]](said)
+    def replies(self) -> list[Reply]:
+        """The calls, and the answers to both cells."""
+        wire = WIRE[self.wire]
+        calls = [Called(id, "population", {"city": city}) for city, id in CALLS]
+        answers = [self.think(wire.said("", *calls)), wire.said(FIRST), wire.said(SECOND)]
+        return [Reply(raw=wire.stream(*it), raw_type=wire.kind, raw_pieces=50) for it in answers]
 
 
-def sse(*events: Any, end: bytes = b"") -> bytes:
-    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + end
-
-
-def lines(*events: Any) -> bytes:
-    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
-
-
-DONE = b"data: [DONE]\n\n"
-
-
-def delta(finish: str | None = None, **fields: Any) -> Json:
-    return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
-
-
-def chat(field: str) -> bytes:
-    calls = [
-        {
-            "index": n,
-            "id": id,
-            "type": "function",
-            "function": {"name": "population", "arguments": json.dumps({"city": city})},
-        }
-        for n, (city, id) in enumerate(CALLS)
-    ]
-    parts = [delta(tool_calls=[call]) for call in calls]
-    return sse(delta(**{field: "Hm, two cities."}), *parts, delta("tool_calls"), end=DONE)
-
-
-def chat_text(said: str) -> bytes:
-    return sse(*[delta(content=word) for word in said.partition(" ")], delta("stop"), end=DONE)
-
-
-def responses() -> bytes:
-    summary = [{"type": "summary_text", "text": "Hm, two cities."}]
-    thought = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": OPAQUE}
-    items: list[Json] = [thought]
-    for city, id in CALLS:
-        named = {"type": "function_call", "id": f"fc_{id}", "call_id": id, "name": "population"}
-        items.append({**named, "arguments": json.dumps({"city": city})})
-    shown = {"type": "response.reasoning_summary_text.delta", "output_index": 0}
-    events: list[Json] = [{**shown, "delta": "Hm, two cities."}]
-    for n, item in enumerate(items):
-        events.append({"type": "response.output_item.done", "output_index": n, "item": item})
-    ended = {"id": "resp_1", "status": "completed", "output": items}
-    return sse(*events, {"type": "response.completed", "response": ended})
-
-
-def responses_text(said: str) -> bytes:
-    part = {"type": "output_text", "text": said, "annotations": []}
-    item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
-    ended = {"id": "resp_2", "status": "completed", "output": [item]}
-    shown = {"type": "response.output_text.delta", "output_index": 0, "delta": said}
-    return sse(shown, {"type": "response.completed", "response": ended})
-
-
-def message(stop: str, *blocks: tuple[Json, *tuple[Json, ...]]) -> bytes:
-    usage = {"input_tokens": 9, "output_tokens": 1}
-    head = {"id": "msg_1", "role": "assistant", "model": "m", "content": [], "usage": usage}
-    events: list[Json] = [{"type": "message_start", "message": head}]
-    for n, (block, *pieces) in enumerate(blocks):
-        at = {"index": n}
-        events.append({"type": "content_block_start", **at, "content_block": block})
-        events += [{"type": "content_block_delta", **at, "delta": piece} for piece in pieces]
-        events.append({"type": "content_block_stop", **at})
-    events.append({"type": "message_delta", "delta": {"stop_reason": stop}})
-    return sse(*events, {"type": "message_stop"})
-
-
-def anthropic() -> bytes:
-    thought = {"type": "thinking", "thinking": "", "signature": ""}
-    said = {"type": "thinking_delta", "thinking": "Hm, two cities."}
-    signed = {"type": "signature_delta", "signature": OPAQUE}
-    calls: list[tuple[Json, Json]] = []
-    for city, id in CALLS:
-        block = {"type": "tool_use", "id": id, "name": "population", "input": {}}
-        piece = {"type": "input_json_delta", "partial_json": json.dumps({"city": city})}
-        calls.append((block, piece))
-    return message("tool_use", (thought, said, signed), *calls)
-
-
-def anthropic_text(said: str) -> bytes:
-    return message("end_turn", ({"type": "text", "text": ""}, {"type": "text_delta", "text": said}))
-
-
-def candidate(*parts: Json, finish: str = "") -> Json:
-    found: Json = {"content": {"role": "model", "parts": list(parts)}}
-    return {"candidates": [{**found, "finishReason": finish} if finish else found]}
-
-
-def google() -> bytes:
-    parts: list[Json] = [
-        {"functionCall": {"name": "population", "args": {"city": city}}} for city, _ in CALLS
-    ]
-    parts[0]["thoughtSignature"] = OPAQUE
-    thought = {"text": "Hm, two cities.", "thought": True}
-    return sse(candidate(thought), candidate(*parts, finish="STOP"))
-
-
-def google_text(said: str) -> bytes:
-    return sse(candidate({"text": said}, finish="STOP"))
-
-
-def line(**fields: Any) -> Json:
-    return {"model": "m", "message": {"role": "assistant", "content": "", **fields}, "done": False}
-
-
-END = {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 3}
-
-
-def ollama() -> bytes:
-    calls = [
-        {"id": id, "function": {"name": "population", "arguments": {"city": city}}}
-        for city, id in CALLS
-    ]
-    return lines(line(thinking="Hm, two cities."), line(tool_calls=calls), {**line(), **END})
-
-
-def ollama_text(said: str) -> bytes:
-    return lines(line(content=said), {**line(), **END})
-
-
-TEXTS = {
-    **dict.fromkeys(("openai", "azure", "deepseek", "openrouter", "vllm"), chat_text),
-    "openai-responses": responses_text,
-    "anthropic": anthropic_text,
-    "google": google_text,
-    "ollama": ollama_text,
-}
-NDJSON = "application/x-ndjson"
-THOUGHT = '"Hm, two cities."'
+QUOTED, SEALED = f'"{THOUGHT}"', f'"{OPAQUE}"'
 WIRES = (
-    Told("openai:m", chat("reasoning_content"), "", "data:image/png;base64,"),
-    Told("azure:m", chat("reasoning_content"), "", "data:image/png;base64,"),
-    Told("deepseek:m", chat("reasoning_content"), THOUGHT, "data:image/png;base64,"),
-    Told("openrouter:m", chat("reasoning"), THOUGHT, "data:image/png;base64,"),
-    Told("vllm:m", chat("reasoning"), THOUGHT, "data:image/png;base64,"),
-    Told("openai-responses:m", responses(), f'"{OPAQUE}"', "data:image/png;base64,"),
-    Told("anthropic:claude-sonnet-5", anthropic(), f'"{OPAQUE}"', '"data":"', home="/v1"),
-    Told("google:gemini-3.8-flash", google(), f'"{OPAQUE}"', '"data":"', home="/v1"),
-    Told("ollama:m", ollama(), THOUGHT, '["', kind=NDJSON, home="/"),
+    Told("openai:m", "chat", chat("reasoning_content"), ""),
+    Told("azure:m", "azure", chat("reasoning_content"), ""),
+    Told("deepseek:m", "chat", chat("reasoning_content"), QUOTED),
+    Told("openrouter:m", "chat", chat("reasoning"), QUOTED),
+    Told("vllm:m", "chat", chat("reasoning"), QUOTED),
+    Told("openai-responses:m", "responses", responses, SEALED),
+    Told("anthropic:claude-sonnet-5", "anthropic", anthropic, SEALED, '"data":"', "/v1"),
+    Told("google:gemini-3.8-flash", "google", google, SEALED, '"data":"', "/v1"),
+    Told("ollama:m", "ollama", ollama, QUOTED, '["', "/"),
 )
 
 
@@ -204,17 +120,15 @@ def told(request: pytest.FixtureRequest) -> Told:
 def test_the_same_notebook_runs_unchanged_on_every_wire(
     told: Told, shell: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = (told.calls, told.text("Oslo is larger."), told.text("A red square."))
-    script = [Reply(raw=answer, raw_type=told.kind, raw_pieces=50) for answer in answers]
-    with ModelServer(script) as server:
+    with ModelServer(told.replies()) as server:
         url = server.url.removesuffix("/v1") + told.home if told.home else server.url
         monkeypatch.setenv("NBAGENT_MODEL", told.model)
         monkeypatch.setenv("NBAGENT_BASE_URL", url.rstrip("/"))
         for cell in CELLS:
             shell.cell(*_dedented(cell))
     first, second = shell.user_ns["first"], shell.user_ns["second"]
-    assert (first.text, second.text) == ("Oslo is larger.", "A red square.")
-    assert first.turns[0].response.reasoning == "Hm, two cities."
+    assert (first.text, second.text) == (FIRST, SECOND)
+    assert first.turns[0].response.reasoning == THOUGHT
     runs = first.turns[0].tool_runs
     assert [run.args for run in runs] == [{"city": "Oslo"}, {"city": "Bergen"}]
     assert [run.result.data for run in runs] == [717_710, 291_940]

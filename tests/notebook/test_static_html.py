@@ -5,9 +5,7 @@ from __future__ import annotations
 from markdown_it import MarkdownIt
 from stories import ANSWER, Story, drawn
 
-from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle, html
 from nbagent.notebook.view_state import view_of
@@ -68,16 +66,6 @@ def test_the_printer_tells_the_run_line_by_line() -> None:
     assert f"C03  {ANSWER}" in lines
     assert lines[-1].startswith("run 1a2b3c4d · %%agent --continue")
     assert len([piece for piece in written if piece in ANSWER and piece.strip()]) > 10
-
-
-def test_the_printer_hides_a_key_that_streams_in_pieces() -> None:
-    key = SecretKey("sk-live-5555666677778888")
-    written: list[str] = []
-    printer = PlainPrinter(written.append)
-    for piece in ("a ", key.reveal()[:9], key.reveal()[9:], " b"):
-        printer.handle(events.TextDelta("C01", piece))
-    printer.close()
-    assert "".join(written) == "C01  a [redacted] b\n"
 
 
 def test_the_printer_says_what_to_do_about_a_failure_of_the_model() -> None:

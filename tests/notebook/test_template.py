@@ -185,12 +185,6 @@ def test_document_is_sent_whole() -> None:
     assert render("{{ text }}", {"text": text}.get).prompt == text
 
 
-def test_braces_of_a_value_and_of_plain_text_break_nothing() -> None:
-    value = {"a": "{{ x }}", "b": "}} {{"}
-    prompt = render("\\frac{1}{2} {x} }} {{ value }} {", {"value": value}.get).prompt
-    assert prompt == '\\frac{1}{2} {x} }} {"a":"{{ x }}","b":"}} {{"} {'
-
-
 def test_picture_of_a_prompt_reaches_the_record_and_the_static_form_names_it() -> None:
     parts = render("See {{ plot }}!", {"plot": VALUES["figure"][0]()}.get)
     ask = [Message(role="user", content=parts.parts)]

@@ -15,7 +15,6 @@ from stories import ANSWER, Story, drawn, tool_run
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of, words_of
 from nbagent.notebook.pictures import pictures_of
@@ -23,7 +22,7 @@ from nbagent.notebook.static_html import bundle
 from nbagent.notebook.static_text import facts_line
 from nbagent.notebook.view_state import view_of
 from nbagent.notebook.view_types import Op
-from nbagent.notebook.visible import arguments_in_short, clean, in_short, one_line, seconds, visible
+from nbagent.notebook.visible import clean, in_short, one_line, visible
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
 
@@ -119,16 +118,6 @@ def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
     assert state["turns"][1]["text"]["note"].endswith("run.turns[1].text has all")
 
 
-def test_a_key_is_in_no_part_of_the_picture_and_in_no_form() -> None:
-    key = SecretKey("sk-live-0123456789abcdef").reveal()
-    run = tool_run("c1", f"t_{key}", {"k": key}, {"data": f"it is {key}"})
-    story = Story().turn(key, run, reasoning=key).turn(key)
-    story.end(notices=(key,), error=ErrorInfo("UNKNOWN", key))
-    state = view_of(story.run)
-    live, ops = folded(story)
-    assert key not in json.dumps([state, bundle(state), live.snapshot(), ops])
-
-
 def test_hidden_characters_become_visible_and_ansi_goes() -> None:
     assert visible("a\u202eb\u200bc\x1b[31mred\x1b[0m\x00") == "a⟦U+202E⟧b⟦U+200B⟧cred⟦U+0000⟧"
     assert visible("lone \ud800") == "lone ⟦U+D800⟧"
@@ -160,19 +149,6 @@ def test_hidden_characters_become_visible_and_ansi_goes() -> None:
 )
 def test_a_result_in_short(value: Any, words: str | None) -> None:
     assert in_short(value) == words if words else len(in_short(value)) < 60
-
-
-def test_arguments_and_times_in_short() -> None:
-    assert arguments_in_short({"city": "Oslo", "n": 3}) == 'city="Oslo", n=3'
-    assert arguments_in_short(None) == "not a JSON object"
-    assert len(arguments_in_short({f"name{i}": "v" * 100 for i in range(50)})) < 160
-    assert [seconds(ms) for ms in (40, 2800, 125_000, 725_000)] == [
-        "0.0 s",
-        "2.8 s",
-        "125 s",
-        "12 min 5 s",
-    ]
-    assert one_line("one two  three\nfour", 12) == "one two …"
 
 
 def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:

@@ -50,7 +50,7 @@ def test_saved_outputs_hold_no_place_of_a_machine_and_no_widget(notebook: Path) 
     assert '"outputs": [\n' in text, REMAKE
 
 
-def test_cassette_holds_what_the_wires_make_of_the_written_answers(tmp_path: Path) -> None:
+def test_cassette_holds_the_requests_that_the_notebook_asks(tmp_path: Path) -> None:
     make(tmp_path / CASSETTE.name)
     made = (tmp_path / CASSETTE.name).read_text("utf-8")
     assert made == CASSETTE.read_text("utf-8"), (

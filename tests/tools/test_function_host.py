@@ -16,7 +16,7 @@ from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
-from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
+from nbagent.tools.functions import FunctionHost, namespace_tools, tool
 
 CELL = """
 @tool
@@ -256,13 +256,6 @@ def test_string_hints_find_classes_of_the_notebook(bench: Any) -> None:
     assert call(host, bench, "measure", size="4").result.data == 5
 
 
-def test_same_tool_definition_serves_two_hosts() -> None:
-    def shared() -> None: ...
-
-    (one,), (two,) = FunctionHost([shared]).tools, FunctionHost([shared]).tools
-    assert one is two is as_tool(shared)
-
-
 def test_function_with_new_code_in_place_counts_as_redefined(bench: Any) -> None:
     def count() -> int:
         return 1
@@ -359,19 +352,3 @@ def test_a_function_that_changed_since_it_was_looked_at_does_not_run(
     assert previewed(host, made, bench.context).ruling == "allow"
     exec(CELL.format(n=2).replace(*change), names)
     assert refused(executed(host, made, bench.context)).code == code
-
-
-def test_definition_of_a_callable_is_made_once(bench: Any) -> None:
-    class Search:
-        def __call__(self, query: str) -> str:
-            return query
-
-    search = Search()
-    host = FunctionHost([search], namespace=lambda: {"half": half}, names=["half"])
-    before = host.tools
-    assert call(host, bench, "Search", query="a").result.data == "a"
-    host.visible_tools(bench.context)
-    assert all(one is two for one, two in zip(before, host.tools, strict=True))
-
-
-half = functools.partial(round, ndigits=1)

@@ -13,7 +13,7 @@ from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.tools.base import HostSet, select
+from nbagent.tools.base import HostSet
 from nbagent.tools.functions import FunctionHost
 
 
@@ -73,40 +73,3 @@ def test_unknown_tool_is_a_result_that_knows_all_hosts(bench: Any) -> None:
     assert error is not None
     assert error.code == "E_UNKNOWN_TOOL"
     assert "did you mean 'greet'? Use one of: greet, a" in error.message
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (None, ("a", "b", "fs.read")),
-        ("all", ("a", "b", "fs.read")),
-        ("none", ()),
-        ("", ()),
-        ([], ()),
-        ("b,a", ("b", "a")),
-        ("b a, b", ("b", "a")),
-        (["fs.read"], ("fs.read",)),
-        (("all",), ("a", "b", "fs.read")),
-    ],
-)
-def test_option_chooses_tools(names: Any, chosen: tuple[str, ...]) -> None:
-    assert select(names, ["a", "b", "fs.read"]) == chosen
-
-
-@pytest.mark.parametrize(
-    ("names", "available", "words"),
-    [
-        ("populaton", ["population", "other"], "did you mean 'population'?"),
-        ("fs_read", ["fs.read"], "did you mean 'fs.read'?"),
-        ("GETCITY", ["get_city"], "did you mean 'get_city'?"),
-        ("a,zzz", ["a"], "there is no tool 'zzz'; there are: a"),
-        ("x", [], "define one with @nbagent.tool"),
-        ("none,a", ["a"], "there is no tool 'none'"),
-    ],
-)
-def test_unknown_name_in_the_option_is_refused(
-    names: str, available: list[str], words: str
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        select(names, available)
-    assert words in caught.value.message

@@ -17,7 +17,6 @@ from servers.mcp_door import HAND, Door, hand, order, until
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
-from nbagent.tools.hosts import host_of
 from nbagent.tools.mcp import McpServer, connection_to, known_servers, mcp, open_hosts, server
 
 
@@ -301,7 +300,3 @@ def test_command_installed_beside_python_is_found_without_the_path(
         assert "beside__get_current_time" in Door(server).prepare().specs
     finally:
         server.close()
-
-
-def test_words_are_found_by_the_list_of_hosts() -> None:
-    assert [host_of(word) for word in ("mcp", "mcp:git", "git__log")] == ["mcp"] * 3

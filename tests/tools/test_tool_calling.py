@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import signal
 import sqlite3
@@ -66,57 +65,6 @@ def test_tool_runs_in_its_place(bench: Any, function: Any, place: str, calls: An
     assert before <= outcome.started_at_ms <= time.perf_counter_ns() / 1e6
     here = outcome.result.data == threading.current_thread().name
     assert here == (place == "engine loop")
-
-
-def test_async_tools_run_side_by_side(bench: Any) -> None:
-    async def slow() -> int:
-        await asyncio.sleep(0.3)
-        return 1
-
-    async def four() -> float:
-        await bench.arun(slow)
-        start = time.monotonic()
-        await asyncio.gather(*(bench.arun(slow) for _ in range(4)))
-        return time.monotonic() - start
-
-    assert asyncio.run(four()) < 0.9
-
-
-def test_threaded_tools_run_side_by_side_and_plain_ones_in_order(bench: Any) -> None:
-    running, most = [0], [0]
-
-    def count() -> None:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        time.sleep(0.1)
-        running[0] -= 1
-
-    async def three(function: Callable[[], None]) -> int:
-        most[0] = 0
-        await asyncio.gather(*(bench.arun(function) for _ in range(3)))
-        return most[0]
-
-    @tool(threaded=True)
-    def beside() -> None:
-        count()
-
-    assert asyncio.run(three(count)) == 1
-    bench.runner.in_order = asyncio.Lock()
-    assert asyncio.run(three(beside)) > 1
-
-
-def test_worker_sees_the_context_variables_of_the_call(bench: Any) -> None:
-    mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
-
-    @tool(threaded=True)
-    def read() -> str:
-        return mark.get()
-
-    async def call() -> Any:
-        mark.set("set")
-        return await bench.arun(read)
-
-    assert asyncio.run(call()).result.data == "set"
 
 
 def test_wrapper_that_gives_a_coroutine_is_awaited(bench: Any) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import pandas as pd
 import pytest
 
 from nbagent.contracts.canonical import dump_json
@@ -53,11 +52,6 @@ def test_result_is_plain_json(bench: Any, value: object, data: Any) -> None:
 
 def lambda_tool(function: Callable[..., object]) -> Callable[..., object]:
     return tool(name="probe")(function)
-
-
-def test_frame_becomes_text(bench: Any) -> None:
-    outcome = bench.run(lambda_tool(lambda: pd.DataFrame({"a": [1, 2]})))
-    assert outcome.result.data.startswith("DataFrame: 2 rows × 1 columns")
 
 
 def test_image_becomes_an_attachment(bench: Any) -> None:

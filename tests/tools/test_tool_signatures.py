@@ -13,7 +13,6 @@ import fractions
 import ipaddress
 import math
 import pathlib
-import random
 import re
 import sys
 import typing
@@ -113,11 +112,6 @@ class Dog(BaseModel):
 class Row(typing.TypedDict, total=False):
     count: typing.Required[int]
     name: str
-
-
-class ExtRow(typing_extensions.TypedDict):
-    count: int
-    next: typing_extensions.NotRequired["ExtRow"]
 
 
 class Tree(typing.TypedDict):
@@ -340,82 +334,6 @@ def test_iterator_can_be_stepped_through(bench: Any) -> None:
         return [next(items), next(items)]
 
     assert call(first, bench, {"items": ["4", 5, 6]}).result.data == [4, 5]
-
-
-LEAVES: list[tuple[Any, Any]] = [
-    (int, 1),
-    (str, "a"),
-    (float, 1.5),
-    (bool, False),
-    (dt.date, "2026-01-02"),
-    (decimal.Decimal, "1.5"),
-    (Word, "up"),
-    (Whole, 1),
-    (Literal["x", "y"], "y"),
-    (Item, {"count": 1}),
-    (Node, {"value": 1, "kids": [{"value": 2}]}),
-    (Point, {"x": 1}),
-    (ExtRow, {"count": 3}),
-    (Any, [None, {"a": 1}]),
-    (bytes, "abc"),
-    (uuid.UUID, UUID),
-]
-
-
-def _nested(rng: random.Random, depth: int) -> tuple[Any, Any]:
-    """A random hint and a value that fits it."""
-    if depth == 0:
-        return rng.choice(LEAVES)
-    hint, value = _nested(rng, depth - 1)
-    other, fits = _nested(rng, depth - 1)
-    unhashable = isinstance(value, dict | list)
-    optional: Any = typing.Optional
-    typed_dict: Any = typing_extensions.TypedDict
-    match rng.randrange(9):
-        case 0:
-            return list[hint], [value, value]
-        case 1:
-            return dict[str, hint], {"k": value}
-        case 2:
-            return tuple.__class_getitem__((hint, other)), [value, fits]
-        case 3:
-            return optional[hint], rng.choice([None, value])
-        case 4:
-            return (list[hint], []) if unhashable else (set[hint], [value])
-        case 5:
-            return Annotated[hint, "a text"], value
-        case 6:
-            return typed_dict("Made", {"a": hint, "b": other}), {"a": value, "b": fits}
-        case 7:
-            return dataclasses.make_dataclass("Data", [("a", hint), ("b", other, None)]), {
-                "a": value
-            }
-        case _:
-            return pydantic.create_model("Model", a=(hint, ...), b=(other, ...)), {
-                "a": value,
-                "b": fits,
-            }
-
-
-def _fuzz(seeds: Iterable[int]) -> int:
-    made = 0
-    for seed in seeds:
-        rng = random.Random(seed)
-        hint, value = _nested(rng, rng.randrange(1, 4))
-        tool = as_tool(probe_of(hint, []))
-        check_legal(tool.spec)
-        tool.validate({"value": value})
-        made += 1
-    return made
-
-
-def test_any_nesting_of_hints_has_a_legal_schema_and_takes_what_fits() -> None:
-    assert _fuzz(range(30)) == 30
-
-
-@pytest.mark.proof
-def test_any_nesting_of_hints_at_length() -> None:
-    assert _fuzz(range(30, 3_000)) == 2_970
 
 
 # Hints that no model can fill: one clear error when the tool is made, hidden behind a default.
