@@ -207,7 +207,11 @@ class _Shared(Values):
         "", "further headers, as a JSON object", checks.headers, server=True, secret=True
     )
     extra_body = Option[dict[str, Any] | None](
-        "", "further fields of a request's JSON", checks.extra_body, server=True, secret=True
+        "",
+        "further fields of a request's JSON: extra_body='{\"num_ctx\": 32768}'",
+        checks.extra_body,
+        server=True,
+        secret=True,
     )
     retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
     timeout_s = Option(

@@ -107,3 +107,9 @@ def test_replay_of_a_real_provider_needs_no_network(monkeypatch: pytest.MonkeyPa
     assert model.model_id == f"offline:replay-{run.id[:8]}"
     assert asked(model.model_id).text == run.text
     model.assert_complete()
+
+
+def test_a_script_beside_its_functions_is_a_test_as_it_stands() -> None:
+    made: dict[str, Any] = {"population": population}
+    exec(asked(offline.script([OSLO, "Many."])).to_script(), made)
+    made["test_why_ada_s"]()

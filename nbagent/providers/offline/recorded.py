@@ -59,14 +59,17 @@ def source_of(record: RunRecord) -> str:
     record = redacted(record)
     called = [run.tool_name for turn in record.turns for run in turn.tool_runs]
     known = {spec.name for tools in record.toolsets.values() for spec in tools}
-    tools = tuple(name for name in dict.fromkeys(called) if name in known) or "none"
+    # A function goes by itself: its name alone is found in a notebook only.
+    named = [name for name in dict.fromkeys(called) if name in known]
+    tools = ", ".join(name if name.isidentifier() else repr(name) for name in named)
     name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
     steps = "".join(f"        {written(_step(turn))},\n" for turn in record.turns)
     prompt, limit = record.prompt or "Go on.", record.limits.max_turns
     return (
         "import nbagent\nfrom nbagent import offline\n\n\n"
-        f"def test_{name}(tools={tools!r}):\n"
-        f'    """As in run {record.id}. Tools: names, or the functions themselves."""\n'
+        f"def test_{name}(tools=None):\n"
+        f'    """As in run {record.id}. Its functions stand in this file, or are given."""\n'
+        f"    tools = tools or {f'[{tools}]' if tools else repr('none')}\n"
         f"    model = offline.script([\n{steps}    ])\n"
         f"    agent = nbagent.Agent(model=model, tools=tools, max_turns={limit}, quiet=True)\n"
         f"    run = agent.run({prompt!r})\n"
