@@ -124,8 +124,9 @@ class Calls:
             if not draft.is_call:
                 continue
             draft.pieces.append(draft.halves.flush())
+            raw = draft.raw()
             if draft.id:
-                whole = (draft.id, draft.name, draft.raw())
+                whole = (draft.id, draft.name, raw)
                 if whole in known:
                     continue  # The same call once more: it is run once.
                 known.add(whole)
@@ -135,7 +136,6 @@ class Calls:
                 n += 1
                 call_id = f"{draft.id}_{n}"
             seen.add(call_id)
-            raw = draft.raw()
             made.append(
                 ToolCall(
                     id=call_id,
