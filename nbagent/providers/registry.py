@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nbagent.contracts.chat import ChatChunk, ChatResponse, ClientNotice, ProviderConfig
-from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.errors import ModelError, NbagentError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 
 if TYPE_CHECKING:
     from nbagent.providers.wires import Wire
 
+T = TypeVar("T")
 ENTRY_POINT_GROUP = "nbagent.providers"
 _GENERIC = "LLM_"
 """Prefix of the variables that any provider may read."""
@@ -177,24 +178,20 @@ async def whole_response(
 
 def provider_names() -> tuple[str, ...]:
     """The names of all providers, built in and installed, in alphabetical order."""
-    return tuple(sorted({*_built_in(), *_installed()}))
+    return tuple(sorted(_known()))
 
 
 def find_provider(name: str) -> Provider:
     """The provider of this name.
 
     Raises:
-        UsageError: there is none; the message names the nearest one and lists all.
+        UsageError: there is none (the message names the nearest one and lists all), or its
+            package is broken.
     """
-    if known := _built_in().get(name):
-        return known
-    entry = _installed().get(name)
-    if entry is None:
+    found = _known().get(name)
+    if found is None:
         raise UsageError(_unknown(name))
-    found = _load(entry)
-    if not isinstance(found, Provider):
-        raise UsageError(f"provider {name!r} gave {type(found).__name__}, not a Provider; fix it.")
-    return found
+    return _provider_of(found) if isinstance(found, EntryPoint) else found
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
@@ -209,7 +206,7 @@ def split_model_id(model_id: str) -> tuple[str, str]:
             f"model {provider!r} names no provider; write it as provider:model, for example"
             f" openai:{provider or 'gpt-5.4'}. Known providers: {', '.join(provider_names())}."
         )
-    if provider not in _built_in() and provider not in _installed():
+    if provider not in _known():
         raise UsageError(
             f"{_unknown(provider)} A model id is provider:model;"
             f" for a model that is itself called {model_id!r} write openai:{model_id}."
@@ -221,28 +218,41 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 
 @cache
-def _built_in() -> Mapping[str, Provider]:
+def _known() -> Mapping[str, Provider | EntryPoint]:
+    """The built-in providers, and what other packages declare, which is not imported yet."""
     # Imported late: the rows name the wires, and a wire imports pydantic.
     from nbagent.providers.local import PROVIDER as LOCAL
     from nbagent.providers.offline import PROVIDER as OFFLINE
     from nbagent.providers.servers import PROVIDERS
 
-    return {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
+    installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return installed | {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+def _provider_of(entry: EntryPoint) -> Provider:
+    """The provider of another package: what its code raises or gives is checked here."""
+    package = f"provider {entry.name!r} ({entry.value})"
+    found: object = _called(entry.load, f"{package} cannot be loaded")
+    if not isinstance(found, Provider):
+        raise UsageError(f"{package} gave {type(found).__name__}, not a Provider; fix it.")
+
+    def opened(config: ProviderConfig) -> ChatClient:
+        client = _called(lambda: found.open(config), f"{package} cannot be opened")
+        if not hasattr(client, "chat_stream"):
+            raise UsageError(f"{package} gave {type(client).__name__}, not a client; fix it.")
+        return client
+
+    return replace(found, open=opened)
 
 
-def _load(entry: EntryPoint) -> object:
+def _called(work: Callable[[], T], failed: str) -> T:
     try:
-        return entry.load()
-    except Exception as error:
-        raise UsageError(
-            f"provider {entry.name!r} ({entry.value}) cannot be loaded:"
-            f" {type(error).__name__}: {error}; repair or uninstall its package."
-        ) from error
+        return work()
+    except (NbagentError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a package may also end the process where it is imported
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{failed}: {said}; repair or uninstall its package.") from error
 
 
 def _unknown(name: str) -> str:
