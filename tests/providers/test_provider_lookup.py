@@ -136,7 +136,7 @@ def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
         ("brokenwire", r"'brokenwire' \(otherwire.missing:PROVIDER\) cannot be loaded: .*repair"),
         ("endingwire", r"'endingwire' \(.*\) cannot be loaded: SystemExit: usage: .*; repair or"),
         ("oddwire", r"'oddwire' \(.*\) gave .*, not a Provider"),
-        ("closedwire", r"'closedwire' \(.*\) cannot be opened: KeyError: 'licence'; repair or"),
+        ("closedwire", r"'closedwire' \(.*\) cannot be opened: KeyError: .*_LICENCE'; repair or"),
         ("emptywire", r"'emptywire' \(.*\) gave NoneType, not a client"),
         ("silentwire", "'silentwire' cannot list its models: SystemExit: no list; .*repair"),
         ("otherwir", "Did you mean 'otherwire'"),

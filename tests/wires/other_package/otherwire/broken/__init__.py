@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, cast
@@ -24,6 +25,6 @@ def provider(name: str, opened: Callable[[ProviderConfig], Any]) -> Provider:
     return Provider(name=name, open=open, default_model="x", needs_key=False)
 
 
-CLOSED = provider("closedwire", lambda config: {}["licence"])
+CLOSED = provider("closedwire", lambda config: os.environ["OTHERWIRE_LICENCE"])
 EMPTY = provider("emptywire", lambda config: None)
 SILENT = provider("silentwire", lambda config: Silent(["Hello."], name="silent"))
