@@ -6,7 +6,7 @@ Does no I/O and imports no HTTP library.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -66,7 +66,8 @@ class Provider:
         Raises:
             UsageError: the server has to be named.
         """
-        base_url = overrides.base_url or self._named_url(environ) or self.default_base_url
+        named = self._urls(self.base_url_variables, environ)
+        base_url = overrides.base_url or next(named, self.default_base_url)
         if base_url is None and self.wires is not None:
             variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
             raise UsageError(
@@ -96,19 +97,17 @@ class Provider:
 
     def _made_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
         if variable.startswith(_GENERIC):
-            named = environ.get(f"{_GENERIC}BASE_URL", "").strip()
-            return not named or origin(named) == target
-        if is_at(target, self.key_hosts):
+            named = next(self._urls([f"{_GENERIC}BASE_URL"], environ), None)
+            return named is None or origin(named) == target
+        if is_at(target, self.key_hosts) or target == origin(self.default_base_url):
             return True
-        own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
-        named_urls = [self.read_url(url) for v in own if (url := environ.get(v, "").strip())]
-        return target in {origin(url) for url in (self.default_base_url, *named_urls)}
+        own = [it for it in self.base_url_variables if not it.startswith(_GENERIC)]
+        return target in map(origin, self._urls(own, environ))
 
-    def _named_url(self, environ: Mapping[str, str]) -> str | None:
-        for variable in self.base_url_variables:
-            if text := environ.get(variable, "").strip():
-                return self.read_url(text)
-        return None
+    def _urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
+        """The servers that these variables name; each is read when it is asked for."""
+        texts = (environ.get(variable, "").strip() for variable in variables)
+        return (self.read_url(text) for text in texts if text)
 
 
 def origin(url: str | None) -> str | None:
@@ -123,11 +122,18 @@ def origin(url: str | None) -> str | None:
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
 
 
+def host_of(url: str | None) -> str:
+    """The host of an address, with or without a scheme; empty where it cannot be read."""
+    try:
+        return urlsplit(url if url and "://" in url else f"//{url or ''}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def is_at(url: str | None, domains: Iterable[str]) -> bool:
     """Whether an address is of one of these domains, over TLS."""
-    parts = urlsplit(url or "")
-    host = parts.hostname or ""
-    return parts.scheme == "https" and any(f".{host}".endswith(f".{it}") for it in domains)
+    at_home = any(f".{host_of(url)}".endswith(f".{it}") for it in domains)
+    return at_home and (url or "").startswith("https://")
 
 
 def is_loopback(host: str) -> bool:
@@ -149,8 +155,7 @@ def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -
     """
     text = text.strip()
     if "://" not in text:
-        host = text.split("/")[0].split(":")[0]
-        text = f"{'http' if is_loopback(host) else 'https'}://{text}"
+        text = f"{'http' if is_loopback(host_of(text)) else 'https'}://{text}"
     try:
         parts = urlsplit(text)
     except ValueError:
