@@ -19,6 +19,7 @@ from nbagent.contracts.chat import ChatChunk, ChatResponse, ClientNotice, Provid
 from nbagent.contracts.errors import ModelError, NbagentError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
+from nbagent.shown.texts import said
 
 if TYPE_CHECKING:
     from nbagent.providers.wires import Wire
@@ -256,8 +257,8 @@ def _called(work: Callable[[], T], failed: str) -> T:
     except (NbagentError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a package may also end the process where it is imported
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"{failed}: {said}; repair or uninstall its package.") from error
+        why = " ".join(said(error).split())
+        raise UsageError(f"{failed}: {why}; repair or uninstall its package.") from error
 
 
 def _unknown(name: str) -> str:

@@ -17,6 +17,7 @@ from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import asked_of, choose
 from nbagent.settings import RunOptions, effective
+from nbagent.shown.texts import said
 
 _LIST_S = 10.0
 """A provider has so many seconds to list its models."""
@@ -121,9 +122,9 @@ async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
         except (NbagentError, asyncio.CancelledError):
             raise
         except BaseException as error:  # of another package; SystemExit would end the engine
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            why = " ".join(said(error).split())
             raise ModelError(
-                f"provider {name!r} cannot list its models: {said}; name one with --model"
+                f"provider {name!r} cannot list its models: {why}; name one with --model"
                 f" {name}:MODEL, or repair its package.",
                 code="LLM_BAD_RESPONSE",
             ) from error
