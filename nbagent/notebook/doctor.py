@@ -81,12 +81,17 @@ def _model() -> list[tuple[str, str]]:
 
 
 def _keys() -> list[tuple[str, str]]:
-    providers = [find_provider(name) for name in provider_names()]
-    known = list(dict.fromkeys(v for provider in providers for v in provider.key_variables))
+    known: dict[str, None] = {}
+    broken: list[tuple[str, str]] = []
+    for name in provider_names():
+        try:
+            known |= dict.fromkeys(find_provider(name).key_variables)
+        except NbagentError as error:  # of an installed package
+            broken.append(("provider", error.message))
     present = [variable for variable in known if os.environ.get(variable, "").strip()]
     if present:
-        return [("keys", f"{', '.join(present)} (set; the text is never shown)")]
-    return [("keys", f"none; {', '.join(known)} are read from the environment")]
+        return [("keys", f"{', '.join(present)} (set; the text is never shown)"), *broken]
+    return [("keys", f"none; {', '.join(known)} are read from the environment"), *broken]
 
 
 def _hands() -> list[tuple[str, str]]:

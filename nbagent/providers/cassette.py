@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,13 @@ class Cassette:
     def __init__(self, file: Path, *, cache: bool = False) -> None:
         """Read and write a file; with `cache`, read all that lie beside it too."""
         self.name = "the cache" if cache else file.name
-        self._file = file.resolve()
+        self._file = Path(os.path.realpath(file))
         self._others: list[Lines] | None = None if cache else []
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a file that was named is not there."""
+        return self._others == [] and not self._file.exists()
 
     def find(self, key: str, n: int) -> Exchange | None:
         """The recorded exchange; the newest of several."""
@@ -118,13 +124,18 @@ def unusable(text: str) -> ModelError:
 
 
 def _lines_of(path: Path) -> Lines:
-    if not path.exists():
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            most = f"{_MOST_BYTES >> 20} MiB"
+            raise unusable(f"{path.name} is no file, or larger than {most}; name another one")
+        data = path.read_bytes()
+    except FileNotFoundError:
         return {}
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-        most = f"{_MOST_BYTES >> 20} MiB"
-        raise unusable(f"{path.name} is no file, or larger than {most}; name another one")
+    except OSError as error:  # links in a circle, no permission
+        raise unusable(f"{path.name} cannot be read: {error.strerror}; name another one") from None
     lines: Lines = {}
-    for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, text in enumerate(data.split(b"\n"), 1):
         place = f"line {number} of {path.name}"
         if head := _HEAD.match(text):
             lines[head[1].decode(), int(head[2])] = place, text

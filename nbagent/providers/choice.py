@@ -16,7 +16,14 @@ from urllib.parse import urlsplit
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.chat import ModelInfo, ProviderConfig
 from nbagent.contracts.errors import UsageError
-from nbagent.providers.registry import find_provider, normal_base_url, provider_names
+from nbagent.providers.registry import (
+    find_provider,
+    host_of,
+    is_loopback,
+    normal_base_url,
+    origin,
+    provider_names,
+)
 from nbagent.providers.servers import PROVIDERS
 
 OFFLINE = "offline:demo"
@@ -48,14 +55,14 @@ def choose_model(environ: Mapping[str, str], base_url: str | None = None) -> Cho
     server = base_url or environ.get("LLM_BASE_URL", "").strip()
     if server:
         if model := _first_model("openai", server):
-            return Choice(f"openai:{model}", base_url, f"the first model of {_host(server)}")
+            return Choice(f"openai:{model}", base_url, f"the first model of {_place(server)}")
     else:
         for row in PROVIDERS:
             named = [name for name in row.key_variables if environ.get(name, "").strip()]
             if row.default_model and named:
                 return Choice(f"{row.name}:{row.default_model}", None, f"{named[0]} is set")
     if (local := local_servers(environ).get("ollama")) and (model := _first_model("ollama", local)):
-        return Choice(f"ollama:{model}", None, f"Ollama runs on {_host(local)}")
+        return Choice(f"ollama:{model}", None, f"Ollama runs on {_place(local)}")
     return Choice(OFFLINE, None, "no key and no local server was found")
 
 
@@ -82,12 +89,10 @@ def ask_local(
 
     `again=False` takes what a server listed within the last half minute.
     """
-    answers: dict[str, tuple[ModelInfo, ...]] = {}
+    answers: dict[str, tuple[ModelInfo, ...] | None] = {}
 
     def ask(name: str, url: str) -> None:
-        models = _models_at(name, url, again=again)
-        if models is not None:
-            answers[name] = models
+        answers[name] = _models_at(name, url, again=again)
 
     deadline = time.monotonic() + _ALL_PROBES_S
     threads = [
@@ -100,7 +105,7 @@ def ask_local(
         thread.join(max(0.0, deadline - time.monotonic()))
     # In the order of the servers; one that is late writes into the old dictionary.
     found = dict(answers)
-    return {name: found[name] for name in servers if name in found}
+    return {name: models for name in servers if (models := found.get(name)) is not None}
 
 
 _seen: dict[str, tuple[float, tuple[ModelInfo, ...] | None]] = {}
@@ -142,14 +147,9 @@ def _listed_at(name: str, base_url: str) -> tuple[ModelInfo, ...] | None:
 
 
 def _on_loopback(base_url: str) -> bool:
-    try:
-        parts = urlsplit(base_url)
-        _ = parts.port  # raises where it is no number
-    except ValueError:
-        return False
-    return parts.hostname in ("localhost", "127.0.0.1", "::1") and parts.scheme == "http"
+    return (origin(base_url) or "").startswith("http:") and is_loopback(host_of(base_url))
 
 
-def _host(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+def _place(url: str) -> str:
+    """Host and port, for a person."""
+    return (origin(url) or "").partition("://")[2]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from nbagent.contracts.chat import Usage
-from nbagent.providers.registry import is_loopback
+from nbagent.providers.registry import host_of, is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
@@ -91,13 +89,5 @@ def _priced(
     }
 
 
-@lru_cache(maxsize=64)
 def _is_free(provider: str, base_url: str | None) -> bool:
-    if provider in _FREE_PROVIDERS:
-        return True
-    address = base_url or ""
-    try:
-        host = urlsplit(address if "://" in address else f"http://{address}").hostname
-    except ValueError:
-        return False
-    return is_loopback(host or "")
+    return provider in _FREE_PROVIDERS or is_loopback(host_of(base_url))

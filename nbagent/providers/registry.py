@@ -6,23 +6,25 @@ Does no I/O and imports no HTTP library.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nbagent.contracts.chat import ChatChunk, ChatResponse, ClientNotice, ProviderConfig
-from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.errors import ModelError, NbagentError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
+from nbagent.shown.texts import said
 
 if TYPE_CHECKING:
     from nbagent.providers.wires import Wire
 
+T = TypeVar("T")
 ENTRY_POINT_GROUP = "nbagent.providers"
 _GENERIC = "LLM_"
 """Prefix of the variables that any provider may read."""
@@ -65,7 +67,8 @@ class Provider:
         Raises:
             UsageError: the server has to be named.
         """
-        base_url = overrides.base_url or self._named_url(environ) or self.default_base_url
+        named = self._urls(self.base_url_variables, environ)
+        base_url = overrides.base_url or next(named, self.default_base_url)
         if base_url is None and self.wires is not None:
             variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
             raise UsageError(
@@ -95,19 +98,17 @@ class Provider:
 
     def _made_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
         if variable.startswith(_GENERIC):
-            named = environ.get(f"{_GENERIC}BASE_URL", "").strip()
-            return not named or origin(named) == target
-        if is_at(target, self.key_hosts):
+            named = next(self._urls([f"{_GENERIC}BASE_URL"], environ), None)
+            return named is None or origin(named) == target
+        if is_at(target, self.key_hosts) or target == origin(self.default_base_url):
             return True
-        own = [v for v in self.base_url_variables if not v.startswith(_GENERIC)]
-        named_urls = [self.read_url(url) for v in own if (url := environ.get(v, "").strip())]
-        return target in {origin(url) for url in (self.default_base_url, *named_urls)}
+        own = [it for it in self.base_url_variables if not it.startswith(_GENERIC)]
+        return target in map(origin, self._urls(own, environ))
 
-    def _named_url(self, environ: Mapping[str, str]) -> str | None:
-        for variable in self.base_url_variables:
-            if text := environ.get(variable, "").strip():
-                return self.read_url(text)
-        return None
+    def _urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
+        """The servers that these variables name; each is read when it is asked for."""
+        texts = (environ.get(variable, "").strip() for variable in variables)
+        return (self.read_url(text) for text in texts if text)
 
 
 def origin(url: str | None) -> str | None:
@@ -122,11 +123,18 @@ def origin(url: str | None) -> str | None:
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
 
 
+def host_of(url: str | None) -> str:
+    """The host of an address, with or without a scheme; empty where it cannot be read."""
+    try:
+        return urlsplit(url if url and "://" in url else f"//{url or ''}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def is_at(url: str | None, domains: Iterable[str]) -> bool:
     """Whether an address is of one of these domains, over TLS."""
-    parts = urlsplit(url or "")
-    host = parts.hostname or ""
-    return parts.scheme == "https" and any(f".{host}".endswith(f".{it}") for it in domains)
+    at_home = any(f".{host_of(url)}".endswith(f".{it}") for it in domains)
+    return at_home and (url or "").startswith("https://")
 
 
 def is_loopback(host: str) -> bool:
@@ -148,8 +156,7 @@ def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -
     """
     text = text.strip()
     if "://" not in text:
-        host = text.split("/")[0].split(":")[0]
-        text = f"{'http' if is_loopback(host) else 'https'}://{text}"
+        text = f"{'http' if is_loopback(host_of(text)) else 'https'}://{text}"
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -177,24 +184,20 @@ async def whole_response(
 
 def provider_names() -> tuple[str, ...]:
     """The names of all providers, built in and installed, in alphabetical order."""
-    return tuple(sorted({*_built_in(), *_installed()}))
+    return tuple(sorted(_known()))
 
 
 def find_provider(name: str) -> Provider:
     """The provider of this name.
 
     Raises:
-        UsageError: there is none; the message names the nearest one and lists all.
+        UsageError: there is none (the message names the nearest one and lists all), or its
+            package is broken.
     """
-    if known := _built_in().get(name):
-        return known
-    entry = _installed().get(name)
-    if entry is None:
+    found = _known().get(name)
+    if found is None:
         raise UsageError(_unknown(name))
-    found = _load(entry)
-    if not isinstance(found, Provider):
-        raise UsageError(f"provider {name!r} gave {type(found).__name__}, not a Provider; fix it.")
-    return found
+    return _provider_of(found) if isinstance(found, EntryPoint) else found
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
@@ -209,7 +212,7 @@ def split_model_id(model_id: str) -> tuple[str, str]:
             f"model {provider!r} names no provider; write it as provider:model, for example"
             f" openai:{provider or 'gpt-5.4'}. Known providers: {', '.join(provider_names())}."
         )
-    if provider not in _built_in() and provider not in _installed():
+    if provider not in _known():
         raise UsageError(
             f"{_unknown(provider)} A model id is provider:model;"
             f" for a model that is itself called {model_id!r} write openai:{model_id}."
@@ -221,28 +224,41 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 
 @cache
-def _built_in() -> Mapping[str, Provider]:
+def _known() -> Mapping[str, Provider | EntryPoint]:
+    """The built-in providers, and what other packages declare, which is not imported yet."""
     # Imported late: the rows name the wires, and a wire imports pydantic.
     from nbagent.providers.local import PROVIDER as LOCAL
     from nbagent.providers.offline import PROVIDER as OFFLINE
     from nbagent.providers.servers import PROVIDERS
 
-    return {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
+    installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return installed | {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+def _provider_of(entry: EntryPoint) -> Provider:
+    """The provider of another package: what its code raises or gives is checked here."""
+    package = f"provider {entry.name!r} ({entry.value})"
+    found: object = _called(entry.load, f"{package} cannot be loaded")
+    if not isinstance(found, Provider):
+        raise UsageError(f"{package} gave {type(found).__name__}, not a Provider; fix it.")
+
+    def opened(config: ProviderConfig) -> ChatClient:
+        client = _called(lambda: found.open(config), f"{package} cannot be opened")
+        if not hasattr(client, "chat_stream"):
+            raise UsageError(f"{package} gave {type(client).__name__}, not a client; fix it.")
+        return client
+
+    return replace(found, open=opened)
 
 
-def _load(entry: EntryPoint) -> object:
+def _called(work: Callable[[], T], failed: str) -> T:
     try:
-        return entry.load()
-    except Exception as error:
-        raise UsageError(
-            f"provider {entry.name!r} ({entry.value}) cannot be loaded:"
-            f" {type(error).__name__}: {error}; repair or uninstall its package."
-        ) from error
+        return work()
+    except (NbagentError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a package may also end the process where it is imported
+        why = " ".join(said(error).split())
+        raise UsageError(f"{failed}: {why}; repair or uninstall its package.") from error
 
 
 def _unknown(name: str) -> str:

@@ -197,6 +197,11 @@ def _cut(text: str, most: int = 600) -> str:
 
 def _missing(cassette: Cassette, wanted: Asked, n: int) -> ModelError:
     """Says how the request differs from the nearest recorded one."""
+    if cassette.is_missing:
+        raise unusable(
+            f"there is no file {cassette.name}, and nothing was asked; check its name and folder,"
+            " or record it with cache=auto"
+        )
     now = _text_of_request(wanted, n)
     newest = cassette.newest(100)
     recorded = {_text_of_request(one.request, one.n): place for place, one in newest}

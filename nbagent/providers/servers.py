@@ -22,10 +22,8 @@ from nbagent.providers.wires import Wire
 
 def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provider:
     """A provider whose key and address are in `NAME_API_KEY` and `NAME_BASE_URL`."""
-    usual: dict[str, Any] = {
-        "key_variables": (f"{name.upper()}_API_KEY",),
-        "base_url_variables": (f"{name.upper()}_BASE_URL",),
-    }
+    facts.setdefault("key_variables", (f"{name.upper()}_API_KEY",))
+    facts.setdefault("base_url_variables", (f"{name.upper()}_BASE_URL",))
 
     def opened(config: ProviderConfig) -> ChatClient:
         # Imported late: listing the providers must not load the HTTP library.
@@ -42,8 +40,7 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
             start=row.start,
         )
 
-    given = {**usual, **facts}
-    row = Provider(name=name, open=opened, wires=wires, default_base_url=base_url, **given)
+    row = Provider(name=name, open=opened, wires=wires, default_base_url=base_url, **facts)
     return row
 
 

@@ -17,6 +17,7 @@ from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import asked_of, choose
 from nbagent.settings import RunOptions, effective
+from nbagent.shown.texts import said
 
 _LIST_S = 10.0
 """A provider has so many seconds to list its models."""
@@ -98,7 +99,7 @@ def _asked(name: str) -> tuple[ModelInfo, ...]:
     model = find_provider(name).default_model or "any"
     given = RunOptions(model=f"{name}:{model}", timeout_s=_LIST_S)
     chosen = choose(asked_of(given, effective()))
-    future = asyncio.run_coroutine_threadsafe(_list(chosen.client), engine_loop())
+    future = asyncio.run_coroutine_threadsafe(_list(name, chosen.client), engine_loop())
     try:
         models = future.result()
     except TimeoutError:
@@ -114,8 +115,21 @@ def _asked(name: str) -> tuple[ModelInfo, ...]:
     return models
 
 
-async def _list(client: ChatClient) -> tuple[ModelInfo, ...]:
-    return tuple(await asyncio.wait_for(client.list_models(), _LIST_S))
+async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
+    async def listed() -> tuple[ModelInfo, ...]:
+        try:
+            return tuple([one for one in await client.list_models() if one.id])
+        except (NbagentError, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # of another package; SystemExit would end the engine
+            why = " ".join(said(error).split())
+            raise ModelError(
+                f"provider {name!r} cannot list its models: {why}; name one with --model"
+                f" {name}:MODEL, or repair its package.",
+                code="LLM_BAD_RESPONSE",
+            ) from error
+
+    return await asyncio.wait_for(listed(), _LIST_S)
 
 
 def _server_of(name: str) -> str | None:

@@ -306,7 +306,7 @@ def test_a_cell_shows_the_run_that_tab_offered(shell: MagicShell, name: str) -> 
 
 def test_scripts_without_a_name_are_not_offered(shell: MagicShell) -> None:
     unnamed = offline.script(["One."])
-    named = offline.script(["One."], name="script-77")
+    named = offline.script(["One."], name="script-77777")
     for model in (unnamed, named):
         nbagent.Agent(model).run("Go.")
     offered = words(shell, "%%agent -m |")

@@ -217,9 +217,12 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
     ("name", "says"),
     [
         ("missing.gguf", "is no file; name a GGUF file"),
+        pytest.param("a" * 300, "is no file; name a GGUF file", id="a name too long"),
         ("text.gguf", "could not be loaded "),
         ("cut.gguf", "could not be loaded .*corrupted or incomplete"),
         ("hf:owner/../x.gguf", "names no model file of the hub"),
+        ("hf:owner/a--b/x.gguf", "names no model file of the hub"),
+        ("hf:owner-/repo/x.gguf", "names no model file of the hub"),
         ("hf:owner/repo", "names no model file of the hub; write OWNER/REPO/FILE.gguf"),
         ("hf:owner/repo/absent.gguf", "run %agent pull owner/repo/absent.gguf"),
     ],
@@ -288,21 +291,52 @@ def test_download_that_was_cut_goes_on_where_it_ended(
     pull(FILE, print)
     asked = [part for method, part in hub.asked if method == "GET"]
     assert asked == [None, f"bytes={10 * 2**20}-"]
-    assert "100%" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "100%" in shown
+    assert "Error while" not in shown
     assert cached(FILE).read_bytes() == hub.files[FILE]
 
 
 @pytest.mark.parametrize(
-    ("refusal", "says"),
-    [((404, "EntryNotFound"), "Entry Not Found"), ((403, "GatedRepo"), "gated repo")],
+    ("answer", "says"),
+    [
+        ({"refusal": (404, "EntryNotFound")}, "Entry Not Found"),
+        ({"refusal": (403, "GatedRepo")}, "gated repo"),
+        ({"refusal": (503, "")}, "503"),
+        ({"headers": {"ETag": '"../../above"'}}, "names its content '../../above', which is no"),
+        ({"headers": {"X-Linked-ETag": '".."'}}, r"names its content '\.\.', which is no hash"),
+        ({"headers": {"X-Repo-Commit": "../../above"}}, "names its content '../../above'"),
+        (
+            {"refusal": (404, "EntryNotFound"), "headers": {"X-Repo-Commit": "../../../above"}},
+            "Entry Not Found",
+        ),
+        ({"files": {}}, "Entry Not Found"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else str(value),
 )
 def test_download_that_cannot_be_is_refused_before_it_begins(
-    hub: ModelHub, refusal: tuple[int, str], says: str
+    hub: ModelHub, answer: dict[str, Any], says: str, tmp_path: Path, capfd: Any
 ) -> None:
-    hub.refusal = refusal
+    for name, value in answer.items():
+        setattr(hub, name, value)
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ModelError, match=says):
         pull(FILE, print)
     assert not any(method == "GET" for method, _ in hub.asked)
+    assert (sorted(tmp_path.rglob("*")), capfd.readouterr()) == (before, ("", ""))
+
+
+def test_model_that_is_here_is_found_without_a_network_and_another_is_refused_at_once(
+    hub: ModelHub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pull(FILE, print)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    told: list[str] = []
+    assert pull(FILE, told.append) == f"local:hf:{FILE}"
+    assert told == [f"already here: --model local:hf:{FILE}"]
+    with pytest.raises(ModelError, match=r"was not downloaded: .*refused\. Check the name"):
+        pull("owner/tiny-GGUF/other.gguf", told.append)
+    assert "thrown while requesting" not in capfd.readouterr().err
 
 
 def test_suggested_models_can_be_pulled_by_their_names() -> None:

@@ -19,7 +19,8 @@ WRITES = USAGE.model_copy(update={"cache_write_tokens": 300})
         # No price of their own for writes: they are input.
         ("openai", "gpt-5.4-2026-03-05", (2.5, 0.25, 2.5, 15)),
         ("azure", "gpt-5.4", (2.5, 0.25, 2.5, 15)),
-        ("deepseek", "deepseek-chat", (0.27, 0.07, 0.27, 1.1)),
+        # One that costs the same at every hour; others are cheaper at night.
+        ("deepseek", "deepseek-v3.1-terminus", (0.27, 0.13, 0.27, 0.95)),
         ("groq", "openai/gpt-oss-120b", (0.15, 0.075, 0.15, 0.6)),
         ("mistral", "mistral-large-latest", (2, 2, 2, 6)),
         ("openrouter", "anthropic/claude-sonnet-4.5", (3, 0.3, 3.75, 15)),

@@ -80,14 +80,20 @@ from nbagent.providers.registry import provider_names
 late = {"otherwire", "nbagent.providers.exchange", "httpcore2"}
 print(*provider_names(), *(late & sys.modules.keys()))
 """
-FIND_IT = """
+USE_IT = """
 import sys
-from nbagent.contracts.errors import UsageError
-from nbagent.providers.registry import find_provider
-try:
-    find_provider(sys.argv[1])
-except UsageError as error:
-    print(error)
+import nbagent
+from nbagent.contracts.errors import NbagentError
+from nbagent.notebook import doctor
+from nbagent.notebook.listings import models_text
+name = sys.argv[1]
+for use in (nbagent.models, models_text, lambda name: nbagent.Agent(f"{name}:x").run("Hello?")):
+    try:
+        use(name)
+    except NbagentError as error:
+        print(error)
+print("offline:demo" in models_text(None), "offline:demo" in set(nbagent.models().id))
+print(models_text(None), doctor.report(), sep="\\n")
 """
 
 
@@ -128,10 +134,20 @@ def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
     ("name", "words"),
     [
         ("brokenwire", r"'brokenwire' \(otherwire.missing:PROVIDER\) cannot be loaded: .*repair"),
-        ("oddwire", "'oddwire' gave .*, not a Provider"),
+        ("endingwire", r"'endingwire' \(.*\) cannot be loaded: SystemExit: usage: .*; repair or"),
+        ("oddwire", r"'oddwire' \(.*\) gave .*, not a Provider"),
+        ("closedwire", r"'closedwire' \(.*\) cannot be opened: KeyError: .*_LICENCE'; repair or"),
+        ("emptywire", r"'emptywire' \(.*\) gave NoneType, not a client"),
+        ("silentwire", "'silentwire' cannot list its models: SystemExit: no list; .*repair"),
         ("otherwir", "Did you mean 'otherwire'"),
     ],
 )
 def test_an_entry_point_that_cannot_be_used_is_one_clear_error(name: str, words: str) -> None:
-    (line,) = with_other_package(FIND_IT, name)
-    assert re.search(words, line)
+    shown = with_other_package(USE_IT, name)
+    errors = shown[: shown.index("True True")]
+    # A provider that cannot list its models answers all the same.
+    assert len(errors) == (2 if name == "silentwire" else 3)
+    assert all(re.search(words, error) for error in errors)
+    seen = "\n".join(shown)
+    assert "brokenwire: provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in seen
+    assert re.search("provider +provider 'endingwire'", seen), "the doctor says it too"

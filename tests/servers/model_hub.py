@@ -20,6 +20,8 @@ class ModelHub:
         self.files = files
         self.refusal: tuple[int, str] | None = None
         """Status and X-Error-Code of every answer."""
+        self.headers: dict[str, str] = {}
+        """Of every answer, in place of the usual ones."""
         self.cut_after: int | None = None
         """The next body ends after so many bytes, once."""
         self.asked: list[tuple[str, str | None]] = []
@@ -71,11 +73,11 @@ class ModelHub:
         body = data if data is not None and status == 200 else b""
         first = int(asked.removeprefix("bytes=").rstrip("-")) if asked and body else 0
         handler.send_response(206 if first else status)
-        if code:
-            handler.send_header("X-Error-Code", code)
-        handler.send_header("X-Repo-Commit", COMMIT)
-        handler.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-        handler.send_header("X-Linked-Size", str(len(body)))
+        etag = f'"{hashlib.sha256(body).hexdigest()}"'
+        headers = {"X-Repo-Commit": COMMIT, "ETag": etag, "X-Linked-Size": str(len(body))}
+        headers |= {"X-Error-Code": code} if code else {}
+        for header in (headers | self.headers).items():
+            handler.send_header(*header)
         handler.send_header("Content-Length", str(len(body) - first))
         if first:
             handler.send_header("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")

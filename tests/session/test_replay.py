@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,24 @@ def test_recorded_stream_is_a_stream_of_words(file: Path) -> None:
     assert len(deltas) > 2
 
 
-def test_replay_without_a_record_asks_nobody(file: Path) -> None:
+PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda _: None, "there is no file answers.jsonl, and nothing was asked; check its"),
+    "empty": (Path.touch, "answers.jsonl holds no answer to this request\nnothing was asked"),
+    "a folder": (Path.mkdir, "answers.jsonl is no file"),
+    "a link to itself": (lambda file: file.symlink_to(file), "cannot be read: Too many levels of"),
+    "a name too long": (lambda file: file.symlink_to("a" * 300), "cannot be read: File name too"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_replay_without_a_record_asks_nobody_and_says_why(file: Path, place: str) -> None:
+    made, said = PLACES[place]
+    made(file)
     run = nbagent.Agent("openai:gpt-5.4", cache="replay", cassette=str(file)).run("Hello?")
     assert run.error is not None
     assert run.error.code == "E_PRECONDITION_FAILED"
-    assert "answers.jsonl holds no answer to this request\nnothing was asked" in run.error.message
-    assert not file.exists()
+    assert said in run.error.message
+    assert os.path.exists(file) == (place in ("empty", "a folder"))
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
@@ -245,15 +258,12 @@ def test_line_that_is_no_answer_is_named_and_nothing_is_asked(file: Path, odd: s
     assert file.read_text("utf-8") == text
 
 
-def test_last_line_without_an_end_stays_and_a_folder_is_refused(file: Path) -> None:
+def test_last_line_without_an_end_stays(file: Path) -> None:
     recorded(file, prompt="Another question?")
     file.write_bytes(file.read_bytes()[:-1])  # as an editor may leave it
     with ModelServer(["Yes."]) as server:
         agent(server, file).run("Is it torn?")
     assert len(lines(file)) == 3
-    folder = file.with_name("folder.jsonl")
-    folder.mkdir()
-    assert "is no file" in str(agent(server, folder, cache="replay").run("Hello?").error)
 
 
 def test_many_runs_record_into_one_file_at_once(file: Path) -> None:

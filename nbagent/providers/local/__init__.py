@@ -116,7 +116,7 @@ class LocalClient:
         if model.startswith(HUB):
             return cached(model)
         path = Path(os.path.abspath(os.path.expanduser(model)))
-        if not path.is_file():
+        if not os.path.isfile(path):  # also False where a name is too long
             raise refused(f"{model!r} is no file; name a GGUF file, or see %agent pull.")
         return path
 
@@ -154,7 +154,7 @@ class ServerProcess:
         deadline = time.monotonic() + within_s
         while self.url is None:
             if not self.alive:
-                raise self._fault("could not be loaded")
+                raise self._fault("could not be loaded as a GGUF file")
             if time.monotonic() > deadline:
                 text = f"{self.path.name} was not loaded within {within_s:g} s; try again later"
                 raise ModelError(f"{text}, or set a longer timeout.", code="LLM_TIMEOUT")

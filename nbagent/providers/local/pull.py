@@ -6,6 +6,7 @@ It goes on by itself where a connection was cut; a download that was stopped beg
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from nbagent.contracts.secrets import redact, register
 
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
-_NAME = re.compile(rf"(?:local:)?(?:{HUB})?({_PART}/{_PART})/((?:{_PART}/)*{_PART}\.gguf)")
-INSTALL = "pip install 'nbagent[local]'"
+_OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
+"""Also a repository: what the hub takes as their names."""
+_NAME = re.compile(rf"(?:local:)?(?:{HUB})?({_OWNER}/{_OWNER})/((?:{_PART}/)*{_PART}\.gguf)")
+INSTALL = "pip install 'nbagent[local]', in a checkout pip install -e '.[local]'"
 SUGGESTED = """\
 %agent pull OWNER/REPO/FILE.gguf downloads a model from the Hugging Face hub. Small models that
 llama.cpp's documentation names for tool calls (docs/function-calling.md of ggml-org/llama.cpp);
@@ -45,20 +48,34 @@ def pull(name: str, tell: Callable[[str], None]) -> str:
     repo, file = split_name(name)
     hub = _hub()
     endpoint = os.environ.get("HF_ENDPOINT") or None
+    here: object = None
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it writes down each attempt; one error follows the last
     try:
-        found = hub.hf_hub_download(repo, file, dry_run=True, endpoint=endpoint)
-        if found.will_download:
-            tell(f"downloading {file} ({(found.file_size or 0) / 1e6:,.1f} MB) from {repo}")
-            hub.hf_hub_download(repo, file, endpoint=endpoint)
+        url = hub.hf_hub_url(repo, file, endpoint=endpoint)
+        offered = hub.get_hf_file_metadata(url, endpoint=endpoint)
+        # The package makes paths of them.
+        for word in (offered.etag, offered.commit_hash):
+            if re.fullmatch(_PART, word or "") is None:
+                raise ValueError(f"the hub names its content {word!r}, which is no hash.")
+        here = hub.try_to_load_from_cache(repo, file, revision=offered.commit_hash)
+        if not isinstance(here, str):
+            tell(f"downloading {file} ({(offered.size or 0) / 1e6:,.1f} MB) from {repo}")
+        hub.hf_hub_download(repo, file, endpoint=endpoint)
     except Exception as error:  # OSError and ValueError of many kinds
-        register(os.environ.get("HF_TOKEN", ""))
-        said = redact(" ".join(str(error).split()))[:400] or type(error).__name__
-        raise refused(
-            f"{repo}/{file} was not downloaded: {said} Check the name and the connection; for a"
-            " repository that is not public set HF_TOKEN."
-        ) from error
+        here = hub.try_to_load_from_cache(repo, file)
+        if not isinstance(here, str):
+            register(os.environ.get("HF_TOKEN", ""))
+            said = redact(" ".join(str(error).split()))[:400] or type(error).__name__
+            raise refused(
+                f"{repo}/{file} was not downloaded: {said.rstrip('.')}. Check the name and the"
+                " connection; for a repository that is not public set HF_TOKEN."
+            ) from error
+    finally:
+        log.setLevel(level)
     model_id = f"local:{HUB}{repo}/{file}"
-    tell(f"{'downloaded' if found.will_download else 'already here'}: --model {model_id}")
+    tell(f"{'already here' if isinstance(here, str) else 'downloaded'}: --model {model_id}")
     return model_id
 
 

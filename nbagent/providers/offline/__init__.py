@@ -13,7 +13,6 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.offline.demo import decide
-from nbagent.providers.offline.recorded import replay
 from nbagent.providers.offline.scripted import (
     Script,
     Step,
@@ -23,6 +22,7 @@ from nbagent.providers.offline.scripted import (
     delay,
     error,
     reasoning,
+    replay,
     script,
     scripts,
     step,

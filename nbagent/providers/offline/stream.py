@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
@@ -71,7 +72,7 @@ class Step:
         return self.error.failure if isinstance(self.error, Step) else self.error
 
 
-class OfflineModel:
+class OfflineModel(Protocol):
     """What all offline models share: how a step is played, as a stream or as a whole."""
 
     provider = "offline"
@@ -80,7 +81,7 @@ class OfflineModel:
 
     def answer(self, request: ChatRequest) -> Step:
         """What the model says. Raises ModelError when it has nothing to say."""
-        raise NotImplementedError
+        ...
 
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
