@@ -235,6 +235,10 @@ class ResponsesParser(Parser):
         for place, item in enumerate(objects_in(response.get("output"))):
             self._item(self._places.get(text_or_empty(item.get("id")), place), item)
         items = [self._items[place] for place in sorted(self._items)]
+        # Of reasoning the item's word does not count: what followed it may be whole.
+        of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
+        if any(item.get("status") == "incomplete" for item in of_answer):
+            status = "incomplete"  # An item was cut, whatever is said of them all.
         if any(item.get("encrypted_content") or item.get("phase") for item in items):
             into.keep(items=items)
         if status == "incomplete":
