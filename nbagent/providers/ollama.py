@@ -16,7 +16,6 @@ from nbagent.contracts.chat import (
     FilePart,
     ImagePart,
     Message,
-    ToolCall,
     ToolSpec,
     Usage,
 )
@@ -118,11 +117,15 @@ class Ollama(Wire):
         message = group[0]
         if message.role == "assistant":
             return _assistant(message, context)
-        wire: dict[str, Any] = {"role": message.role, "content": _text(message)}
+        shown = [readable(part) for part in message.content]
+        if unread := [it for it in shown if isinstance(it, FilePart)]:
+            raise unreadable(unread[0], "Ollama")
+        text = "".join(it for it in shown if isinstance(it, str))
+        wire: dict[str, Any] = {"role": message.role, "content": text}
         if message.role == "tool":
             name = context.names.to_wire(message.name) if message.name else ""
             wire |= {"tool_name": name, "tool_call_id": message.tool_call_id or ""}
-        if images := [_image(part) for part in message.content if isinstance(part, ImagePart)]:
+        if images := [_image(it) for it in shown if isinstance(it, ImagePart)]:
             wire["images"] = images
         return [wire]
 
@@ -198,15 +201,17 @@ def _assistant(message: Message, context: Encoding) -> list[Any]:
         wire["thinking"] = message.reasoning
     if message.tool_calls:
         wire["tool_calls"] = [
-            {"id": call.id, "function": _function(index, call, context)}
+            {
+                "id": call.id,
+                "function": {
+                    "index": index,
+                    "name": context.names.to_wire(call.name),
+                    "arguments": arguments_object(call),
+                },
+            }
             for index, call in enumerate(message.tool_calls)
         ]
     return [wire]
-
-
-def _function(index: int, call: ToolCall, context: Encoding) -> dict[str, Any]:
-    name = context.names.to_wire(call.name)
-    return {"index": index, "name": name, "arguments": arguments_object(call)}
 
 
 def _think(asked: str, model: str) -> bool | str:
@@ -214,15 +219,6 @@ def _think(asked: str, model: str) -> bool | str:
     if "gpt-oss" not in model:
         return asked != "none"
     return effort_word(asked, _LEVELS)
-
-
-def _text(message: Message) -> str:
-    said = ""
-    for shown in map(readable, message.content):
-        if isinstance(shown, FilePart):
-            raise unreadable(shown, "Ollama")
-        said += shown if isinstance(shown, str) else ""
-    return said
 
 
 def _image(part: ImagePart) -> str:
