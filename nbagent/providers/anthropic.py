@@ -12,14 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    ModelInfo,
-    Part,
-    ToolSpec,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, ModelInfo, Part, ToolSpec
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.anthropic_answers import AnthropicParser
 from nbagent.providers.assembly import Assembly
@@ -37,15 +30,7 @@ from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.registry import normal_base_url
 from nbagent.providers.schemas import closed_schema, wire_schema
-from nbagent.providers.wires import (
-    Encoding,
-    Lesson,
-    Parser,
-    Wire,
-    described,
-    effort_word,
-    only_set,
-)
+from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word, only_set
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CURRENT = "2026-10-21"

@@ -11,14 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    ModelInfo,
-    Part,
-    ToolSpec,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, ModelInfo, Part, ToolSpec
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import objects_in, text_or_empty
 from nbagent.providers.google_answers import GoogleParser

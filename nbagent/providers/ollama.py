@@ -11,14 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    FilePart,
-    ImagePart,
-    Message,
-    ToolSpec,
-    Usage,
-)
+from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec, Usage
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error

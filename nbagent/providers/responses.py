@@ -10,24 +10,11 @@ import re
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    Part,
-    ToolSpec,
-    Usage,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec, Usage
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
-from nbagent.providers.history import (
-    arguments_text,
-    attached,
-    data_url,
-    readable,
-    wire_id,
-)
+from nbagent.providers.history import arguments_text, attached, data_url, readable, wire_id
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
 from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
