@@ -218,6 +218,10 @@ BOTH: dict[str, tuple[list[JSON], JSON]] = {
         [said("Half")], {"text": "Half", "finish": finish,
           "more": {**INCOMPLETE, "incomplete_details": {"reason": reason}}})
        for reason, finish in (("content_filter", "content_filter"), ("steered", "length"))},
+    "a total that is more than its parts": (
+        [said("x")],
+        {"text": "x", "usage": {**SUM, "total_tokens": 9},
+         "more": {"usage": {**USED, "total_tokens": 9}}}),
     "cached and reasoning tokens out of bounds": (
         [said("x")],
         {"text": "x", "usage": {**SUM, "cached_tokens": 5, "reasoning_tokens": 2},
