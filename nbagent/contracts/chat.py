@@ -121,6 +121,28 @@ class Usage(Value):
     cache_write_tokens: int = 0
     """Of the prompt's: written into the provider's cache, at a price of their own."""
 
+    @classmethod
+    def of(
+        cls,
+        prompt: int,
+        completion: int,
+        *,
+        total: int = 0,
+        cached: int = 0,
+        reasoning: int = 0,
+        cache_write: int = 0,
+    ) -> Usage:
+        """Usage as a server counts: no part may be more than its whole (prices rely on it)."""
+        cached = min(cached, prompt)
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=total or prompt + completion,
+            cached_tokens=cached,
+            reasoning_tokens=min(reasoning, completion),
+            cache_write_tokens=min(cache_write, prompt - cached),
+        )
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,

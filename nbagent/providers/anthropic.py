@@ -12,35 +12,25 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    ModelInfo,
-    Part,
-    TextPart,
-    ToolSpec,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, ModelInfo, Part, ToolSpec
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.anthropic_answers import AnthropicParser
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat import effort_word
-from nbagent.providers.chat_answers import tokens
 from nbagent.providers.frames import objects_in, text_or_empty
 from nbagent.providers.history import (
     arguments_object,
     attached,
-    file_as_text,
     is_failure,
+    readable,
     results_together,
-    text_of_file,
     unreadable,
     wire_id,
 )
+from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.registry import normal_base_url
 from nbagent.providers.schemas import closed_schema, wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
+from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word, only_set
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CURRENT = "2026-10-21"
@@ -98,32 +88,30 @@ class Anthropic(Wire):
     ) -> dict[str, Any]:
         """All of the body but system, messages and tools."""
         most = request.max_tokens or _MAX_TOKENS
-        params: dict[str, Any] = {"model": request.model, "max_tokens": most}
+        params: dict[str, Any] = {
+            "model": request.model,
+            "max_tokens": most,
+            "stop_sequences": list(request.stop_sequences) or None,
+            "stream": stream or None,
+        }
         if request.tools:
             choice = request.tool_choice or "auto"
             known = _CHOICES.get(choice)
             named = {"type": "tool", "name": names.to_wire(choice)}
             params["tool_choice"] = {"type": known} if known else named
-        if request.stop_sequences:
-            params["stop_sequences"] = list(request.stop_sequences)
         if not self.lacks:
-            sampling = {"temperature": request.temperature, "top_p": request.top_p}
-            params.update({k: v for k, v in sampling.items() if v is not None})
+            params |= {"temperature": request.temperature, "top_p": request.top_p}
         self._add_thinking(params, request, flags)
         if request.output_schema is not None:
             form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
         if self._is_anthropic:
             params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
-        if stream:
-            params["stream"] = True
-        return params
+        return only_set(params)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A tool of the person's."""
-        described = {"description": spec.description} if spec.description else {}
-        schema = wire_schema({"type": "object", **spec.parameters})
-        return {"name": name, **described, "input_schema": schema}
+        return {**described(spec, name), "input_schema": wire_schema(spec.parameters)}
 
     def groups(
         self, messages: Sequence[Message], flags: frozenset[str]
@@ -152,18 +140,9 @@ class Anthropic(Wire):
 
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """One page of the models."""
-        found = json_object(body) or {}
-        if not isinstance(found.get("data"), list):
-            raise ValueError("no list of models")
-        # What is retired stays in the list and fails.
-        models = [
-            _model(item)
-            for item in objects_in(found["data"])
-            if text_or_empty(item.get("id")) and item.get("lifecycle") != "retired"
-        ]
-        last = text_or_empty(found.get("last_id"))
-        page = f"after_id={quote(last, safe='')}" if found.get("has_more") and last else None
-        return models, page
+        page = json_object(body) or {}
+        last = text_or_empty(page.get("last_id")) if page.get("has_more") else ""
+        return models_in(body), last and f"after_id={quote(last, safe='')}"
 
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
@@ -195,8 +174,7 @@ class Anthropic(Wire):
                 params["max_tokens"] = most + (request.max_tokens or _MAX_TOKENS)
         elif asked:
             thinking = {"type": "adaptive", "display": "summarized"}
-            effort = effort_word(asked)
-            params["output_config"] = {"effort": "low" if effort == "minimal" else effort}
+            params["output_config"] = {"effort": effort_word(asked, {"minimal": "low"})}
         if "drop_block" in flags and asked != "none":
             binding = {"prefix_mismatch_behavior": "drop_block"}
             thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
@@ -259,28 +237,14 @@ def _is_blank(block: dict[str, Any]) -> bool:
 
 
 def _block(part: Part) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, ImagePart) and part.url:
-        return {"type": "image", "source": {"type": "url", "url": part.url}}
-    source = {"type": "base64", "media_type": part.media_type, "data": part.data or ""}
-    if isinstance(part, ImagePart):
+    shown = readable(part)
+    if isinstance(shown, str):
+        return {"type": "text", "text": shown}
+    if isinstance(shown, ImagePart) and shown.url:
+        return {"type": "image", "source": {"type": "url", "url": shown.url}}
+    source = {"type": "base64", "media_type": shown.media_type, "data": shown.data or ""}
+    if isinstance(shown, ImagePart):
         return {"type": "image", "source": source}
-    if (text := text_of_file(part)) is not None:
-        return {"type": "text", "text": file_as_text(part.name, text)}
-    if part.media_type != "application/pdf":
-        raise unreadable(part, "Anthropic")
-    return {"type": "document", "source": source, "title": part.name}
-
-
-def _model(item: dict[str, Any]) -> ModelInfo:
-    said = json_object(item.get("capabilities"))
-    found = ["tools"] if said else []
-    for name, field in (("reasoning", "thinking"), ("vision", "image_input")):
-        able = json_object((said or {}).get(field)) or {}
-        found += [name] if able.get("supported") is True else []
-    return ModelInfo(
-        id=text_or_empty(item.get("id")),
-        context_length=tokens(item, "max_input_tokens") or None,
-        capabilities=tuple(sorted(found)),
-    )
+    if shown.media_type != "application/pdf":
+        raise unreadable(shown, "Anthropic")
+    return {"type": "document", "source": source, "title": shown.name}

@@ -7,9 +7,8 @@ from typing import Any
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import FinishReason, Usage, parse_arguments
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import bad_answer, objects_in, text_or_empty
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
 from nbagent.providers.wires import Parser
 
 _FINISH: dict[str, FinishReason] = {
@@ -153,16 +152,12 @@ def _usage_of(usage: dict[str, Any]) -> Usage | None:
         return None
     read = tokens(usage, "cache_read_input_tokens")
     written = tokens(usage, "cache_creation_input_tokens")
-    prompt = tokens(usage, "input_tokens") + read + written
-    completion = tokens(usage, "output_tokens")
-    details = json_object(usage.get("output_tokens_details")) or {}
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=prompt + completion,
-        cached_tokens=read,
-        reasoning_tokens=min(tokens(details, "thinking_tokens"), completion),
-        cache_write_tokens=written,
+    return Usage.of(
+        tokens(usage, "input_tokens") + read + written,
+        tokens(usage, "output_tokens"),
+        cached=read,
+        reasoning=tokens(usage, "output_tokens_details", "thinking_tokens"),
+        cache_write=written,
     )
 
 

@@ -16,7 +16,6 @@ from nbagent.contracts.chat import (
     ChatRequest,
     ImagePart,
     Message,
-    ModelInfo,
     Part,
     TextPart,
     ToolCall,
@@ -30,17 +29,16 @@ from nbagent.providers.history import (
     arguments_text,
     attached,
     data_url,
-    file_as_text,
     in_turns,
+    readable,
     results_together,
-    text_of_file,
     wire_id,
     with_schema,
 )
 from nbagent.providers.names import WireNames
 from nbagent.providers.refusals import needs_responses
 from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire
+from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word
 
 _ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
 _OPENAI_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -48,23 +46,6 @@ _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
 _TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.I)
 """Chat templates of Mistral and Gemma: what the person says has to follow an answer."""
-
-
-_CONTEXT_FIELDS = (
-    "context_length",
-    "max_model_len",
-    "context_window",
-    "max_context_length",
-    "loaded_context_length",
-    "n_ctx",
-)
-_CAPABILITIES = {
-    "tools": "tools",
-    "function_calling": "tools",
-    "vision": "vision",
-    "image": "vision",
-    "reasoning": "reasoning",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,16 +206,14 @@ class Chat(Wire):
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function. `strict` is never asked for: most schemas would have to be changed."""
-        function: dict[str, Any] = {"name": name}
-        if spec.description:
-            function["description"] = spec.description
         profile = self._profile
-        function["parameters"] = wire_schema(
-            {"type": "object", **spec.parameters},
-            inline=not profile.keeps_refs,
-            plain=profile.plain_schema,
+        parameters = wire_schema(
+            spec.parameters, inline=not profile.keeps_refs, plain=profile.plain_schema
         )
-        return {"type": "function", "function": function}
+        return {
+            "type": "function",
+            "function": {**described(spec, name), "parameters": parameters},
+        }
 
     def system(self, request: ChatRequest) -> str:
         """With the schema, where the server's JSON mode does not take one (DeepSeek)."""
@@ -262,10 +241,6 @@ class Chat(Wire):
         """A reader for one answer."""
         may_call = bool(request.tools) and request.tool_choice != "none"
         return ChatParser(into, may_call=may_call)
-
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """The models of a list in any of the shapes that servers use."""
-        return models_in(body), None
 
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
@@ -348,51 +323,6 @@ def _wants_responses(request: ChatRequest) -> bool:
     return version >= (5, 5) or (version >= (5, 1) and reasons)
 
 
-def models_in(body: Any) -> list[ModelInfo]:
-    """The models of a list in any of the shapes that servers use. Raises ValueError."""
-    found = json_object(body)
-    listed: Any = (found.get("data") or found.get("models")) if found is not None else body
-    if listed is None and found is not None and "data" in found:
-        listed = []
-    if not isinstance(listed, list):
-        raise ValueError("no list of models")
-    models = [_model(item) for item in cast("list[Any]", listed)]
-    return [model for model in models if model is not None]
-
-
-def _model(item: Any) -> ModelInfo | None:
-    model = json_object(item) or {}
-    name = item if isinstance(item, str) else model.get("id") or model.get("name")
-    if not isinstance(name, str):
-        return None
-    return ModelInfo(id=name, context_length=_context(model), capabilities=_capabilities(model))
-
-
-def _context(model: dict[str, Any]) -> int | None:
-    # llama.cpp says it in `meta`.
-    for holder in (model, json_object(model.get("meta")) or {}):
-        for name in _CONTEXT_FIELDS:
-            value = holder.get(name)
-            if isinstance(value, int) and value > 0:
-                return value
-    return None
-
-
-def _capabilities(model: dict[str, Any]) -> tuple[str, ...]:
-    said: set[str] = set()
-    architecture = json_object(model.get("architecture")) or {}
-    for value in (
-        model.get("capabilities"),
-        model.get("supported_parameters"),
-        architecture.get("input_modalities"),
-    ):
-        if isinstance(value, dict):
-            said |= {key for key, on in cast("dict[str, Any]", value).items() if on}
-        elif isinstance(value, list):
-            said |= {item for item in cast("list[Any]", value) if isinstance(item, str)}
-    return tuple(sorted({_CAPABILITIES[name] for name in said if name in _CAPABILITIES}))
-
-
 def _tool_choice(choice: str | None, names: WireNames) -> Any:
     if choice is None or choice in ("auto", "none", "required"):
         return choice or "auto"
@@ -435,13 +365,6 @@ def _effort(request: ChatRequest, profile: Profile) -> dict[str, Any]:
             return {"reasoning_effort": word}
 
 
-def effort_word(asked: str) -> str:
-    """The level for a number of tokens, for servers that take no number."""
-    if not asked.isdecimal():
-        return asked
-    return "low" if int(asked) <= 2048 else "medium" if int(asked) <= 8192 else "high"
-
-
 def _content(parts: Sequence[Part]) -> Any:
     # Plain text goes as a string: some servers split an array into several messages.
     if all(isinstance(part, TextPart) for part in parts):
@@ -450,10 +373,9 @@ def _content(parts: Sequence[Part]) -> Any:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, ImagePart):
-        return {"type": "image_url", "image_url": {"url": data_url(part)}}
-    if (text := text_of_file(part)) is not None:
-        return {"type": "text", "text": file_as_text(part.name, text)}
-    return {"type": "file", "file": {"filename": part.name, "file_data": data_url(part)}}
+    shown = readable(part)
+    if isinstance(shown, str):
+        return {"type": "text", "text": shown}
+    if isinstance(shown, ImagePart):
+        return {"type": "image_url", "image_url": {"url": data_url(shown)}}
+    return {"type": "file", "file": {"filename": shown.name, "file_data": data_url(shown)}}

@@ -11,11 +11,18 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.chat import FinishReason, Usage, is_keepable
+from nbagent.contracts.chat import FinishReason, Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import error_fields, stream_error
-from nbagent.providers.frames import bad_answer, clean, first_object, objects_in, text_or_empty
+from nbagent.providers.frames import (
+    arguments_of,
+    bad_answer,
+    first_object,
+    objects_in,
+    text_or_empty,
+    tokens,
+)
 from nbagent.providers.wires import Parser
 
 _FINISH: dict[str, FinishReason] = {
@@ -43,8 +50,6 @@ _FINISH: dict[str, FinishReason] = {
     "abort": "error",
     "malformed_function_call": "error",
 }
-_MOST_TOKENS = 2**53
-"""Of one count: no model has read so much, a broken counter says nothing, also of the price."""
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _MESSAGE_FIELDS = frozenset(
     {
@@ -328,42 +333,25 @@ class ChatParser(Parser):
             )
 
 
-def usage_of(value: Any) -> Usage | None:
+def usage_of(usage: Any) -> Usage | None:
     """The tokens of a `usage` object; None when there is none."""
-    usage = json_object(value)
-    if not usage:
+    if not json_object(usage):
         return None
     prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
     total = tokens(usage, "total_tokens")
-    prompt_details = json_object(usage.get("prompt_tokens_details")) or {}
-    completion_details = json_object(usage.get("completion_tokens_details")) or {}
-    reasoning = tokens(completion_details, "reasoning_tokens")
+    reasoning = tokens(usage, "completion_tokens_details", "reasoning_tokens")
     if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
         # xAI and some gateways count the reasoning beside the completion, not within it.
         completion += reasoning
     cached = (
-        tokens(prompt_details, "cached_tokens")
+        tokens(usage, "prompt_tokens_details", "cached_tokens")
         or tokens(usage, "prompt_cache_hit_tokens")  # DeepSeek
         or tokens(usage, "cached_tokens")  # Moonshot
     )
-    # More cached than read would be an error of the price list.
-    cached = min(cached, prompt)
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=total or prompt + completion,
-        cached_tokens=cached,
-        reasoning_tokens=reasoning,
-        cache_write_tokens=min(tokens(prompt_details, "cache_write_tokens"), prompt - cached),
+    written = tokens(usage, "prompt_tokens_details", "cache_write_tokens")
+    return Usage.of(
+        prompt, completion, total=total, cached=cached, reasoning=reasoning, cache_write=written
     )
-
-
-def tokens(holder: dict[str, Any], name: str) -> int:
-    """A count of an answer; 0 for what is none."""
-    value = holder.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0
-    return int(value) if 0 <= value <= _MOST_TOKENS else 0
 
 
 def _index_of(value: Any) -> int | None:
@@ -371,16 +359,6 @@ def _index_of(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal() and len(value) < 9:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def arguments_of(value: Any) -> str:
-    """The arguments of a call as text, also where a server sends them decoded."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if not is_keepable(value):
-        # Text that is JSON and no object: the call is answered with an error, the rest is kept.
-        return '"arguments nested too deeply, or with a number that is too large"'
-    return dump_json(clean(value)).decode()
 
 
 def _thoughts_of(part: dict[str, Any]) -> str:

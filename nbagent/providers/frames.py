@@ -15,7 +15,8 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from nbagent.contracts.canonical import json_object
+from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import redact
 from nbagent.providers.errors import start_of
@@ -24,6 +25,8 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 _LOOKED_INTO_BYTES = 1024 * 1024
 _MOST_VALUES = 500_000
 _STEP_BYTES = 64 * 1024  # Inflated at once.
+_MOST_TOKENS = 2**53
+"""Of one count: no model has read so much, a broken counter says nothing, also of the price."""
 _WHOLE_EVENT = re.compile(rb"data: (\{[^\r\n]*)\n\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -209,3 +212,23 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
 def text_or_empty(value: Any) -> str:
     """The value if it is a text; `null` written as a text counts as none."""
     return value if isinstance(value, str) and value != "null" else ""
+
+
+def tokens(holder: Any, *path: str) -> int:
+    """A count in an object, or in objects within it; 0 for what is none."""
+    value = holder
+    for name in path:
+        value = (json_object(value) or {}).get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return int(value) if 0 <= value <= _MOST_TOKENS else 0
+
+
+def arguments_of(value: Any) -> str:
+    """The arguments of a call as text, also where a server sends them decoded."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not is_keepable(value):
+        # Text that is JSON and no object: the call is answered with an error, the rest is kept.
+        return '"arguments nested too deeply, or with a number that is too large"'
+    return dump_json(clean(value)).decode()

@@ -11,33 +11,22 @@ from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    FilePart,
-    ImagePart,
-    Message,
-    ModelInfo,
-    Part,
-    TextPart,
-    ToolSpec,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, ModelInfo, Part, ToolSpec
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat import effort_word
-from nbagent.providers.chat_answers import tokens
 from nbagent.providers.frames import objects_in, text_or_empty
 from nbagent.providers.google_answers import GoogleParser
 from nbagent.providers.history import (
     arguments_object,
     attached,
     calls_with_results,
-    file_as_text,
     is_failure,
-    text_of_file,
+    readable,
     with_schema,
 )
+from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import gemini_schema
-from nbagent.providers.wires import Encoding, Parser, Wire
+from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
 
 _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """Google's documented stand-in for a signature, in base64: `skip_thought_signature_validator`."""
@@ -85,8 +74,7 @@ class Google(Wire):
         if request.output_schema is not None and _has_schema_mode(request):
             config["responseMimeType"] = "application/json"
             config["responseJsonSchema"] = gemini_schema(request.output_schema)
-        config = {name: value for name, value in config.items() if value is not None}
-        params: dict[str, Any] = {"generationConfig": config} if config else {}
+        params = {"generationConfig": config} if (config := only_set(config)) else {}
         if request.tools:
             choice = request.tool_choice or "auto"
             named = {"mode": "ANY", "allowedFunctionNames": [names.to_wire(choice)]}
@@ -109,9 +97,8 @@ class Google(Wire):
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function declaration with plain JSON Schema."""
-        described = {"description": spec.description} if spec.description else {}
         schema = gemini_schema({"type": "object", **spec.parameters})
-        return {"name": name, **described, "parametersJsonSchema": schema}
+        return {**described(spec, name), "parametersJsonSchema": schema}
 
     def system(self, request: ChatRequest) -> str:
         """With the schema, where tools and the JSON mode exclude each other."""
@@ -159,22 +146,11 @@ class Google(Wire):
 
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """One page of the models that generate content."""
-        found = json_object(body) or {}
-        if not isinstance(found.get("models"), list):
-            raise ValueError("no list of models")
         models = [
-            ModelInfo(
-                id=text_or_empty(item.get("name")).removeprefix("models/"),
-                context_length=tokens(item, "inputTokenLimit") or None,
-                capabilities=("reasoning",) if item.get("thinking") is True else (),
-            )
-            for item in objects_in(found["models"])
-            if text_or_empty(item.get("name"))
-            and "generateContent"
-            in str(item.get("supportedGenerationMethods") or "generateContent")
+            it.model_copy(update={"id": it.id.removeprefix("models/")}) for it in models_in(body)
         ]
-        token = text_or_empty(found.get("nextPageToken"))
-        return models, f"pageToken={quote(token, safe='')}" if token else None
+        token = text_or_empty((json_object(body) or {}).get("nextPageToken"))
+        return models, token and f"pageToken={quote(token, safe='')}"
 
 
 def _version(model: str) -> tuple[int, int]:
@@ -256,10 +232,9 @@ def _result(message: Message, call: dict[str, Any], context: Encoding) -> dict[s
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"text": part.text}
-    if isinstance(part, FilePart) and (text := text_of_file(part)) is not None:
-        return {"text": file_as_text(part.name, text)}
-    if isinstance(part, ImagePart) and part.url:
-        return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
-    return {"inlineData": {"mimeType": part.media_type, "data": part.data or ""}}
+    shown = readable(part)
+    if isinstance(shown, str):
+        return {"text": shown}
+    if isinstance(shown, ImagePart) and shown.url:
+        return {"fileData": {"mimeType": shown.media_type, "fileUri": shown.url}}
+    return {"inlineData": {"mimeType": shown.media_type, "data": shown.data or ""}}

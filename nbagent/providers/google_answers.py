@@ -9,9 +9,16 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import FinishReason, Usage, is_keepable
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import bad_answer, clean, first_object, objects_in, text_or_empty
+from nbagent.providers.frames import (
+    arguments_of,
+    bad_answer,
+    clean,
+    first_object,
+    objects_in,
+    text_or_empty,
+    tokens,
+)
 from nbagent.providers.wires import Parser
 
 _FINISH: dict[str, FinishReason] = {
@@ -158,13 +165,11 @@ def _usage_of(usage: dict[str, Any]) -> Usage | None:
     """Counts are cumulative, and thoughts are not within the candidates' tokens."""
     if not usage:
         return None
-    prompt = tokens(usage, "promptTokenCount") + tokens(usage, "toolUsePromptTokenCount")
     thoughts = tokens(usage, "thoughtsTokenCount")
-    completion = tokens(usage, "candidatesTokenCount") + thoughts
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=tokens(usage, "totalTokenCount") or prompt + completion,
-        cached_tokens=min(tokens(usage, "cachedContentTokenCount"), prompt),
-        reasoning_tokens=thoughts,
+    return Usage.of(
+        tokens(usage, "promptTokenCount") + tokens(usage, "toolUsePromptTokenCount"),
+        tokens(usage, "candidatesTokenCount") + thoughts,
+        total=tokens(usage, "totalTokenCount"),
+        cached=tokens(usage, "cachedContentTokenCount"),
+        reasoning=thoughts,
     )

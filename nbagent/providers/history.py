@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,7 @@ from nbagent.contracts.chat import (
     FilePart,
     ImagePart,
     Message,
+    Part,
     TextPart,
     ToolCall,
 )
@@ -179,14 +181,15 @@ def with_schema(request: ChatRequest) -> str:
     return f"{request.system_prompt}\n\n{said}" if request.system_prompt else said
 
 
-def text_of_file(part: FilePart) -> str | None:
-    """The text of a text file, which is sent as text; few servers read files."""
-    if not _TEXT_FILES.match(part.media_type):
-        return None
-    try:
-        return base64.b64decode(part.data, validate=True).decode("utf-8-sig")
-    except ValueError:
-        return None
+def readable(part: Part) -> str | ImagePart | FilePart:
+    """A text, or a text file as the model is shown it (few servers read files), else the part."""
+    if isinstance(part, TextPart):
+        return part.text
+    if isinstance(part, FilePart) and _TEXT_FILES.match(part.media_type):
+        with suppress(ValueError):
+            text = base64.b64decode(part.data, validate=True).decode("utf-8-sig")
+            return f"File {part.name}:\n{text}"
+    return part
 
 
 def data_url(part: ImagePart | FilePart) -> str:
@@ -208,8 +211,3 @@ def unreadable(part: FilePart, who: str) -> ModelError:
         " another provider.",
         code="LLM_HTTP_ERROR",
     )
-
-
-def file_as_text(name: str, text: str) -> str:
-    """A text file as the model is shown it."""
-    return f"File {name}:\n{text}"

@@ -11,27 +11,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    FilePart,
-    ImagePart,
-    Message,
-    ModelInfo,
-    TextPart,
-    ToolCall,
-    ToolSpec,
-    Usage,
-)
+from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec, Usage
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat import effort_word
-from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import Ndjson, bad_answer, objects_in, text_or_empty
-from nbagent.providers.history import arguments_object, file_as_text, text_of_file, unreadable
+from nbagent.providers.frames import (
+    Ndjson,
+    arguments_of,
+    bad_answer,
+    objects_in,
+    text_or_empty,
+    tokens,
+)
+from nbagent.providers.history import arguments_object, readable, unreadable
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Parser, Wire
+from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
 
 _STOPPED = ("stop", "load", "unload")
 _BESIDE_OPTIONS = frozenset(
@@ -41,7 +36,6 @@ _BESIDE_OPTIONS = frozenset(
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts that gpt-oss does not know."""
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-_CAPABILITIES = {"reasoning": "thinking", "tools": "tools", "vision": "vision"}
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
 
 
@@ -81,22 +75,22 @@ class Ollama(Wire):
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
         """All of the body but messages and tools. `stream` would be true by default."""
-        params: dict[str, Any] = {"model": request.model, "stream": stream}
         options = {
             "temperature": request.temperature,
             "top_p": request.top_p,
             "num_predict": request.max_tokens,
             "stop": list(request.stop_sequences) or None,
         }
-        options = {name: value for name, value in options.items() if value is not None}
-        if options:
-            params["options"] = options
-        # Without it a model that can think does; false switches it off.
-        if request.reasoning is not None:
-            params["think"] = _think(request.reasoning, request.model)
-        if request.output_schema is not None:
-            params["format"] = request.output_schema
-        return params
+        asked = request.reasoning
+        params = {
+            "model": request.model,
+            "stream": stream,
+            "options": only_set(options) or None,
+            # Without it a model that can think does; false switches it off.
+            "think": None if asked is None else _think(asked, request.model),
+            "format": request.output_schema,
+        }
+        return only_set(params)
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """`num_ctx` and the like may stand alone or in `options`."""
@@ -106,46 +100,31 @@ class Ollama(Wire):
         if options:
             params["options"] = {**params.get("options", {}), **options}
 
-    def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
-        """A choice cannot be told: without tools nothing is called."""
-        return bool(request.tools) and request.tool_choice != "none"
-
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function; most keywords of its schema are lost silently, so references are resolved."""
-        parameters = wire_schema({"type": "object", **spec.parameters}, inline=True)
-        described = {"name": name, "description": spec.description, "parameters": parameters}
-        return {"type": "function", "function": described}
+        parameters = wire_schema(spec.parameters, inline=True)
+        return {"type": "function", "function": {**described(spec, name), "parameters": parameters}}
 
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
         """Images are bare base64 beside the text."""
         message = group[0]
         if message.role == "assistant":
             return _assistant(message, context)
-        wire: dict[str, Any] = {"role": message.role, "content": _text(message)}
+        shown = [readable(part) for part in message.content]
+        if unread := [it for it in shown if isinstance(it, FilePart)]:
+            raise unreadable(unread[0], "Ollama")
+        text = "".join(it for it in shown if isinstance(it, str))
+        wire: dict[str, Any] = {"role": message.role, "content": text}
         if message.role == "tool":
             name = context.names.to_wire(message.name) if message.name else ""
             wire |= {"tool_name": name, "tool_call_id": message.tool_call_id or ""}
-        if images := [_image(part) for part in message.content if isinstance(part, ImagePart)]:
+        if images := [_image(it) for it in shown if isinstance(it, ImagePart)]:
             wire["images"] = images
         return [wire]
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""
         return OllamaParser(into)
-
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """The models that were pulled; older servers tell no capabilities."""
-        listed: Any = (json_object(body) or {}).get("models")
-        if not isinstance(listed, list):
-            raise ValueError("no list of models")
-        models: list[ModelInfo] = []
-        for item in objects_in(listed):
-            said = str(item.get("capabilities"))
-            can = tuple(ours for ours, theirs in _CAPABILITIES.items() if theirs in said)
-            length = tokens(json_object(item.get("details")) or {}, "context_length")
-            if name := text_or_empty(item.get("model")) or text_or_empty(item.get("name")):
-                models.append(ModelInfo(id=name, context_length=length or None, capabilities=can))
-        return models, None
 
 
 class OllamaParser(Parser):
@@ -215,36 +194,24 @@ def _assistant(message: Message, context: Encoding) -> list[Any]:
         wire["thinking"] = message.reasoning
     if message.tool_calls:
         wire["tool_calls"] = [
-            {"id": call.id, "function": _function(index, call, context)}
+            {
+                "id": call.id,
+                "function": {
+                    "index": index,
+                    "name": context.names.to_wire(call.name),
+                    "arguments": arguments_object(call),
+                },
+            }
             for index, call in enumerate(message.tool_calls)
         ]
     return [wire]
-
-
-def _function(index: int, call: ToolCall, context: Encoding) -> dict[str, Any]:
-    name = context.names.to_wire(call.name)
-    return {"index": index, "name": name, "arguments": arguments_object(call)}
 
 
 def _think(asked: str, model: str) -> bool | str:
     """`think` for an effort: gpt-oss wants a level and always thinks, others do or do not."""
     if "gpt-oss" not in model:
         return asked != "none"
-    word = effort_word(asked)
-    return _LEVELS.get(word, word)
-
-
-def _text(message: Message) -> str:
-    said = ""
-    for part in message.content:
-        if isinstance(part, TextPart):
-            said += part.text
-        elif isinstance(part, FilePart):
-            text = text_of_file(part)
-            if text is None:
-                raise unreadable(part, "Ollama")
-            said += file_as_text(part.name, text)
-    return said
+    return effort_word(asked, _LEVELS)
 
 
 def _image(part: ImagePart) -> str:
@@ -261,7 +228,4 @@ def _usage(line: dict[str, Any]) -> Usage | None:
     """A count that is missing is 0, or all of the prompt was cached."""
     if not {"prompt_eval_count", "eval_count"} & line.keys():
         return None
-    prompt, completion = tokens(line, "prompt_eval_count"), tokens(line, "eval_count")
-    return Usage(
-        prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
-    )
+    return Usage.of(tokens(line, "prompt_eval_count"), tokens(line, "eval_count"))

@@ -10,32 +10,14 @@ import re
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    ModelInfo,
-    Part,
-    TextPart,
-    ToolSpec,
-    Usage,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec, Usage
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.chat import effort_word, models_in
-from nbagent.providers.chat_answers import arguments_of, tokens
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import bad_answer, objects_in, text_or_empty
-from nbagent.providers.history import (
-    arguments_text,
-    attached,
-    data_url,
-    file_as_text,
-    text_of_file,
-    wire_id,
-)
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
+from nbagent.providers.history import arguments_text, attached, data_url, readable, wire_id
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Parser, Wire
+from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = ("auto", "none", "required")
@@ -76,20 +58,15 @@ class Responses(Wire):
         if request.output_schema is not None:
             schema = {"name": "answer", "schema": request.output_schema, "strict": False}
             params["text"] = {"format": {"type": "json_schema", **schema}}
-        optional = {
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-            "max_output_tokens": request.max_tokens,
-            "stream": stream or None,
-        }
-        params.update({name: value for name, value in optional.items() if value is not None})
-        return params
+        params["temperature"], params["top_p"] = request.temperature, request.top_p
+        params["max_output_tokens"] = request.max_tokens
+        params["stream"] = stream or None
+        return only_set(params)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A flat function; without `strict` said the server would take it for strict."""
-        described = {"description": spec.description} if spec.description else {}
-        parameters = wire_schema({"type": "object", **spec.parameters})
-        known = {"type": "function", "name": name, **described}
+        parameters = wire_schema(spec.parameters)
+        known = {"type": "function", **described(spec, name)}
         return {**known, "parameters": parameters, "strict": False}
 
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
@@ -111,10 +88,6 @@ class Responses(Wire):
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""
         return ResponsesParser(into)
-
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """The same list as with Chat Completions."""
-        return models_in(body), None
 
 
 class ResponsesParser(Parser):
@@ -249,6 +222,10 @@ class ResponsesParser(Parser):
         for place, item in enumerate(objects_in(response.get("output"))):
             self._item(self._places.get(text_or_empty(item.get("id")), place), item)
         items = [self._items[place] for place in sorted(self._items)]
+        # Of reasoning the item's word does not count: what followed it may be whole.
+        of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
+        if any(item.get("status") == "incomplete" for item in of_answer):
+            status = "incomplete"  # An item was cut, whatever is said of them all.
         if any(item.get("encrypted_content") or item.get("phase") for item in items):
             into.keep(items=items)
         if status == "incomplete":
@@ -267,22 +244,17 @@ class ResponsesParser(Parser):
         self._into.end()
 
 
-def usage_of(value: Any) -> Usage | None:
+def usage_of(usage: Any) -> Usage | None:
     """The tokens of a `usage` object; None when there is none."""
-    usage = json_object(value)
-    if not usage:
+    if not json_object(usage):
         return None
-    prompt, completion = tokens(usage, "input_tokens"), tokens(usage, "output_tokens")
-    read = json_object(usage.get("input_tokens_details")) or {}
-    written = json_object(usage.get("output_tokens_details")) or {}
-    cached = min(tokens(read, "cached_tokens"), prompt)
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=tokens(usage, "total_tokens") or prompt + completion,
-        cached_tokens=cached,
-        reasoning_tokens=min(tokens(written, "reasoning_tokens"), completion),
-        cache_write_tokens=min(tokens(read, "cache_write_tokens"), prompt - cached),
+    return Usage.of(
+        tokens(usage, "input_tokens"),
+        tokens(usage, "output_tokens"),
+        total=tokens(usage, "total_tokens"),
+        cached=tokens(usage, "input_tokens_details", "cached_tokens"),
+        reasoning=tokens(usage, "output_tokens_details", "reasoning_tokens"),
+        cache_write=tokens(usage, "input_tokens_details", "cache_write_tokens"),
     )
 
 
@@ -324,10 +296,9 @@ def _assistant_items(message: Message, context: Encoding) -> list[Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "input_text", "text": part.text}
-    if isinstance(part, ImagePart):
-        return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}
-    if (text := text_of_file(part)) is not None:
-        return {"type": "input_text", "text": file_as_text(part.name, text)}
-    return {"type": "input_file", "filename": part.name, "file_data": data_url(part)}
+    shown = readable(part)
+    if isinstance(shown, str):
+        return {"type": "input_text", "text": shown}
+    if isinstance(shown, ImagePart):
+        return {"type": "input_image", "image_url": data_url(shown), "detail": "auto"}
+    return {"type": "input_file", "filename": shown.name, "file_data": data_url(shown)}

@@ -5,7 +5,7 @@ What a schema means is not changed; what a server cannot read is written another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -27,15 +27,13 @@ _SAID_IN_WORDS = (
 )
 """What Anthropic refuses in a schema for an answer; its own client writes it so, too."""
 
+_PLACES = ("$defs", "definitions")
+
 Schema = dict[str, Any]
 
 
-class _TooLarge(Exception):
-    """Writing the references out makes more of the schema than it is worth."""
-
-
 def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) -> Schema:
-    """The schema for the wire.
+    """The schema of a tool for the wire, with an object at its root.
 
     Args:
         schema: any JSON Schema.
@@ -43,13 +41,8 @@ def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) ->
             give nested arguments as texts otherwise.
         plain: leave out what Mistral answers with a 422.
     """
-    if inline and ("$defs" in schema or "definitions" in schema):
-        writer = _Writer(schema)
-        with suppress(_TooLarge, RecursionError):
-            schema = writer.value("", schema, ())
-            if not writer.kept:
-                schema = {k: v for k, v in schema.items() if k not in ("$defs", "definitions")}
-    return _walk(schema, _plain if plain else _with_properties)
+    schema = {"type": "object", **schema}
+    return _walk(_inlined(schema) if inline else schema, _plain if plain else dict)
 
 
 def gemini_schema(schema: Schema) -> Schema:
@@ -62,93 +55,85 @@ def closed_schema(schema: Schema) -> Schema:
     return _walk(schema, _closed)
 
 
+def _walk(value: Any, change: Callable[[Schema], Schema], name: str = "") -> Any:
+    """What stands under a keyword, with each schema in it changed, inner ones first."""
+    if name in _DATA:
+        return value
+    if isinstance(value, list):
+        return [_walk(it, change) for it in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    by_name = name in _BY_NAME
+    node = cast("Schema", value)
+    inner = {key: _walk(it, change, "" if by_name else key) for key, it in node.items()}
+    if by_name:
+        return inner
+    changed = change(inner)
+    if changed.get("type") == "object":
+        changed.setdefault("properties", {})  # OpenAI: an object without any says so.
+    return changed
+
+
+def _plain(node: Schema) -> Schema:
+    closed = ("additionalProperties",) if node.get("additionalProperties") is False else ()
+    return _without(node, *_MISTRAL_REFUSES, *closed)
+
+
 def _closed(node: Schema) -> Schema:
-    said = [f"{name}: {dump_json(node[name]).decode()}" for name in _SAID_IN_WORDS if name in node]
-    kept = _without(node, _SAID_IN_WORDS, said)
-    if kept.get("type") == "object":
-        kept["additionalProperties"] = False
-    return kept
+    kept = _in_words(node, _SAID_IN_WORDS)
+    return {**kept, "additionalProperties": False} if kept.get("type") == "object" else kept
 
 
 def _for_gemini(node: Schema) -> Schema:
-    form, kinds = node.get("format"), node.get("type") or ()
-    of_text = isinstance(form, str) and (kinds == "string" or "string" in kinds)
-    refused = {*_GEMINI_REFUSES, "format"} if of_text else _GEMINI_REFUSES
-    kept = _without(node, refused, [f"format: {form}"] if of_text else [])
+    of_text = isinstance(node.get("format"), str) and "string" in (node.get("type") or ())
+    kept = _in_words(_without(node, *_GEMINI_REFUSES), ("format",) if of_text else ())
     if "const" in kept:
         kept["enum"] = [kept.pop("const")]
     return kept
 
 
-def _without(node: Schema, refused: Collection[str], said: list[str]) -> Schema:
-    """The schema without some keywords, `oneOf` as `anyOf`, with something said in words."""
-    kept = {name: value for name, value in node.items() if name not in refused}
+def _in_words(node: Schema, names: Sequence[str]) -> Schema:
+    """The schema with some keywords said in its description, and `oneOf` as `anyOf`."""
+    kept = _without(node, *names)
+    said = [f"{it}: {dump_json(node[it]).decode()}".replace('"', "") for it in names if it in node]
     if said:
         kept["description"] = f"{kept.get('description', '')} ({', '.join(said)})".strip()
     if "oneOf" in kept:
         kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
-    return _with_properties(kept)
+    return kept
 
 
-def _with_properties(node: Schema) -> Schema:
-    # OpenAI: an object without properties says so.
-    if node.get("type") == "object" and "properties" not in node:
-        return {**node, "properties": {}}
-    return node
+def _without(node: Schema, *names: str) -> Schema:
+    return {name: value for name, value in node.items() if name not in names}
 
 
-def _plain(node: Schema) -> Schema:
-    closed = node.get("additionalProperties") is False
-    refused = (*_MISTRAL_REFUSES, "additionalProperties") if closed else _MISTRAL_REFUSES
-    return _with_properties({name: it for name, it in node.items() if name not in refused})
+def _inlined(schema: Schema) -> Schema:
+    """The schema with its references replaced by what they refer to, where that is worth it."""
+    known = {
+        f"#/{place}/{name}": target
+        for place in _PLACES
+        for name, target in (json_object(schema.get(place)) or {}).items()
+    }
+    above: list[str] = []  # The references that are being written out.
+    nodes, is_whole = 0, True
 
-
-def _walk(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    return change({name: _walk_value(name, value, change) for name, value in node.items()})
-
-
-def _walk_value(name: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
-    if name in _DATA or not isinstance(value, list | dict):
-        return value
-    if isinstance(value, list):
-        return [_walk_value("", it, change) for it in cast("list[Any]", value)]
-    inner = cast("Schema", value)
-    if name in _BY_NAME:
-        return {key: _walk_value("", it, change) for key, it in inner.items()}
-    return _walk(inner, change)
-
-
-class _Writer:
-    """Replaces references by what they refer to."""
-
-    def __init__(self, root: Schema) -> None:
-        self._known: dict[str, Any] = {
-            f"#/{place}/{name}": target
-            for place in ("$defs", "definitions")
-            for name, target in (json_object(root.get(place)) or {}).items()
-        }
-        self._nodes = 0
-        self.kept = False  # A reference had to stay: it is within itself, or unknown.
-
-    def value(self, name: str, value: Any, above: tuple[str, ...]) -> Any:
-        unread = name in _DATA or (not above and name in ("$defs", "definitions"))
-        if unread or not isinstance(value, list | dict):
-            return value
-        if isinstance(value, list):
-            return [self.value("", it, above) for it in cast("list[Any]", value)]
-        self._nodes += 1
-        if self._nodes > _MOST_NODES:
-            raise _TooLarge
-        node = cast("Schema", value)
-        if name in _BY_NAME:
-            return {key: self.value("", it, above) for key, it in node.items()}
+    def write_out(node: Schema) -> Schema:
+        nonlocal nodes, is_whole
+        nodes += 1
         target = node.get("$ref")
         if not isinstance(target, str):
             # What a discriminator names is not there any more; the constants in it tell as much.
-            return {k: self.value(k, it, above) for k, it in node.items() if k != "discriminator"}
-        beside = {key: self.value(key, it, above) for key, it in node.items() if key != "$ref"}
-        if target in above or target not in self._known:
-            self.kept = True
-            return {"$ref": target, **beside}
-        meant = self.value("", self._known[target], (*above, target))
-        return {**(json_object(meant) or {}), **beside}
+            return _without(node, "discriminator")
+        if target in above or target not in known or nodes > _MOST_NODES:
+            is_whole = False
+            return node
+        above.append(target)
+        meant = _walk(known[target], write_out)
+        above.pop()
+        return {**(json_object(meant) or {}), **_without(node, "$ref")}
+
+    with suppress(RecursionError):
+        written = _walk(_without(schema, *_PLACES), write_out)
+        if nodes <= _MOST_NODES:
+            return written if is_whole else {**schema, **written}
+    return schema

@@ -16,6 +16,7 @@ from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ToolSpec
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse
+from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
@@ -149,7 +150,7 @@ class Wire(Protocol):
 
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """The models of a list, and the query of its next page. Raises ValueError."""
-        ...
+        return models_in(body), None
 
     def fault(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
         """The error of a refusal that only this wire can read."""
@@ -175,3 +176,27 @@ class Toolset:
 def family(model: str) -> str:
     """A model's name without a date or `-latest`: its reasoning can be read by all of these."""
     return _DATED.sub("", model.lower())
+
+
+def only_set(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that a request says anything about."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def described(spec: ToolSpec, name: str) -> dict[str, Any]:
+    """A tool's name on the wire, with its description where it has one."""
+    return {"name": name, **only_set({"description": spec.description or None})}
+
+
+_NO_WORDS: Mapping[str, str] = {}
+
+
+def effort_word(asked: str, words: Mapping[str, str] = _NO_WORDS) -> str:
+    """The level of an effort, for servers that take no number of tokens.
+
+    Args:
+        words: what a server calls the levels that it calls otherwise.
+    """
+    if asked.isdecimal():
+        asked = "low" if int(asked) <= 2048 else "medium" if int(asked) <= 8192 else "high"
+    return words.get(asked, asked)

@@ -479,14 +479,14 @@ PLAIN = {"image_input": NO, "thinking": {"supported": False, "types": {"disabled
 LISTED = [
     model("a", max_input_tokens=200_000, capabilities=ABLE),
     model("b", max_input_tokens=0, capabilities=PLAIN),
-    *(model("gone", lifecycle="retired"), {"id": "little"}, {"id": None}, "x"),
+    *(model("gone", lifecycle="retired"), {"id": "little"}, {"id": None}, 3),
 ]
 ALL = ("reasoning", "tools", "vision")
 TOLD = [("a", 200_000, ALL), ("b", None, ("tools",)), ("little", None, ())]
 MODELS = (
     ModelsCase(id="what Anthropic tells", body={"data": LISTED, "has_more": False}, expect=TOLD),
     ModelsCase(id="no models", body={"data": []}, expect=[]),
-    ModelsCase(id="no list", body={"data": None}, expect=BAD),
+    ModelsCase(id="no list", body={"data": "none"}, expect=BAD),
     ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
 )
 ANSWERS: Sequence[Any] = (thorough, blocks, going_back, errors)

@@ -206,10 +206,22 @@ BOTH: dict[str, tuple[list[JSON], JSON]] = {
     "cut by length within arguments #18": (
         [call('{"at": "a', status="incomplete")],
         {"calls": [("b", '{"at": "a')], "finish": "length", "more": CUT}),
+    **{f"{what} that was cut in an answer that says completed": (
+        [item], {**found, "finish": "length"})
+       for what, item, found in (
+           ("a call", call('{"n":1}', **INCOMPLETE), {"calls": [("b", {"n": 1})]}),
+           ("half a call", call('{"n"', **INCOMPLETE), {"calls": [("b", '{"n"')]}),
+           ("a text", said("Half", **INCOMPLETE), {"text": "Half"}))},
+    "reasoning that was cut, and a whole call": (
+        [thought("Hm", **INCOMPLETE), call()], {"reasoning": "Hm", "calls": BARE}),
     **{f"cut by {reason}": (
         [said("Half")], {"text": "Half", "finish": finish,
           "more": {**INCOMPLETE, "incomplete_details": {"reason": reason}}})
        for reason, finish in (("content_filter", "content_filter"), ("steered", "length"))},
+    "a total that is more than its parts": (
+        [said("x")],
+        {"text": "x", "usage": {**SUM, "total_tokens": 9},
+         "more": {"usage": {**USED, "total_tokens": 9}}}),
     "cached and reasoning tokens out of bounds": (
         [said("x")],
         {"text": "x", "usage": {**SUM, "cached_tokens": 5, "reasoning_tokens": 2},
