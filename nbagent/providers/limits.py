@@ -118,7 +118,7 @@ class Limiter:
         self, place: Place, status: int, headers: Mapping[str, str], wait_s: float | None = None
     ) -> None:
         """Take what the answer to a request says about limits; names are in lower case."""
-        now, place.answered = time.monotonic(), True
+        now, place.is_answered = time.monotonic(), True
         for pattern in _PATTERNS:
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
             self._read(pattern, said, now)
@@ -136,7 +136,7 @@ class Limiter:
         fills = name != _WINDOW and left < limit < math.inf and reset_s > 0
         per_s = (limit - left) / reset_s if fills else 0.0
         # The server had not seen those that are still on their way.
-        left -= sum(_need(name, place.tokens) for place in self._sent if not place.answered)
+        left -= sum(_need(name, place.tokens) for place in self._sent if not place.is_answered)
         self._budgets[name] = _Budget(limit, left, per_s, now, now + reset_s)
 
     def _refused(self, place: Place, wait_s: float | None, now: float) -> None:
@@ -159,7 +159,7 @@ class Place:
     def __init__(self, limiter: Limiter, tokens: int) -> None:
         self.tokens = tokens
         self.went_at = 0.0
-        self.answered = False
+        self.is_answered = False
         self.waited_s = 0.0
         self._limiter = limiter
         self._told_until = 0.0
@@ -167,8 +167,15 @@ class Place:
     def __enter__(self) -> Place:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        refused = error if isinstance(error, ModelError) and not self.is_answered else None
+        if refused and refused.status and refused.code != "LLM_QUOTA_EXCEEDED":
+            self._limiter.learn(self, refused.status, {}, refused.retry_after_s)
         self._limiter.leave(self)
+
+    def answered(self, headers: Mapping[str, str]) -> None:
+        """The server took the request; names are in lower case."""
+        self._limiter.learn(self, 200, headers)
 
     async def turn(self, deadline: float) -> float | None:
         """Wait for this request's turn, by the deadline (the loop's time): None when it may go.

@@ -14,6 +14,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest, TextPart
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.wires import Lesson
 
 _HOLDERS = ("generationConfig", "options", "output_config", "reasoning", "text")
 _ALWAYS_SENT = re.compile(
@@ -67,6 +68,8 @@ class Refusals:
         # Parameters, with the refused value or None for any.
         self._dropped: set[tuple[str, bytes | None]] = set()
         self._renamed: dict[str, str] = {}
+        self.flags: frozenset[str] = frozenset()
+        """What a wire does differently for this model, see `Wire.lesson`."""
 
     @staticmethod
     def of(base_url: str, model: str) -> Refusals:
@@ -87,11 +90,19 @@ class Refusals:
             params.pop("stream_options", None)  # Refused without a stream.
         return tuple(sorted(changed))
 
-    def learn(self, error: ModelError, params: dict[str, Any]) -> str | None:
+    def learn(
+        self, error: ModelError, params: dict[str, Any], lesson: Lesson | None = None
+    ) -> str | None:
         """What will be done differently after a refusal of what was sent; None if nothing.
 
-        A lesson takes a parameter away or renames it once, so there are only so many.
+        Each adds a flag, takes a parameter away or renames it once, so there are only so many.
+
+        Args:
+            lesson: what the wire read in the refusal; it goes before what is read here.
         """
+        if lesson is not None:
+            self.flags |= {lesson.flag}
+            return lesson.text
         if not (_is_refusal(error) and _is_refused(error)) or _is_effort_rule(error):
             return None
         sent = _parameters(params)
