@@ -1,6 +1,6 @@
 """From what a server answered to a ModelError: codes by status and error body, for every wire.
 
-Decides whether a retry makes sense; `retry` decides when. Knows the error bodies of OpenAI (Chat
+Decides whether a retry makes sense; `limits` decides when. Knows the error bodies of OpenAI (Chat
 Completions and Responses), Azure, Anthropic, Gemini, Ollama, FastAPI servers and OpenRouter; a
 wire adds only what needs the request. Facts: documentation and clients of the providers.
 """
@@ -15,9 +15,19 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
 from nbagent.contracts.secrets import MASK, redact, redact_cut
-from nbagent.providers.retry import LONGEST_WAIT_S, retry_after_s, until_s
+from nbagent.providers.limits import LONGEST_WAIT_S, retry_after_s, until_s
 
-_RETRIED = frozenset({408, 409, 498})  # Besides all from 500 on.
+_CODES: dict[int | None, ModelCode] = {
+    None: "LLM_BAD_RESPONSE",
+    401: "LLM_AUTH_FAILED",
+    402: "LLM_QUOTA_EXCEEDED",
+    403: "LLM_AUTH_FAILED",
+    408: "LLM_TIMEOUT",
+    429: "LLM_RATE_LIMITED",
+    504: "LLM_TIMEOUT",
+}
+"""By status, where the body says nothing else; of all others LLM_HTTP_ERROR."""
+_PASSING = frozenset({408, 409, 429, 498})  # Besides all from 500 on.
 _KINDS_OF_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
     401: ("invalid_api_key", "authentication_error", "unauthenticated"),
@@ -34,18 +44,19 @@ _STATUS_OF = {kind: status for status, kinds in _KINDS_OF_STATUS.items() for kin
 """What an error object says by its code, type or status word, where there is no HTTP status."""
 _QUOTA_KIND = re.compile(r"quota|billing|credit_balance|(?:spend|usage)_limit")
 _QUOTA_TEXT = re.compile(
-    r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED", re.I
+    r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED"
+    # Gemini's of a day, which no retry brings back.
+    r"|\A(?=.*QuotaFailure).*PerDay",
+    re.I | re.S,
 )
 _MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
 """The provider's filter stopped the prompt or the answer: the end of a turn."""
 # Whatever `x-should-retry` says.
 _FINAL = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
-_OVERFLOW_KINDS = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"}
-)
 _OVERFLOW_TEXT = re.compile(
-    r"maximum (?:context|prompt|model) length|reduce the length of the (?:messages|prompt)"
+    r"context_length_exceeded|exceed_context_size_error|tokens_limit_reached"
+    r"|maximum (?:context|prompt|model) length|reduce the length of the (?:messages|prompt)"
     r"|(?:prompt|input) is too long|too long to fit into the model"
     r"|input token count.{0,40}exceeds|number of tokens allowed"
     r"|input tokens exceed|exceeded model token limit|too many tokens: total number"
@@ -130,14 +141,15 @@ def response_error(
     wait_s = _wait_s(status, fault, headers)
     # Anthropic sends a wait with each rate limit, and none with the cap of a month.
     capped = wait_s is None and any(name.startswith("anthropic-") for name in headers)
-    code, retryable = _code_of(402 if status == 429 and capped else status, fault)
+    code = _code_of(402 if status == 429 and capped else status, fault)
     forced = headers.get("x-should-retry", "").lower()
-    if forced in ("true", "false") and code not in _FINAL:
-        retryable = forced == "true"
+    broken = status is not None and status >= 500
+    passing = broken or status in _PASSING or bool(_BUSY_TEXT.search(_all_text(fault)))
+    retryable = code not in _FINAL and (forced == "true" or (passing and forced != "false"))
     headline, advice = _WORDS[code]
     if code == "LLM_AUTH_FAILED" and not key_sent:
         headline, advice = _NO_KEY
-    elif code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
+    elif code == "LLM_HTTP_ERROR" and broken:
         headline, advice = _BROKEN
     elif status == 404 and url:
         advice = f"Asked was {url}; check the model's name and the base URL."
@@ -227,25 +239,14 @@ def _refused_field(detail: Any) -> dict[str, Any]:
     return {"message": "; ".join(said), "param": first, "code": _text(named[first].get("type"))}
 
 
-def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool]:
-    """Code and whether a retry may help; the special cases come before the status."""
-    kinds = _kinds(fault)
+def _code_of(status: int | None, fault: dict[str, Any]) -> ModelCode:
+    """What a body says goes before the status."""
     text = _all_text(fault)
-    if not _OVERFLOW_KINDS.isdisjoint(kinds) or _OVERFLOW_TEXT.search(text):
-        return "LLM_CONTEXT_OVERFLOW", False
-    paid = status == 402 or any(map(_QUOTA_KIND.search, kinds))
-    daily = "QuotaFailure" in text and "PerDay" in text  # Gemini's, which no retry brings back.
-    if paid or daily or _QUOTA_TEXT.search(text):
-        return "LLM_QUOTA_EXCEEDED", False
-    if status in (401, 403) or "API_KEY_INVALID" in text:
-        return "LLM_AUTH_FAILED", False
-    if status == 429:
-        return "LLM_RATE_LIMITED", True
-    if status in (408, 504):
-        return "LLM_TIMEOUT", True
-    if status is None:
-        return "LLM_BAD_RESPONSE", False
-    return "LLM_HTTP_ERROR", status in _RETRIED or status >= 500 or bool(_BUSY_TEXT.search(text))
+    if _OVERFLOW_TEXT.search(text):
+        return "LLM_CONTEXT_OVERFLOW"
+    if any(map(_QUOTA_KIND.search, _kinds(fault))) or _QUOTA_TEXT.search(text):
+        return "LLM_QUOTA_EXCEEDED"
+    return "LLM_AUTH_FAILED" if "API_KEY_INVALID" in text else _CODES.get(status, "LLM_HTTP_ERROR")
 
 
 def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:

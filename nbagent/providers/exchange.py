@@ -33,11 +33,10 @@ from nbagent.providers.http import (
     MAX_STREAM_BYTES,
     HttpClient,
 )
-from nbagent.providers.limits import Limiter, Place
+from nbagent.providers.limits import Limiter, Place, backoff_s
 from nbagent.providers.reader import AnswerReader
-from nbagent.providers.refusals import Refusals, plain_refusal
+from nbagent.providers.refusals import Refusals, reword
 from nbagent.providers.registry import normal_base_url, origin, whole_response
-from nbagent.providers.retry import backoff_s
 from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 
 _HISTORIES = 8
@@ -232,7 +231,9 @@ class WireClient:
             lesson = None
         if text := attempt.refusals.learn(fault, attempt.params, lesson):
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
-        fault = exchange.judged(fault)
+        if fault.details.get("code") == "tool_use_failed":
+            fault.retryable, exchange.regenerated = not exchange.regenerated, True
+        reword(fault, exchange.request)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
         wait_s = backoff_s(fault, exchange.attempts, self._config.retries)
         if wait_s is None or wait_s >= left_s:
@@ -256,7 +257,7 @@ class WireClient:
             between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
             headers=self._headers_of(wire, attempt.flags),
         )
-        place.answered(response.headers)
+        self._limiter.learn(place, response.status, response.headers)
         exchange.request_id = response.request_id
         reader = AnswerReader(attempt.parser, into, wire.framing())
         taken = 0
@@ -288,8 +289,7 @@ class WireClient:
     def _check_key(self) -> None:
         given = {name.lower() for name in self._config.headers}
         own = {self._wires[0].key_header.lower(), "authorization"}
-        has_key = self._config.api_key is not None or bool(own & given)
-        if self._key_variables and not has_key:
+        if self._key_variables and self._config.api_key is None and not own & given:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"
                 f" {' or '.join(self._key_variables)}, or name another server with --base-url.",
@@ -323,6 +323,7 @@ class _Exchange:
     """Without those that a refused parameter cost."""
     waited_s: float = 0.0
     regenerated: bool = False
+    """A call that could not be read was asked for once more."""
     hops: int = 0
     into: Assembly | None = None
     """The answer so far, where the server gives it in parts."""
@@ -339,12 +340,6 @@ class _Exchange:
         self.hops += 1
         self.into, self.go_on = into, into.go_on or {}
         into.begin_hop()
-
-    def judged(self, fault: ModelError) -> ModelError:
-        """The fault in plain words; a call that could not be read is asked for once more."""
-        if fault.details.get("code") == "tool_use_failed":
-            fault.retryable, self.regenerated = not self.regenerated, True
-        return plain_refusal(fault, self.request)
 
 
 @dataclass(frozen=True, slots=True)

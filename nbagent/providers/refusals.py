@@ -39,7 +39,6 @@ _REFUSED = re.compile(
     r"|no endpoints found that support|must be verified",
     re.I,
 )
-_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden")
 _STATUSES = frozenset({None, 400, 404, 422, 501})
 _CAN = r"support|accept|take|allow|enabl|handle|process"
 _IMAGE_WORDS = r"images?|image_url|multi-?modal|vision"
@@ -125,10 +124,10 @@ def needs_responses(error: ModelError) -> bool:
     return only or (error.status == 400 and _is_effort_rule(error))
 
 
-def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
-    """The same error in plain words when the server takes no images or no tools."""
+def reword(error: ModelError, request: ChatRequest) -> None:
+    """Say it in plain words when the server takes no images or no tools: no retry helps."""
     if not (_is_refusal(error) or error.status in (415, 500)):
-        return error
+        return
     said = error.said
     parts = (part for message in request.messages for part in message.content)
     files = not all(isinstance(part, TextPart) for part in parts)
@@ -138,15 +137,9 @@ def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
     elif request.tools and (tools_refused or _NO_TOOLS.search(said)):
         advice = "takes no tools here; choose another model, or send none (--tools none)"
     else:
-        return error
-    return ModelError(
-        f"{request.model} {advice}. The server said: {said}",
-        code=error.code,
-        details=error.details,
-        status=error.status,
-        request_id=error.request_id,
-        said=said,
-    )
+        return
+    error.message = f"{request.model} {advice}. The server said: {said}"
+    error.retryable = False
 
 
 def _parameters(params: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +200,7 @@ def _is_refusal(error: ModelError) -> bool:
 
 
 def _is_refused(error: ModelError) -> bool:
-    return error.details.get("code") in _CODES or bool(_REFUSED.search(error.said))
+    return bool(_REFUSED.search(f"{error.details.get('code')} {error.said}"))
 
 
 def _is_effort_rule(error: ModelError) -> bool:
