@@ -17,16 +17,6 @@ from nbagent.contracts.errors import ModelCode, ModelError
 from nbagent.contracts.secrets import MASK, redact, redact_cut
 from nbagent.providers.limits import LONGEST_WAIT_S, retry_after_s, until_s
 
-_CODES: dict[int | None, ModelCode] = {
-    None: "LLM_BAD_RESPONSE",
-    401: "LLM_AUTH_FAILED",
-    402: "LLM_QUOTA_EXCEEDED",
-    403: "LLM_AUTH_FAILED",
-    408: "LLM_TIMEOUT",
-    429: "LLM_RATE_LIMITED",
-    504: "LLM_TIMEOUT",
-}
-"""By status, where the body says nothing else; of all others LLM_HTTP_ERROR."""
 _PASSING = frozenset({408, 409, 429, 498})  # Besides all from 500 on.
 _KINDS_OF_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
@@ -95,21 +85,24 @@ _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-re
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
 _READ_FOR_START = 4_096  # Far less is shown, but a key in it is only known as a whole.
-_WORDS: dict[ModelCode, tuple[str, str]] = {
-    "LLM_AUTH_FAILED": ("the provider refused the key", "Check the key."),
-    "LLM_TIMEOUT": ("the provider gave up waiting", "Try again."),
-    "LLM_RATE_LIMITED": ("too many requests for the provider", "Try again later."),
+_FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
+    "LLM_AUTH_FAILED": ((401, 403), "the provider refused the key", "Check the key."),
+    "LLM_TIMEOUT": ((408, 504), "the provider gave up waiting", "Try again."),
+    "LLM_RATE_LIMITED": ((429,), "too many requests for the provider", "Try again later."),
     "LLM_QUOTA_EXCEEDED": (
+        (402,),
         "the account's quota or credit is used up",
         "Look at the account's billing, or choose another model.",
     ),
     "LLM_CONTEXT_OVERFLOW": (
+        (),
         "the conversation is too long for the model",
         "Shorten the conversation, or choose a model that takes more.",
     ),
-    "LLM_HTTP_ERROR": ("the provider refused the request", "Correct the request."),
-    "LLM_BAD_RESPONSE": ("the provider reported an error", "Try again."),
+    "LLM_BAD_RESPONSE": ((None,), "the provider reported an error", "Try again."),
+    "LLM_HTTP_ERROR": ((), "the provider refused the request", "Correct the request."),
 }
+"""The statuses that mean it where the body says nothing else, what happened, and what to do."""
 _BROKEN = ("the provider failed", "Try again later.")
 _NO_KEY = (
     "the provider wants a key",
@@ -146,7 +139,7 @@ def response_error(
     broken = status is not None and status >= 500
     passing = broken or status in _PASSING or bool(_BUSY_TEXT.search(_all_text(fault)))
     retryable = code not in _FINAL and (forced == "true" or (passing and forced != "false"))
-    headline, advice = _WORDS[code]
+    _, headline, advice = _FAILURES[code]
     if code == "LLM_AUTH_FAILED" and not key_sent:
         headline, advice = _NO_KEY
     elif code == "LLM_HTTP_ERROR" and broken:
@@ -246,7 +239,12 @@ def _code_of(status: int | None, fault: dict[str, Any]) -> ModelCode:
         return "LLM_CONTEXT_OVERFLOW"
     if any(map(_QUOTA_KIND.search, _kinds(fault))) or _QUOTA_TEXT.search(text):
         return "LLM_QUOTA_EXCEEDED"
-    return "LLM_AUTH_FAILED" if "API_KEY_INVALID" in text else _CODES.get(status, "LLM_HTTP_ERROR")
+    if "API_KEY_INVALID" in text:
+        return "LLM_AUTH_FAILED"
+    for code, (statuses, *_) in _FAILURES.items():
+        if status in statuses:
+            return code
+    return "LLM_HTTP_ERROR"
 
 
 def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:

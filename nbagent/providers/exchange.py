@@ -166,7 +166,8 @@ class WireClient:
             try:
                 with Place(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as place:
                     while wait_s := await place.turn(deadline):
-                        yield ChatChunk(notice=_waits(wait_s, self._http.address.server))
+                        told = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
+                        yield ChatChunk(notice=ClientNotice("wait", told, wait_s=wait_s))
                     exchange.waited_s += place.waited_s
                     async with aclosing(self._attempted(exchange, attempt, place)) as pieces:
                         async for _ in pieces:
@@ -180,10 +181,9 @@ class WireClient:
             # What came before a fault, in the same packet, is kept.
             for chunk in exchange.shows(into):
                 yield chunk
-            if fault is None:
-                if late := into.error:
-                    yield ChatChunk(notice=_late(late, into))
-            elif not exchange.shown and _is_settled(fault, attempt):
+            if fault is None and into.error:
+                yield ChatChunk(notice=_late(into.error, into))
+            if fault is not None and not exchange.shown and _is_settled(fault, attempt):
                 exchange.request_id, fault = fault.request_id, None
                 for chunk in exchange.shows(into):
                     yield chunk
@@ -355,10 +355,6 @@ class _Attempt:
     into: Assembly
     parser: Parser
     refusals: Refusals
-
-
-def _waits(wait_s: float, server: str) -> ClientNotice:
-    return ClientNotice("wait", f"waiting {wait_s:.1f} s: rate limit of {server}", wait_s=wait_s)
 
 
 def _late(error: ModelError, into: Assembly) -> ClientNotice:

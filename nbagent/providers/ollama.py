@@ -73,10 +73,6 @@ class Ollama(Wire):
     think_tags = True
     lacks = frozenset({"tool_choice"})
 
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """One endpoint for all."""
-        return "/api/chat"
-
     def params(
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
@@ -105,10 +101,6 @@ class Ollama(Wire):
         params.update({k: v for k, v in extra.items() if k in _BESIDE_OPTIONS - {"options"}})
         if options:
             params["options"] = {**params.get("options", {}), **options}
-
-    def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
-        """A choice cannot be told: without tools nothing is called."""
-        return bool(request.tools) and request.tool_choice != "none"
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function; most keywords of its schema are lost silently, so references are resolved."""

@@ -102,7 +102,7 @@ class Refusals:
         if lesson is not None:
             self.flags |= {lesson.flag}
             return lesson.text
-        if not (_is_refusal(error) and _is_refused(error)) or _is_effort_rule(error):
+        if not (_is_refusal(error) and _is_refused(error)):
             return None
         sent = _parameters(params)
         names = [name for name in _named(error, sent) if not _ALWAYS_SENT.fullmatch(name)]
@@ -120,8 +120,11 @@ class Refusals:
 
 def needs_responses(error: ModelError) -> bool:
     """Whether OpenAI takes such a request only at `/v1/responses`."""
-    only = _is_refusal(error) and "only supported in v1/responses" in error.said
-    return only or (error.status == 400 and _is_effort_rule(error))
+    if not _is_refusal(error) or "v1/responses" not in error.said:
+        return False
+    # gpt-5.5 and later: 400, param reasoning_effort, "use /v1/responses instead".
+    by_effort = "reasoning_effort" in f"{error.said} {error.details.get('param')}"
+    return "only supported in v1/responses" in error.said or by_effort
 
 
 def reword(error: ModelError, request: ChatRequest) -> None:
@@ -201,13 +204,6 @@ def _is_refusal(error: ModelError) -> bool:
 
 def _is_refused(error: ModelError) -> bool:
     return bool(_REFUSED.search(f"{error.details.get('code')} {error.said}"))
-
-
-def _is_effort_rule(error: ModelError) -> bool:
-    # OpenAI, gpt-5.5 and later: 400, param reasoning_effort, "use /v1/responses instead".
-    return "/v1/responses" in error.said and "reasoning_effort" in (
-        f"{error.said} {error.details.get('param')}"
-    )
 
 
 _known: dict[tuple[str, str], Refusals] = {}
