@@ -68,6 +68,7 @@ class AnswerReader:
                 f"neither JSON nor an event stream came{f' ({shown!r})' if shown else ''}"
             )
         if not (into.ended or into.finished):
+            into.take_chunks()  # What stood behind the last end of a frame may be half of it.
             raise bad_answer("the stream was cut before the answer was complete")
         if not into.answered:
             raise bad_answer("the stream held no answer", retry=into.nobody_answered)
