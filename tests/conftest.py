@@ -51,7 +51,7 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if approval is not None:
         approval.forget_approvals()
     # A server of another test had the same port, and said what it does not take.
-    for name, learnt in (("refusals", "_known"), ("limits", "_limiters"), ("exchange", "_flags")):
+    for name, learnt in (("refusals", "_known"), ("limits", "_limiters")):
         module = sys.modules.get(f"nbagent.providers.{name}")
         if module is not None:
             vars(module)[learnt].clear()

@@ -177,10 +177,6 @@ class Chat(Wire):
             return True
         return "responses" not in flags and not _wants_responses(request)
 
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """One endpoint for all."""
-        return "/chat/completions"
-
     def params(
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """From what a server answered to a ModelError: codes by status and error body, for every wire.
 
-Decides whether a retry makes sense; `retry` decides when. Knows the error bodies of OpenAI (Chat
+Decides whether a retry makes sense; `limits` decides when. Knows the error bodies of OpenAI (Chat
 Completions and Responses), Azure, Anthropic, Gemini, Ollama, FastAPI servers and OpenRouter; a
 wire adds only what needs the request. Facts: documentation and clients of the providers.
 """
@@ -15,9 +15,9 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
 from nbagent.contracts.secrets import MASK, redact, redact_cut
-from nbagent.providers.retry import LONGEST_WAIT_S, retry_after_s, until_s
+from nbagent.providers.limits import LONGEST_WAIT_S, retry_after_s, until_s
 
-_RETRIED = frozenset({408, 409, 498})  # Besides all from 500 on.
+_PASSING = frozenset({408, 409, 429, 498})  # Besides all from 500 on.
 _KINDS_OF_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
     401: ("invalid_api_key", "authentication_error", "unauthenticated"),
@@ -34,18 +34,19 @@ _STATUS_OF = {kind: status for status, kinds in _KINDS_OF_STATUS.items() for kin
 """What an error object says by its code, type or status word, where there is no HTTP status."""
 _QUOTA_KIND = re.compile(r"quota|billing|credit_balance|(?:spend|usage)_limit")
 _QUOTA_TEXT = re.compile(
-    r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED", re.I
+    r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED"
+    # Gemini's of a day, which no retry brings back.
+    r"|\A(?=.*QuotaFailure).*PerDay",
+    re.I | re.S,
 )
 _MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
 """The provider's filter stopped the prompt or the answer: the end of a turn."""
 # Whatever `x-should-retry` says.
 _FINAL = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
-_OVERFLOW_KINDS = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"}
-)
 _OVERFLOW_TEXT = re.compile(
-    r"maximum (?:context|prompt|model) length|reduce the length of the (?:messages|prompt)"
+    r"context_length_exceeded|exceed_context_size_error|tokens_limit_reached"
+    r"|maximum (?:context|prompt|model) length|reduce the length of the (?:messages|prompt)"
     r"|(?:prompt|input) is too long|too long to fit into the model"
     r"|input token count.{0,40}exceeds|number of tokens allowed"
     r"|input tokens exceed|exceeded model token limit|too many tokens: total number"
@@ -84,21 +85,24 @@ _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-re
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
 _READ_FOR_START = 4_096  # Far less is shown, but a key in it is only known as a whole.
-_WORDS: dict[ModelCode, tuple[str, str]] = {
-    "LLM_AUTH_FAILED": ("the provider refused the key", "Check the key."),
-    "LLM_TIMEOUT": ("the provider gave up waiting", "Try again."),
-    "LLM_RATE_LIMITED": ("too many requests for the provider", "Try again later."),
+_FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
+    "LLM_AUTH_FAILED": ((401, 403), "the provider refused the key", "Check the key."),
+    "LLM_TIMEOUT": ((408, 504), "the provider gave up waiting", "Try again."),
+    "LLM_RATE_LIMITED": ((429,), "too many requests for the provider", "Try again later."),
     "LLM_QUOTA_EXCEEDED": (
+        (402,),
         "the account's quota or credit is used up",
         "Look at the account's billing, or choose another model.",
     ),
     "LLM_CONTEXT_OVERFLOW": (
+        (),
         "the conversation is too long for the model",
         "Shorten the conversation, or choose a model that takes more.",
     ),
-    "LLM_HTTP_ERROR": ("the provider refused the request", "Correct the request."),
-    "LLM_BAD_RESPONSE": ("the provider reported an error", "Try again."),
+    "LLM_BAD_RESPONSE": ((None,), "the provider reported an error", "Try again."),
+    "LLM_HTTP_ERROR": ((), "the provider refused the request", "Correct the request."),
 }
+"""The statuses that mean it where the body says nothing else, what happened, and what to do."""
 _BROKEN = ("the provider failed", "Try again later.")
 _NO_KEY = (
     "the provider wants a key",
@@ -130,14 +134,15 @@ def response_error(
     wait_s = _wait_s(status, fault, headers)
     # Anthropic sends a wait with each rate limit, and none with the cap of a month.
     capped = wait_s is None and any(name.startswith("anthropic-") for name in headers)
-    code, retryable = _code_of(402 if status == 429 and capped else status, fault)
+    code = _code_of(402 if status == 429 and capped else status, fault)
     forced = headers.get("x-should-retry", "").lower()
-    if forced in ("true", "false") and code not in _FINAL:
-        retryable = forced == "true"
-    headline, advice = _WORDS[code]
+    broken = status is not None and status >= 500
+    passing = broken or status in _PASSING or bool(_BUSY_TEXT.search(_all_text(fault)))
+    retryable = code not in _FINAL and (forced == "true" or (passing and forced != "false"))
+    _, headline, advice = _FAILURES[code]
     if code == "LLM_AUTH_FAILED" and not key_sent:
         headline, advice = _NO_KEY
-    elif code == "LLM_HTTP_ERROR" and status is not None and status >= 500:
+    elif code == "LLM_HTTP_ERROR" and broken:
         headline, advice = _BROKEN
     elif status == 404 and url:
         advice = f"Asked was {url}; check the model's name and the base URL."
@@ -227,25 +232,19 @@ def _refused_field(detail: Any) -> dict[str, Any]:
     return {"message": "; ".join(said), "param": first, "code": _text(named[first].get("type"))}
 
 
-def _code_of(status: int | None, fault: dict[str, Any]) -> tuple[ModelCode, bool]:
-    """Code and whether a retry may help; the special cases come before the status."""
-    kinds = _kinds(fault)
+def _code_of(status: int | None, fault: dict[str, Any]) -> ModelCode:
+    """What a body says goes before the status."""
     text = _all_text(fault)
-    if not _OVERFLOW_KINDS.isdisjoint(kinds) or _OVERFLOW_TEXT.search(text):
-        return "LLM_CONTEXT_OVERFLOW", False
-    paid = status == 402 or any(map(_QUOTA_KIND.search, kinds))
-    daily = "QuotaFailure" in text and "PerDay" in text  # Gemini's, which no retry brings back.
-    if paid or daily or _QUOTA_TEXT.search(text):
-        return "LLM_QUOTA_EXCEEDED", False
-    if status in (401, 403) or "API_KEY_INVALID" in text:
-        return "LLM_AUTH_FAILED", False
-    if status == 429:
-        return "LLM_RATE_LIMITED", True
-    if status in (408, 504):
-        return "LLM_TIMEOUT", True
-    if status is None:
-        return "LLM_BAD_RESPONSE", False
-    return "LLM_HTTP_ERROR", status in _RETRIED or status >= 500 or bool(_BUSY_TEXT.search(text))
+    if _OVERFLOW_TEXT.search(text):
+        return "LLM_CONTEXT_OVERFLOW"
+    if any(map(_QUOTA_KIND.search, _kinds(fault))) or _QUOTA_TEXT.search(text):
+        return "LLM_QUOTA_EXCEEDED"
+    if "API_KEY_INVALID" in text:
+        return "LLM_AUTH_FAILED"
+    for code, (statuses, *_) in _FAILURES.items():
+        if status in statuses:
+            return code
+    return "LLM_HTTP_ERROR"
 
 
 def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:

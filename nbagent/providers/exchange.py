@@ -6,9 +6,10 @@ The one client of all wires. Shapes of requests and answers are the wire's, byte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from nbagent.contracts.canonical import load_json
@@ -32,11 +33,10 @@ from nbagent.providers.http import (
     MAX_STREAM_BYTES,
     HttpClient,
 )
-from nbagent.providers.limits import Limiter, Place
+from nbagent.providers.limits import Limiter, Place, backoff_s
 from nbagent.providers.reader import AnswerReader
-from nbagent.providers.refusals import Refusals, plain_refusal
+from nbagent.providers.refusals import Refusals, reword
 from nbagent.providers.registry import normal_base_url, origin, whole_response
-from nbagent.providers.retry import backoff_s
 from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 
 _HISTORIES = 8
@@ -102,7 +102,7 @@ class WireClient:
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
         self._toolset = Toolset((), first)
-        self._histories: dict[Encoding, History] = {}
+        self._history = lru_cache(_HISTORIES)(History)
 
     def __repr__(self) -> str:
         return f"WireClient({self.provider}, {self._http.address.shown!r})"
@@ -134,11 +134,9 @@ class WireClient:
             if page:
                 path += f"{'&' if '?' in path else '?'}{page}"
             headers = self._headers_of(wire, frozenset())
-            response = await self._http.send("GET", path, deadline=deadline, headers=headers)
-            try:
+            sent = self._http.send("GET", path, deadline=deadline, headers=headers)
+            async with aclosing(await sent) as response:
                 body = await response.read()
-            finally:
-                await response.aclose()
             try:
                 found, page = wire.models(load_json(body))
             except (ValueError, RecursionError):
@@ -163,25 +161,31 @@ class WireClient:
         exchange = _Exchange(request, stream, deadline)
         while True:
             attempt = self._prepared(exchange)
+            into = attempt.into
             fault: ModelError | None = None
             try:
                 with Place(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as place:
                     while wait_s := await place.turn(deadline):
-                        yield ChatChunk(notice=_waits(wait_s, self._http.address.server))
+                        told = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
+                        yield ChatChunk(notice=ClientNotice("wait", told, wait_s=wait_s))
                     exchange.waited_s += place.waited_s
-                    async with aclosing(self._attempted(exchange, attempt, place)) as chunks:
-                        async for chunk in chunks:
-                            exchange.shown = True
-                            yield chunk
+                    async with aclosing(self._attempted(exchange, attempt, place)) as pieces:
+                        async for _ in pieces:
+                            for chunk in exchange.shows(into):
+                                yield chunk
             except ModelError as error:
                 fault = error
             except Exception as error:
                 said = redact(f"{type(error).__name__}: {error}")
                 fault = ModelError(f"the client failed ({said}); please report it.")
-            into = attempt.into
+            # What came before a fault, in the same packet, is kept.
+            for chunk in exchange.shows(into):
+                yield chunk
+            if fault is None and into.error:
+                yield ChatChunk(notice=_late(into.error, into))
             if fault is not None and not exchange.shown and _is_settled(fault, attempt):
                 exchange.request_id, fault = fault.request_id, None
-                for chunk in into.take_chunks():
+                for chunk in exchange.shows(into):
                     yield chunk
             if fault is None:
                 if into.go_on is None or exchange.hops >= _MOST_HOPS:
@@ -198,20 +202,21 @@ class WireClient:
     def _prepared(self, exchange: _Exchange) -> _Attempt:
         """The next attempt: its wire, its body and what will read its answer."""
         request = exchange.request
-        flags = _flags.get((self._origin, request.model), frozenset[str]())
+        refusals = Refusals.of(self._base_url, request.model)
+        flags = refusals.flags
         wire = next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
         toolset = self._toolset_of(request, wire)
         params = wire.params(request, toolset.names, flags, stream=exchange.stream)
         wire.join_extra(params, self._config.extra_body)
         params.update(exchange.go_on)
-        refusals = Refusals.of(self._base_url, request.model)
         lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_MISSED)
         changed = (*lacking, *refusals.apply(params))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
         system, messages = leading_system(wire.system(request), request.messages)
         tools = toolset.encoded if wire.offers_tools(request, params) else None
-        encoded = self._history(wire, context).encode(messages)
-        body = request_body(wire, system, encoded, tools, params)
+        body = request_body(
+            wire, system, self._history(wire, context).encode(messages), tools, params
+        )
         into = exchange.into
         if into is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
@@ -221,14 +226,14 @@ class WireClient:
 
     def _notice_of(self, exchange: _Exchange, fault: ModelError, attempt: _Attempt) -> ClientNotice:
         """What is told before another attempt, and how long that waits; raises what is final."""
-        request = exchange.request
-        lesson = attempt.wire.lesson(fault, request, attempt.flags)
-        if lesson is not None and lesson.flag not in attempt.flags:
-            _flags[self._origin, request.model] = attempt.flags | {lesson.flag}
-            return ClientNotice("dropped_param", f"{lesson.text}.", error=fault.info)
-        if text := attempt.refusals.learn(fault, attempt.params):
+        lesson = attempt.wire.lesson(fault, exchange.request, attempt.flags)
+        if lesson is not None and lesson.flag in attempt.flags:
+            lesson = None
+        if text := attempt.refusals.learn(fault, attempt.params, lesson):
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
-        fault = exchange.judged(fault)
+        if fault.details.get("code") == "tool_use_failed":
+            fault.retryable, exchange.regenerated = not exchange.regenerated, True
+        reword(fault, exchange.request)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
         wait_s = backoff_s(fault, exchange.attempts, self._config.retries)
         if wait_s is None or wait_s >= left_s:
@@ -240,29 +245,24 @@ class WireClient:
 
     async def _attempted(
         self, exchange: _Exchange, attempt: _Attempt, place: Place
-    ) -> AsyncGenerator[ChatChunk]:
-        """One request on the wire."""
+    ) -> AsyncGenerator[None]:
+        """One request on the wire; a step for each piece of its answer."""
         wire, into = attempt.wire, attempt.into
         streams = exchange.stream and "stream" not in attempt.changed
-        try:
-            response = await self._http.send(
-                "POST",
-                wire.path(exchange.request, stream=exchange.stream),
-                attempt.body,
-                deadline=exchange.deadline,
-                between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-                headers=self._headers_of(wire, attempt.flags),
-            )
-        except ModelError as error:
-            if error.status and error.code != "LLM_QUOTA_EXCEEDED":
-                self._limiter.learn(place, error.status, {}, error.retry_after_s)
-            raise
+        response = await self._http.send(
+            "POST",
+            wire.path(exchange.request, stream=exchange.stream),
+            attempt.body,
+            deadline=exchange.deadline,
+            between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
+            headers=self._headers_of(wire, attempt.flags),
+        )
         self._limiter.learn(place, response.status, response.headers)
         exchange.request_id = response.request_id
         reader = AnswerReader(attempt.parser, into, wire.framing())
+        taken = 0
+        limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
         try:
-            taken = 0
-            limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
             async with aclosing(response.pieces(limit)) as pieces:
                 async for piece in pieces:
                     taken += len(piece)
@@ -271,35 +271,25 @@ class WireClient:
                         taken = 0
                         await asyncio.sleep(0)
                     ended = into.ended
-                    for chunk in reader.feed(piece):
-                        yield chunk
-                    if reader.fault is not None:
-                        raise reader.fault
+                    reader.feed(piece)
+                    yield
                     if into.ended and not ended:
                         response.shorten(_AFTER_THE_END_S)
                     elif into.finished and not into.ended:
                         response.shorten(_AFTER_FINISH_S)
         except ModelError as error:
             # A connection that breaks after the end of the answer takes nothing away.
-            silent = error is not reader.fault and error.code == "LLM_TIMEOUT"
+            silent = error.code == "LLM_TIMEOUT" and error is not into.error
             if not into.stands(silent=silent):
                 raise
         finally:
             await response.aclose()
-        for chunk in reader.end():
-            yield chunk
-        if reader.fault is not None and not into.stands():
-            raise reader.fault
-        if late := into.error:
-            whole = "cut at its length" if into.was_cut_by_length else "whole"
-            told = f"The server sent an error behind the answer, which is {whole}: {late.said}"
-            yield ChatChunk(notice=ClientNotice("note", told, error=late.info))
+        reader.end()
 
     def _check_key(self) -> None:
         given = {name.lower() for name in self._config.headers}
         own = {self._wires[0].key_header.lower(), "authorization"}
-        has_key = self._config.api_key is not None or bool(own & given)
-        if self._key_variables and not has_key:
+        if self._key_variables and self._config.api_key is None and not own & given:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"
                 f" {' or '.join(self._key_variables)}, or name another server with --base-url.",
@@ -308,9 +298,7 @@ class WireClient:
 
     def _toolset_of(self, request: ChatRequest, wire: Wire) -> Toolset:
         # Comparing tuples of the same objects is a comparison of pointers.
-        known = self._toolset
-        same = known.tools is request.tools or known.tools == request.tools
-        if not same or known.wire is not wire:
+        if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
         return self._toolset
 
@@ -319,14 +307,6 @@ class WireClient:
         given = {name.lower() for name in self._config.headers}
         headers = wire.headers(flags)
         return {name: text for name, text in headers.items() if name.lower() not in given}
-
-    def _history(self, wire: Wire, context: Encoding) -> History:
-        history = self._histories.get(context)
-        if history is None or history.wire is not wire:
-            if len(self._histories) >= _HISTORIES:
-                del self._histories[next(iter(self._histories))]
-            history = self._histories[context] = History(wire, context)
-        return history
 
 
 @dataclass(slots=True)
@@ -343,22 +323,23 @@ class _Exchange:
     """Without those that a refused parameter cost."""
     waited_s: float = 0.0
     regenerated: bool = False
+    """A call that could not be read was asked for once more."""
     hops: int = 0
     into: Assembly | None = None
     """The answer so far, where the server gives it in parts."""
     go_on: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def shows(self, into: Assembly) -> Iterator[ChatChunk]:
+        """What has come since the last time."""
+        for chunk in into.take_chunks():
+            self.shown = True
+            yield chunk
 
     def next_hop(self, into: Assembly) -> None:
         """The server wants to be asked for the rest."""
         self.hops += 1
         self.into, self.go_on = into, into.go_on or {}
         into.begin_hop()
-
-    def judged(self, fault: ModelError) -> ModelError:
-        """The fault in plain words; a call that could not be read is asked for once more."""
-        if fault.details.get("code") == "tool_use_failed":
-            fault.retryable, self.regenerated = not self.regenerated, True
-        return plain_refusal(fault, self.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,12 +357,10 @@ class _Attempt:
     refusals: Refusals
 
 
-_flags: dict[tuple[str, str], frozenset[str]] = {}
-"""What this process has learnt of a model on a server (`Wire.lesson`)."""
-
-
-def _waits(wait_s: float, server: str) -> ClientNotice:
-    return ClientNotice("wait", f"waiting {wait_s:.1f} s: rate limit of {server}", wait_s=wait_s)
+def _late(error: ModelError, into: Assembly) -> ClientNotice:
+    whole = "cut at its length" if into.was_cut_by_length else "whole"
+    told = f"The server sent an error behind the answer, which is {whole}: {error.said}"
+    return ClientNotice("note", told, error=error.info)
 
 
 def _is_settled(fault: ModelError, attempt: _Attempt) -> bool:

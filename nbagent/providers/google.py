@@ -45,6 +45,7 @@ class Google(Wire):
     name = "google"
     messages_field = "contents"
     tools_form = b'[{"functionDeclarations":%b}]'
+    choice_field = "toolConfig"
     home = "/v1"
     endings = ("/models", "/openai")
     key_header = "x-goog-api-key"
@@ -89,11 +90,6 @@ class Google(Wire):
         params.update(extra)
         if config:
             params["generationConfig"] = config
-
-    def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
-        """A mode says that none may be called, unless the server refused it."""
-        unheard = request.tool_choice == "none" and "toolConfig" not in params
-        return bool(request.tools) and not unheard
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function declaration with plain JSON Schema."""

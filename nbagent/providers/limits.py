@@ -1,28 +1,39 @@
-"""How many requests a server takes: one limiter for each server and key, shared by all runs.
+"""When a request may go: what its server asks to wait, retries, and the limits that runs share.
 
-Learns from the headers of rate limits (OpenAI, Azure, Groq, Anthropic, OpenRouter) and from a 429,
-and says who goes when, in order. It sends nothing and retries nothing. Each attempt has a `Place`:
-it awaits its turn, sends, and lets the limiter learn from the answer.
+There is one limiter for each server and key. It learns from the headers of rate limits (OpenAI,
+Azure, Groq, Anthropic, OpenRouter) and from a 429, and says who goes when, in order. It sends
+nothing and retries nothing. Each attempt has a `Place`: it awaits its turn, sends, and lets the
+limiter learn from the answer.
 
 A request that is alone is never paced, and asks even where waiting would be pointless: a person
-tried again. All others fail then at once with LLM_RATE_LIMITED.
+tried again. All others fail then at once with LLM_RATE_LIMITED. Whether a failure is worth a retry
+at all is in `ModelError.retryable`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
+import re
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.retry import LONGEST_WAIT_S, number_in, until_s
 
+LONGEST_WAIT_S = 60.0
+"""A server that asks for more gets no second request; the person decides."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_BACKOFF_S = 8.0
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 _TOLD_FROM_S = 0.1  # Shorter waits are not worth a word.
 _LOOK_AGAIN_S = 0.05  # Who waits looks so often whether an answer changed something.
 _LEAST_SLEEP_S = 0.01
@@ -35,6 +46,45 @@ _PATTERNS = (
     *(_WINDOW, "x-ratelimit-{}-requests", "x-ratelimit-{}-tokens"),
     *(f"anthropic-ratelimit-{what}-{{}}" for what in ("requests", "tokens", "input-tokens")),
 )
+
+
+def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
+    """Seconds to wait after so many failed attempts, or None when the error is final."""
+    if not error.retryable or attempt > retries:
+        return None
+    wait = error.retry_after_s
+    if wait is None:
+        wait = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LONGEST_BACKOFF_S)
+        wait *= 1 - 0.25 * random.random()
+    return wait if wait <= LONGEST_WAIT_S else None
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks to wait, by `retry-after-ms` or `Retry-After`; at least 0."""
+    millis = _number(headers.get("retry-after-ms", ""))
+    text = headers.get("retry-after", "").strip()
+    wait = _number(text) if millis is None else millis / 1000
+    if wait is None:
+        try:
+            wait = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, wait)
+
+
+def until_s(text: str) -> float | None:
+    """Seconds until a limit is reset: `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339."""
+    if re.fullmatch(rf"(?:{_PART})+", text):
+        return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
+    moment = _number(text)
+    if moment is None:
+        try:
+            moment = datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    elif moment > 1e11:
+        moment /= 1000  # OpenRouter's unix time has milliseconds.
+    return max(0.0, moment - time.time() if moment > 1e9 else moment)
 
 
 @dataclass(slots=True)
@@ -130,7 +180,7 @@ class Limiter:
                 self._open_at = 0.0  # The server changed its mind.
 
     def _read(self, name: str, said: list[str], now: float) -> None:
-        limit, left, reset_s = number_in(said[0]) or math.inf, number_in(said[1]), until_s(said[2])
+        limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
         if left is None or reset_s is None or not math.isfinite(left + reset_s):
             return
         fills = name != _WINDOW and left < limit < math.inf and reset_s > 0
@@ -167,7 +217,10 @@ class Place:
     def __enter__(self) -> Place:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        refused = error if isinstance(error, ModelError) and not self.answered else None
+        if refused and refused.status and refused.code != "LLM_QUOTA_EXCEEDED":
+            self._limiter.learn(self, refused.status, {}, refused.retry_after_s)
         self._limiter.leave(self)
 
     async def turn(self, deadline: float) -> float | None:
@@ -185,6 +238,15 @@ class Place:
             await asyncio.sleep(min(wait_s, _LOOK_AGAIN_S))
             self.waited_s += clock() - began
         return None
+
+
+def _number(text: str) -> float | None:
+    """The number that a text is; None for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(value) else value
 
 
 def _need(name: str, tokens: int) -> int:

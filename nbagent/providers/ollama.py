@@ -67,10 +67,6 @@ class Ollama(Wire):
     think_tags = True
     lacks = frozenset({"tool_choice"})
 
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """One endpoint for all."""
-        return "/api/chat"
-
     def params(
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest, TextPart
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.wires import Lesson
 
 _HOLDERS = ("generationConfig", "options", "output_config", "reasoning", "text")
 _ALWAYS_SENT = re.compile(
@@ -38,7 +39,6 @@ _REFUSED = re.compile(
     r"|no endpoints found that support|must be verified",
     re.I,
 )
-_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden")
 _STATUSES = frozenset({None, 400, 404, 422, 501})
 _CAN = r"support|accept|take|allow|enabl|handle|process"
 _IMAGE_WORDS = r"images?|image_url|multi-?modal|vision"
@@ -67,6 +67,8 @@ class Refusals:
         # Parameters, with the refused value or None for any.
         self._dropped: set[tuple[str, bytes | None]] = set()
         self._renamed: dict[str, str] = {}
+        self.flags: frozenset[str] = frozenset()
+        """What a wire does differently for this model, see `Wire.lesson`."""
 
     @staticmethod
     def of(base_url: str, model: str) -> Refusals:
@@ -87,12 +89,20 @@ class Refusals:
             params.pop("stream_options", None)  # Refused without a stream.
         return tuple(sorted(changed))
 
-    def learn(self, error: ModelError, params: dict[str, Any]) -> str | None:
+    def learn(
+        self, error: ModelError, params: dict[str, Any], lesson: Lesson | None = None
+    ) -> str | None:
         """What will be done differently after a refusal of what was sent; None if nothing.
 
-        A lesson takes a parameter away or renames it once, so there are only so many.
+        Each adds a flag, takes a parameter away or renames it once, so there are only so many.
+
+        Args:
+            lesson: what the wire read in the refusal; it goes before what is read here.
         """
-        if not (_is_refusal(error) and _is_refused(error)) or _is_effort_rule(error):
+        if lesson is not None:
+            self.flags |= {lesson.flag}
+            return lesson.text
+        if not (_is_refusal(error) and _is_refused(error)):
             return None
         sent = _parameters(params)
         names = [name for name in _named(error, sent) if not _ALWAYS_SENT.fullmatch(name)]
@@ -110,14 +120,17 @@ class Refusals:
 
 def needs_responses(error: ModelError) -> bool:
     """Whether OpenAI takes such a request only at `/v1/responses`."""
-    only = _is_refusal(error) and "only supported in v1/responses" in error.said
-    return only or (error.status == 400 and _is_effort_rule(error))
+    if not _is_refusal(error) or "v1/responses" not in error.said:
+        return False
+    # gpt-5.5 and later: 400, param reasoning_effort, "use /v1/responses instead".
+    by_effort = "reasoning_effort" in f"{error.said} {error.details.get('param')}"
+    return "only supported in v1/responses" in error.said or by_effort
 
 
-def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
-    """The same error in plain words when the server takes no images or no tools."""
+def reword(error: ModelError, request: ChatRequest) -> None:
+    """Say it in plain words when the server takes no images or no tools: no retry helps."""
     if not (_is_refusal(error) or error.status in (415, 500)):
-        return error
+        return
     said = error.said
     parts = (part for message in request.messages for part in message.content)
     files = not all(isinstance(part, TextPart) for part in parts)
@@ -127,15 +140,9 @@ def plain_refusal(error: ModelError, request: ChatRequest) -> ModelError:
     elif request.tools and (tools_refused or _NO_TOOLS.search(said)):
         advice = "takes no tools here; choose another model, or send none (--tools none)"
     else:
-        return error
-    return ModelError(
-        f"{request.model} {advice}. The server said: {said}",
-        code=error.code,
-        details=error.details,
-        status=error.status,
-        request_id=error.request_id,
-        said=said,
-    )
+        return
+    error.message = f"{request.model} {advice}. The server said: {said}"
+    error.retryable = False
 
 
 def _parameters(params: dict[str, Any]) -> dict[str, Any]:
@@ -196,14 +203,7 @@ def _is_refusal(error: ModelError) -> bool:
 
 
 def _is_refused(error: ModelError) -> bool:
-    return error.details.get("code") in _CODES or bool(_REFUSED.search(error.said))
-
-
-def _is_effort_rule(error: ModelError) -> bool:
-    # OpenAI, gpt-5.5 and later: 400, param reasoning_effort, "use /v1/responses instead".
-    return "/v1/responses" in error.said and "reasoning_effort" in (
-        f"{error.said} {error.details.get('param')}"
-    )
+    return bool(_REFUSED.search(f"{error.details.get('code')} {error.said}"))
 
 
 _known: dict[tuple[str, str], Refusals] = {}

@@ -34,10 +34,6 @@ class Responses(Wire):
     lacks = frozenset({"stop_sequences"})
     reserved = frozenset({"input", "tools", "instructions"})
 
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """One endpoint for all."""
-        return "/responses"
-
     def params(
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Wire(Protocol):
     home: str = "/v1"
     """The path of a base URL that names only a host."""
     endings: tuple[str, ...] = ()
-    """Paths that people copy along with a base URL."""
+    """Paths that people copy along with a base URL; the first one is what is asked."""
     framing: Callable[[], Splitter] = Sse
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
@@ -88,6 +88,8 @@ class Wire(Protocol):
     messages_field: str = "messages"
     tools_form: bytes = b"%b"
     """What stands around the encoded list of tools."""
+    choice_field: str = "tool_choice"
+    """The parameter that says which tool may be called."""
     think_tags: bool = False
     """Reasoning may stand in the text, between tags."""
     lacks: frozenset[str] = frozenset()
@@ -101,7 +103,7 @@ class Wire(Protocol):
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """What follows the base URL, with its slash; it may have a query."""
-        ...
+        return self.endings[0]
 
     def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
         """Headers of each request, besides the key's."""
@@ -119,7 +121,7 @@ class Wire(Protocol):
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
         """Whether the tools are sent: not when a server would call them against `none`."""
-        unheard = request.tool_choice == "none" and "tool_choice" not in params
+        unheard = request.tool_choice == "none" and self.choice_field not in params
         return bool(request.tools) and not unheard
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:

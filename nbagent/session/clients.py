@@ -17,7 +17,7 @@ from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
 from nbagent.providers.registry import find_provider, origin, split_model_id
 from nbagent.providers.replay import Mode, ReplayClient
-from nbagent.settings import RunOptions, Settings, checked_value
+from nbagent.settings import RunOptions, Settings, checked_value, provider_of
 
 Key = Literal["sent", "none", "missing"]
 
@@ -133,11 +133,12 @@ def config_of(asked: Settings, *, need_key: bool = True) -> ProviderConfig:
 
 def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
     """Whether options leave a model where it is asked: no other provider and no other address."""
-    if options.model and model and _provider(options.model) != _provider(model):
+    if options.model and model and provider_of(options.model) != provider_of(model):
         return False
     if not options.base_url:
         return True
-    usual = base_url or find_provider(_provider(options.model or model or "")).default_base_url
+    name = provider_of(qualified(options.model or model or ""))
+    usual = base_url or find_provider(name).default_base_url
     return origin(options.base_url) == origin(usual)
 
 
@@ -147,10 +148,6 @@ def asked_of(options: RunOptions, settings: Settings) -> Settings:
     rows = Settings.rows()
     usual = {n: value for n, value in settings.given.items() if stays or not rows[n].server}
     return Settings(**usual).changed(**{n: v for n, v in options.given.items() if n in rows})
-
-
-def _provider(model: str) -> str:
-    return qualified(model).partition(":")[0]
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:

@@ -16,7 +16,7 @@ from nbagent.providers.choice import ask_local, local_servers, qualified
 from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import asked_of, choose
-from nbagent.settings import RunOptions, effective
+from nbagent.settings import RunOptions, effective, provider_of
 from nbagent.shown.texts import said
 
 _LIST_S = 10.0
@@ -135,5 +135,5 @@ async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
 def _server_of(name: str) -> str | None:
     """The server that is set, where it is one of this provider."""
     settings = effective()
-    usual = "openai" if settings.model is None else qualified(settings.model).partition(":")[0]
+    usual = provider_of(qualified(settings.model or ""))
     return settings.base_url if name == usual else None

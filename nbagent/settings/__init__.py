@@ -42,6 +42,7 @@ __all__ = [
     "hide_keys",
     "origins",
     "project_folder",
+    "provider_of",
     "refuse_key",
     "store_home",
     "without_secrets",
@@ -141,13 +142,14 @@ def _each_with_its_server(
             meant = [v["model"] for source, v in own if source != _PROJECT and v.get("model")]
             if not meant and model.source == _PROJECT:
                 meant = ["openai:"]
-            if meant and _provider(meant[0]) != _provider(model.value):
+            if meant and provider_of(meant[0]) != provider_of(model.value):
                 origin = Origin(origin.name, Settings.row(origin.name).default, "default")
         kept.append(origin)
     return kept
 
 
-def _provider(model: str) -> str:
+def provider_of(model: str) -> str:
+    """The provider in a model id; a bare name means an OpenAI-compatible server."""
     name, colon, _ = model.partition(":")
     return name if colon else "openai"
 

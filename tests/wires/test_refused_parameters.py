@@ -101,6 +101,11 @@ def terse(name: str) -> tuple[int, Any]:
     return 400, {"error": f"unknown field '{name}' in request"}
 
 
+def proxied(name: str) -> tuple[int, Any]:
+    said = f"Tools with {name} are not supported. Use /v1/responses, or set {name} to 'none'."
+    return 400, {"error": {"message": said, "param": name, "code": None}}
+
+
 def openrouter(name: str) -> tuple[int, Any]:
     said = f"No endpoints found that support the provided '{name}' value."
     return 404, {"error": {"message": said, "code": 404}}
@@ -117,7 +122,7 @@ SET = {
 }
 
 
-@pytest.mark.parametrize("wording", [openai, fastapi, terse, openrouter])
+@pytest.mark.parametrize("wording", [openai, fastapi, terse, proxied, openrouter])
 @pytest.mark.parametrize("name", SET)
 def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     server: ModelServer, name: str, wording: Wording
