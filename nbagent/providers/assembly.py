@@ -16,6 +16,7 @@ from nbagent.contracts.chat import (
     Message,
     ResponseMeta,
     TextPart,
+    ToolCallDelta,
     Usage,
 )
 from nbagent.contracts.errors import ModelError
@@ -43,7 +44,11 @@ class Assembly:
         self._text_halves, self._thought_halves = Halves(), Halves()
         self._tags = ThinkTags() if think_tags else None
         self._field: str | None = None
-        self._calls = Calls(names)
+        self._calls = Calls(names, self._show_call)
+        self.call = self._calls.take
+        """A call, or a fragment of one."""
+        self.call_arguments = self._calls.replace
+        """The whole arguments of a call that came in fragments."""
         self._late_calls = False
         """Calls came behind the finish reason."""
         self.kept: dict[str, Any] = {}
@@ -121,17 +126,10 @@ class Assembly:
         """Text of the answer, in which a server may have left the reasoning."""
         self.answered = True
         piece = self._text_halves.feed(piece)
-        tags = self._tags
-        if tags is not None and not tags.over:
-            # A server that gives the reasoning apart means a tag as text.
-            if self._field is None:
-                thought, piece = tags.feed(piece)
-            else:
-                thought, held = tags.flush()
-                piece, self._tags = held + piece, None
+        if self._tags is not None and not self._tags.over:
+            thought, piece = self._tags.feed(piece)
             self._add_thought(thought)
-        if piece:
-            self._add_text(piece)
+        self._add_text(piece)
 
     def reasoning(self, piece: str, field: str | None = None) -> None:
         """What the model thinks aloud.
@@ -140,38 +138,16 @@ class Assembly:
             field: the name under which it came, and goes back, where a wire has several.
         """
         self.answered = True
-        self._field = self._field or field
+        if field and not self._field:
+            self._field = field
+            self._end_tags()  # A server that gives the reasoning apart means a tag as text.
         self._add_thought(self._thought_halves.feed(piece))
-
-    def call(
-        self,
-        key: object,
-        *,
-        id: str = "",
-        name: str = "",
-        arguments: str = "",
-        extra: dict[str, Any] | None = None,
-        whole: bool = False,
-    ) -> None:
-        """A call, or a fragment of one; see `Calls.take`."""
-        self.answered = True
-        shown = self._calls.take(
-            key, id=id, name=name, arguments=arguments, extra=extra, whole=whole
-        )
-        if shown is not None:
-            self._late_calls = self.finished
-            self._count(arguments)
-            self._chunks.append(ChatChunk(tool_call_delta=shown))
 
     def begin_hop(self) -> None:
         """The same request is sent again for the rest of the answer."""
         self._before = self._total()
         self._usage = self._finish = self.go_on = None
         self.finished = self.ended = False
-
-    def call_arguments(self, key: object, arguments: str) -> None:
-        """The whole arguments of a call that came in fragments."""
-        self._calls.replace(key, arguments)
 
     def usage(self, usage: Usage | None) -> None:
         """What was used. Cumulative where it comes more than once: never added up."""
@@ -196,7 +172,7 @@ class Assembly:
 
     def keep_unknown(self, name: str, value: Any) -> None:
         """A field that nobody here knows: kept in `raw` within a bound, for the person."""
-        if value is None or value == "" or self._unknown_bytes > _MOST_KEPT_BYTES:
+        if value is None or value == "":
             return
         self._unknown_bytes += len(dump_json(clean(value)))
         if self._unknown_bytes > _MOST_KEPT_BYTES:
@@ -217,17 +193,13 @@ class Assembly:
             self._add_thought(rest)
         if rest := self._text_halves.flush():
             self.text(rest)
-        if self._tags is None:
-            return
-        written = self._tags.unclosed
-        thought, text = self._tags.flush()
-        self._add_thought(thought)
-        if text:
-            self._add_text(text)
-        if written and not self._text and self._ends_as(bool(self._calls), has_text=True) == "stop":
+        unclosed = self._tags.unclosed if self._tags is not None else ""
+        if unclosed and not self._text and self._reason == "stop":
             # Nothing was closed and nothing followed: the tag was the answer's own first word.
-            self._add_text(written)
+            self._add_text(unclosed)
             self._thoughts.clear()
+        else:
+            self._end_tags()
 
     def response(self, meta: ResponseMeta) -> ChatResponse:
         """The whole answer."""
@@ -251,9 +223,28 @@ class Assembly:
             message=message,
             usage=self._total(),
             model=clean(self.model) or self._source.get("model", ""),
-            finish_reason=self._ends_as(bool(calls), bool(text)),
+            finish_reason=self._reason,
             meta=meta,
         )
+
+    @property
+    def _reason(self) -> FinishReason:
+        """Why the answer ended, whatever word the server has for it."""
+        if self.refused:
+            return "content_filter"
+        # A word that nobody knows, behind nothing at all, is no end that can be relied on.
+        usable = self.has_text or self.has_calls or not self.finished
+        reason = self._finish or ("stop" if usable else "error")
+        if reason in ("stop", "tool_calls"):
+            return "tool_calls" if self.has_calls else "stop"
+        return reason
+
+    def _end_tags(self) -> None:
+        if self._tags is not None:
+            thought, text = self._tags.flush()
+            self._tags = None
+            self._add_thought(thought)
+            self._add_text(text)
 
     def _total(self) -> Usage | None:
         if self._before is None or self._usage is None:
@@ -264,8 +255,8 @@ class Assembly:
         if not self._text:
             # Hosts of Qwen, Kimi and gpt-oss start with newlines before a call.
             text = text.lstrip()
-            if not text:
-                return
+        if not text:
+            return
         self._count(text)
         self._text.append(text)
         # What arrived together is shown together: one chunk for a burst of tokens.
@@ -281,6 +272,12 @@ class Assembly:
             self._thoughts.append(text)
             self._chunks.append(ChatChunk(reasoning=text))
 
+    def _show_call(self, shown: ToolCallDelta) -> None:
+        self.answered = True
+        self._late_calls = self.finished
+        self._count(shown.arguments)
+        self._chunks.append(ChatChunk(tool_call_delta=shown))
+
     def _count(self, text: str) -> None:
         self._chars += len(text)
         if self._chars > _MOST_CHARS:
@@ -289,13 +286,3 @@ class Assembly:
                 " Set max_tokens, or choose another model.",
                 code="LLM_BAD_RESPONSE",
             )
-
-    def _ends_as(self, has_calls: bool, has_text: bool) -> FinishReason:
-        if self.refused:
-            return "content_filter"
-        # A word that nobody knows, behind nothing at all, is no end that can be relied on.
-        usable = has_text or has_calls or not self.finished
-        reason = self._finish or ("stop" if usable else "error")
-        if reason in ("stop", "tool_calls"):
-            return "tool_calls" if has_calls else "stop"
-        return reason

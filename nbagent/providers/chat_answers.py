@@ -155,7 +155,7 @@ class ChatParser(Parser):
         if not self._may_call or not isinstance(failed, str) or into.has_calls or into.finished:
             return False
         for name, arguments in _calls_in(failed[:_LONGEST_FAILED]):
-            into.call(None, name=name, arguments=arguments_of(arguments), whole=True)
+            into.call(object(), name=name, arguments=arguments_of(arguments))
         if into.has_calls:
             into.finish("tool_calls")
         return into.has_calls
@@ -319,12 +319,11 @@ class ChatParser(Parser):
             function = json_object(call.get("function")) or custom
             arguments = function.get("arguments", function.get("input"))
             self._into.call(
-                _index_of(call.get("index")),
+                object() if whole else _index_of(call.get("index")),
                 id=text_or_empty(call.get("id")),
                 name=text_or_empty(function.get("name")),
                 arguments=arguments_of(arguments),
                 extra={k: v for k, v in call.items() if k not in _CALL_FIELDS},
-                whole=whole,
             )
 
 
