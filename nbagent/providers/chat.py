@@ -309,7 +309,7 @@ class Chat(Wire):
 
     def _call(self, call: ToolCall, ours: bool, context: Encoding) -> dict[str, Any]:
         function = {"name": context.names.to_wire(call.name), "arguments": arguments_text(call)}
-        wire = {"id": self._id(call.id), "type": "function", "function": function}
+        wire = {"id": wire_id(call.id, self._profile.ids), "type": "function", "function": function}
         return {**(call.extra or {}), **wire} if ours else wire
 
     def _results(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
@@ -317,21 +317,18 @@ class Chat(Wire):
         wires: list[Any] = []
         shown: list[dict[str, Any]] = []
         for message in group:
-            wire = {"role": "tool", "tool_call_id": self._id(message.tool_call_id or "")}
+            call_id = wire_id(message.tool_call_id or "", self._profile.ids)
+            wire = {"role": "tool", "tool_call_id": call_id}
             name = context.names.to_wire(message.name) if message.name else ""
             if name and self._profile.tool_name:
                 wire["name"] = name
             wires.append({**wire, "content": message.text})
             if parts := attached(message):
-                said = f"Given back by {name or 'the tool'} (call {wire['tool_call_id']}):"
+                said = f"Given back by {name or 'the tool'} (call {call_id}):"
                 shown += [{"type": "text", "text": said}, *map(_part, parts)]
         if shown and "turns" in context.flags:
             wires.append({"role": "assistant", "content": FILLER.text})
         return [*wires, {"role": "user", "content": shown}] if shown else wires
-
-    def _id(self, call_id: str) -> str:
-        ids = self._profile.ids
-        return wire_id(call_id, ids, 9 if ids is _MISTRAL_ID else 24)
 
 
 def _wants_responses(request: ChatRequest) -> bool:

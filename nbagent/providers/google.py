@@ -29,9 +29,9 @@ from nbagent.providers.google_answers import GoogleParser
 from nbagent.providers.history import (
     arguments_object,
     attached,
-    calls_with_results,
     file_as_text,
     is_failure,
+    results_together,
     text_of_file,
     with_schema,
 )
@@ -125,7 +125,7 @@ class Google(Wire):
         """Results with the answer that asked for them: they echo its ids, where it has some."""
         if messages and messages[0].role == "assistant":
             yield (_OPENING,)
-        yield from calls_with_results(messages)
+        yield from results_together(messages, with_calls=True)
 
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
         """Roles are only `user` and `model`; results are a content of their own."""
