@@ -42,7 +42,7 @@ class Assembly:
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._text_halves, self._thought_halves = Halves(), Halves()
-        self._tags = ThinkTags() if think_tags else None
+        self._tags = ThinkTags(over=not think_tags)
         self._field: str | None = None
         self._calls = Calls(names, self._show_call)
         self.call = self._calls.take
@@ -88,7 +88,7 @@ class Assembly:
     @property
     def has_text(self) -> bool:
         """Whether text has come, or a tag that may turn out to be text."""
-        return bool(self._text) or (self._tags is not None and bool(self._tags.unclosed))
+        return bool(self._text or self._tags.unclosed)
 
     @property
     def has_reasoning(self) -> bool:
@@ -126,7 +126,7 @@ class Assembly:
         """Text of the answer, in which a server may have left the reasoning."""
         self.answered = True
         piece = self._text_halves.feed(piece)
-        if self._tags is not None and not self._tags.over:
+        if not self._tags.over:
             thought, piece = self._tags.feed(piece)
             self._add_thought(thought)
         self._add_text(piece)
@@ -145,13 +145,14 @@ class Assembly:
 
     def begin_hop(self) -> None:
         """The same request is sent again for the rest of the answer."""
-        self._before = self._total()
-        self._usage = self._finish = self.go_on = None
+        self._before = self._usage
+        self._finish = self.go_on = None
         self.finished = self.ended = False
 
     def usage(self, usage: Usage | None) -> None:
-        """What was used. Cumulative where it comes more than once: never added up."""
-        self._usage = usage or self._usage
+        """What was used. Cumulative where it comes more than once: added up are only hops."""
+        if usage is not None:
+            self._usage = usage if self._before is None else self._before + usage
 
     def finish(self, reason: FinishReason | None, word: str = "") -> None:
         """Why the answer ended; None for a word that nobody knows.
@@ -189,11 +190,9 @@ class Assembly:
 
     def close(self) -> None:
         """The answer is over: let go of the text that was held back."""
-        if rest := self._thought_halves.flush():
-            self._add_thought(rest)
-        if rest := self._text_halves.flush():
-            self.text(rest)
-        unclosed = self._tags.unclosed if self._tags is not None else ""
+        self._add_thought(self._thought_halves.flush())
+        self.text(self._text_halves.flush())
+        unclosed = self._tags.unclosed
         if unclosed and not self._text and self._reason == "stop":
             # Nothing was closed and nothing followed: the tag was the answer's own first word.
             self._add_text(unclosed)
@@ -221,7 +220,7 @@ class Assembly:
         )
         return ChatResponse(
             message=message,
-            usage=self._total(),
+            usage=self._usage,
             model=clean(self.model) or self._source.get("model", ""),
             finish_reason=self._reason,
             meta=meta,
@@ -240,16 +239,9 @@ class Assembly:
         return reason
 
     def _end_tags(self) -> None:
-        if self._tags is not None:
-            thought, text = self._tags.flush()
-            self._tags = None
-            self._add_thought(thought)
-            self._add_text(text)
-
-    def _total(self) -> Usage | None:
-        if self._before is None or self._usage is None:
-            return self._usage or self._before
-        return self._before + self._usage
+        thought, text = self._tags.flush()
+        self._add_thought(thought)
+        self._add_text(text)
 
     def _add_text(self, text: str) -> None:
         if not self._text:
