@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, sha256_hex
@@ -78,13 +79,9 @@ def leading_system(
 
     Templates of some servers take exactly one, at the start.
     """
-    start = 0
-    while start < len(messages) and messages[start].role == "system":
-        start += 1
-    if not start:
-        return system_prompt, messages
-    texts = [system_prompt, *(message.text for message in messages[:start])]
-    return "\n\n".join(text for text in texts if text), messages[start:]
+    leading = list(takewhile(lambda message: message.role == "system", messages))
+    texts = [system_prompt, *(message.text for message in leading)]
+    return "\n\n".join(filter(None, texts)), messages[len(leading) :]
 
 
 def results_together(
