@@ -43,7 +43,6 @@ class Assembly:
         self._thoughts: list[str] = []
         self._text_halves, self._thought_halves = Halves(), Halves()
         self._tags = ThinkTags(over=not think_tags)
-        self._field: str | None = None
         self._calls = Calls(names, self._show_call)
         self.call = self._calls.take
         """A call, or a fragment of one."""
@@ -52,7 +51,6 @@ class Assembly:
         self._late_calls = False
         """Calls came behind the finish reason."""
         self.kept: dict[str, Any] = {}
-        self._unknown: dict[str, Any] = {}
         self._unknown_bytes = 0
         self._usage: Usage | None = None
         self._before: Usage | None = None
@@ -138,8 +136,8 @@ class Assembly:
             field: the name under which it came, and goes back, where a wire has several.
         """
         self.answered = True
-        if field and not self._field:
-            self._field = field
+        if field and "reasoning_field" not in self.kept:
+            self.keep(reasoning_field=field)
             self._end_tags()  # A server that gives the reasoning apart means a tag as text.
         self._add_thought(self._thought_halves.feed(piece))
 
@@ -178,10 +176,10 @@ class Assembly:
         self._unknown_bytes += len(dump_json(clean(value)))
         if self._unknown_bytes > _MOST_KEPT_BYTES:
             return
-        before = self._unknown.get(name)
-        if isinstance(before, str) and isinstance(value, str):
-            value = before + value
-        self._unknown[name] = value
+        unknown: dict[str, Any] = self.kept.setdefault("unknown", {})
+        before = unknown.get(name)
+        joins = isinstance(before, str) and isinstance(value, str)
+        unknown[name] = f"{before}{value}" if joins else value
 
     def fail(self, error: ModelError) -> None:
         """The server says inside the answer that it failed. Raises the error."""
@@ -204,19 +202,14 @@ class Assembly:
         """The whole answer."""
         calls = self._calls.finished()
         text = "".join(self._text)
-        raw = dict(self.kept)
         if self._finish is None and self._word:
-            raw["finish_reason"] = self._word[:200]
-        if self._field:
-            raw["reasoning_field"] = self._field
-        if self._unknown:
-            raw["unknown"] = self._unknown
+            self.keep(finish_reason=self._word[:200])
         message = Message(
             role="assistant",
             content=(TextPart(text=text),) if text else (),
             tool_calls=calls,
             reasoning="".join(self._thoughts) or None,
-            raw=clean({**self._source, **raw}) if raw or calls else None,
+            raw=clean({**self._source, **self.kept}) if self.kept or calls else None,
         )
         return ChatResponse(
             message=message,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from nbagent.contracts.chat import ToolCall, ToolCallDelta, parse_arguments
@@ -41,21 +42,19 @@ class Halves:
         return "\ufffd" if held else ""
 
 
+@dataclass(slots=True)
 class _Draft:
     """A tool call that is still arriving."""
 
-    __slots__ = ("extra", "halves", "id", "looks", "name", "pieces", "position")
-
-    def __init__(self) -> None:
-        self.position: int | None = None
-        """Among the calls; None as long as there is neither a name nor arguments."""
-        self.id = ""
-        self.name = ""
-        self.pieces: list[str] = []
-        self.looks = 0
-        """So often it was looked at whether it is whole."""
-        self.halves = Halves()
-        self.extra: dict[str, Any] = {}
+    position: int | None = None
+    """Among the calls; None as long as there is neither a name nor arguments."""
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+    looks: int = 0
+    """So often it was looked at whether it is whole."""
+    halves: Halves = field(default_factory=Halves)
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def raw(self) -> str:
         return "".join(self.pieces)
