@@ -55,11 +55,8 @@ class ChatParser(Parser):
         self._may_call = may_call
         self._index: int | None = None
         """Of the choice that is read, once it is known. Choices are never mixed."""
-        self._has_field = False
         self._is_modern = False
         """Calls came in `tool_calls`: a `function_call` beside it is the same once more."""
-        self._fields: dict[str, Any] = {}
-        """The opaque ones that came."""
 
     def event(self, name: bytes, data: Any) -> None:
         """Fold one chunk of a stream, or a whole body; an error may come in a list (Gemini)."""
@@ -144,10 +141,11 @@ class ChatParser(Parser):
     def _take_late(self, message: dict[str, Any]) -> None:
         """A whole message, which some servers put into the last chunk: what had not come."""
         into = self._into
+        thoughts = into.has_reasoning or "fields" in into.kept
         came = {
             **dict.fromkeys(("content", "refusal"), into.has_text),
             **dict.fromkeys(("tool_calls", "function_call"), into.has_calls),
-            **dict.fromkeys((*REASONING_FIELDS, _DETAILS), into.has_reasoning or self._fields),
+            **dict.fromkeys((*REASONING_FIELDS, _DETAILS), thoughts),
         }
         late = {name: value for name, value in message.items() if not came.get(name)}
         self._take_delta(late, whole=True)
@@ -167,7 +165,7 @@ class ChatParser(Parser):
                 into.reasoning("".join(text for text in thoughts if isinstance(text, str)))
             elif part.get("type", "text") == "text" and isinstance(part.get("text"), str):
                 into.text(part["text"])
-        if refusal := text_or_empty(delta.get("refusal")):
+        if isinstance(refusal := delta.get("refusal"), str) and refusal:
             into.refused = True
             into.text(refusal)
         if calls := delta.get("tool_calls"):
@@ -176,9 +174,8 @@ class ChatParser(Parser):
         elif (old := delta.get("function_call")) and not self._is_modern:
             self._take_calls([{"index": 0, "function": old}], whole=False)
         if extra := json_object(delta.get("extra_content")):
-            self._fields["extra_content"] = extra  # Gemini's signature of a plain answer.
-        if self._fields:
-            into.keep(fields=self._fields)
+            # Gemini's signature of a plain answer.
+            into.kept.setdefault("fields", {})["extra_content"] = extra
         for name in delta.keys() - _MESSAGE_FIELDS:
             into.keep_unknown(name, delta[name])
 
@@ -186,19 +183,18 @@ class ChatParser(Parser):
         for field in REASONING_FIELDS:
             value = delta.get(field)
             if isinstance(value, str) and value:
-                # Some servers send both names with the same text: the first one counts.
-                self._has_field = True
                 self._into.reasoning(value, field)
-                break
+                break  # Some servers send both names with the same text: the first one counts.
         for item in objects_in(delta.get(_DETAILS)):
             self._take_detail(item, whole=whole)
             text = item.get("text") or item.get("summary")
-            if not self._has_field and isinstance(text, str):
+            if "reasoning_field" not in self._into.kept and isinstance(text, str):
                 self._into.reasoning(text)
 
     def _take_detail(self, item: dict[str, Any], *, whole: bool) -> None:
         """A detail of OpenRouter's, or a fragment that goes on with an earlier one."""
-        details: list[dict[str, Any]] = self._fields.setdefault(_DETAILS, [])
+        fields = self._into.kept.setdefault("fields", {})
+        details: list[dict[str, Any]] = fields.setdefault(_DETAILS, [])
         # Without an index only the last one can be meant.
         near = details[-1:] if item.get("index") is None else reversed(details)
         known = next((it for it in near if _is_same_detail(it, item)), None)
