@@ -97,7 +97,7 @@ class ChatParser(Parser):
     def whole(self, body: Any) -> None:
         """Fold a whole answer: a chunk with a message, which is over without a finish reason."""
         found = json_object(body) or first_object(body) or {}
-        choice = self._pick(found.get("choices")) or {}
+        choice = self._pick(objects_in(found.get("choices"))) or {}
         message = json_object(choice.get("message") or choice.get("delta"))
         if not (message or choice.get("error") or found.get("error")):
             raise bad_answer("there is no choice with a message in it", retry="choices" in found)
