@@ -16,6 +16,7 @@ from nbagent.contracts.chat import (
     Message,
     ResponseMeta,
     TextPart,
+    ToolCallDelta,
     Usage,
 )
 from nbagent.contracts.errors import ModelError
@@ -41,13 +42,15 @@ class Assembly:
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._text_halves, self._thought_halves = Halves(), Halves()
-        self._tags = ThinkTags() if think_tags else None
-        self._field: str | None = None
-        self._calls = Calls(names)
+        self._tags = ThinkTags(over=not think_tags)
+        self._calls = Calls(names, self._show_call)
+        self.call = self._calls.take
+        """A call, or a fragment of one."""
+        self.call_arguments = self._calls.replace
+        """The whole arguments of a call that came in fragments."""
         self._late_calls = False
         """Calls came behind the finish reason."""
         self.kept: dict[str, Any] = {}
-        self._unknown: dict[str, Any] = {}
         self._unknown_bytes = 0
         self._usage: Usage | None = None
         self._before: Usage | None = None
@@ -83,7 +86,7 @@ class Assembly:
     @property
     def has_text(self) -> bool:
         """Whether text has come, or a tag that may turn out to be text."""
-        return bool(self._text) or (self._tags is not None and bool(self._tags.unclosed))
+        return bool(self._text or self._tags.unclosed)
 
     @property
     def has_reasoning(self) -> bool:
@@ -121,17 +124,10 @@ class Assembly:
         """Text of the answer, in which a server may have left the reasoning."""
         self.answered = True
         piece = self._text_halves.feed(piece)
-        tags = self._tags
-        if tags is not None and not tags.over:
-            # A server that gives the reasoning apart means a tag as text.
-            if self._field is None:
-                thought, piece = tags.feed(piece)
-            else:
-                thought, held = tags.flush()
-                piece, self._tags = held + piece, None
+        if not self._tags.over:
+            thought, piece = self._tags.feed(piece)
             self._add_thought(thought)
-        if piece:
-            self._add_text(piece)
+        self._add_text(piece)
 
     def reasoning(self, piece: str, field: str | None = None) -> None:
         """What the model thinks aloud.
@@ -140,42 +136,21 @@ class Assembly:
             field: the name under which it came, and goes back, where a wire has several.
         """
         self.answered = True
-        self._field = self._field or field
+        if field and "reasoning_field" not in self.kept:
+            self.keep(reasoning_field=field)
+            self._end_tags()  # A server that gives the reasoning apart means a tag as text.
         self._add_thought(self._thought_halves.feed(piece))
-
-    def call(
-        self,
-        key: object,
-        *,
-        id: str = "",
-        name: str = "",
-        arguments: str = "",
-        extra: dict[str, Any] | None = None,
-        whole: bool = False,
-    ) -> None:
-        """A call, or a fragment of one; see `Calls.take`."""
-        self.answered = True
-        shown = self._calls.take(
-            key, id=id, name=name, arguments=arguments, extra=extra, whole=whole
-        )
-        if shown is not None:
-            self._late_calls = self.finished
-            self._count(arguments)
-            self._chunks.append(ChatChunk(tool_call_delta=shown))
 
     def begin_hop(self) -> None:
         """The same request is sent again for the rest of the answer."""
-        self._before = self._total()
-        self._usage = self._finish = self.go_on = None
+        self._before = self._usage
+        self._finish = self.go_on = None
         self.finished = self.ended = False
 
-    def call_arguments(self, key: object, arguments: str) -> None:
-        """The whole arguments of a call that came in fragments."""
-        self._calls.replace(key, arguments)
-
     def usage(self, usage: Usage | None) -> None:
-        """What was used. Cumulative where it comes more than once: never added up."""
-        self._usage = usage or self._usage
+        """What was used. Cumulative where it comes more than once: added up are only hops."""
+        if usage is not None:
+            self._usage = usage if self._before is None else self._before + usage
 
     def finish(self, reason: FinishReason | None, word: str = "") -> None:
         """Why the answer ended; None for a word that nobody knows.
@@ -196,15 +171,15 @@ class Assembly:
 
     def keep_unknown(self, name: str, value: Any) -> None:
         """A field that nobody here knows: kept in `raw` within a bound, for the person."""
-        if value is None or value == "" or self._unknown_bytes > _MOST_KEPT_BYTES:
+        if value is None or value == "":
             return
         self._unknown_bytes += len(dump_json(clean(value)))
         if self._unknown_bytes > _MOST_KEPT_BYTES:
             return
-        before = self._unknown.get(name)
-        if isinstance(before, str) and isinstance(value, str):
-            value = before + value
-        self._unknown[name] = value
+        unknown: dict[str, Any] = self.kept.setdefault("unknown", {})
+        before = unknown.get(name)
+        joins = isinstance(before, str) and isinstance(value, str)
+        unknown[name] = f"{before}{value}" if joins else value
 
     def fail(self, error: ModelError) -> None:
         """The server says inside the answer that it failed. Raises the error."""
@@ -213,59 +188,60 @@ class Assembly:
 
     def close(self) -> None:
         """The answer is over: let go of the text that was held back."""
-        if rest := self._thought_halves.flush():
-            self._add_thought(rest)
-        if rest := self._text_halves.flush():
-            self.text(rest)
-        if self._tags is None:
-            return
-        written = self._tags.unclosed
-        thought, text = self._tags.flush()
-        self._add_thought(thought)
-        if text:
-            self._add_text(text)
-        if written and not self._text and self._ends_as(bool(self._calls), has_text=True) == "stop":
+        self._add_thought(self._thought_halves.flush())
+        self.text(self._text_halves.flush())
+        unclosed = self._tags.unclosed
+        if unclosed and not self._text and self._reason == "stop":
             # Nothing was closed and nothing followed: the tag was the answer's own first word.
-            self._add_text(written)
+            self._add_text(unclosed)
             self._thoughts.clear()
+        else:
+            self._end_tags()
 
     def response(self, meta: ResponseMeta) -> ChatResponse:
         """The whole answer."""
         calls = self._calls.finished()
         text = "".join(self._text)
-        raw = dict(self.kept)
         if self._finish is None and self._word:
-            raw["finish_reason"] = self._word[:200]
-        if self._field:
-            raw["reasoning_field"] = self._field
-        if self._unknown:
-            raw["unknown"] = self._unknown
+            self.keep(finish_reason=self._word[:200])
         message = Message(
             role="assistant",
             content=(TextPart(text=text),) if text else (),
             tool_calls=calls,
             reasoning="".join(self._thoughts) or None,
-            raw=clean({**self._source, **raw}) if raw or calls else None,
+            raw=clean({**self._source, **self.kept}) if self.kept or calls else None,
         )
         return ChatResponse(
             message=message,
-            usage=self._total(),
+            usage=self._usage,
             model=clean(self.model) or self._source.get("model", ""),
-            finish_reason=self._ends_as(bool(calls), bool(text)),
+            finish_reason=self._reason,
             meta=meta,
         )
 
-    def _total(self) -> Usage | None:
-        if self._before is None or self._usage is None:
-            return self._usage or self._before
-        return self._before + self._usage
+    @property
+    def _reason(self) -> FinishReason:
+        """Why the answer ended, whatever word the server has for it."""
+        if self.refused:
+            return "content_filter"
+        # A word that nobody knows, behind nothing at all, is no end that can be relied on.
+        usable = self.has_text or self.has_calls or not self.finished
+        reason = self._finish or ("stop" if usable else "error")
+        if reason in ("stop", "tool_calls"):
+            return "tool_calls" if self.has_calls else "stop"
+        return reason
+
+    def _end_tags(self) -> None:
+        thought, text = self._tags.flush()
+        self._add_thought(thought)
+        self._add_text(text)
 
     def _add_text(self, text: str) -> None:
         if not self._text:
             # Hosts of Qwen, Kimi and gpt-oss start with newlines before a call.
             text = text.lstrip()
-            if not text:
-                return
+        if not text:
+            return
         self._count(text)
         self._text.append(text)
         # What arrived together is shown together: one chunk for a burst of tokens.
@@ -281,6 +257,12 @@ class Assembly:
             self._thoughts.append(text)
             self._chunks.append(ChatChunk(reasoning=text))
 
+    def _show_call(self, shown: ToolCallDelta) -> None:
+        self.answered = True
+        self._late_calls = self.finished
+        self._count(shown.arguments)
+        self._chunks.append(ChatChunk(tool_call_delta=shown))
+
     def _count(self, text: str) -> None:
         self._chars += len(text)
         if self._chars > _MOST_CHARS:
@@ -289,13 +271,3 @@ class Assembly:
                 " Set max_tokens, or choose another model.",
                 code="LLM_BAD_RESPONSE",
             )
-
-    def _ends_as(self, has_calls: bool, has_text: bool) -> FinishReason:
-        if self.refused:
-            return "content_filter"
-        # A word that nobody knows, behind nothing at all, is no end that can be relied on.
-        usable = has_text or has_calls or not self.finished
-        reason = self._finish or ("stop" if usable else "error")
-        if reason in ("stop", "tool_calls"):
-            return "tool_calls" if has_calls else "stop"
-        return reason

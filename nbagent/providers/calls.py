@@ -6,6 +6,8 @@ Keeps what the model wrote; whether a call makes sense is decided where it is ru
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from nbagent.contracts.chat import ToolCall, ToolCallDelta, parse_arguments
@@ -40,41 +42,49 @@ class Halves:
         return "\ufffd" if held else ""
 
 
+@dataclass(slots=True)
 class _Draft:
     """A tool call that is still arriving."""
 
-    __slots__ = ("extra", "halves", "id", "looks", "name", "pieces", "position")
-
-    def __init__(self) -> None:
-        self.position = -1
-        self.id = ""
-        self.name = ""
-        self.pieces: list[str] = []
-        self.looks = 0
-        """So often it was looked at whether it is whole."""
-        self.halves = Halves()
-        self.extra: dict[str, Any] = {}
+    position: int | None = None
+    """Among the calls; None as long as there is neither a name nor arguments."""
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+    looks: int = 0
+    """So often it was looked at whether it is whole."""
+    halves: Halves = field(default_factory=Halves)
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def raw(self) -> str:
         return "".join(self.pieces)
 
-    @property
-    def is_call(self) -> bool:
-        """Not an empty entry, which gateways with empty structs write."""
-        return self.position >= 0
+    def begins_anew(self, arguments: str) -> bool:
+        """Whether a fragment opens an object although the arguments are one already."""
+        self.looks += 1
+        if self.looks > _MOST_LOOKS or not arguments.lstrip().startswith("{"):
+            return False
+        raw = self.raw()
+        return raw.rstrip().endswith("}") and parse_arguments(raw) is not None
 
 
 class Calls:
-    """The calls of one answer."""
+    """The calls of one answer.
 
-    def __init__(self, names: WireNames) -> None:
+    Args:
+        show: is given what can be shown of a call.
+    """
+
+    def __init__(self, names: WireNames, show: Callable[[ToolCallDelta], None]) -> None:
         self._names = names
-        self._drafts: list[_Draft] = []
+        self._show = show
         self._by_key: dict[object, _Draft] = {}
-        self._shown = 0
+        self._begun = 0
+        self._calls: list[_Draft] = []
+        """Without empty entries, which some gateways write."""
 
     def __bool__(self) -> bool:
-        return self._shown > 0
+        return bool(self._calls)
 
     def take(
         self,
@@ -84,31 +94,39 @@ class Calls:
         name: str = "",
         arguments: str = "",
         extra: dict[str, Any] | None = None,
-        whole: bool = False,
-    ) -> ToolCallDelta | None:
-        """Fold a fragment of a call; returns what can be shown of it.
+    ) -> None:
+        """Fold a call, or a fragment of one.
 
         Args:
-            key: the call's index or the id of its item; None when the server gives neither.
-            whole: it is a call of its own, not a fragment.
+            key: the call's index or the id of its item; None when the server gives neither, and
+                a new `object()` for a call that comes whole.
         """
-        draft = None if whole else self._draft_of(key, id, name, arguments)
-        if draft is None:
-            draft = self._new_draft(None if whole else key)
-        elif id and name and _begins_anew(draft, arguments):
-            return None  # The whole call once more, with its own id: it came already.
+        draft = self._by_key.get(key)
+        if draft is not None and draft.name:
+            anew = bool(name) and draft.begins_anew(arguments)
+            if anew and id and (id, arguments) == (draft.id, draft.raw()):
+                return  # The whole call once more, with its own id: it came already.
+            if id and draft.id:
+                # Parallel calls with the same index; two calls under one id (old gateways).
+                is_other = id != draft.id or anew
+            else:
+                # Without an id of its own: no index, another name, or a second whole object say so.
+                is_other = bool(name) and (key is None or name != draft.name or anew)
+            draft = None if is_other else draft
+        draft = draft or self._new_draft(key)
         draft.id = draft.id or clean(id)
-        fresh = bool(name) and not draft.name
+        is_named = bool(name) and not draft.name
         draft.name = draft.name or clean(name)
         draft.extra.update(extra or {})
         if not name and not arguments:
-            return None
+            return
         arguments = draft.halves.feed(arguments)
         draft.pieces.append(arguments)
-        if draft.position < 0:
-            draft.position, self._shown = self._shown, self._shown + 1
-        shown = self._internal(draft.name) if fresh else None
-        return ToolCallDelta(draft.position, draft.id or None, shown, arguments)
+        if draft.position is None:
+            draft.position = len(self._calls)
+            self._calls.append(draft)
+        shown = self._internal(draft.name) if is_named else None
+        self._show(ToolCallDelta(draft.position, draft.id or None, shown, arguments))
 
     def replace(self, key: object, arguments: str) -> None:
         """Take the whole arguments of a call in place of its fragments: a later, sure word."""
@@ -117,25 +135,21 @@ class Calls:
 
     def finished(self) -> tuple[ToolCall, ...]:
         """All calls, each with an id of its own."""
-        seen: set[str] = set()
+        ids: set[str] = set()
         known: set[tuple[str, str, str]] = set()
         made: list[ToolCall] = []
-        for draft in sorted(self._drafts, key=lambda draft: draft.position):
-            if not draft.is_call:
-                continue
+        for draft in self._calls:
             draft.pieces.append(draft.halves.flush())
             raw = draft.raw()
-            if draft.id:
-                whole = (draft.id, draft.name, raw)
-                if whole in known:
-                    continue  # The same call once more: it is run once.
-                known.add(whole)
-            draft.id = call_id = draft.id or f"call_{secrets.token_hex(12)}"
+            if draft.id and (draft.id, draft.name, raw) in known:
+                continue  # The same call once more: it is run once.
+            known.add((draft.id, draft.name, raw))
+            call_id = wanted = draft.id or f"call_{secrets.token_hex(12)}"
             n = 1
-            while call_id in seen:
+            while call_id in ids:
                 n += 1
-                call_id = f"{draft.id}_{n}"
-            seen.add(call_id)
+                call_id = f"{wanted}_{n}"
+            ids.add(call_id)
             made.append(
                 ToolCall(
                     id=call_id,
@@ -147,40 +161,13 @@ class Calls:
             )
         return tuple(made)
 
-    def _draft_of(self, key: object, id: str, name: str, arguments: str) -> _Draft | None:
-        """The call that a fragment belongs to; None when it begins a new one."""
-        if key is not None:
-            draft = self._by_key.get(key)
-        else:
-            draft = self._drafts[-1] if self._drafts else None
-        if draft is None:
-            return None
-        if id and draft.id and id != draft.id and draft.name:
-            return None  # Every parallel call with the same index: a new id is a new call.
-        if name and not (id and id == draft.id) and draft.name:
-            # Without an id of its own: no index, another name, or a second whole object say so.
-            if key is None or name != draft.name or _begins_anew(draft, arguments):
-                return None
-        elif name and id and _begins_anew(draft, arguments) and arguments != draft.raw():
-            return None  # Two calls under one id (old gateways).
-        return draft
-
     def _new_draft(self, key: object) -> _Draft:
-        if len(self._drafts) >= _MOST_CALLS:
+        self._begun += 1
+        if self._begun > _MOST_CALLS:
             raise bad_answer(f"more than {_MOST_CALLS} tool calls are in it")
-        draft = _Draft()
-        self._drafts.append(draft)
-        if key is not None:
-            self._by_key[key] = draft
+        # The last one is meant where no key is given.
+        draft = self._by_key[key] = self._by_key[None] = _Draft()
         return draft
 
     def _internal(self, name: str) -> str:
         return self._names.from_wire(name) or name
-
-
-def _begins_anew(draft: _Draft, arguments: str) -> bool:
-    """Whether a fragment opens an object although the call's arguments are one already."""
-    draft.looks += 1
-    if draft.looks > _MOST_LOOKS or not arguments.lstrip().startswith("{"):
-        return False
-    return draft.raw().rstrip().endswith("}") and parse_arguments(draft.raw()) is not None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
@@ -17,7 +18,6 @@ from nbagent.contracts.chat import (
     ImagePart,
     Message,
     Part,
-    TextPart,
     ToolCall,
     ToolSpec,
 )
@@ -52,7 +52,8 @@ _TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'to
 class Profile:
     """How one server differs from the others (providers.md 4)."""
 
-    hosts: tuple[str, ...] = ()
+    host: str = ""
+    """Its domain; the hosts in it count, too."""
     home: str = "/v1"
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_tokens"
     """OpenAI's reasoning models refuse max_tokens; DeepSeek and Ollama ignore the newer name."""
@@ -67,7 +68,8 @@ class Profile:
     """Unknown keys of a schema are refused."""
     keeps_refs: bool = False
     """References in a schema are followed."""
-    schema_mode: Literal["json_schema", "json_object"] = "json_schema"
+    takes_schema: bool = True
+    """The schema of an answer is a parameter; elsewhere it is said in words."""
     null_content: bool = False
     """A message of calls alone has content null; templates of other servers need a text."""
     tool_name: bool = False
@@ -77,87 +79,66 @@ class Profile:
     """It has the Responses endpoint, which some of its models need."""
 
 
-_HOSTED = Profile(reasoning_back="never")
-_OPENAI = replace(
-    _HOSTED,
-    hosts=("openai.com",),
+_OPENAI = Profile(
+    host="openai.com",
     max_tokens_field="max_completion_tokens",
+    reasoning_back="never",
     ids=_OPENAI_ID,
     keeps_refs=True,
     null_content=True,
     think_tags=False,
     has_responses=True,
 )
+_HOSTED = Profile(reasoning_back="never", tool_name=True)
 PROFILES: dict[str, Profile] = {
     "openai": _OPENAI,
-    "azure": replace(_OPENAI, hosts=("azure.com",), home="/openai/v1"),
-    "azure-dated": replace(_OPENAI, hosts=(), home="/openai", has_responses=False),
+    "azure": replace(_OPENAI, host="azure.com", home="/openai/v1"),
+    "azure-dated": replace(_OPENAI, host="", home="/openai", has_responses=False),
     "deepseek": Profile(
-        hosts=("deepseek.com",),
+        host="deepseek.com",
         home="",
         effort="deepseek",
         reasoning_back="deepseek",
-        schema_mode="json_object",
+        takes_schema=False,
     ),
     "openrouter": Profile(
-        hosts=("openrouter.ai",),
-        home="/api/v1",
-        effort="openrouter",
-        null_content=True,
-        tool_name=True,
+        host="openrouter.ai", home="/api/v1", effort="openrouter", null_content=True, tool_name=True
     ),
-    "groq": replace(
-        _HOSTED,
-        hosts=("groq.com",),
-        home="/openai/v1",
-        omit_tools_for_none=True,
-        tool_name=True,
-    ),
+    "groq": replace(_HOSTED, host="groq.com", home="/openai/v1", omit_tools_for_none=True),
     "mistral": replace(
         _HOSTED,
-        hosts=("mistral.ai",),
+        host="mistral.ai",
         effort="mistral",
         omit_tools_for_none=True,
         ids=_MISTRAL_ID,
         plain_schema=True,
-        tool_name=True,
     ),
-    "google": replace(
-        _HOSTED,
-        hosts=("googleapis.com",),
-        home="/v1beta/openai",
-        null_content=True,
-        tool_name=True,
-    ),
-    "anthropic": replace(
-        _HOSTED,
-        hosts=("anthropic.com",),
+    "google": replace(_HOSTED, host="googleapis.com", home="/v1beta/openai", null_content=True),
+    "anthropic": Profile(
+        host="anthropic.com",
+        reasoning_back="never",
         keeps_refs=True,
         null_content=True,
         think_tags=False,
     ),
-    "ollama": Profile(hosts=("ollama.com",), omit_tools_for_none=True, tool_name=True),
+    "ollama": Profile(host="ollama.com", omit_tools_for_none=True, tool_name=True),
     "vllm": Profile(effort="template", tool_name=True),
     "llamacpp": Profile(effort="template", tool_name=True),
     "lmstudio": Profile(),
 }
-OTHER = Profile()
 _OLLAMA_PORT = 11434
 
 
 def profile_of(base_url: str) -> Profile:
     """The profile of the server at this address."""
-    try:
+    with suppress(ValueError):
         parts = urlsplit(base_url if "://" in base_url else f"https://{base_url}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return OTHER
-    if port == _OLLAMA_PORT:
-        return PROFILES["ollama"]
-    for profile in PROFILES.values():
-        if any(f".{host}".endswith(f".{known}") for known in profile.hosts):
-            return profile
-    return OTHER
+        if parts.port == _OLLAMA_PORT:
+            return PROFILES["ollama"]
+        for profile in PROFILES.values():
+            if profile.host and f".{parts.hostname}".endswith(f".{profile.host}"):
+                return profile
+    return Profile()
 
 
 class Chat(Wire):
@@ -173,49 +154,41 @@ class Chat(Wire):
 
     def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:
         """Not for a model that this server serves at its Responses endpoint only."""
-        if not self._profile.has_responses:
-            return True
-        return "responses" not in flags and not _wants_responses(request)
+        elsewhere = "responses" in flags or _wants_responses(request)
+        return not (self._profile.has_responses and elsewhere)
 
     def params(
         self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
         """All of the body but messages and tools."""
         profile = self._profile
-        params: dict[str, Any] = {"model": request.model}
         none_unheard = request.tool_choice == "none" and profile.omit_tools_for_none
-        if request.tools and not none_unheard:
-            params["tool_choice"] = _tool_choice(request.tool_choice, names)
-        optional: dict[str, Any] = {
+        has_choice = request.tools and not none_unheard
+        params: dict[str, Any] = {
+            "model": request.model,
+            "tool_choice": _tool_choice(request.tool_choice, names) if has_choice else None,
             "temperature": request.temperature,
             "top_p": request.top_p,
             profile.max_tokens_field: request.max_tokens,
             **_effort(request, profile),
             "stop": list(request.stop_sequences) or None,
             "response_format": _response_format(request.output_schema, profile),
+            "stream": stream or None,
+            "stream_options": {"include_usage": True} if stream else None,
         }
-        params.update({name: value for name, value in optional.items() if value is not None})
-        if stream:
-            params["stream"] = True
-            params["stream_options"] = {"include_usage": True}
-        return params
+        return {name: value for name, value in params.items() if value is not None}
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function. `strict` is never asked for: most schemas would have to be changed."""
-        profile = self._profile
-        parameters = wire_schema(
-            spec.parameters, inline=not profile.keeps_refs, plain=profile.plain_schema
-        )
-        return {
-            "type": "function",
-            "function": {**described(spec, name), "parameters": parameters},
-        }
+        profile, schema = self._profile, spec.parameters
+        parameters = wire_schema(schema, inline=not profile.keeps_refs, plain=profile.plain_schema)
+        function = {**described(spec, name), "parameters": parameters}
+        return {"type": "function", "function": function}
 
     def system(self, request: ChatRequest) -> str:
         """With the schema, where the server's JSON mode does not take one (DeepSeek)."""
-        if request.output_schema is None or self._profile.schema_mode == "json_schema":
-            return request.system_prompt
-        return with_schema(request)
+        in_words = request.output_schema is not None and not self._profile.takes_schema
+        return with_schema(request) if in_words else request.system_prompt
 
     def groups(
         self, messages: Sequence[Message], flags: frozenset[str]
@@ -229,9 +202,12 @@ class Chat(Wire):
         if message.role == "tool":
             return self._results(group, context)
         if message.role == "assistant":
-            wire = self._assistant(message, context)
-            return [wire] if wire else []
-        return [{"role": message.role, "content": _content(message.content)}]
+            # Mistral and others refuse an empty assistant message.
+            said = message.text or message.tool_calls
+            return [self._assistant(message, context)] if said else []
+        # Plain text goes as a string: some servers split an array into several messages.
+        content = [_part(part) for part in message.content] if attached(message) else message.text
+        return [{"role": message.role, "content": content}]
 
     def parser(self, request: ChatRequest, into: Assembly) -> Parser:
         """A reader for one answer."""
@@ -250,37 +226,33 @@ class Chat(Wire):
             return Lesson("turns", told)
         return None
 
-    def _assistant(self, message: Message, context: Encoding) -> dict[str, Any] | None:
-        text = message.text
-        if not text and not message.tool_calls:
-            return None  # Mistral and others refuse an empty assistant message.
+    def _assistant(self, message: Message, context: Encoding) -> dict[str, Any]:
         nothing = None if self._profile.null_content else ""
-        wire: dict[str, Any] = {"role": "assistant", "content": text or nothing}
-        if message.tool_calls:
-            ours = bool(context.from_here(message))
-            wire["tool_calls"] = [self._call(call, ours, context) for call in message.tool_calls]
-        own = context.own(message)
-        self._add_reasoning(wire, message, own, context)
-        fields = json_object(own.get("fields")) or {}
-        wire.update({name: fields[name] for name in OPAQUE_FIELDS if name in fields})
-        return wire
+        ours = bool(context.from_here(message))
+        calls = [self._call(call, ours, context) for call in message.tool_calls]
+        fields = json_object(context.own(message).get("fields")) or {}
+        return {
+            "role": "assistant",
+            "content": message.text or nothing,
+            **({"tool_calls": calls} if calls else {}),
+            **self._reasoning(message, context),
+            **{name: fields[name] for name in OPAQUE_FIELDS if name in fields},
+        }
 
-    def _add_reasoning(
-        self, wire: dict[str, Any], message: Message, own: dict[str, Any], context: Encoding
-    ) -> None:
-        rule, field = self._profile.reasoning_back, own.get("reasoning_field")
+    def _reasoning(self, message: Message, context: Encoding) -> dict[str, str]:
+        """The reasoning of an earlier answer, where the server wants it back."""
+        rule, field = self._profile.reasoning_back, context.own(message).get("reasoning_field")
         if rule == "never" or not context.has_tools:
-            return
+            return {}
+        thoughts = (message.reasoning or "") if field else ""
         if rule == "deepseek":
             # DeepSeek answers 400 when a tool-calling turn comes back without the field.
-            if field or message.tool_calls:
-                wire["reasoning_content"] = (message.reasoning or "") if field else ""
-        elif field in REASONING_FIELDS and message.reasoning:
-            wire[field] = message.reasoning
+            return {"reasoning_content": thoughts} if field or message.tool_calls else {}
+        return {field: thoughts} if field in REASONING_FIELDS and thoughts else {}
 
     def _call(self, call: ToolCall, ours: bool, context: Encoding) -> dict[str, Any]:
         function = {"name": context.names.to_wire(call.name), "arguments": arguments_text(call)}
-        wire = {"id": self._id(call.id), "type": "function", "function": function}
+        wire = {"id": wire_id(call.id, self._profile.ids), "type": "function", "function": function}
         return {**(call.extra or {}), **wire} if ours else wire
 
     def _results(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
@@ -288,21 +260,18 @@ class Chat(Wire):
         wires: list[Any] = []
         shown: list[dict[str, Any]] = []
         for message in group:
-            wire = {"role": "tool", "tool_call_id": self._id(message.tool_call_id or "")}
+            call_id = wire_id(message.tool_call_id or "", self._profile.ids)
             name = context.names.to_wire(message.name) if message.name else ""
-            if name and self._profile.tool_name:
-                wire["name"] = name
-            wires.append({**wire, "content": message.text})
+            named = {"name": name} if name and self._profile.tool_name else {}
+            wires.append(
+                {"role": "tool", "tool_call_id": call_id, **named, "content": message.text}
+            )
             if parts := attached(message):
-                said = f"Given back by {name or 'the tool'} (call {wire['tool_call_id']}):"
+                said = f"Given back by {name or 'the tool'} (call {call_id}):"
                 shown += [{"type": "text", "text": said}, *map(_part, parts)]
         if shown and "turns" in context.flags:
             wires.append({"role": "assistant", "content": FILLER.text})
         return [*wires, {"role": "user", "content": shown}] if shown else wires
-
-    def _id(self, call_id: str) -> str:
-        ids = self._profile.ids
-        return wire_id(call_id, ids, 9 if ids is _MISTRAL_ID else 24)
 
 
 def _wants_responses(request: ChatRequest) -> bool:
@@ -328,7 +297,7 @@ def _tool_choice(choice: str | None, names: WireNames) -> Any:
 def _response_format(schema: dict[str, Any] | None, profile: Profile) -> dict[str, Any] | None:
     if schema is None:
         return None
-    if profile.schema_mode == "json_object":
+    if not profile.takes_schema:
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
@@ -337,8 +306,8 @@ def _effort(request: ChatRequest, profile: Profile) -> dict[str, Any]:
     """The reasoning option in the words of a server; nothing where it was not set."""
     asked = request.reasoning
     forced = request.tools and request.tool_choice not in (None, "auto", "none")
-    if profile.effort == "deepseek" and forced and asked in (None, "none"):
-        return {"thinking": {"type": "disabled"}}  # Refused together: 400.
+    if profile.effort == "deepseek" and forced:
+        asked = asked or "none"  # Thinking by default and a forced choice: 400.
     if asked is None:
         return {}
     word = effort_word(asked)
@@ -359,13 +328,6 @@ def _effort(request: ChatRequest, profile: Profile) -> dict[str, Any]:
             return thinks if word == "none" else {**thinks, "reasoning_effort": word}
         case "effort":
             return {"reasoning_effort": word}
-
-
-def _content(parts: Sequence[Part]) -> Any:
-    # Plain text goes as a string: some servers split an array into several messages.
-    if all(isinstance(part, TextPart) for part in parts):
-        return "".join(cast("TextPart", part).text for part in parts)
-    return [_part(part) for part in parts]
 
 
 def _part(part: Part) -> dict[str, Any]:

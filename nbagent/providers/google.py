@@ -18,9 +18,9 @@ from nbagent.providers.google_answers import GoogleParser
 from nbagent.providers.history import (
     arguments_object,
     attached,
-    calls_with_results,
     is_failure,
     readable,
+    results_together,
     with_schema,
 )
 from nbagent.providers.models import models_in
@@ -108,7 +108,7 @@ class Google(Wire):
         """Results with the answer that asked for them: they echo its ids, where it has some."""
         if messages and messages[0].role == "assistant":
             yield (_OPENING,)
-        yield from calls_with_results(messages)
+        yield from results_together(messages, with_calls=True)
 
     def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
         """Roles are only `user` and `model`; results are a content of their own."""

@@ -125,11 +125,10 @@ class GoogleParser(Parser):
             show(text)
         if call := json_object(part.get("functionCall")):
             into.call(
-                None,
+                object(),
                 id=text_or_empty(call.get("id")),
                 name=text_or_empty(call.get("name")),
                 arguments=arguments_of(call.get("args")),
-                whole=True,
             )
 
     def _add(self, part: dict[str, Any]) -> None:

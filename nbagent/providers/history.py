@@ -9,8 +9,7 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, sha256_hex
@@ -33,14 +32,6 @@ _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_FILES = re.compile(r"text/|application/(?:json|xml|x?yaml|toml|x-ndjson|javascript|sql)\b")
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A group with its bytes; holding the messages keeps their `id`s from being used again."""
-
-    group: tuple[Message, ...]
-    data: bytes
-
-
 class History:
     """Encodes the messages of conversations with one model and toolset on one wire.
 
@@ -50,26 +41,21 @@ class History:
     def __init__(self, wire: Wire, context: Encoding) -> None:
         self.wire = wire
         self._context = context
-        self._kept: dict[tuple[int, ...], _Kept] = {}
+        self._kept: dict[tuple[int, ...], tuple[tuple[Message, ...], bytes]] = {}
+        """Groups with their bytes; holding the messages keeps their `id`s from being used again."""
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         """The array of the wire's messages."""
         parts: list[bytes] = []
         for group in self.wire.groups(messages, self._context.flags):
             key = tuple(map(id, group))
-            kept = self._kept.get(key)
-            if kept is None:
-                kept = self._keep(key, group)
-            if kept.data:
-                parts.append(kept.data)
-        return b"[" + b",".join(parts) + b"]"
-
-    def _keep(self, key: tuple[int, ...], group: tuple[Message, ...]) -> _Kept:
-        if len(self._kept) >= _KEPT_GROUPS:
-            del self._kept[next(iter(self._kept))]
-        wire = self.wire.encode(group, self._context)
-        kept = self._kept[key] = _Kept(group, b",".join(map(dump_json, wire)))
-        return kept
+            if key not in self._kept:
+                if len(self._kept) >= _KEPT_GROUPS:
+                    del self._kept[next(iter(self._kept))]
+                wires = self.wire.encode(group, self._context)
+                self._kept[key] = group, b",".join(map(dump_json, wires))
+            parts.append(self._kept[key][1])
+        return b"[" + b",".join(filter(None, parts)) + b"]"
 
 
 def request_body(
@@ -95,35 +81,22 @@ def leading_system(
 
     Templates of some servers take exactly one, at the start.
     """
-    start = 0
-    while start < len(messages) and messages[start].role == "system":
-        start += 1
-    if not start:
-        return system_prompt, messages
-    texts = [system_prompt, *(message.text for message in messages[:start])]
-    return "\n\n".join(text for text in texts if text), messages[start:]
+    leading = list(takewhile(lambda message: message.role == "system", messages))
+    texts = [system_prompt, *(message.text for message in leading)]
+    return "\n\n".join(filter(None, texts)), messages[len(leading) :]
 
 
-def results_together(messages: Sequence[Message]) -> Iterable[tuple[Message, ...]]:
-    """Each message alone, but the tool messages of one turn as one group."""
-    results: list[Message] = []
-    for message in messages:
-        if message.role == "tool":
-            results.append(message)
-            continue
-        if results:
-            yield tuple(results)
-            results = []
-        yield (message,)
-    if results:
-        yield tuple(results)
+def results_together(
+    messages: Iterable[Message], *, with_calls: bool = False
+) -> Iterable[tuple[Message, ...]]:
+    """Each message alone, but the tool messages of one turn as one group.
 
-
-def calls_with_results(messages: Sequence[Message]) -> Iterable[tuple[Message, ...]]:
-    """Each message alone, but an answer with the tool messages that follow it as one group."""
+    Args:
+        with_calls: the answer that they follow is in the group.
+    """
     group: list[Message] = []
     for message in messages:
-        if message.role != "tool" and group:
+        if group and not (message.role == "tool" and (with_calls or group[-1].role == "tool")):
             yield tuple(group)
             group = []
         group.append(message)
@@ -146,17 +119,13 @@ def in_turns(messages: Iterable[Message]) -> list[Message]:
     return arranged
 
 
-@lru_cache(maxsize=4096)
-def wire_id(call_id: str, fits: re.Pattern[str], digits: int = 24) -> str:
+def wire_id(call_id: str, fits: re.Pattern[str]) -> str:
     """The id as it is where it fits a server's rule, else one made of it, always the same."""
     if fits.fullmatch(call_id):
         return call_id
     number = int(sha256_hex(call_id), 16)
-    made = ""
-    while len(made) < digits:
-        number, rest = divmod(number, 62)
-        made += _BASE62[rest]
-    return made
+    made = "".join(_BASE62[number // 62**place % 62] for place in range(24))
+    return made if fits.fullmatch(made) else made[:9]  # Mistral's have nine.
 
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
@@ -170,7 +139,7 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
 def arguments_text(call: ToolCall) -> str:
     """The arguments of an old call as JSON text, exactly as the model wrote them."""
     if call.arguments is None:
-        return dump_json(arguments_object(call)).decode("utf-8", "replace")
+        return dump_json(arguments_object(call)).decode()
     return call.arguments_raw if call.arguments_raw.strip() else "{}"
 
 

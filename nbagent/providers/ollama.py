@@ -174,11 +174,10 @@ class OllamaParser(Parser):
         for call in calls:  # Whole ones; further lines bring other calls.
             function = json_object(call.get("function")) or {}
             into.call(
-                None,
+                object(),
                 id=text_or_empty(call.get("id")),
                 name=text_or_empty(function.get("name")),
                 arguments=arguments_of(function.get("arguments")),
-                whole=True,
             )
 
 

@@ -12,11 +12,14 @@ _MOST_HELD = 200
 
 
 class ThinkTags:
-    """One answer's text, in pieces, as reasoning and text."""
+    """One answer's text, in pieces, as reasoning and text.
 
-    def __init__(self) -> None:
-        self.over = False
-        """Nothing more is split: the beginning is past."""
+    Args:
+        over: nothing is split (any more): a tag behind the beginning is text.
+    """
+
+    def __init__(self, *, over: bool) -> None:
+        self.over = over
         self._closing = ""
         self._written: list[str] = []
         self._held = ""
@@ -28,9 +31,7 @@ class ThinkTags:
         return "" if self.over else "".join(self._written)
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """What of the text so far is known to be reasoning, and what to be text."""
-        if self.over:
-            return "", piece
+        """What of the text so far is known to be reasoning, and what to be text; until `over`."""
         text = self._held + piece
         if self._closing:
             self._written.append(piece)
@@ -50,25 +51,23 @@ class ThinkTags:
 
     def flush(self) -> tuple[str, str]:
         """What was held back, at the end of the answer."""
-        held, self._held = self._held, ""
+        held, self._held, self.over = self._held, "", True
         return (held.rstrip(), "") if self._closing else ("", held)
 
     def _inside(self, text: str) -> tuple[str, str]:
-        end = text.find(self._closing)
+        end, rest = text.find(self._closing), ""
         if end >= 0:
+            shown, rest = text[:end].rstrip(), text[end + len(self._closing) :]
             self._held, self.over = "", True
-            return self._begun(text[:end].rstrip()), text[end + len(self._closing) :]
-        shown = text[: len(text) - _overlap(text, self._closing)]
-        if len(text) - len(shown.rstrip()) <= _MOST_HELD:
-            shown = shown.rstrip()
-        self._held = text[len(shown) :]
-        return self._begun(shown), ""
-
-    def _begun(self, reasoning: str) -> str:
+        else:
+            shown = text[: len(text) - _overlap(text, self._closing)]
+            if len(text) - len(shown.rstrip()) <= _MOST_HELD:
+                shown = shown.rstrip()
+            self._held = text[len(shown) :]
         if self._fresh:
-            reasoning = reasoning.lstrip()
-            self._fresh = not reasoning
-        return reasoning
+            shown = shown.lstrip()
+            self._fresh = not shown
+        return shown, rest
 
 
 def _overlap(text: str, tag: str) -> int:
