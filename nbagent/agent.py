@@ -73,6 +73,10 @@ class Agent:
         """Run to a stop point and return the run, also when it failed.
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
+
+        Raises:
+            UsageError: it cannot start as asked (an option, a missing key): there is no run. What
+                fails later, as a refused connection or a wrong key, stands in `run.error`.
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")

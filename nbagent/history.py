@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbagent.archive import frames
+from nbagent.contracts.errors import UsageError
 from nbagent.session.listed import listings
 from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,20 +41,25 @@ def messages(**filters: Any) -> DataFrame:
     return frames.messages(current_store(), **filters)
 
 
-def models(provider: str | None = None) -> DataFrame:
-    """One row a model that can be asked: `id`, `context_length`, `capabilities`, `reachable`.
+def models(provider: str | None = None, **options: Any) -> DataFrame:
+    """One row a model: `id`, `context_length`, `capabilities`, `reachable`; if not, the `reason`.
+
+    A provider that names no model has a row without `id`.
 
     Args:
         provider: asked for all of its models, with its key. Without one, what is reachable now:
             servers on this machine that answer, and the usual model of each provider, reachable
             where its key is in the environment. No other machine is asked then.
+        options: how its server is asked: `base_url`, `key_variable`, `headers`, `timeout_s`…
 
     Raises:
-        UsageError: there is no such provider, or no key for it.
+        UsageError: there is no such provider or option, or no key for it.
         ModelError: it does not answer.
     """
+    if options and provider is None:
+        raise UsageError("options need a provider: nbagent.models('openai-compatible', base_url=…)")
     return frames.models(
-        (found.provider, model, found.reachable)
-        for found in listings(provider)
-        for model in found.models
+        (found.provider, model, found.reachable, found.why)
+        for found in listings(provider, RunOptions(**options))
+        for model in found.models or (None,)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import call, script, step
 from nbagent.session.front import Front, use_front
+from nbagent.session.stores import current_store
 
 
 def look(place: str) -> str:
@@ -200,9 +202,18 @@ def test_without_key_and_server_the_default_model_works_offline_and_says_so() ->
     assert "offline:demo was chosen" in run.record.notices[0]
 
 
+def _keep_writing(ended: threading.Event) -> None:
+    """Keep the store at work at every moment."""
+    while not ended.is_set():
+        current_store().heartbeat()
+
+
 def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> None:
     model = script(["Parent.", "More."])
     run = nbagent.Agent(model=model).run("Go.")
+    ended = threading.Event()
+    busy = threading.Thread(target=_keep_writing, args=(ended,))
+    busy.start()
     left = nbagent.Agent(model=script([step(text="Late.", wait_ms=600)])).start("Go.")
     read, write = os.pipe()
     pid = os.fork()
@@ -216,6 +227,8 @@ def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> N
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
+    ended.set()
+    busy.join()
     os.close(write)
     with os.fdopen(read) as pipe:
         assert pipe.read() == "Child. answered ENGINE_INTERRUPTED"

@@ -115,6 +115,10 @@ _DROPPED = (
     "CASE WHEN instr(t.details, '\"dropped_params\"') THEN coalesce((SELECT "
     "group_concat(value, ',') FROM json_each(t.details, '$.meta.dropped_params')), '') ELSE '' END"
 )
+_SOURCE = (
+    "CASE WHEN t.message_at IS NULL THEN NULL WHEN instr(t.details, '\"source\"') "
+    "THEN coalesce(json_extract(t.details, '$.meta.source'), 'live') ELSE 'live' END"
+)
 _TRIMMED = (
     "CASE WHEN instr(t.details, '\"trimmed\"') "
     "THEN coalesce(json_array_length(t.details, '$.trimmed.places'), 0) ELSE 0 END"
@@ -143,6 +147,7 @@ TURNS = Table(
         Column("attempts", "t.retries + 1"),
         Column("retries", "t.retries"),
         Column("retry_wait_ms", "t.retry_wait_ms", "Float64"),
+        Column("source", _SOURCE, "category"),
         Column("dropped_params", _DROPPED, "string"),
         Column("trimmed", _TRIMMED),
         Column("toolset_sha", "t.toolset", "category", lookup="sha"),

@@ -73,17 +73,22 @@ def messages(store: Store, **filters: Any) -> pd.DataFrame:
     return _frame(store, MESSAGES, filters)
 
 
-def models(found: Iterable[tuple[str, ModelInfo, bool]]) -> pd.DataFrame:
-    """One row for each model: its provider, what is known of it, whether it can be asked now."""
+def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataFrame:
+    """One row for each model: its provider, what is known of it, whether it can be asked now.
+
+    And if not, why; a provider of which no model is known has a row without one.
+    """
     import pandas as pd
 
     rows = list(found)
+    known = [model or ModelInfo(id="") for _, model, _, _ in rows]
     columns: dict[str, tuple[list[Any], Dtype]] = {
-        "id": ([f"{provider}:{model.id}" for provider, model, _ in rows], "string"),
-        "provider": ([provider for provider, _, _ in rows], "category"),
-        "context_length": ([model.context_length for _, model, _ in rows], "Int64"),
-        "capabilities": ([",".join(model.capabilities) for _, model, _ in rows], "string"),
-        "reachable": ([reachable for _, _, reachable in rows], "boolean"),
+        "id": ([model and f"{provider}:{model.id}" for provider, model, _, _ in rows], "string"),
+        "provider": ([provider for provider, *_ in rows], "category"),
+        "context_length": ([model.context_length for model in known], "Int64"),
+        "capabilities": ([",".join(model.capabilities) for model in known], "string"),
+        "reachable": ([reachable for _, _, reachable, _ in rows], "boolean"),
+        "reason": ([why if not ok or not model else "" for _, model, ok, why in rows], "string"),
     }
     return pd.DataFrame(
         {

@@ -161,14 +161,16 @@ class Commands:
         print(help_text(rest))
 
     def _tools(self, rest: str) -> None:
-        ref, options = run_and_options("tools", rest)
-        bare = not rest.strip() or rest.lstrip().startswith("-")
-        names = tuple(re.findall(r"[^\s,]+", "" if bare else ref))
+        ref, options = run_and_options("tools", rest, otherwise="")
+        names = tuple(re.findall(r"[^\s,]+", ref))
         chosen = ref if ref in ("all", "none") else names or None
         _say(listings.tools_text(chosen, options.run_options()))
 
     def _models(self, rest: str) -> None:
-        _say(listings.models_text(rest or None))
+        ref, options = run_and_options("models", rest, otherwise="")
+        if options.given and not ref:
+            raise UsageError(f"name the provider: %agent models openai-compatible {rest}")
+        _say(listings.models_text(ref or None, options.run_options()))
 
     def _pull(self, rest: str) -> None:
         if rest:

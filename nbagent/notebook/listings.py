@@ -110,10 +110,10 @@ def _type(schema: Any) -> str:
     return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
 
 
-def models_text(provider: str | None) -> str:
+def models_text(provider: str | None, given: RunOptions) -> str:
     """The models of one provider, or what can be asked from here now."""
     lines: list[str] = []
-    for found in listings(provider):
+    for found in listings(provider, given):
         models = found.models if found.reachable else ()
         lines += [_model_line(found.provider, model) for model in models]
         lines += [f"{found.provider}: {one_line(visible(found.why), 300)}"] if found.why else []

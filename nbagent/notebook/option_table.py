@@ -76,10 +76,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "models",
-        "[PROVIDER]",
+        "[PROVIDER [options]]",
         "the models that can be asked",
         "Asks the servers; what they list is completed after --model from then on.",
-        ("%agent models openai",),
+        ("%agent models openai", "%agent models vllm --base-url http://localhost:9000/v1"),
+        ("base_url", "key_variable", "timeout_s"),
     ),
     Command(
         "pull",

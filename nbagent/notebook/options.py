@@ -67,8 +67,8 @@ def split_command(line: str) -> tuple[str, str]:
     )
 
 
-def run_and_options(name: str, rest: str) -> tuple[str, Line]:
-    """The run that a command names (`last` when it names none), and the options behind it.
+def run_and_options(name: str, rest: str, *, otherwise: str = "last") -> tuple[str, Line]:
+    """What a command names (`otherwise` when it names nothing), and the options behind it.
 
     A name may have spaces, in quotes or not.
 
@@ -81,7 +81,7 @@ def run_and_options(name: str, rest: str) -> tuple[str, Line]:
     options = _options(words[at:], command) if at < len(words) else Line()
     named = words[:at]
     ref = named[0].text if len(named) == 1 else " ".join(word.text for word in named)
-    return ref if ref.strip() else "last", options
+    return ref if ref.strip() else otherwise, options
 
 
 def split_words(line: str) -> list[str]:

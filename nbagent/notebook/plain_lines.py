@@ -53,6 +53,8 @@ class PlainPrinter:
         self._filter = StreamFilter()
         self._streamed: set[str] = set()
         """Turns whose text came in pieces."""
+        self._ended: set[tuple[str, str]] = set()
+        """Calls whose end was printed."""
 
     def handle(self, event: events.Event) -> None:
         """Take one event."""
@@ -118,6 +120,7 @@ class PlainPrinter:
         self._write(clean(self._filter.feed(text)))
 
     def _result(self, turn_id: str, run: ToolRun) -> None:
+        self._ended.add((turn_id, run.tool_call_id))
         words = summary_of([run], [])["calls"][0]
         where = f"  ({run.ran_in})" if run.ran_in else ""
         self._line(f"{turn_id}  {call_line(words)}{where}")
@@ -131,6 +134,9 @@ class PlainPrinter:
         self._break()
         if turn.text and turn.id not in self._streamed:
             self._line(f"{turn.id}  {clean(turn.text)}")
+        for run in turn.tool_runs:
+            if (turn.id, run.tool_call_id) not in self._ended:
+                self._result(turn.id, run)  # the response was cut, and no call of it began
         if turn.error and not turn.error.code.startswith("ENGINE_"):
             self._line(f"{turn.id}  ✕ {error_words(turn.error)}")
         for words in filter(None, (waits_of(turn), left_out(turn))):

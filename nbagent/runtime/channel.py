@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from nbagent.contracts.events import Event
 
-_TICK_S = 0.25
-"""A blocking wait looks up this often: on Windows Ctrl-C does not break a lock."""
-
 
 class EventChannel:
-    """Any thread puts, one consumer takes: `async for`, `for`, or whole batches."""
+    """Any thread puts, one consumer takes: `async for`, or whole batches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,24 +53,10 @@ class EventChannel:
                 return batch
             await bell.wait()
 
-    def next_batch_blocking(self) -> list[Event]:
-        """The same for a thread without a loop."""
-        while True:
-            bell = threading.Event()
-            batch, closed = self._take_or_sleep(bell.set)
-            if batch or closed:
-                return batch
-            while not bell.wait(_TICK_S):
-                pass
-
     async def __aiter__(self) -> AsyncIterator[Event]:
         while batch := await self.next_batch():
             for event in batch:
                 yield event
-
-    def __iter__(self) -> Iterator[Event]:
-        while batch := self.next_batch_blocking():
-            yield from batch
 
     def _take_or_sleep(self, wake: Callable[[], None]) -> tuple[list[Event], bool]:
         with self._lock:

@@ -11,11 +11,11 @@ from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import MASK, SecretKey
 from nbagent.providers.cassette import Cassette
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
-from nbagent.providers.registry import find_provider, origin, split_model_id
+from nbagent.providers.registry import find_provider, normal_base_url, origin, split_model_id
 from nbagent.providers.replay import Mode, ReplayClient
 from nbagent.settings import RunOptions, Settings, checked_value, provider_of
 
@@ -140,6 +140,15 @@ def same_server(options: RunOptions, model: str | None, base_url: str | None) ->
     name = provider_of(qualified(options.model or model or ""))
     usual = base_url or find_provider(name).default_base_url
     return origin(options.base_url) == origin(usual)
+
+
+def address(model: str, base_url: str | None) -> str | None:
+    """Where a model is asked, in one spelling: people leave a path out, or copy an endpoint."""
+    wires = find_provider(_provider(model)).wires
+    if not base_url or MASK in base_url or wires is None:
+        return base_url
+    wire = wires(ProviderConfig(base_url=base_url))[0]
+    return normal_base_url(base_url, home=wire.home, endings=wire.endings)
 
 
 def asked_of(options: RunOptions, settings: Settings) -> Settings:

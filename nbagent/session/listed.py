@@ -20,7 +20,7 @@ from nbagent.settings import RunOptions, effective, provider_of
 from nbagent.shown.texts import said
 
 _LIST_S = 10.0
-"""A provider has so many seconds to list its models."""
+"""A provider has so many seconds to list its models, unless said otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,12 @@ def kept_ids() -> list[str]:
     return [f"{name}:{model.id}" for (name, _), models in _kept.items() for model in models]
 
 
-def listings(provider: str | None = None) -> list[Listing]:
+def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
     """What one provider lists, asked with its key; without a name, what is reachable now.
+
+    Args:
+        provider: its name.
+        given: how its server is to be asked.
 
     Raises:
         UsageError: there is no provider of this name, or no key for it.
@@ -52,7 +56,7 @@ def listings(provider: str | None = None) -> list[Listing]:
     """
     if provider is None:
         return _reachable_now()
-    models = _asked(provider)
+    models = _asked(provider, given)
     return [Listing(provider, models, why="" if models else "lists no models")]
 
 
@@ -95,17 +99,19 @@ def _by_its_key(name: str) -> Listing:
     return Listing(name, models, why=more)
 
 
-def _asked(name: str) -> tuple[ModelInfo, ...]:
+def _asked(name: str, given: RunOptions | None = None) -> tuple[ModelInfo, ...]:
     model = find_provider(name).default_model or "any"
-    given = RunOptions(model=f"{name}:{model}", timeout_s=_LIST_S)
-    chosen = choose(asked_of(given, effective()))
-    future = asyncio.run_coroutine_threadsafe(_list(name, chosen.client), engine_loop())
+    given = given or RunOptions()
+    wait_s = given.timeout_s or _LIST_S
+    asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
+    chosen = choose(asked_of(asked, effective()))
+    future = asyncio.run_coroutine_threadsafe(_list(name, chosen.client, wait_s), engine_loop())
     try:
         models = future.result()
     except TimeoutError:
         where = chosen.base_url or name
         raise ModelError(
-            f"no list of models within {_LIST_S:g} s from {where}; is it the right server?",
+            f"no list of models within {wait_s:g} s from {where}; is it the right server?",
             code="LLM_TIMEOUT",
         ) from None
     finally:
@@ -115,7 +121,7 @@ def _asked(name: str) -> tuple[ModelInfo, ...]:
     return models
 
 
-async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
+async def _list(name: str, client: ChatClient, wait_s: float) -> tuple[ModelInfo, ...]:
     async def listed() -> tuple[ModelInfo, ...]:
         try:
             return tuple([one for one in await client.list_models() if one.id])
@@ -129,7 +135,7 @@ async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
                 code="LLM_BAD_RESPONSE",
             ) from error
 
-    return await asyncio.wait_for(listed(), _LIST_S)
+    return await asyncio.wait_for(listed(), wait_s)
 
 
 def _server_of(name: str) -> str | None:

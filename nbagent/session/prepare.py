@@ -17,8 +17,9 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
+from nbagent.providers.registry import origin
 from nbagent.session.approval import OnApproval
-from nbagent.session.clients import Chosen, asked_of, choose, same_server
+from nbagent.session.clients import Chosen, address, asked_of, choose, same_server
 from nbagent.session.composer import ChatComposer
 from nbagent.session.front import Front
 from nbagent.session.hosts import RunTools, tools_of
@@ -350,9 +351,10 @@ def _moved(chosen: Chosen, parent: RunRecord | None, history: Sequence[Message])
         return ()
     told: list[str] = []
     now, model = chosen.base_url and redact(chosen.base_url), redact(chosen.model_id)
-    if parent.base_url != now:
+    if address(parent.model, parent.base_url) != address(model, now):
+        what = "path on the server" if origin(parent.base_url) == origin(now) else "server"
         before = parent.base_url or parent.model
-        told.append(f"The server changed: {before} before, {now or model} now.")
+        told.append(f"The {what} changed: {before} before, {now or model} now.")
     if parent.model != model and any(message.reasoning for message in history):
         told.append(f"Earlier reasoning stays with {parent.model}: it is not sent to {model}.")
     return tuple(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections import Counter
 from collections.abc import Generator
@@ -73,3 +74,28 @@ async def _beat(store: Store) -> None:
     while True:
         await asyncio.sleep(_BEAT_S if done else 1.0)
         done = store.heartbeat()
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+    for store in _stores.values():
+        store.pause()
+
+
+def _after_fork() -> None:
+    for store in _stores.values():
+        store.go_on()
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    # The leases are the parent's, and the hearts beat on its loop.
+    for mine in (_stores, _working, _hearts):
+        mine.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+    )

@@ -243,7 +243,11 @@ def is_key_like(word: str) -> bool:
 
 
 def headers(value: Any) -> dict[str, str]:
-    """Names and texts that are sent with each request; the texts may be secrets."""
+    """Names and texts that are sent with each request; the texts may be secrets.
+
+    A text of eight characters or more is hidden wherever it turns up; a shorter one would garble
+    ordinary words, and is only not shown with its name.
+    """
     found = _object(value)
     for name, held in found.items():
         one_line = isinstance(held, str) and held.isprintable() and held.isascii()

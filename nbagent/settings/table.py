@@ -273,7 +273,7 @@ class _Shared(Values):
     )
     reasoning = Option[str | None](
         "--reasoning low | medium | high | off | TOKENS",
-        "how much the model thinks before it answers; also minimal, xhigh, max",
+        "how much the model thinks; also minimal, xhigh, max; see --dry-run",
         checks.reasoning,
         words=checks.REASONING,
         project="yes",

@@ -82,32 +82,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(names[:_MOST_LISTED]) + more
 
 
-def select(names: str | Sequence[str] | None, available: Iterable[str]) -> tuple[str, ...]:
-    """The tools that `--tools none | all | names` means, in the order written.
-
-    Args:
-        names: `None` and `"all"` mean all of them, `"none"` and an empty list mean no tool; else
-            names, as a list or separated by commas or spaces.
-        available: the names that there are.
-
-    Raises:
-        UsageError: a name is unknown; the message names the nearest.
-    """
-    there = tuple(available)
-    if names is None:
-        return there
-    wanted = re.split(r"[\s,]+", names.strip()) if isinstance(names, str) else list(names)
-    wanted = [name for name in wanted if name]
-    if wanted == ["all"] and "all" not in there:
-        return there
-    if wanted == ["none"] and "none" not in there:
-        return ()
-    for name in wanted:
-        if name not in there:
-            raise unknown_name(name, there)
-    return tuple(dict.fromkeys(wanted))
-
-
 def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     """The error for a tool name that a person typed wrongly."""
     close = nearest(name, available)

@@ -98,6 +98,7 @@ def test_turns_say_what_the_records_say(store: Store) -> None:
     assert same(df["attempts"], [t.attempts for t in turns])
     assert same(df["retries"], [t.attempts - 1 for t in turns])
     assert same(df["retry_wait_ms"], [t.retry_wait_ms for t in turns])
+    assert same(df["source"], [t.response and t.response.meta.source for t in turns])
     dropped = [t.response.meta.dropped_params if t.response else () for t in turns]
     assert any(dropped)
     assert same(df["dropped_params"], [",".join(names) for names in dropped])

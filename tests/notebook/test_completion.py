@@ -97,6 +97,7 @@ OFFERED = {
     "%agent help re|": ["%agent help resume"],
     "%agent help --dr|": ["%agent help --dry-run"],
     "%agent models of|": ["%agent models offline"],
+    "%agent models openai --base|": ["%agent models openai --base-url"],
     "%agent resume last --max-tu|": ["%agent resume last --max-turns"],
     "%agent resume --trim n|": ["%agent resume --trim none"],
     "%agent resume --session|": [],

@@ -49,7 +49,7 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         for word in split_words(rest):
             setting, _, value = word.partition("=")
             checked_value(setting, value)
-    elif name in ("show", "resume"):
+    elif name in ("show", "resume", "models"):
         run_and_options(name, rest)
     elif name in ("forget", "doctor"):
         assert len(split_words(rest)) == 1

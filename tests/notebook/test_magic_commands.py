@@ -56,6 +56,8 @@ def test_models_lists_those_of_the_server_and_the_scripts(
         monkeypatch.setenv("LLM_BASE_URL", server.url)
         assert shell.said("%agent models openai").splitlines() == ["openai:little", "openai:large"]
         assert "openai:little" in shell.said("%agent models").splitlines()
+        there = f"%agent models vllm --base-url {server.url} --timeout 5"
+        assert shell.said(there).splitlines() == ["vllm:little", "vllm:large"]
     monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
     printed = shell.said("%agent models")
     assert "offline:demo" in printed

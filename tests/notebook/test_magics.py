@@ -233,6 +233,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "unknown run": ("%%agent --continue nope\nHello?", "'nope'"),
     "words after a command": ("%agent stop population", "remove 'population'"),
     "unknown tools to list": ("%agent tools fss", "there is no tool 'fss'"),
+    "options without a provider": ("%agent models --base-url x.org", "name the provider"),
     "unknown provider of models": ("%agent models opnai", "'openai'"),
     "no run to show": ("%agent show nope", "'nope'"),
     "no run at all": ("%agent show", "no run"),

@@ -21,12 +21,15 @@ COLUMNS = {
     "context_length": "Int64",
     "capabilities": "string",
     "reachable": "boolean",
+    "reason": "string",
 }
 
 
-def listed(provider: str | None = None) -> dict[str, dict[str, Any]]:
-    frame: Any = nbagent.models(provider)
+def listed(provider: str | None = None, **options: Any) -> dict[str, dict[str, Any]]:
+    """The rows by their id; by `provider:` where a provider names no model."""
+    frame: Any = nbagent.models(provider, **options)
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == COLUMNS
+    frame["id"] = frame["id"].fillna(frame["provider"].astype("string") + ":")
     return {row.pop("id"): row for row in frame.to_dict("records")}
 
 
@@ -35,7 +38,11 @@ def test_what_is_reachable_now_is_the_offline_model_and_nothing_else() -> None:
     assert found["offline:demo"]["reachable"] is True
     assert "tools" in found["offline:demo"]["capabilities"]
     others = [name for name, row in found.items() if row["provider"] != "offline"]
-    assert not any(found[name]["reachable"] for name in others)
+    assert [name for name in others if found[name]["reachable"]] == ["local:"]
+    assert all(found[name]["reason"] for name in others)
+    assert found["openai:gpt-5.4"]["reason"].startswith("no key; set OPENAI_API_KEY")
+    assert found["ollama:"]["reason"] == "no server at http://127.0.0.1:1"
+    assert found["offline:demo"]["reason"] == ""
 
 
 def test_a_key_makes_a_provider_reachable_and_nobody_is_asked(
@@ -128,7 +135,7 @@ def test_another_program_on_a_usual_port_is_no_model_server(
         thread.start()
         found = listed()
         thread.join()
-    assert "vllm" not in {row["provider"] for row in found.values()}
+    assert [name for name, row in found.items() if row["provider"] == "vllm"] == ["vllm:"]
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.1:8000/v1", "https://llm.example.org/v1", "::x"])
@@ -138,7 +145,7 @@ def test_only_this_machine_is_looked_at(url: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OLLAMA_HOST", url)
     found = listed()  # a connection elsewhere fails the test
     assert "offline:demo" in found
-    assert not [name for name in found if name.startswith(("vllm:", "ollama:"))]
+    assert not [name for name in found if name.startswith(("vllm:m", "ollama:m"))]
 
 
 def test_a_provider_that_is_named_is_asked_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +155,11 @@ def test_a_provider_that_is_named_is_asked_with_its_key(monkeypatch: pytest.Monk
         found = listed("openai")
         assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
     assert list(found) == ["openai:a", "openai:b"]
+    with ModelServer(models=["c"]) as other:
+        options: dict[str, Any] = {"base_url": other.url, "headers": {"X-T": "a"}}
+        assert list(listed("openai-compatible", **options)) == ["openai-compatible:c"]
+        assert other.requests[-1].headers["x-t"] == "a"
+        assert "authorization" not in other.requests[-1].headers
     with pytest.raises(ModelError, match="LLM_HTTP_ERROR"):
         nbagent.models("openai")
     assert "openai:a" not in listed(), "that server is gone"
@@ -162,4 +174,6 @@ def test_what_cannot_be_asked_is_one_clear_error() -> None:
         nbagent.models("openai")
     with pytest.raises(UsageError, match="there is no provider 'opnai'"):
         nbagent.models("opnai")
+    with pytest.raises(UsageError, match="options need a provider"):
+        nbagent.models(base_url="http://127.0.0.1:1/v1")
     assert next(iter(listed("offline"))) == "offline:demo"

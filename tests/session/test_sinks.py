@@ -13,7 +13,7 @@ import nbagent
 from nbagent.contracts.events import Event, Notice, RunFinished, TextDelta, TurnFinished
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.providers.offline import call, script
+from nbagent.providers.offline import call, script, step
 from nbagent.session.front import Front, use_front
 from nbagent.session.stores import close_stores, current_store
 
@@ -178,6 +178,14 @@ def test_echo_prints_plain_lines_in_a_script(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "look(" in printed
     assert "Done." in printed
+
+
+def test_echo_prints_also_a_call_that_was_cut_and_not_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut = step(calls=call("look", place="a").calls, finish_reason="length")
+    nbagent.Agent(model=script([cut, "Done."]), tools=[look], echo=True).run("Go.")
+    assert 'C01  look(place="a") ✕ E_INVALID_ARGUMENTS' in capsys.readouterr().out
 
 
 def test_in_a_script_nothing_is_printed_but_what_the_person_should_know(

@@ -148,6 +148,14 @@ class Store:
         self._db.transact(lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,)))
         self._db.close()
 
+    def pause(self) -> None:
+        """Close the file until `go_on`, and let nobody in: the process is about to fork."""
+        self._db.pause()
+
+    def go_on(self) -> None:
+        """The fork is done."""
+        self._db.go_on()
+
     # Reading
 
     @contextlib.contextmanager

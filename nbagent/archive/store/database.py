@@ -82,7 +82,11 @@ class Database:
         """Called in a fresh memory when not even the old content could be read."""
         self._connection = connection
         self._lock = threading.RLock()
+        self._reads = threading.Condition()
+        self._reading = 0
         self._patient = True
+        self._paused = False
+        """The connection is closed, and opened again by who comes next."""
         self._inode = path.stat().st_ino if path else 0
 
     @classmethod
@@ -116,6 +120,23 @@ class Database:
         """Whether what is written now will be gone with this process."""
         return self.path is None
 
+    def pause(self) -> None:
+        """Close the file until `go_on`, when nobody is in it. Before a fork.
+
+        The child would inherit what SQLite knows of its locks, but not the locks.
+        """
+        self._lock.acquire()
+        self._reads.acquire()
+        self._reads.wait_for(lambda: not self._reading)
+        if self.path is not None:
+            self._connection.close()
+            self._paused = True
+
+    def go_on(self) -> None:
+        """Let others in again."""
+        self._reads.release()
+        self._lock.release()
+
     def transact(self, work: Work[T]) -> T:
         """Run work in one committed transaction.
 
@@ -132,7 +153,7 @@ class Database:
     def _transact(self, work: Work[T], *, tell: bool) -> T:
         try:
             self._require_file()
-            self._be_patient(_when_locked.get() == "wait")
+            self._be_ready(patient=_when_locked.get() == "wait")
             return self._attempt(work)
         except _OURS_TO_MEND as error:
             raise StoreError(f"the store was used in a wrong way ({error})") from error
@@ -146,8 +167,13 @@ class Database:
             self._leave_disk(error)
             return self._attempt(work)
 
-    def _be_patient(self, patient: bool) -> None:
-        if self.path is not None and patient != self._patient:
+    def _be_ready(self, *, patient: bool) -> None:
+        """Have the file open, and set whether it waits for others."""
+        if self.path is None:
+            return
+        if self._paused:
+            self._connection, self._paused, self._patient = _connect(self.path), False, True
+        if patient != self._patient:
             self._connection.execute(f"PRAGMA busy_timeout = {int(patient * _BUSY_S * 1000)}")
             self._patient = patient
 
@@ -203,11 +229,22 @@ class Database:
                 with self._lock:
                     yield self._connection
                 return
-            with contextlib.closing(_connect(path, mode="ro")) as connection:
+            with self._counted(), contextlib.closing(_connect(path, mode="ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
         except sqlite3.Error as error:
             raise _refusal(path or Path(FILE_NAME), error) from error
+
+    @contextlib.contextmanager
+    def _counted(self) -> Generator[None]:
+        with self._reads:
+            self._reading += 1
+        try:
+            yield
+        finally:
+            with self._reads:
+                self._reading -= 1
+                self._reads.notify_all()
 
     def close(self) -> None:
         """Close the file; its write-ahead log is folded into it."""
@@ -217,7 +254,8 @@ class Database:
     def fold(self, wait_s: float = _FOLD_S) -> bool:
         """Fold the write-ahead log into the file and empty it; False while others read it."""
         with self._lock:
-            self._be_patient(False)  # with the busy timeout SQLite itself would wait for a reader
+            # With the busy timeout SQLite itself would wait for a reader.
+            self._be_ready(patient=False)
             until = time.monotonic() + wait_s
             while True:
                 busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -233,7 +271,7 @@ class Database:
         with self._lock:
             try:
                 self._require_file()
-                self._be_patient(True)
+                self._be_ready(patient=True)
                 self._connection.execute("VACUUM")
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
