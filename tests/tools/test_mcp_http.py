@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refused
+from host_door import refused
 from servers.mcp_door import Door, until
 
 from nbagent.contracts.errors import UsageError

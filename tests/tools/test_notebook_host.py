@@ -11,21 +11,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from legal_schema import check_legal
-from notebook_stage import Notebook, order, the_host
+from notebook_stage import Notebook
 
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.notebook import NotebookHost, open_hosts
-
-
-@pytest.fixture
-def notebook(bench: Any) -> Notebook:
-    return Notebook(bench)
-
-
-def names_of(host: NotebookHost, bench: Any) -> list[str]:
-    return [spec.name for spec in host.visible_tools(bench.context)]
-
 
 ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
 
@@ -42,20 +30,17 @@ ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
     ],
     ids=["notebook", "nb", "star", "one", "two", "both"],
 )
-def test_words_choose_the_tools(words: tuple[str, ...], expected: list[str], bench: Any) -> None:
-    assert names_of(the_host(*words), bench) == expected
+def test_words_choose_the_tools(words: tuple[str, ...], expected: list[str]) -> None:
+    assert list(Notebook(*words).specs) == expected
 
 
 def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"did you mean 'nb\.inspect'"):
-        open_hosts(order("nb.inspekt"))
+        Notebook("nb.inspekt")
 
 
-def test_schemas_are_legal_and_traits_say_what_happens(bench: Any) -> None:
-    specs = {spec.name: spec for spec in the_host("nb").visible_tools(bench.context)}
-    for spec in specs.values():
-        check_legal(spec)
-        assert spec.traits.host == "notebook"
+def test_traits_say_what_happens(notebook: Notebook) -> None:
+    specs = notebook.specs
     assert [specs[name].traits.ruling for name in ALL] == ["allow", "allow", "ask", "ask"]
     assert not specs["nb.set"].traits.interruptible
     assert specs["nb.run"].traits.interruptible
@@ -76,8 +61,8 @@ def test_without_a_notebook_each_tool_says_so(
 ) -> None:
     notebook.names.clear()
     error = notebook.error(tool, **arguments)
-    assert error["code"] == "E_PRECONDITION_FAILED"
-    assert "no notebook here" in error["message"]
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert "no notebook here" in error.message
     assert notebook.names == {}
 
 
@@ -128,11 +113,11 @@ def test_a_pattern_narrows_the_list(notebook: Notebook, pattern: str, expected: 
 
 def test_a_long_list_is_cut_and_says_so(notebook: Notebook) -> None:
     notebook.names.update({f"name_{i}": i for i in range(3_000)})
-    outcome = notebook.outcome("nb.variables", limit=5)
+    outcome = notebook.call("nb.variables", limit=5)
     assert outcome.truncated
     assert len(outcome.result.data["variables"]) == 5
     assert outcome.result.data["left_out"].startswith("2,995 of 3,000")
-    assert len(notebook.outcome("nb.variables", limit=1_000).result.to_json()) < 40_000
+    assert len(notebook.call("nb.variables", limit=1_000).result.to_json()) < 40_000
 
 
 class Raises:
@@ -222,7 +207,7 @@ def test_no_value_breaks_a_tool_or_its_budget(notebook: Notebook, kind: str) -> 
     notebook.names["odd"] = HOSTILE[kind]()
     notebook.data("nb.variables")
     assert len(json.dumps(notebook.inspect("odd"))) < 60_000
-    assert len(json.dumps(notebook.run("odd"))) < 60_000
+    assert len(json.dumps(notebook.execute("odd"))) < 60_000
     assert len(notebook.preview("nb.set", name="odd", value=1).pieces[0].text) < 1_000
 
 
@@ -259,9 +244,9 @@ def test_a_repr_that_sleeps_ends_when_the_run_is_stopped(notebook: Notebook) -> 
             return ""
 
     notebook.names["odd"] = Sleeps()
-    notebook.bench.stop_after(0.2)
+    notebook.stop_after(0.2)
     start = time.monotonic()
-    assert notebook.error("nb.inspect", name="odd")["code"] == "E_INTERRUPTED"
+    assert notebook.error("nb.inspect", name="odd").code == "E_INTERRUPTED"
     assert time.monotonic() - start < 3
 
 
@@ -270,7 +255,7 @@ def test_inspecting_does_not_use_an_iterator_up(notebook: Notebook) -> None:
     notebook.names["held"] = {"rows": notebook.names["rows"]}
     notebook.inspect("rows")
     notebook.inspect("held")
-    notebook.run("rows")
+    notebook.execute("rows")
     assert list(notebook.names["rows"]) == [1, 2, 3]
 
 
@@ -295,7 +280,7 @@ def test_names_that_are_not_the_persons_are_refused(notebook: Notebook, name: st
     notebook.names["js"] = json
     before = dict(notebook.names)
     error = notebook.error("nb.set", name=name, value=1)
-    assert error["code"] == "E_INVALID_ARGUMENTS"
+    assert error.code == "E_INVALID_ARGUMENTS"
     assert notebook.names == before
 
 
@@ -312,9 +297,11 @@ def test_setting_asks_with_the_old_and_the_new_value(notebook: Notebook) -> None
 
 def test_a_value_that_changed_since_it_was_approved_is_kept(notebook: Notebook) -> None:
     notebook.names["n"] = 5
-    notebook.approved = notebook.preview("nb.set", name="n", value=1).binds
+    approved = notebook.preview("nb.set", name="n", value=1).binds
     notebook.names["n"] = 6
-    assert notebook.error("nb.set", name="n", value=1)["code"] == "E_PRECONDITION_FAILED"
+    error = notebook.error("nb.set", name="n", value=1, approved=approved)
+    assert error.code == "E_PRECONDITION_FAILED"
     assert notebook.names["n"] == 6
     notebook.names["n"] = 5
-    assert notebook.data("nb.set", name="n", value=1)["now"]["value"] == "1"
+    now = notebook.data("nb.set", name="n", value=1, approved=approved)["now"]
+    assert now["value"] == "1"
