@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,13 @@ def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
         "the timeout was cut to the longest allowed: 0.5 s",
         "it was ended after 0.5 s",
     ]
+
+
+def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
+    stage.stop_after(0.5)
+    began = time.monotonic()
+    assert stage.failed("import time; time.sleep(60)").code == "E_INTERRUPTED"
+    assert 0.5 < time.monotonic() - began < 1.5
 
 
 @pytest.mark.parametrize(
