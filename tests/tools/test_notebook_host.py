@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from notebook_stage import Notebook
+from shown.many_values import VALUES
 
 from nbagent.contracts.errors import UsageError
 
@@ -120,38 +119,6 @@ def test_a_long_list_is_cut_and_says_so(notebook: Notebook) -> None:
     assert len(notebook.call("nb.variables", limit=1_000).result.to_json()) < 40_000
 
 
-class Raises:
-    """Everything it is asked for raises."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-    def __len__(self) -> int:
-        raise RuntimeError("no len")
-
-    @property
-    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise RuntimeError("no class")
-
-
-class NoText:
-    def __repr__(self) -> Any:
-        return 5
-
-
-class Quits:
-    def __repr__(self) -> str:
-        raise SystemExit(3)
-
-
-class LyingList(list[int]):
-    def __len__(self) -> int:
-        return 10**12
-
-    def __iter__(self) -> Any:
-        raise RuntimeError("never ends")
-
-
 class AnythingGoes:
     """A proxy that has every attribute, and loads when it is touched."""
 
@@ -164,47 +131,17 @@ class AnythingGoes:
         return AnythingGoes()
 
 
-class SlowShape:
-    __module__ = "numpy.slow"
-
-    @property
-    def shape(self) -> Any:
-        raise TimeoutError("too slow")
-
-
-def a_circle() -> Any:
-    circle: list[Any] = [1]
-    circle.append(circle)
-    return circle
-
-
-HOSTILE: dict[str, Callable[[], Any]] = {
-    "raises": Raises,
-    "no text": NoText,
-    "quits": Quits,
-    "lying list": lambda: LyingList([1, 2]),
-    "proxy": AnythingGoes,
-    "circle": a_circle,
-    "huge text": lambda: "x" * 5_000_000,
-    "huge list": lambda: list(range(500_000)),
-    "huge int": lambda: 10**20_000,
-    "deep": lambda: json.loads("[" * 500 + "]" * 500),
-    "slow shape": SlowShape,
-    "raises inside": lambda: {"a": Raises(), 3: [Quits()]},
-    "surrogate": lambda: "a\ud800b",
-    "empty frame": pd.DataFrame,
-    "odd frame": lambda: pd.DataFrame({"a": [Quits(), [], {}], "b": [1, None, "x"]}),
-    "doubled columns": lambda: pd.DataFrame([[1, 2]], columns=["a", "a"]),
-    "infinite": lambda: pd.Series([float("inf"), float("-inf"), float("nan")]),
-    "generator": lambda: (i for i in range(3)),
-    "module": lambda: types.ModuleType("empty"),
-    "class": lambda: type("Odd", (Raises,), {"__doc__": 5}),
-}
+HOSTILE = [
+    *("bad repr", "repr that is no text", "quits", "bad length", "bad attributes", "endless list"),
+    *("each attribute", "circular", "100 MB of text", "ten million items", "huge int", "deep"),
+    *("shape that raises", "bad ones inside", "lone surrogate", "empty table", "not finite"),
+    *("objects in cells", "twice the same column", "generator", "module", "odd class"),
+]
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_value_breaks_a_tool_or_its_budget(notebook: Notebook, kind: str) -> None:
-    notebook.names["odd"] = HOSTILE[kind]()
+    notebook.names["odd"] = VALUES[kind][0]()
     notebook.data("nb.variables")
     assert len(json.dumps(notebook.inspect("odd"))) < 60_000
     assert len(json.dumps(notebook.execute("odd"))) < 60_000
