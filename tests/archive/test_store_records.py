@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_records import Maker, plain_run, record_of, write
+from made_records import Maker, plain_run, write
 
 from nbagent.archive.store import Store
 from nbagent.contracts import secrets
-from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import RunStarted
 
@@ -30,86 +29,21 @@ def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) 
     store.close()
 
 
-def family(store: Store) -> tuple[list[str], list[Message]]:
-    """A run, one that goes on from it, and a fork of that; ids and the whole conversation."""
-    maker = Maker(7)
-    first, events = maker.run(n_turns=3, name="mother", messages=(Message.of("user", "one"),))
-    write(store, events)
-    second, events = maker.run(
-        n_turns=2,
-        first_turn=4,
-        name="daughter",
-        kind="resume",
-        prompt="",
-        parent_id=first.id,
-        shared_messages=len(first.messages),
-        messages=(),
-    )
-    write(store, events)
-    whole = [*first.messages, *second.messages]
-    third, events = maker.run(
-        n_turns=1,
-        name="daughter",
-        kind="fork",
-        parent_id=second.id,
-        shared_messages=2,
-        messages=(Message.of("user", "two"),),
-    )
-    write(store, events)
-    assert store.conversation(third.id) == (*whole[:2], *third.messages)
-    return [first.id, second.id, third.id], whole
+NAMES = ("mother", "daughter", "daughter")
 
 
-def test_conversation_is_the_ancestors_part_and_then_the_own(store: Store) -> None:
-    ids, whole = family(store)
-    assert list(store.conversation(ids[1])) == whole
-    own = store.load(ids[1])
-    assert own.messages == tuple(whole[own.shared_messages :])
-
-
-def test_request_of_rebuilds_what_was_sent(store: Store) -> None:
-    ids, whole = family(store)
-    for run_id in ids[:2]:
-        record = store.load(run_id)
-        for turn in record.turns:
-            request = store.request_of(run_id, turn.id)
-            assert request.messages == tuple(whole[: turn.request.n_messages])
-            assert request.model == "gpt-x"
-            assert request.system_prompt == record.system_prompts.get(turn.request.system_sha, "")
-            assert request.tools == record.toolsets.get(turn.request.toolset_sha, ())
-            assert request.temperature == turn.request.params.get("temperature")
-    inherited = store.request_of(ids[1], "C01")
-    assert inherited == store.request_of(ids[0], "C01")
-    with pytest.raises(UsageError, match="C99"):
-        store.request_of(ids[0], "C99")
-
-
-def test_requests_are_counted_from_the_persons_last_words(store: Store) -> None:
-    ids, _ = family(store)
-    assert [store.requests_since_words(run_id) for run_id in ids] == [3, 5, 1]
-
-
-def test_fork_without_words_counts_only_the_requests_that_it_keeps(store: Store) -> None:
-    write(store, plain_run(4, run_id="a" * 16))
-    kept = record_of(plain_run(2, run_id="b" * 16))
-    write(
-        store,
-        plain_run(
-            1,
-            run_id="c" * 16,
-            kind="fork",
-            parent_id="a" * 16,
-            shared_messages=len(kept.messages),
-            messages=(),
-        )[:-1],
-    )
-    assert store.requests_since_words("c" * 16) == 3
+def family(store: Store) -> list[str]:
+    """The ids of three runs, two of them of one name."""
+    ids = [f"{n}{n + 1}" * 8 for n in range(3)]
+    for n, (run_id, name) in enumerate(zip(ids, NAMES, strict=True)):
+        write(store, plain_run(n, run_id=run_id, name=name))
+    return ids
 
 
 def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
     with pytest.raises(UsageError, match="no run yet"):
         store.find("last")
-    ids, _ = family(store)
+    ids = family(store)
     assert store.find("last") == store.last_run() == ids[2]
     assert store.find("mother") == ids[0]
     assert store.find("daughter") == ids[2]
@@ -134,12 +68,12 @@ def test_conversation_without_its_parent_is_an_error(store: Store) -> None:
 
 
 def test_summaries_are_newest_first(store: Store) -> None:
-    ids, _ = family(store)
+    ids = family(store)
     lines = store.runs()
     assert [line.run_id for line in lines] == ids[::-1]
-    record = store.load(ids[0])
-    assert (lines[2].turns, lines[2].phase) == (3, record.phase)
-    assert lines[2].total_tokens == record.usage.total_tokens
+    record = store.load(ids[2])
+    assert (lines[0].turns, lines[0].phase) == (2, record.phase)
+    assert lines[0].total_tokens == record.usage.total_tokens
     assert [line.run_id for line in store.runs(limit=1)] == ids[2:]
 
 

@@ -64,10 +64,13 @@ def test_the_ceiling_counts_over_resumes_and_ends_the_run() -> None:
         third.resume()
     assert len(model.requests) == 5
     # The person's words begin a new count; a higher ceiling goes on with the old one.
-    assert len(third.resume("Look further.").turns) == 2
+    further = third.resume("Look further.")
+    assert [len(further.turns), len(further.resume().turns)] == [2, 2]
     assert len(third.resume(ceiling=6).turns) == 1
-    fork = third.fork("C05", max_turns=1)
-    assert (fork.turns[0].id, fork.stop_reason) == ("C05", "max_turns")
+    fork = second.fork("C04", max_turns=1)
+    assert (fork.turns[0].id, fork.stop_reason) == ("C04", "max_turns")
+    again = fork.resume(max_turns=2)
+    assert (len(again.turns), again.phase) == (1, "Failed"), "it keeps three requests, and one"
 
 
 def test_a_larger_max_turns_than_the_ceiling_is_an_error_before_anything_is_sent() -> None:

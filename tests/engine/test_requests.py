@@ -11,7 +11,6 @@ from engine.laws import check_run, check_sent, codes, results
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.composer import TOOL_POLICY
@@ -193,57 +192,6 @@ def test_odd_prompts_reach_a_real_server(prompt: str) -> None:
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
     with pytest.raises(UsageError, match="the prompt is empty"):
         nbagent.Agent(model=script(["Never."])).run(prompt)
-
-
-class Odd:
-    """Shows itself with an exception."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        b"\xff\x00",
-        "x" * 3_000_000,
-        [[[[1]]]] * 10_000,
-        float("nan"),
-        float("inf"),
-        2**200,
-        "\ud800",
-        {1: 2, (3, 4): {5}},
-        Odd(),
-        object,
-        ...,
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_odd_values_of_a_tool_become_results(value: Any) -> None:
-    def odd() -> Any:
-        """Give something odd."""
-        return value
-
-    model = script([call("odd"), "Done."])
-    run = check_run(nbagent.Agent(model=model, tools=[odd]).run("Go."), model)
-    assert run.ok, run.error
-    assert len(dump_json(results(run))) < 300_000
-
-
-@pytest.mark.parametrize("threaded", [False, True], ids=["here", "in a thread"])
-@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), StopIteration(1)], ids=repr)
-def test_what_a_tool_raises_is_its_result_and_the_run_goes_on(
-    error: BaseException, threaded: bool
-) -> None:
-    def fail() -> None:
-        """Fail."""
-        raise error
-
-    model = script([call("fail"), "Done."])
-    tools = [nbagent.tool(threaded=threaded)(fail)]
-    run = check_run(nbagent.Agent(model=model, tools=tools).run("Go."), model)
-    assert (run.text, codes(run)) == ("Done.", ["E_TOOL_FAILED"])
 
 
 def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_says_so(

@@ -115,6 +115,13 @@ def slow_threaded() -> str:
     return "never"
 
 
+@nbagent.tool(loop="notebook")
+async def slow_there() -> str:
+    """Take a long time, on the notebook's loop."""
+    await asyncio.sleep(30)
+    return "never"
+
+
 async def stubborn() -> str:
     """Go on whatever happens, for some seconds."""
     until = time.monotonic() + 20
@@ -126,31 +133,38 @@ async def stubborn() -> str:
 
 @pytest.mark.parametrize(
     "tool",
-    [slow, slow_async, slow_threaded, stubborn],
-    ids=["sync", "async", "thread", "stubborn"],
+    [slow, slow_async, slow_threaded, slow_there, stubborn],
+    ids=["sync", "async", "thread", "notebook", "stubborn"],
 )
 def test_stopped_tool_is_interrupted_and_answered(tool: Any) -> None:
     looked.clear()
-    name = getattr(tool, "__name__", "slow_threaded")
-    model = script([calls([call(name), call("look", what="y")]), "Then without."])
+    model = script([calls([call(tool.__name__), call("look", what="y")]), "Then without."])
     run = run_and_stop(nbagent.Agent(model=model, tools=[tool, look]), ToolCallStarted, 0.2)
     check_stopped(check_run(run, model))
     assert codes(run)[0] == "E_INTERRUPTED"
+    left = {slow_threaded: "may still be running", stubborn: "was left behind"}
+    assert left.get(tool, "what it did so far is unknown") in results(run)[0]["error"]["message"]
     assert tool is not slow or (codes(run)[1], looked) == ("E_INTERRUPTED", [])
     assert check_run(run.resume(), model).text == "Then without."
 
 
-def test_stopped_tool_that_may_not_be_interrupted_finishes_first() -> None:
+@pytest.mark.parametrize("kind", ["sync", "async", "thread"])
+def test_stopped_tool_that_may_not_be_interrupted_finishes_first(kind: str) -> None:
     lines: list[str] = []
 
-    @nbagent.tool(interruptible=False)
-    def write() -> str:
+    def work() -> str:
         """Write two lines."""
         lines.append("one")
         time.sleep(1.3)  # longer than a stop waits for other tools
         lines.append("two")
         return "written"
 
+    async def work_async() -> str:
+        """Write two lines."""
+        return await asyncio.to_thread(work)
+
+    function: Any = work_async if kind == "async" else work
+    write = nbagent.tool(name="write", interruptible=False, threaded=kind == "thread")(function)
     model = script([call("write"), "Good."])
     run = run_and_stop(nbagent.Agent(model=model, tools=[write]), ToolCallStarted, 0.1)
     check_stopped(check_run(run, model))

@@ -37,6 +37,7 @@ def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:
         "resume",
     ]
     assert fourth.text == "Three."
+    assert fourth.request_of("C01") == first.request_of("C01")
     assert nbagent.open_run(first.id).record == kept == first.record
     assert {run.session for run in (first, second, third, fourth)} == {"default"}
     check_sent(model.requests)

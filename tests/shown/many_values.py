@@ -221,6 +221,17 @@ class WithHtml:
         return "<table><tr><td>Oslo</td><td>7<script>x()</script></td></tr></table>"
 
 
+class SlowShape:
+    """As if of numpy."""
+
+    __module__ = "numpy.slow"
+
+    @property
+    def shape(self) -> Any:
+        """Raise."""
+        raise TimeoutError("too slow")
+
+
 class FalsePng:
     """It says PNG and means SVG."""
 
@@ -362,6 +373,7 @@ put("huge exception", lambda: ValueError("x" * 10_000_000), "characters left out
 put("exception group", lambda: ExceptionGroup("two", [KeyError("k")]), "KeyError: 'k'")
 put("function", lambda: picture, "function picture(mode: ")
 put("class", lambda: Point, "class Point(x: ")
+put("odd class", lambda: type("Odd", (BadAttributes,), {"__doc__": 5}), "class Odd")
 put("module", lambda: json, "module json")
 put("partial", lambda: functools.partial(picture), "functools.partial(<function picture>)")
 put("lock", threading.Lock, "<unlocked _thread.lock object>")
@@ -379,6 +391,7 @@ put("cursor", rows, "[[1],[2]]")
 put("endless list", Endless, "[0,1,2,")
 # Hostile ones
 put("bad repr", BadRepr, "<BadRepr object, its repr failed with ValueError>")
+put("repr that is no text", type("NoText", (), {"__repr__": lambda _: 5}), "NoText object")
 put("bad str", failing("BadStr", object, "__str__"), "BadStr object>")
 put("bad length", lambda: failing("BadLen", list, "__len__")([1]), "[1]")
 put("bad iteration", lambda: failing("BadIter", list, "__iter__")([1]), "[1]")
@@ -393,6 +406,7 @@ put("false class", Lies, "Lies object>")
 put("dead proxy", lambda: [gone()], "")
 put("doubling repr", twice, "characters left out")
 # numpy
+put("shape that raises", lambda: SlowShape(), "SlowShape object>")
 put("numpy scalars", lambda: [np.int8(3), np.bool_(True), np.float32(0.5)], "[3,true,0.5]")
 put("numpy moment", lambda: np.datetime64("2020-01-01T00:00:00.000000001"), "00.000000001")
 put("numpy no moment", lambda: [np.datetime64("NaT", "us")], "[null]")

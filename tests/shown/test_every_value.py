@@ -85,6 +85,7 @@ SOME = [
     *("endless generator", "cursor", "million rows", "keys that meet", "pictures in a list"),
     *("figure", "bytes of a WebP", "own HTML", "huge int", "missing values", "none", "mock"),
     *("generator that raises", "asynchronous generator", "file", "exception", "array of objects"),
+    *("100 MB of text", "binary bytes", "odd keys", "bad repr", "class"),
 ]
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from pathlib import Path
 
 import pytest
 from fs_door import Door
-from refusals import refused
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
-from nbagent.contracts.ports import ToolOutcome
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def door(project: Path) -> Door:
 
 
 def test_a_folder_is_listed(door: Door) -> None:
-    assert door.ok("fs.list", path="@project") == {
+    assert door.data("fs.list", path="@project") == {
         "path": "@project",
         "entries": [
             {"name": ".env", "kind": "file", "bytes": 8},
@@ -48,21 +45,21 @@ def test_a_folder_is_listed(door: Door) -> None:
 
 
 def test_a_list_goes_as_deep_as_asked_and_not_into_what_is_ignored(door: Door) -> None:
-    deep = [entry["name"] for entry in door.ok("fs.list", depth=9, glob="*.md")["entries"]]
+    deep = [entry["name"] for entry in door.data("fs.list", depth=9, glob="*.md")["entries"]]
     assert deep == ["b.md", "link.md", "sub/c.md", "sub/deep/d.md"]
-    two = [entry["name"] for entry in door.ok("fs.list", depth=2)["entries"]]
+    two = [entry["name"] for entry in door.data("fs.list", depth=2)["entries"]]
     assert "sub/deep" in two
     assert "sub/deep/d.md" not in two
-    below = door.ok("fs.list", path="sub", glob="deep/*.md", depth=3)
+    below = door.data("fs.list", path="sub", glob="deep/*.md", depth=3)
     assert [entry["name"] for entry in below["entries"]] == ["deep/d.md"]
-    named = door.ok("fs.list", path="build")["entries"]
+    named = door.data("fs.list", path="build")["entries"]
     assert [entry["name"] for entry in named] == ["e.md"]
 
 
 def test_a_long_list_is_cut_with_a_hint(door: Door, project: Path) -> None:
     for number in range(600):
         (project / "sub" / f"{number:03}.txt").touch()
-    given = door.ok("fs.list", path="sub")
+    given = door.data("fs.list", path="sub")
     assert len(given["entriesPreview"]) == 500
     assert given["truncated"] is True
     assert "glob" in given["hint"]
@@ -71,7 +68,7 @@ def test_a_long_list_is_cut_with_a_hint(door: Door, project: Path) -> None:
 
 def test_a_list_ends_in_its_time(project: Path) -> None:
     door = Door(project, policy=ToolPolicy(limits=ToolLimits(search_timeout_s=1e-9)))
-    given = door.ok("fs.list", depth=9, glob="none")
+    given = door.data("fs.list", depth=9, glob="none")
     assert given["entriesPreview"] == []
     assert "1e-09 s were up" in given["hint"]
 
@@ -87,22 +84,21 @@ def test_a_list_ends_in_its_time(project: Path) -> None:
 )
 def test_what_cannot_be_listed_is_told(door: Door, path: str, code: str, words: str) -> None:
     told = door.error("fs.list", path=path)
-    assert told[0] == code
-    assert words in told[1]
+    assert told.code == code
+    assert words in told.message
 
 
 def test_the_model_is_told_which_mounts_there_are(door: Door) -> None:
-    (spec,) = [s for s in door.host.visible_tools(door.context()) if s.name == "fs.list"]
     told = "The mounts are: @project (read and write), @state (read and write)."
-    assert spec.description.endswith(told)
+    assert door.specs["fs.list"].description.endswith(told)
 
 
 def test_an_empty_state_is_there(door: Door) -> None:
-    assert door.ok("fs.list", path="@state") == {"path": "@state", "entries": []}
+    assert door.data("fs.list", path="@state") == {"path": "@state", "entries": []}
 
 
 def test_a_search_gives_matches_and_figures(door: Door) -> None:
-    given = door.ok("fs.search", query="needle", glob="*.md", context=1)
+    given = door.data("fs.search", query="needle", glob="*.md", context=1)
     assert [match["path"] for match in given["matches"]] == [
         "@project/b.md",
         "@project/sub/c.md",
@@ -121,7 +117,7 @@ def test_a_search_gives_matches_and_figures(door: Door) -> None:
 
 
 def test_a_search_counts_what_it_may_not_look_into(door: Door) -> None:
-    given = door.ok("fs.search", query="needle", maxMatches=2)
+    given = door.data("fs.search", query="needle", maxMatches=2)
     assert len(given["matches"]) == 2
     assert given["truncated"] is True
     assert "first 2" in given["hint"]
@@ -130,10 +126,10 @@ def test_a_search_counts_what_it_may_not_look_into(door: Door) -> None:
 
 
 def test_a_secret_is_not_searched_by_its_path_either(door: Door, project: Path) -> None:
-    assert door.error("fs.search", query="needle", path=".env")[0] == "E_DENIED"
+    assert door.error("fs.search", query="needle", path=".env").code == "E_DENIED"
     allowing = Door(project, policy=ToolPolicy(allow=("fs.search(path=.env)",)))
-    assert len(allowing.ok("fs.search", query="needle", path=".env")["matches"]) == 1
-    assert allowing.ok("fs.search", query="needle=1")["matches"][0]["path"] == "@project/.env"
+    assert len(allowing.data("fs.search", query="needle", path=".env")["matches"]) == 1
+    assert allowing.data("fs.search", query="needle=1")["matches"][0]["path"] == "@project/.env"
 
 
 def hard(project: Path) -> str:
@@ -148,7 +144,7 @@ def hard(project: Path) -> str:
 def test_a_search_ends_in_its_time(project: Path) -> None:
     door = Door(project, policy=ToolPolicy(limits=ToolLimits(search_timeout_s=0.3)))
     began = time.monotonic()
-    given = door.ok("fs.search", query=hard(project), regex=True)
+    given = door.data("fs.search", query=hard(project), regex=True)
     assert time.monotonic() - began < 2.5
     assert given["truncated"] is True
     assert "0.3 s were up" in given["hint"]
@@ -156,20 +152,10 @@ def test_a_search_ends_in_its_time(project: Path) -> None:
 
 def test_a_stop_is_honoured_at_once(door: Door, project: Path) -> None:
     query = hard(project)
-
-    async def stopped() -> tuple[ToolOutcome, float]:
-        arguments = {"query": query, "regex": True}
-        task = asyncio.ensure_future(door.acall("fs.search", arguments))
-        await asyncio.sleep(0.2)
-        assert not task.done()
-        began = time.monotonic()
-        door.cancel.set()
-        outcome = await task
-        return outcome, time.monotonic() - began
-
-    outcome, took_s = asyncio.run(stopped())
-    assert refused(outcome).code == "E_INTERRUPTED"
-    assert took_s < 0.2
+    door.stop_after(0.2)
+    began = time.monotonic()
+    assert door.error("fs.search", query=query, regex=True).code == "E_INTERRUPTED"
+    assert 0.2 < time.monotonic() - began < 0.4
 
 
 @pytest.mark.parametrize(
@@ -178,7 +164,7 @@ def test_a_stop_is_honoured_at_once(door: Door, project: Path) -> None:
     ids=["empty", "lines", "surrogate", "long", "bracket", "back-reference", "look-around"],
 )
 def test_a_query_that_is_none_is_told(door: Door, query: str, regex: int) -> None:
-    assert door.error("fs.search", query=query, regex=bool(regex))[0] == "E_INVALID_ARGUMENTS"
+    assert door.error("fs.search", query=query, regex=bool(regex)).code == "E_INVALID_ARGUMENTS"
 
 
 def test_reads_need_no_approval_and_are_told_in_one_form(door: Door) -> None:
@@ -197,4 +183,4 @@ def test_reads_need_no_approval_and_are_told_in_one_form(door: Door) -> None:
 @pytest.mark.parametrize("glob", ["\ud800*", "#", "  ", "{a,b}" * 7], ids=ascii)
 def test_a_glob_that_is_none_is_told(door: Door, name: str, glob: str) -> None:
     query = {"query": "x"} if name == "fs.search" else {}
-    assert door.error(name, glob=glob, **query)[0] == "E_INVALID_ARGUMENTS"
+    assert door.error(name, glob=glob, **query).code == "E_INVALID_ARGUMENTS"

@@ -41,12 +41,12 @@ def door_of(project: Path, *deny: str, words: tuple[str, ...] = ("fs",), **more:
 
 
 def searched(door: Door, path: str, **more: Any) -> set[str]:
-    given = door.ok("fs.search", query="needle", path=path, **more)
+    given = door.data("fs.search", query="needle", path=path, **more)
     return {match["path"].rpartition("/")[2] for match in given["matches"]}
 
 
 def listed(door: Door, path: str) -> set[str]:
-    return {entry["name"] for entry in door.ok("fs.list", path=path, depth=9)["entries"]}
+    return {entry["name"] for entry in door.data("fs.list", path=path, depth=9)["entries"]}
 
 
 ONE_FOLDER = [
@@ -73,13 +73,13 @@ def test_what_is_denied_below_a_folder_is_not_found_from_above(
 @pytest.mark.parametrize("path", ["@data", "private", "@above/project/private"])
 def test_a_denied_folder_is_empty_by_each_of_its_names(project: Path, deny: str, path: str) -> None:
     door = door_of(project, deny)
-    listing = door.ok("fs.list", path=path)
+    listing = door.data("fs.list", path=path)
     assert listing["entries"] == []
     assert "rules" in listing["hint"]
-    found = door.ok("fs.search", query="needle", path=path)
+    found = door.data("fs.search", query="needle", path=path)
     assert found["matches"] == []
     assert "rules" in found["hint"]
-    assert door.error("fs.search", query="needle", path=f"{path}/x.txt")[0] == "E_DENIED"
+    assert door.error("fs.search", query="needle", path=f"{path}/x.txt").code == "E_DENIED"
 
 
 def test_a_file_that_may_not_be_read_is_listed_and_not_searched(project: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_denied_folder_is_not_gone_into_and_what_is_in_it_is_judged_as_written
 def test_a_rule_about_more_than_the_path_is_judged_with_the_call(project: Path) -> None:
     door = door_of(project, "fs.search(path=*x.txt, query=need*)")
     assert "x.txt" not in searched(door, "@project")
-    found = door.ok("fs.search", query="here", path="@project")["matches"]
+    found = door.data("fs.search", query="here", path="@project")["matches"]
     assert any(match["path"].endswith("x.txt") for match in found)
 
 
@@ -116,7 +116,7 @@ def test_a_rule_for_an_older_name_holds_where_it_is_offered(project: Path) -> No
 
 def test_a_tool_that_is_denied_as_a_whole_shows_nothing(project: Path) -> None:
     door = door_of(project, "fs.read")
-    assert door.error("fs.search", query="needle")[0] == "E_DENIED"
+    assert door.error("fs.search", query="needle").code == "E_DENIED"
     assert "a.txt" in listed(door, "@project")
 
 
@@ -173,6 +173,6 @@ def test_names_that_are_no_text_are_shown_escaped(project: Path) -> None:
     (project / ".gitignore").write_text("*.log\n")
     for door in (door_of(project), door_of(project, "fs.*(path=@project/private/*)")):
         for more in ({}, {"glob": "*.txt"}, {"glob": "!*.md"}):
-            names = [e["name"] for e in door.ok("fs.list", depth=9, **more)["entries"]]
+            names = [e["name"] for e in door.data("fs.list", depth=9, **more)["entries"]]
             assert "bad⟦U+DCFF⟧.txt" in names
             assert searched(door, "@project", **more) >= {"a.txt", "z.txt"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import sys
 import time
@@ -12,10 +11,8 @@ from typing import Any
 
 import pytest
 from fs_door import Door
-from refusals import refused
 
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
-from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.secrets import register
 from nbagent.files.locks import locked
 from nbagent.files.mounts import Mount, Mounts
@@ -42,7 +39,7 @@ def door(project: Path) -> Door:
 
 
 def test_a_file_is_written(door: Door, project: Path) -> None:
-    given = door.ok("fs.write", path="new/b.md", content="ä\n")
+    given = door.data("fs.write", path="new/b.md", content="ä\n")
     data = "ä\n".encode()
     assert given == {"path": "@project/new/b.md", "bytesWritten": 3, "sha256After": sha(data)}
     assert (project / "new" / "b.md").read_bytes() == data
@@ -60,14 +57,14 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_patch_takes_one_of_three_forms(door: Door, project: Path, form: str) -> None:
     arguments, new = FORMS[form]
-    given = door.ok("fs.apply_patch", path="a.md", ifMatchSha256=sha(TEXT), **arguments)
+    given = door.data("fs.apply_patch", path="a.md", ifMatchSha256=sha(TEXT), **arguments)
     assert given == {"path": "@project/a.md", "sha256Before": sha(TEXT), "sha256After": sha(new)}
     assert (project / "a.md").read_text() == new
 
 
 def test_a_patch_keeps_bytes_that_are_no_text(door: Door, project: Path) -> None:
     (project / "l.txt").write_bytes(b"caf\xe9\r\nold\r\n")
-    door.ok("fs.apply_patch", path="l.txt", oldText="old", newText="n\u00e9w")
+    door.data("fs.apply_patch", path="l.txt", oldText="old", newText="n\u00e9w")
     assert (project / "l.txt").read_bytes() == b"caf\xe9\r\nn\xc3\xa9w\r\n"
 
 
@@ -119,10 +116,10 @@ def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
     )
     before = sorted(path.name for path in tmp_path.rglob("*"))
     told = door.error(name, **arguments)
-    assert told[0].startswith(code)
+    assert told.code.startswith(code)
     preview = door.preview(name, **arguments)
     assert (preview.ruling, preview.pieces) == ("allow", ())
-    assert door.error(name, **arguments)[0] == told[0]
+    assert door.error(name, **arguments).code == told.code
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert (project / "a.md").read_text() == TEXT
 
@@ -133,7 +130,7 @@ def test_what_was_refused_without_asking_is_not_done_a_moment_later(
     arguments = {"path": "a.md", "oldText": "three", "newText": "3"}
     assert door.preview("fs.apply_patch", **arguments).ruling == "allow"
     (project / "a.md").write_text("three\n")
-    assert door.error("fs.apply_patch", **arguments)[0] == "E_PRECONDITION_FAILED"
+    assert door.error("fs.apply_patch", **arguments).code == "E_PRECONDITION_FAILED"
     assert (project / "a.md").read_text() == "three\n"
     assert door.preview("fs.apply_patch", **arguments).ruling == "ask"
 
@@ -142,10 +139,10 @@ def test_a_file_too_large_to_be_read_is_not_patched_and_may_be_replaced(project:
     door = Door(project, policy=ToolPolicy(limits=ToolLimits(max_read_bytes=10)))
     patch = {"path": "a.md", "diff": "@@ -0,0 +1 @@\n+x\n"}
     assert door.preview("fs.apply_patch", **patch).ruling == "allow"
-    assert door.error("fs.apply_patch", **patch)[0] == "E_READ_LIMIT"
+    assert door.error("fs.apply_patch", **patch).code == "E_READ_LIMIT"
     preview = door.preview("fs.write", path="a.md", content="new")
     assert "new: 3 bytes" in preview.pieces[0].text
-    assert door.call("fs.write", {"path": "a.md", "content": "new"}, preview.binds).result.ok
+    assert door.data("fs.write", path="a.md", content="new", approved=preview.binds)
 
 
 def test_a_write_to_the_project_is_asked_with_the_whole_diff(door: Door) -> None:
@@ -186,7 +183,7 @@ def test_a_known_key_is_hidden_in_a_diff(door: Door, project: Path) -> None:
 def test_the_state_is_written_without_asking(door: Door, tmp_path: Path) -> None:
     preview = door.preview("fs.write", path="@state/s.json", content="{}")
     assert preview.ruling == "allow"
-    door.ok("fs.write", path="@state/s.json", content="{}")
+    door.data("fs.write", path="@state/s.json", content="{}")
     assert (tmp_path / "state" / "s.json").read_text() == "{}"
 
 
@@ -199,11 +196,11 @@ def test_an_approval_does_not_serve_for_a_file_that_changed(
         arguments = {"path": "a.md", "oldText": "two", "newText": "2"}
     approved = door.preview(name, **arguments).binds
     (project / "a.md").write_text(TEXT + "more\n")
-    error = refused(door.call(name, arguments, approved))
+    error = door.error(name, approved=approved, **arguments)
     assert error.code == "E_PRECONDITION_FAILED"
     assert "approved" in error.message
     approved = door.preview(name, **arguments).binds
-    assert door.call(name, arguments, approved).result.ok
+    assert door.data(name, approved=approved, **arguments)
 
 
 def test_an_approval_for_a_new_file_does_not_serve_for_one_that_is_there(
@@ -212,20 +209,20 @@ def test_an_approval_for_a_new_file_does_not_serve_for_one_that_is_there(
     arguments = {"path": "b.md", "content": "new"}
     approved = door.preview("fs.write", **arguments).binds
     (project / "b.md").write_text("somebody else's")
-    assert not door.call("fs.write", arguments, approved).result.ok
+    assert door.error("fs.write", approved=approved, **arguments)
     assert (project / "b.md").read_text() == "somebody else's"
 
 
 def test_writing_tools_are_asked_and_are_not_interrupted(door: Door) -> None:
-    specs = {spec.name: spec.traits for spec in door.host.visible_tools(door.context())}
+    traits = {name: spec.traits for name, spec in door.specs.items()}
     for name in ("fs.write", "fs.apply_patch"):
-        assert (specs[name].ruling, specs[name].interruptible) == ("ask", False)
+        assert (traits[name].ruling, traits[name].interruptible) == ("ask", False)
     for name in ("fs.read", "fs.list", "fs.search"):
-        assert (specs[name].ruling, specs[name].interruptible) == ("allow", True)
+        assert (traits[name].ruling, traits[name].interruptible) == ("allow", True)
 
 
 def test_the_schema_has_the_names_of_the_wire(door: Door) -> None:
-    specs = {spec.name: spec.parameters for spec in door.host.visible_tools(door.context())}
+    specs = {name: spec.parameters for name, spec in door.specs.items()}
     assert set(specs["fs.read"]["properties"]) == {"path", "offset", "limit", "encoding"}
     assert set(specs["fs.list"]["properties"]) == {"path", "glob", "depth"}
     wanted = {"query", "path", "glob", "regex", "context", "maxMatches"}
@@ -238,9 +235,9 @@ def test_the_schema_has_the_names_of_the_wire(door: Door) -> None:
 
 
 def test_a_write_says_what_it_replaced(door: Door) -> None:
-    given = door.ok("fs.write", path="a.md", content="new")
+    given = door.data("fs.write", path="a.md", content="new")
     assert (given["sha256Before"], given["sha256After"]) == (sha(TEXT), sha("new"))
-    assert "sha256Before" not in door.ok("fs.write", path="b.md", content="new")
+    assert "sha256Before" not in door.data("fs.write", path="b.md", content="new")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file there is sparse by itself")
@@ -253,28 +250,23 @@ def test_a_huge_file_is_refused_at_once(door: Door, project: Path, name: str) ->
         arguments = {"path": "sparse", "oldText": "a", "newText": "b"}
     began = time.monotonic()
     preview = door.preview(name, **arguments)
-    code, message = door.error(name, **arguments)
-    assert code == ("E_WRITE_LIMIT" if name == "fs.write" else "E_READ_LIMIT")
-    assert "ask the person" in message
+    error = door.error(name, **arguments)
+    assert error.code == ("E_WRITE_LIMIT" if name == "fs.write" else "E_READ_LIMIT")
+    assert "ask the person" in error.message
     assert preview.pieces == ()
     # Also where nobody looked before.
-    assert door.error(name, **arguments)[0] == code
+    assert door.error(name, **arguments).code == error.code
     assert time.monotonic() - began < 2
     assert (project / "sparse").stat().st_size == 10**12
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the lock of a folder is POSIX's")
 def test_a_write_that_waits_for_another_writer_is_stopped(door: Door, project: Path) -> None:
-    async def stopped() -> ToolOutcome:
-        task = asyncio.ensure_future(door.acall("fs.write", {"path": "a.md", "content": "x"}))
-        await asyncio.sleep(0.2)
-        assert not task.done()
-        door.cancel.set()
-        return await asyncio.wait_for(task, 2)
-
+    door.stop_after(0.2)
+    began = time.monotonic()
     with closing(open_root(project)) as folder, locked(folder):
-        outcome = asyncio.run(stopped())
-    assert refused(outcome).code == "E_INTERRUPTED"
+        assert door.error("fs.write", path="a.md", content="x").code == "E_INTERRUPTED"
+    assert 0.2 < time.monotonic() - began < 2
     assert (project / "a.md").read_text() == TEXT
 
 
@@ -298,16 +290,16 @@ def test_an_approval_does_not_serve_for_another_folder_of_the_same_mount(
     first, other = (door.preview(name, **arguments[name]).binds for door in doors)
     assert first != other
     assert str(tmp_path) not in first
-    assert refused(doors[1].call(name, arguments[name], first)).code == "E_PRECONDITION_FAILED"
+    assert doors[1].error(name, approved=first, **arguments[name]).code == "E_PRECONDITION_FAILED"
     assert (tmp_path / "y" / "a.md").read_text() == TEXT
     # Nor for one that took the place of the folder.
     (tmp_path / "x").rename(tmp_path / "old")
     (tmp_path / "y").rename(tmp_path / "x")
     assert doors[0].preview(name, **arguments[name]).binds != first
-    assert doors[0].call(name, arguments[name], first).result.error is not None
+    assert doors[0].error(name, approved=first, **arguments[name])
     (tmp_path / "x").rename(tmp_path / "y")
     (tmp_path / "old").rename(tmp_path / "x")
-    assert doors[0].call(name, arguments[name], first).result.ok
+    assert doors[0].data(name, approved=first, **arguments[name])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +308,7 @@ def test_an_approval_does_not_serve_for_another_folder_of_the_same_mount(
 )
 def test_an_older_name_says_whose_it_is(project: Path, older: str, name: str) -> None:
     door = Door(project, words=("fs", older))
-    traits = {spec.name: spec.traits for spec in door.host.visible_tools(door.context())}
+    traits = {name: spec.traits for name, spec in door.specs.items()}
     assert traits[older].alias_of == name
     assert traits[name].alias_of == ""
     alone = Door(project, words=(older,))

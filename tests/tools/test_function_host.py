@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from refusals import refused
+from host_door import HostDoor, refused
 
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.tools.functions import FunctionHost, namespace_tools, tool
 
 CELL = """
@@ -44,27 +39,15 @@ def cell(n: int = 1) -> dict[str, Any]:
     return names
 
 
-def made_of(name: str, **arguments: Any) -> ToolCall:
-    return ToolCall(id="1", name=name, arguments=arguments, arguments_raw="")
+def door_of(*given: Any, **more: Any) -> HostDoor:
+    return HostDoor(FunctionHost(given, **more))
 
 
-def executed(host: FunctionHost, made: ToolCall, context: ToolContext) -> ToolOutcome:
-    return asyncio.run(host.execute(made, context, CancelToken()))
+def population(door: HostDoor, **more: Any) -> ToolOutcome:
+    return door.call("population", city="Rome", **more)
 
 
-def call(host: FunctionHost, bench: Any, name: str, /, **arguments: Any) -> ToolOutcome:
-    return executed(host, made_of(name, **arguments), bench.context)
-
-
-def previewed(host: FunctionHost, made: ToolCall, context: ToolContext) -> CallPreview:
-    return asyncio.run(host.preview(made, context))
-
-
-def names_of(host: FunctionHost, bench: Any) -> list[str]:
-    return [spec.name for spec in host.visible_tools(bench.context)]
-
-
-def test_given_tools_are_listed_in_order_with_their_traits(bench: Any) -> None:
+def test_given_tools_are_listed_in_order_with_their_traits() -> None:
     @tool(interruptible=False, idempotent=True)
     def write(text: str) -> None: ...
 
@@ -72,16 +55,11 @@ def test_given_tools_are_listed_in_order_with_their_traits(bench: Any) -> None:
         """Read."""
         return "text"
 
-    host: ToolHost = FunctionHost([write, read])
-    write_spec, read_spec = host.visible_tools(bench.context)
+    write_spec, read_spec = door_of(write, read).specs.values()
     assert (write_spec.name, read_spec.name) == ("write", "read")
     assert (write_spec.traits.interruptible, write_spec.traits.idempotent) == (False, True)
     assert (read_spec.traits.interruptible, read_spec.traits.idempotent) == (True, False)
-    assert (read_spec.traits.host, host.name, read_spec.description) == (
-        "functions",
-        "functions",
-        "Read.",
-    )
+    assert (read_spec.traits.host, read_spec.description) == ("functions", "Read.")
     assert len(read_spec.traits.sha) == 64
 
 
@@ -111,22 +89,17 @@ def test_two_functions_of_one_tool_name_are_refused() -> None:
         namespace_tools(names)
 
 
-def test_without_names_all_marked_tools_are_visible(bench: Any) -> None:
-    host = FunctionHost(namespace=cell)
-    assert names_of(host, bench) == ["population", "fs.count"]
-
-
-def test_named_tools_may_be_plain_functions_and_methods(bench: Any) -> None:
+def test_named_tools_may_be_plain_functions_and_methods() -> None:
     class Database:
         def query(self, sql: str) -> str:
             return sql.upper()
 
     names = cell()
     names["db"] = Database()
-    host = FunctionHost(namespace=lambda: names, names=["plain", "db.query", "fs.count"])
-    assert names_of(host, bench) == ["plain", "db.query", "fs.count"]
-    assert call(host, bench, "db.query", sql="x").result.data == "X"
-    assert call(host, bench, "plain", a="3").result.data == 3
+    door = door_of(namespace=lambda: names, names=["plain", "db.query", "fs.count"])
+    assert list(door.specs) == ["plain", "db.query", "fs.count"]
+    assert door.data("db.query", sql="x") == "X"
+    assert door.data("plain", a="3") == 3
 
 
 @pytest.mark.parametrize(
@@ -155,131 +128,89 @@ def test_two_given_tools_of_one_name_are_refused() -> None:
     assert len(FunctionHost([one, one]).tools) == 1
 
 
-def test_unknown_tool_of_a_model_is_a_result_with_the_nearest(bench: Any) -> None:
-    host = FunctionHost(namespace=cell)
-    error = refused(call(host, bench, "get_population"))
+def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
+    door = door_of(namespace=cell)
+    error = door.error("get_population")
     assert error.code == "E_UNKNOWN_TOOL"
     assert error.message == (
         "there is no tool 'get_population'; did you mean 'population'? "
         "Use one of: population, fs.count"
     )
-    error = refused(call(FunctionHost(), bench, "x"))
-    assert error.message == "there is no tool 'x'; answer without tools"
+    assert door.call("population", town="Rome").started_at_ms is None
+    assert HostDoor().error("x").message == "there is no tool 'x'; answer without tools"
 
 
-def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so(bench: Any) -> None:
+def test_redefined_function_is_called_in_its_new_form_and_the_outcome_says_so() -> None:
     names = cell(1)
-    host = FunctionHost(namespace=lambda: names)
+    door = door_of(namespace=lambda: names)
     names = cell(1)  # Run again unchanged it is no other function.
-    first = call(host, bench, "population", city="Rome")
+    first = population(door)
     assert (first.result.data, first.notes) == (1, ())
     names = cell(2)
-    second = call(host, bench, "population", city="Rome")
+    second = population(door)
     assert second.result.data == 2
     assert second.notes == ("population was redefined since this run began",)
     assert second.tool_sha != first.tool_sha
-    assert second.tool_sha == host.visible_tools(bench.context)[0].traits.sha
+    assert second.tool_sha == door.specs["population"].traits.sha
 
 
-def test_new_parameters_are_shown_and_taken(bench: Any) -> None:
+def test_new_parameters_are_shown_and_taken() -> None:
     names: dict[str, Any] = cell()
-    host = FunctionHost(namespace=lambda: names, names=["population"])
+    door = door_of(namespace=lambda: names, names=["population"])
 
-    def population(city: str, year: int) -> int:
+    def newer(city: str, year: int) -> int:
         return year
 
-    names["population"] = population
-    assert list(host.visible_tools(bench.context)[0].parameters["properties"]) == ["city", "year"]
-    assert call(host, bench, "population", city="Rome", year=3).result.data == 3
+    names["population"] = tool(name="population")(newer)
+    assert list(door.specs["population"].parameters["properties"]) == ["city", "year"]
+    assert population(door, year=3).result.data == 3
 
 
-def test_tool_that_is_gone_from_the_namespace_stays_callable(bench: Any) -> None:
+def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
     names = cell(7)
-    host = FunctionHost(namespace=lambda: names)
-    names = {"population": 5}
-    assert names_of(host, bench) == ["population", "fs.count"]
-    assert call(host, bench, "population", city="Rome").result.data == 7
+    door = door_of(namespace=lambda: names)
+    for later in (cell(7) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
+        names = later
+        assert list(door.specs) == ["population", "fs.count"]
+        assert population(door).result.data == 7
 
 
-def test_redefinition_that_cannot_be_a_tool_is_told_and_hides_nothing(bench: Any) -> None:
+def test_redefinition_that_cannot_be_a_tool_is_told_and_hides_nothing() -> None:
     names = cell()
-    host = FunctionHost(namespace=lambda: names, names=["population"])
+    door = door_of(namespace=lambda: names, names=["population"])
 
-    def population(city: Missing) -> int:  # pyright: ignore # noqa: F821
+    def newer(city: Missing) -> int:  # pyright: ignore # noqa: F821
         return 1
 
-    names["population"] = population
-    assert names_of(host, bench) == ["population"]
-    error = refused(call(host, bench, "population", city="Rome"))
+    names["population"] = newer
+    assert list(door.specs) == ["population"]
+    error = refused(population(door))
     assert error.message.startswith("population was redefined and cannot be called: the hint")
 
 
-def test_tool_defined_later_does_not_change_the_tools_of_a_run(bench: Any) -> None:
-    names = cell()
-    host = FunctionHost(namespace=lambda: names)
-    names["late"] = tool(name="late")(lambda: 1)
-    assert names_of(host, bench) == ["population", "fs.count"]
-
-
-def test_bad_arguments_are_a_result(bench: Any) -> None:
-    host = FunctionHost(namespace=cell)
-    outcome = call(host, bench, "population", town="Rome")
-    assert refused(outcome).code == "E_INVALID_ARGUMENTS"
-    assert outcome.started_at_ms is None
-    raw = ToolCall(id="1", name="population", arguments=None, arguments_raw="{oops")
-    outcome = executed(host, raw, bench.context)
-    assert refused(outcome).code == "E_INVALID_ARGUMENTS"
-
-
-def test_failure_around_a_tool_is_a_result_too(bench: Any) -> None:
+def test_failure_around_a_tool_is_a_result_too() -> None:
     def broken() -> dict[str, Any]:
         if started:
             raise RuntimeError("kernel is gone")
         return cell()
 
     started: list[int] = []
-    host = FunctionHost(namespace=broken)
+    door = door_of(namespace=broken)
     started.append(1)
-    error = refused(call(host, bench, "population", city="Rome"))
+    error = refused(population(door))
     assert error.code == "E_INTERNAL"
     assert "kernel is gone" in error.message
 
 
-def test_string_hints_find_classes_of_the_notebook(bench: Any) -> None:
+def test_string_hints_find_classes_of_the_notebook() -> None:
     names = cell()
     names["Size"] = int
 
     def measure(size: Size) -> int:  # pyright: ignore # noqa: F821
         return size + 1  # pyright: ignore
 
-    host = FunctionHost([measure], namespace=lambda: names, names=[])  # pyright: ignore
-    assert call(host, bench, "measure", size="4").result.data == 5
-
-
-def test_function_with_new_code_in_place_counts_as_redefined(bench: Any) -> None:
-    def count() -> int:
-        return 1
-
-    def newer() -> int:
-        return 2
-
-    host = FunctionHost([count])
-    count.__code__ = newer.__code__  # As autoreload does.
-    outcome = call(host, bench, "count")
-    assert outcome.result.data == 2
-    assert outcome.notes == ("count was redefined since this run began",)
-
-
-def test_a_function_redefined_while_it_is_asked_about_does_not_run(bench: Any) -> None:
-    names = cell(1)
-    host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = made_of("population", city="Bonn")
-    preview = previewed(host, made, bench.context)
-    approved = replace(bench.context, approved=preview.binds)
-    assert executed(host, made, approved).result.data == 1
-    exec(CELL.format(n=2), names)
-    assert refused(executed(host, made, approved)).code == "E_PRECONDITION_FAILED"
-    assert previewed(host, made, bench.context).binds != preview.binds
+    door = door_of(measure, namespace=lambda: names, names=[])  # pyright: ignore
+    assert door.data("measure", size="4") == 5
 
 
 def _other(a: int, b: int = 1) -> int:
@@ -299,9 +230,7 @@ def _swap_wrapped(function: Any) -> None:
 
 
 @pytest.mark.parametrize("swap", [_swap_code, _swap_defaults, _swap_wrapped])
-def test_code_put_into_a_function_in_place_makes_it_another(
-    bench: Any, swap: Callable[[Any], None]
-) -> None:
+def test_code_put_into_a_function_in_place_makes_it_another(swap: Callable[[Any], None]) -> None:
     def inner(a: int, b: int = 1) -> int:
         return a + b
 
@@ -313,42 +242,49 @@ def test_code_put_into_a_function_in_place_makes_it_another(
             return inner(a, b)
 
         function = outer
-    host = FunctionHost([tool(name="f", ask=True)(function)])
-    made = made_of("f", a=1)
-    binds = previewed(host, made, bench.context).binds
-    swap(function)
-    approved = replace(bench.context, approved=binds)
-    assert refused(executed(host, made, approved)).code == "E_PRECONDITION_FAILED"
+    door = door_of(tool(name="f", ask=True)(function))
+    binds = door.preview("f", a=1).binds
+    swap(function)  # As autoreload does.
+    assert door.error("f", a=1, approved=binds).code == "E_PRECONDITION_FAILED"
+    again = door.call("f", a=1)
+    if swap is _swap_code:
+        assert again.result.data == 101
+        assert again.notes == ("f was redefined since this run began",)
 
 
-def test_a_default_that_the_function_fills_itself_is_no_redefinition(bench: Any) -> None:
+def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
     def count(a: int, seen: list[int] = []) -> int:  # noqa: B006
         seen.append(a)
         return len(seen)
 
-    host = FunctionHost([count])
-    made = made_of("count", a=1)
-    approved = replace(bench.context, approved=previewed(host, made, bench.context).binds)
-    results = [executed(host, made, approved).result for _ in range(2)]
-    assert [result.data for result in results] == [1, 2]
+    door = door_of(count)
+    approved = door.preview("count", a=1).binds
+    assert [door.data("count", a=1, approved=approved) for _ in range(2)] == [1, 2]
 
 
-ASKING = ("@tool\ndef population", "@tool(ask=True)\ndef population")
+CHANGES: dict[str, tuple[str, bool, tuple[str, str], str]] = {
+    # id: the argument, whether it was approved, what changes in the cell, the code
+    "it was approved": ("city", True, ("return 1", "return 2"), "E_PRECONDITION_FAILED"),
+    "it asks since": (
+        *("city", False),
+        ("@tool\ndef population", "@tool(ask=True)\ndef population"),
+        "E_PRECONDITION_FAILED",
+    ),
+    "arguments fit since": ("town", False, ("city", "town"), "E_INVALID_ARGUMENTS"),
+}
 
 
-@pytest.mark.parametrize(
-    ("argument", "change", "code"),
-    [
-        pytest.param("city", ASKING, "E_PRECONDITION_FAILED", id="it asks since"),
-        pytest.param("town", ("city", "town"), "E_INVALID_ARGUMENTS", id="arguments fit since"),
-    ],
-)
+@pytest.mark.parametrize(("argument", "asked", "change", "code"), CHANGES.values(), ids=CHANGES)
 def test_a_function_that_changed_since_it_was_looked_at_does_not_run(
-    bench: Any, argument: str, change: tuple[str, str], code: str
+    argument: str, asked: bool, change: tuple[str, str], code: str
 ) -> None:
     names = cell(1)
-    host = FunctionHost(namespace=lambda: names, names=["population"])
-    made = made_of("population", **{argument: "Bonn"})
-    assert previewed(host, made, bench.context).ruling == "allow"
-    exec(CELL.format(n=2).replace(*change), names)
-    assert refused(executed(host, made, bench.context)).code == code
+    door = door_of(namespace=lambda: names, names=["population"])
+    arguments = {argument: "Bonn"}
+    preview = door.preview("population", **arguments)
+    assert preview.ruling == "allow"
+    approved = preview.binds if asked else ""
+    assert not asked or door.data("population", approved=approved, **arguments) == 1
+    exec(CELL.format(n=1).replace(*change), names)
+    assert door.error("population", approved=approved, **arguments).code == code
+    assert door.preview("population", **arguments).binds != preview.binds

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refused
+from host_door import refused
 from servers.mcp_door import Door, until
+from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.errors import UsageError
 from nbagent.tools.mcp import McpServer, mcp
@@ -153,58 +152,21 @@ def test_server_that_was_started_anew_is_met_again(made: list[McpServer], *, tol
         second.stop()
 
 
-class Odd:
-    """A web server that answers each POST in one way, and notes what it was sent."""
-
-    def __init__(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-        self.seen: list[dict[str, str]] = []
-        odd = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers.get("content-length", 0)))
-                odd.seen.append(dict(self.headers))
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_POST
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/mcp"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "words"),
+    ("reply", "words"),
     [
-        (401, {}, b"", ["HTTP 401", "check the headers"]),
-        (500, {"content-type": "text/html"}, b"<h1>", ["HTTP 500"]),
-        (200, {"content-type": "text/html"}, b"<h1>Welcome", ["content type"]),
-        (200, {"content-type": "application/json"}, b"[1, 2", ["parse"]),
+        (Reply(status=401, raw=b""), ["HTTP 401", "check the headers"]),
+        (Reply(status=500, raw=b"<h1>", raw_type="text/html"), ["HTTP 500"]),
+        (Reply(raw=b"<h1>Welcome", raw_type="text/html"), ["content type"]),
+        (Reply(raw=b"[1, 2", raw_type="application/json"), ["parse"]),
     ],
     ids=["no key", "broken", "a web page", "garbage"],
 )
-def test_what_is_no_server_says_why(
-    made: list[McpServer], status: int, headers: dict[str, str], body: bytes, words: list[str]
-) -> None:
-    odd = Odd(status, headers, body)
-    made.append(mcp("odd", url=odd.url, start_timeout=5))
-    try:
+def test_what_is_no_server_says_why(made: list[McpServer], reply: Reply, words: list[str]) -> None:
+    with ModelServer([reply] * 9) as odd:
+        made.append(mcp("odd", url=odd.url, start_timeout=5))
         with pytest.raises(UsageError) as caught:
             Door(made[0]).prepare()
-    finally:
-        odd.close()
     for word in [*words, "'odd' did not start", "check its URL and headers"]:
         assert word in caught.value.message
 
@@ -216,17 +178,14 @@ def test_nobody_at_the_address_is_said_so(made: list[McpServer]) -> None:
 
 
 def test_redirect_elsewhere_is_not_followed(made: list[McpServer]) -> None:
-    thief = Odd(200, {"content-type": "application/json"}, json.dumps({}).encode())
-    odd = Odd(307, {"location": thief.url})
-    made.append(mcp("odd", url=odd.url, headers={"X-Key": "tok-4711-of-the-web"}))
-    try:
-        with pytest.raises(UsageError, match=r"Redirect|redirect"):
-            Door(made[0]).prepare()
-    finally:
-        odd.close()
-        thief.close()
-    assert odd.seen
-    assert not thief.seen
+    with ModelServer() as thief:
+        with ModelServer([Reply(status=307, headers={"location": thief.url})] * 9) as odd:
+            headers = {"X-Key": "tok-4711-of-the-web"}
+            made.append(mcp("odd", url=odd.url, headers=headers))
+            with pytest.raises(UsageError, match=r"Redirect|redirect"):
+                Door(made[0]).prepare()
+        assert odd.requests
+        assert not thief.requests
 
 
 @pytest.mark.parametrize("version", ["auto", "2026-07-28"])

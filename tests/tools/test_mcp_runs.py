@@ -39,15 +39,6 @@ def test_changed_definition_is_asked_about_again(server: McpServer) -> None:
     assert shas[0] == shas[1] != shas[2]
 
 
-def test_hints_of_the_server_allow_nothing(server: McpServer) -> None:
-    model = offline.script([offline.call("runs__echo", text="a"), "Done."])
-    run = nbagent.Agent(model=model, tools=[server]).run("Go.")
-    result = run.turns[0].tool_runs[0].result
-    assert result is not None
-    assert result.error is not None
-    assert result.error.code == "E_DENIED"
-
-
 def test_server_that_cannot_start_starts_no_run() -> None:
     broken = mcp("broken", command=hand("--broken"))
     with pytest.raises(nbagent.UsageError, match="no database at"):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from host_door import refused
 from legal_schema import check_legal
-from refusals import refused
 from servers.mcp_door import Door, hand, on_engine, until
 
 from nbagent.contracts.cancel import CancelToken

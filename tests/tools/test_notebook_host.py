@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from legal_schema import check_legal
-from notebook_stage import Notebook, order, the_host
+from notebook_stage import Notebook
+from shown.many_values import VALUES
 
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.notebook import NotebookHost, open_hosts
-
-
-@pytest.fixture
-def notebook(bench: Any) -> Notebook:
-    return Notebook(bench)
-
-
-def names_of(host: NotebookHost, bench: Any) -> list[str]:
-    return [spec.name for spec in host.visible_tools(bench.context)]
-
 
 ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
 
@@ -42,20 +29,17 @@ ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
     ],
     ids=["notebook", "nb", "star", "one", "two", "both"],
 )
-def test_words_choose_the_tools(words: tuple[str, ...], expected: list[str], bench: Any) -> None:
-    assert names_of(the_host(*words), bench) == expected
+def test_words_choose_the_tools(words: tuple[str, ...], expected: list[str]) -> None:
+    assert list(Notebook(*words).specs) == expected
 
 
 def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"did you mean 'nb\.inspect'"):
-        open_hosts(order("nb.inspekt"))
+        Notebook("nb.inspekt")
 
 
-def test_schemas_are_legal_and_traits_say_what_happens(bench: Any) -> None:
-    specs = {spec.name: spec for spec in the_host("nb").visible_tools(bench.context)}
-    for spec in specs.values():
-        check_legal(spec)
-        assert spec.traits.host == "notebook"
+def test_traits_say_what_happens(notebook: Notebook) -> None:
+    specs = notebook.specs
     assert [specs[name].traits.ruling for name in ALL] == ["allow", "allow", "ask", "ask"]
     assert not specs["nb.set"].traits.interruptible
     assert specs["nb.run"].traits.interruptible
@@ -76,8 +60,8 @@ def test_without_a_notebook_each_tool_says_so(
 ) -> None:
     notebook.names.clear()
     error = notebook.error(tool, **arguments)
-    assert error["code"] == "E_PRECONDITION_FAILED"
-    assert "no notebook here" in error["message"]
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert "no notebook here" in error.message
     assert notebook.names == {}
 
 
@@ -128,43 +112,11 @@ def test_a_pattern_narrows_the_list(notebook: Notebook, pattern: str, expected: 
 
 def test_a_long_list_is_cut_and_says_so(notebook: Notebook) -> None:
     notebook.names.update({f"name_{i}": i for i in range(3_000)})
-    outcome = notebook.outcome("nb.variables", limit=5)
+    outcome = notebook.call("nb.variables", limit=5)
     assert outcome.truncated
     assert len(outcome.result.data["variables"]) == 5
     assert outcome.result.data["left_out"].startswith("2,995 of 3,000")
-    assert len(notebook.outcome("nb.variables", limit=1_000).result.to_json()) < 40_000
-
-
-class Raises:
-    """Everything it is asked for raises."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-    def __len__(self) -> int:
-        raise RuntimeError("no len")
-
-    @property
-    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise RuntimeError("no class")
-
-
-class NoText:
-    def __repr__(self) -> Any:
-        return 5
-
-
-class Quits:
-    def __repr__(self) -> str:
-        raise SystemExit(3)
-
-
-class LyingList(list[int]):
-    def __len__(self) -> int:
-        return 10**12
-
-    def __iter__(self) -> Any:
-        raise RuntimeError("never ends")
+    assert len(notebook.call("nb.variables", limit=1_000).result.to_json()) < 40_000
 
 
 class AnythingGoes:
@@ -179,50 +131,20 @@ class AnythingGoes:
         return AnythingGoes()
 
 
-class SlowShape:
-    __module__ = "numpy.slow"
-
-    @property
-    def shape(self) -> Any:
-        raise TimeoutError("too slow")
-
-
-def a_circle() -> Any:
-    circle: list[Any] = [1]
-    circle.append(circle)
-    return circle
-
-
-HOSTILE: dict[str, Callable[[], Any]] = {
-    "raises": Raises,
-    "no text": NoText,
-    "quits": Quits,
-    "lying list": lambda: LyingList([1, 2]),
-    "proxy": AnythingGoes,
-    "circle": a_circle,
-    "huge text": lambda: "x" * 5_000_000,
-    "huge list": lambda: list(range(500_000)),
-    "huge int": lambda: 10**20_000,
-    "deep": lambda: json.loads("[" * 500 + "]" * 500),
-    "slow shape": SlowShape,
-    "raises inside": lambda: {"a": Raises(), 3: [Quits()]},
-    "surrogate": lambda: "a\ud800b",
-    "empty frame": pd.DataFrame,
-    "odd frame": lambda: pd.DataFrame({"a": [Quits(), [], {}], "b": [1, None, "x"]}),
-    "doubled columns": lambda: pd.DataFrame([[1, 2]], columns=["a", "a"]),
-    "infinite": lambda: pd.Series([float("inf"), float("-inf"), float("nan")]),
-    "generator": lambda: (i for i in range(3)),
-    "module": lambda: types.ModuleType("empty"),
-    "class": lambda: type("Odd", (Raises,), {"__doc__": 5}),
-}
+HOSTILE = [
+    *("bad repr", "repr that is no text", "quits", "bad length", "bad attributes", "endless list"),
+    *("each attribute", "circular", "100 MB of text", "ten million items", "huge int", "deep"),
+    *("shape that raises", "bad ones inside", "lone surrogate", "empty table", "not finite"),
+    *("objects in cells", "twice the same column", "generator", "module", "odd class"),
+]
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_value_breaks_a_tool_or_its_budget(notebook: Notebook, kind: str) -> None:
-    notebook.names["odd"] = HOSTILE[kind]()
+    notebook.names["odd"] = VALUES[kind][0]()
     notebook.data("nb.variables")
     assert len(json.dumps(notebook.inspect("odd"))) < 60_000
-    assert len(json.dumps(notebook.run("odd"))) < 60_000
+    assert len(json.dumps(notebook.execute("odd"))) < 60_000
     assert len(notebook.preview("nb.set", name="odd", value=1).pieces[0].text) < 1_000
 
 
@@ -259,9 +181,9 @@ def test_a_repr_that_sleeps_ends_when_the_run_is_stopped(notebook: Notebook) -> 
             return ""
 
     notebook.names["odd"] = Sleeps()
-    notebook.bench.stop_after(0.2)
+    notebook.stop_after(0.2)
     start = time.monotonic()
-    assert notebook.error("nb.inspect", name="odd")["code"] == "E_INTERRUPTED"
+    assert notebook.error("nb.inspect", name="odd").code == "E_INTERRUPTED"
     assert time.monotonic() - start < 3
 
 
@@ -270,7 +192,7 @@ def test_inspecting_does_not_use_an_iterator_up(notebook: Notebook) -> None:
     notebook.names["held"] = {"rows": notebook.names["rows"]}
     notebook.inspect("rows")
     notebook.inspect("held")
-    notebook.run("rows")
+    notebook.execute("rows")
     assert list(notebook.names["rows"]) == [1, 2, 3]
 
 
@@ -295,7 +217,7 @@ def test_names_that_are_not_the_persons_are_refused(notebook: Notebook, name: st
     notebook.names["js"] = json
     before = dict(notebook.names)
     error = notebook.error("nb.set", name=name, value=1)
-    assert error["code"] == "E_INVALID_ARGUMENTS"
+    assert error.code == "E_INVALID_ARGUMENTS"
     assert notebook.names == before
 
 
@@ -312,9 +234,11 @@ def test_setting_asks_with_the_old_and_the_new_value(notebook: Notebook) -> None
 
 def test_a_value_that_changed_since_it_was_approved_is_kept(notebook: Notebook) -> None:
     notebook.names["n"] = 5
-    notebook.approved = notebook.preview("nb.set", name="n", value=1).binds
+    approved = notebook.preview("nb.set", name="n", value=1).binds
     notebook.names["n"] = 6
-    assert notebook.error("nb.set", name="n", value=1)["code"] == "E_PRECONDITION_FAILED"
+    error = notebook.error("nb.set", name="n", value=1, approved=approved)
+    assert error.code == "E_PRECONDITION_FAILED"
     assert notebook.names["n"] == 6
     notebook.names["n"] = 5
-    assert notebook.data("nb.set", name="n", value=1)["now"]["value"] == "1"
+    now = notebook.data("nb.set", name="n", value=1, approved=approved)["now"]
+    assert now["value"] == "1"

@@ -16,12 +16,6 @@ from notebook_stage import Notebook
 from nbagent.contracts.chat import ImagePart
 from nbagent.tools.notebook_names import HIDDEN, looks_secret, masked_text
 
-
-@pytest.fixture
-def notebook(bench: Any) -> Notebook:
-    return Notebook(bench)
-
-
 SECRET = "hunter2-Plover-4417-xyzzy"
 
 
@@ -107,7 +101,7 @@ def test_a_path_that_leads_nowhere_says_what_to_do(
 ) -> None:
     put_examples(notebook.names)
     error = notebook.error("nb.inspect", name=path)
-    assert (error["code"], says in error["message"]) == (code, True), error
+    assert (error.code, says in error.message) == (code, True), error
 
 
 def test_a_data_frame_is_told_by_columns_head_and_statistics(notebook: Notebook) -> None:
@@ -163,7 +157,7 @@ def test_a_figure_is_told_as_an_image(notebook: Notebook) -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure(figsize=(2, 1))
     figure.subplots().plot([1, 2])
     notebook.names["figure"] = figure
-    outcome = notebook.outcome("nb.inspect", name="figure")
+    outcome = notebook.call("nb.inspect", name="figure")
     (image,) = outcome.result.attachments
     assert isinstance(image, ImagePart)
     assert image.media_type == "image/png"
@@ -197,9 +191,9 @@ def test_a_secret_variable_is_listed_without_value_and_never_inspected(notebook:
     assert {"name": "api_key", "type": "str", "hidden": "looks like a secret"} in data["variables"]
     assert SECRET not in json.dumps(data)
     error = notebook.error("nb.inspect", name="api_key")
-    assert error["code"] == "E_DENIED"
-    assert notebook.error("nb.inspect", name="api_key[0]")["code"] == "E_DENIED"
-    assert notebook.error("nb.set", name="api_key", value="x")["code"] == "E_DENIED"
+    assert error.code == "E_DENIED"
+    assert notebook.error("nb.inspect", name="api_key[0]").code == "E_DENIED"
+    assert notebook.error("nb.set", name="api_key", value="x").code == "E_DENIED"
     assert notebook.names["api_key"] == SECRET
 
 
@@ -242,8 +236,8 @@ def test_what_stands_under_a_secret_name_inside_a_value_is_not_shown(
 ) -> None:
     value, secret = HOLDERS[kind]
     notebook.names["held"] = value
-    told = notebook.outcome("nb.inspect", name="held").result
-    ran = notebook.outcome("nb.run", code="held").result
+    told = notebook.call("nb.inspect", name="held").result
+    ran = notebook.call("nb.run", code="held").result
     looked = notebook.preview("nb.set", name="held", value=1)
     assert told.ok
     assert ran.ok
@@ -264,9 +258,9 @@ def test_the_environment_is_never_shown(
 ) -> None:
     monkeypatch.setenv("PLAIN_WORD", "from-the-environment")
     notebook.names.update(os=os, env=os.environ, held={"env": os.environ})
-    assert notebook.error("nb.inspect", name=path)["code"] == "E_DENIED"
-    shown = notebook.outcome("nb.inspect", name="held").result.to_json().decode()
-    shown += notebook.outcome("nb.run", code=path).result.to_json().decode()
+    assert notebook.error("nb.inspect", name=path).code == "E_DENIED"
+    shown = notebook.call("nb.inspect", name="held").result.to_json().decode()
+    shown += notebook.call("nb.run", code=path).result.to_json().decode()
     assert "from-the-environment" not in shown
 
 
@@ -296,8 +290,8 @@ def test_what_a_secret_variable_holds_is_not_shown_by_another_path(notebook: Not
     }
     for path in ("rows[0]", "box[0]", "copy"):
         error = notebook.error("nb.inspect", name=path)
-        assert error["code"] == "E_DENIED"
-        assert "hunter" not in error["message"]
+        assert error.code == "E_DENIED"
+        assert "hunter" not in error.message
     assert notebook.inspect("rows[1]")["value"] == "price"
     assert notebook.inspect("empty")["value"] == []
     assert "hunter22" not in json.dumps(notebook.inspect("rows"))
@@ -308,11 +302,11 @@ def test_a_key_is_hidden_wherever_it_comes_out(
 ) -> None:
     key = "sk-nb-0123456789abcdefXYZ"
     notebook.names.update(service_key=key, other={"plain": key})
-    told = notebook.outcome("nb.inspect", name="other").result.to_json().decode()
+    told = notebook.call("nb.inspect", name="other").result.to_json().decode()
     code = "for c in service_key: print(c, end='')\nprint()\nother['plain']"
-    ran = notebook.outcome("nb.run", code=code).result.to_json().decode()
+    ran = notebook.call("nb.run", code=code).result.to_json().decode()
     assert key not in told + ran
     assert key not in capsys.readouterr().out
     assert "[redacted]" in ran
     error = notebook.error("nb.run", code="raise ValueError('no ' + service_key)")
-    assert key not in json.dumps(error)
+    assert key not in repr(error)

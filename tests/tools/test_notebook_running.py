@@ -8,16 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from notebook_stage import Notebook, the_host
+from notebook_stage import Notebook
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.tools.notebook_output import Tee
-
-
-@pytest.fixture
-def notebook(bench: Any) -> Notebook:
-    return Notebook(bench)
 
 
 @pytest.mark.parametrize(
@@ -39,16 +34,16 @@ def notebook(bench: Any) -> Notebook:
 def test_the_value_is_that_of_the_last_expression(
     notebook: Notebook, code: str, value: Any
 ) -> None:
-    assert notebook.run(code)["value"] == value
+    assert notebook.execute(code)["value"] == value
 
 
 def test_an_error_comes_back_with_its_lines_and_what_was_printed(notebook: Notebook) -> None:
     code = "def inner():\n    raise KeyError('lost')\nprint('before')\ny = 5\ninner()"
     error = notebook.error("nb.run", code=code)
-    assert error["code"] == "E_TOOL_FAILED"
-    assert error["message"] == "KeyError: 'lost'"
-    assert error["details"]["stdout"] == "before\n"
-    lines = "\n".join(error["details"]["traceback"])
+    assert error.code == "E_TOOL_FAILED"
+    assert error.message == "KeyError: 'lost'"
+    assert error.details["stdout"] == "before\n"
+    lines = "\n".join(error.details["traceback"])
     assert "line 5, in <module>\n    inner()" in lines
     assert "line 2, in inner\n    raise KeyError('lost')" in lines
     assert notebook.names["y"] == 5
@@ -77,14 +72,14 @@ def test_what_is_no_python_is_refused_and_nothing_runs(
     notebook: Notebook, code: str, says: str
 ) -> None:
     error = notebook.error("nb.run", code=code)
-    assert error["code"] == "E_INVALID_ARGUMENTS", error
-    assert re.search(says, error["message"]), error
+    assert error.code == "E_INVALID_ARGUMENTS", error
+    assert re.search(says, error.message), error
     assert set(notebook.names) <= {"__name__", "__builtins__"}
 
 
 def test_a_function_of_ones_own_named_quit_may_be_called(notebook: Notebook) -> None:
-    assert notebook.run("def quit(): return 4\nquit()")["value"] == 4
-    assert notebook.run("quit() + 1")["value"] == 5
+    assert notebook.execute("def quit(): return 4\nquit()")["value"] == 4
+    assert notebook.execute("quit() + 1")["value"] == 5
 
 
 @pytest.mark.parametrize(
@@ -92,16 +87,14 @@ def test_a_function_of_ones_own_named_quit_may_be_called(notebook: Notebook) -> 
     ["import sys; sys.exit(3)", "raise SystemExit", "raise GeneratorExit", "raise StopIteration"],
 )
 def test_code_that_wants_to_leave_is_an_error_like_another(notebook: Notebook, code: str) -> None:
-    assert notebook.error("nb.run", code=code)["code"] == "E_TOOL_FAILED"
+    assert notebook.error("nb.run", code=code).code == "E_TOOL_FAILED"
 
 
 def test_long_output_is_cut_in_its_middle_for_the_model_and_bounded_in_the_cell(
-    bench: Any, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     policy = ToolPolicy(limits=ToolLimits(script_output_bytes=50_000))
-    notebook = Notebook(bench)
-    notebook.host = the_host("nb", policy=policy)
-    told = notebook.run("for i in range(100_000): print('line', i)")["stdout"]
+    told = Notebook(policy=policy).execute("for i in range(100_000): print('line', i)")["stdout"]
     assert told.startswith("line 0\n")
     assert told.endswith("line 99999\n")
     assert "characters left out" in told
@@ -114,13 +107,13 @@ def test_long_output_is_cut_in_its_middle_for_the_model_and_bounded_in_the_cell(
 def test_a_stream_that_code_kept_still_writes_later(
     notebook: Notebook, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notebook.run("import sys\nkept = sys.stdout\nkept.write('one ')")
+    notebook.execute("import sys\nkept = sys.stdout\nkept.write('one ')")
     notebook.names["kept"].write("two")
     notebook.names["kept"].flush()
     assert capsys.readouterr().out == "one two"
     with suppress(OSError):
         notebook.names["kept"].fileno()
-    assert notebook.error("nb.run", code="kept.write(5)")["message"].startswith("TypeError")
+    assert notebook.error("nb.run", code="kept.write(5)").message.startswith("TypeError")
 
 
 def test_figures_that_the_code_made_come_back_as_images(notebook: Notebook) -> None:
@@ -133,15 +126,15 @@ def test_figures_that_the_code_made_come_back_as_images(notebook: Notebook) -> N
             "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(figsize=(2, 1))\n"
             "ax.plot([1, 2])"
         )
-        outcome = notebook.outcome("nb.run", code=code)
+        outcome = notebook.call("nb.run", code=code)
         (image,) = outcome.result.attachments
         assert isinstance(image, ImagePart)
         assert "200×100" in image.alt
         assert outcome.result.data["images"] == [image.alt]
-        assert notebook.outcome("nb.run", code="1").result.attachments == ()
-        changed = notebook.outcome("nb.run", code="ax.set_title('later');")
+        assert notebook.call("nb.run", code="1").result.attachments == ()
+        changed = notebook.call("nb.run", code="ax.set_title('later');")
         assert len(changed.result.attachments) == 1
-        failed = notebook.outcome("nb.run", code="ax.set_title('again')\n1/0").result
+        failed = notebook.call("nb.run", code="ax.set_title('again')\n1/0").result
         assert (failed.ok, len(failed.attachments)) == (False, 1)
     finally:
         pyplot.close("all")
@@ -150,7 +143,7 @@ def test_figures_that_the_code_made_come_back_as_images(notebook: Notebook) -> N
 def test_a_figure_without_pyplot_is_shown_as_the_value(notebook: Notebook) -> None:
     pytest.importorskip("matplotlib.figure")
     code = "from matplotlib.figure import Figure\nf = Figure(figsize=(2, 1)); f.subplots()\nf"
-    assert len(notebook.outcome("nb.run", code=code).result.attachments) == 1
+    assert len(notebook.call("nb.run", code=code).result.attachments) == 1
 
 
 @pytest.mark.parametrize("code", ["1", "x = = 1", "import os; os.getcwd()"])
@@ -191,10 +184,10 @@ def test_whatever_code_does_to_the_streams_the_next_cell_prints(
     notebook: Notebook, capsys: pytest.CaptureFixture[str], code: str
 ) -> None:
     before = (sys.stdout, sys.stderr, sys.displayhook)
-    notebook.outcome("nb.run", code=code)
+    notebook.call("nb.run", code=code)
     assert (sys.stdout, sys.stderr, sys.displayhook) == before
     print("still here")
-    assert notebook.run("print('and here')")["stdout"] == "and here\n"
+    assert notebook.execute("print('and here')")["stdout"] == "and here\n"
     assert capsys.readouterr().out == "still here\nand here\n"
 
 
@@ -205,10 +198,10 @@ class Interrupting:
 
 def test_a_repr_that_raises_an_interrupt_stops_nothing(notebook: Notebook) -> None:
     notebook.names["evil"] = Interrupting()
-    value = notebook.run("x = 1\nevil")["value"]
+    value = notebook.execute("x = 1\nevil")["value"]
     assert "Interrupting, its repr raised KeyboardInterrupt" in value
     error = notebook.error("nb.inspect", name="evil")
-    assert "raises KeyboardInterrupt" in error["message"]
+    assert "raises KeyboardInterrupt" in error.message
     error = notebook.error("nb.run", code="raise KeyboardInterrupt")
-    assert error["message"].startswith("KeyboardInterrupt")
+    assert error.message.startswith("KeyboardInterrupt")
     assert notebook.names["x"] == 1

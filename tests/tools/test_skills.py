@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refused
+from host_door import HostDoor
 
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.files.mounts import Mounts
-from nbagent.runtime import Courier
 from nbagent.sandbox import isolation, isolation_level
 from nbagent.tools.base import HostOrder
 from nbagent.tools.hosts import open_hosts
@@ -29,12 +23,13 @@ WALLS = isolation_level().is_isolated
 NEEDS = '# /// script\n# requires-python = ">=3.9"\n# dependencies = [{}]\n# ///\nprint("ran")\n'
 
 
-class Stage:
-    """A project with a skill."""
+class Stage(HostDoor):
+    """A project with a skill; its host is opened anew for each call."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.project = folder / "project"
-        self.state = folder / "state"
+        self.state: Path | None = folder / "state"
         self.skill = self.project / ".agents/skills/report"
         (self.skill / "scripts").mkdir(parents=True)
         self.write("SKILL.md", SKILL.format(name="report") + "# Report\nRun scripts/make.py.\n")
@@ -45,29 +40,17 @@ class Stage:
         """A file of the skill."""
         (self.skill / name).write_text(text, "utf-8")
 
-    def host(self, *words: str, state: bool = True) -> SkillHost:
+    def open(self, *words: str) -> SkillHost:
         """The host as a run opens it."""
-        mounts = Mounts.of(self.project, state=self.state if state else None)
+        mounts = Mounts.of(self.project, state=self.state)
         order = HostOrder(words=(), project=self.project, mounts=mounts, policy=self.policy)
-        (host,) = open_hosts(words or ("skills",), order)
-        assert isinstance(host, SkillHost)
-        return host
+        (self.host,) = open_hosts(words or ("skills",), order)
+        assert isinstance(self.host, SkillHost)
+        return self.host
 
-    def call(self, name: str, *, approved: str = "", **arguments: Any) -> ToolOutcome:
-        """One call."""
-        return asyncio.run(
-            self.host().execute(call(name, arguments), context(approved), CancelToken())
-        )
-
-    def data(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """What a call that went well gave."""
-        result = json.loads(self.call(name, **arguments).result.to_json())
-        assert result["ok"], result
-        return result["data"]
-
-    def error(self, name: str, **arguments: Any) -> ErrorInfo:
-        """The error of a call that did not."""
-        return refused(self.call(name, **arguments))
+    def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
+        self.open()
+        return super().call(name, approved=approved, **arguments)
 
     def ran(self, script: str, **more: Any) -> dict[str, Any]:
         """What a script of the skill that ran well gave."""
@@ -79,26 +62,8 @@ class Stage:
 
     def looked(self, script: str, **more: Any) -> CallPreview:
         """What a person would see of one."""
-        return self.look(skill_name="report", script=script, **more)
-
-    def look(self, name: str = "run_python_script", **arguments: Any) -> CallPreview:
-        """What a person would see."""
-        return asyncio.run(self.host().preview(call(name, arguments), context()))
-
-
-def call(name: str, arguments: dict[str, Any]) -> ToolCall:
-    return ToolCall(id="c1", name=name, arguments=arguments, arguments_raw=json.dumps(arguments))
-
-
-def context(approved: str = "") -> ToolContext:
-    return ToolContext(
-        run_id="0" * 16,
-        session="default",
-        turn_id="C01",
-        tool_call_id="call/1",
-        runner=Courier(),
-        approved=approved,
-    )
+        self.open()
+        return self.preview("run_python_script", skill_name="report", script=script, **more)
 
 
 @pytest.fixture
@@ -163,20 +128,19 @@ def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
 def test_without_skills_no_tool_is_offered(stage: Stage, tmp_path: Path) -> None:
     order = HostOrder(words=(), project=tmp_path / "home", mounts={})
     (host,) = open_hosts(["skills"], order)
-    assert list(host.visible_tools(context())) == []
-    assert len(stage.host().visible_tools(context())) == 3
+    assert not HostDoor(host).specs
 
 
 def test_single_tools_can_be_named(stage: Stage) -> None:
-    offered = stage.host("get_skill", "list_skills").visible_tools(context())
-    assert [spec.name for spec in offered] == ["list_skills", "get_skill"]
+    stage.open("get_skill", "list_skills")
+    assert list(stage.specs) == ["list_skills", "get_skill"]
     with pytest.raises(UsageError, match="did you mean 'get_skill'"):
-        stage.host("skills.get_skil")
+        stage.open("skills.get_skil")
 
 
 def test_the_person_is_told_what_is_wrong_with_skills(stage: Stage) -> None:
     stage.write("SKILL.md", "---\nname: other\ndescription: d\n---\n")
-    assert any("is not its folder's" in warning for warning in stage.host().warnings)
+    assert any("is not its folder's" in warning for warning in stage.open().warnings)
 
 
 def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
@@ -226,11 +190,10 @@ def test_what_a_script_writes_is_kept_in_the_state(stage: Stage) -> None:
     first, second = (stage.ran(script)["files"][0] for _ in range(2))
     assert first == {"path": "@state/scripts/00000000-call_1/a.csv", "bytes": 3}
     assert second["path"] == "@state/scripts/00000000-call_1-2/a.csv"
+    assert stage.state
     assert (stage.state / "scripts/00000000-call_1/a.csv").read_text() == "1,2"
-    asked = call("run_python_script", {"skill_name": "report", "script": script})
-    host = stage.host(state=False)
-    outcome = asyncio.run(host.execute(asked, context(), CancelToken()))
-    assert b"were not kept" in outcome.result.to_json()
+    stage.state = None
+    assert "were not kept" in str(stage.ran(script))
 
 
 def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Path) -> None:
@@ -259,19 +222,10 @@ def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
 
 
 def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
-    async def stopped() -> tuple[ToolOutcome, float]:
-        cancel = CancelToken()
-        arguments = {"skill_name": "report", "script": "import time; time.sleep(60)"}
-        asked = call("run_python_script", arguments)
-        task = asyncio.ensure_future(stage.host().execute(asked, context(), cancel))
-        await asyncio.sleep(0.5)
-        began = time.monotonic()
-        cancel.set()
-        return await task, time.monotonic() - began
-
-    outcome, took_s = asyncio.run(stopped())
-    assert refused(outcome).code == "E_INTERRUPTED"
-    assert took_s < 1
+    stage.stop_after(0.5)
+    began = time.monotonic()
+    assert stage.failed("import time; time.sleep(60)").code == "E_INTERRUPTED"
+    assert 0.5 < time.monotonic() - began < 1.5
 
 
 @pytest.mark.parametrize(
@@ -290,16 +244,16 @@ def test_inline_dependencies_are_looked_at_before_it_runs(
     stage: Stage, dependencies: str, missing: str
 ) -> None:
     stage.write("scripts/make.py", NEEDS.format(dependencies))
-    arguments = {"skill_name": "report", "script": "scripts/make.py"}
     if not missing:
-        assert stage.data("run_python_script", **arguments)["stdout"] == "ran\n"
+        assert stage.ran("scripts/make.py")["stdout"] == "ran\n"
         return
-    error = stage.error("run_python_script", **arguments)
+    error = stage.failed("scripts/make.py")
     assert error.code == "E_PRECONDITION_FAILED"
     assert missing in error.message
     assert "%pip install" in error.message
     assert error.details["missing"]
-    assert any(piece.label == "it will not run" for piece in stage.look(**arguments).pieces)
+    pieces = stage.looked("scripts/make.py").pieces
+    assert any(piece.label == "it will not run" for piece in pieces)
 
 
 def test_another_python_and_broken_metadata_are_said(stage: Stage) -> None:
@@ -323,8 +277,9 @@ def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
     assert shown.pieces[0].text == "import sys\nprint('made', sys.argv[1:])\n"
     assert shown.pieces[1].text == "a\nb c"
     assert isolation_level().name in shown.why
-    assert stage.look("get_skill", skill_name="report").ruling == "allow"
-    assert stage.look(skill_name="nothing", script="pass").why.startswith("there is no skill")
+    assert stage.preview("get_skill", skill_name="report").ruling == "allow"
+    other = stage.preview("run_python_script", skill_name="nothing", script="pass")
+    assert other.why.startswith("there is no skill")
 
 
 def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,83 +293,63 @@ def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.M
 
 
 def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -> None:
-    told: list[str] = []
-    code = "import time\nfor i in range(4): print('line', i); time.sleep(0.15)"
-    asked = call("run_python_script", {"skill_name": "report", "script": code})
-
-    def tell(text: str, fraction: float | None) -> None:
-        told.append(text)
-
-    within = replace(context(), progress=tell)
-    asyncio.run(stage.host().execute(asked, within, CancelToken()))
-    assert told[0] == "line 0"
-    assert 2 <= len(told) <= 4
-    assert all(line.startswith("line ") and line[5:].isdigit() for line in told)
+    stage.ran("import time\nfor i in range(4): print('line', i); time.sleep(0.15)")
+    assert stage.progress[0] == "line 0"
+    assert 2 <= len(stage.progress) <= 4
+    assert all(line.startswith("line ") and line[5:].isdigit() for line in stage.progress)
 
 
 def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
-    arguments = {"skill_name": "report", "script": "scripts/make.py"}
-    approved = stage.look(**arguments).binds
-    result = stage.call("run_python_script", approved=approved, **arguments).result
-    assert result.error is None
+    approved = stage.looked("scripts/make.py").binds
+    assert stage.ran("scripts/make.py", approved=approved)
     stage.write("scripts/make.py", "print('another')")
-    error = refused(stage.call("run_python_script", approved=approved, **arguments))
+    error = stage.failed("scripts/make.py", approved=approved)
     assert error.code == "E_PRECONDITION_FAILED"
     assert "changed after it was approved" in error.message
 
 
 def test_a_call_that_could_not_be_looked_at_does_not_run(stage: Stage) -> None:
     stage.policy = ToolPolicy(isolation="process")
-    host = stage.host()
-    made = call("run_python_script", {"skill_name": "report", "script": "late.py"})
-    preview = asyncio.run(host.preview(made, context()))
+    door = HostDoor(stage.open())
+    made = {"skill_name": "report", "script": "late.py"}
+    preview = door.preview("run_python_script", **made)
     assert (preview.ruling, preview.binds) == ("allow", "")
     stage.write("late.py", "print('nobody was asked')")
-    outcome = asyncio.run(host.execute(made, context(), CancelToken()))
-    assert refused(outcome).code == "ENOENT"
+    assert door.error("run_python_script", **made).code == "ENOENT"
     # Looked at again, it is there, and somebody is asked.
-    preview = asyncio.run(host.preview(made, context()))
+    preview = door.preview("run_python_script", **made)
     assert preview.ruling == "ask"
-    outcome = asyncio.run(host.execute(made, context(preview.binds), CancelToken()))
-    assert outcome.result.ok
+    assert door.data("run_python_script", approved=preview.binds, **made)
 
 
 def test_an_approval_where_nothing_is_kept_apart_holds_for_the_files_beside(stage: Stage) -> None:
     stage.policy = ToolPolicy(isolation="process")
     stage.write("helper.py", "word = 'seen'")
     stage.write("scripts/make.py", "import helper\nprint(helper.word)")
-    wanted = {"skill_name": "report", "script": "scripts/make.py"}
-    binds = stage.look(**wanted).binds
-    assert stage.call("run_python_script", approved=binds, **wanted).result.ok
+    binds = stage.looked("scripts/make.py").binds
+    assert stage.ran("scripts/make.py", approved=binds)
     stage.write("helper.py", "word = 'never seen'")
-    error = stage.error("run_python_script", approved=binds, **wanted)
-    assert error.code == "E_PRECONDITION_FAILED"
+    assert stage.failed("scripts/make.py", approved=binds).code == "E_PRECONDITION_FAILED"
 
 
 def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(
     stage: Stage, tmp_path: Path
 ) -> None:
-    wanted = {"skill_name": "report", "script": "print(1)"}
-    before = stage.look(**wanted).binds
+    before = stage.looked("print(1)").binds
     stage.skill.rename(tmp_path / "elsewhere")
     other = stage.project / ".claude/skills/report"
     other.parent.mkdir(parents=True)
     (tmp_path / "elsewhere").rename(other)
-    assert stage.look(**wanted).binds != before
+    assert stage.looked("print(1)").binds != before
 
 
 @pytest.mark.parametrize("bad", ["a\ud800b", "a\0b"], ids=["half a pair", "NUL"])
 def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
     stage: Stage, bad: str
 ) -> None:
-    wanted: dict[str, Any] = {
-        "skill_name": "report",
-        "script": "scripts/make.py",
-        "args": ["fine", bad],
-    }
-    error = stage.error("run_python_script", **wanted)
+    error = stage.failed("scripts/make.py", args=["fine", bad])
     assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
-    assert stage.look(**wanted).pieces == ()
+    assert stage.looked("scripts/make.py", args=["fine", bad]).pieces == ()
 
 
 def test_a_host_that_fails_while_it_looks_asks_whatever_is_allowed(

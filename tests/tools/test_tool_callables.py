@@ -19,7 +19,7 @@ from typing import Annotated, Any, Unpack, cast
 
 import numpy as np
 import pytest
-from probes import call
+from host_door import HostDoor
 from pydantic import Field
 
 import nbagent
@@ -299,7 +299,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
 def test_callable_is_a_tool(
     target: Any, arguments: dict[str, Any], expected: Any, bench: Any
 ) -> None:
-    outcome = call(target, bench, arguments)
+    outcome = bench.run(target, **arguments)
     assert outcome.result.ok, outcome.result.error
     assert outcome.result.data == expected
 
@@ -348,7 +348,7 @@ def test_default_of_any_kind_stays_the_functions_own(
         got.append(value)
 
     probe.__annotations__ = {"value": hint}
-    assert call(probe, bench, {}).result.ok
+    assert bench.run(probe).result.ok
     assert got[0] is default
     schema = as_tool(probe).spec.parameters["properties"].get("value", {})
     assert schema.get("default", MISSING) == shown
@@ -364,7 +364,7 @@ def test_fields_in_either_place_give_defaults_and_names_stay_the_parameters(benc
     ) -> list[Any]:
         return [a, b, c, d]
 
-    assert call(probe, bench, {"d": [1]}).result.data == [1, 3, [], [1]]
+    assert bench.run(probe, d=[1]).result.data == [1, 3, [], [1]]
 
     def annotated(
         a: Annotated[int, Field(6)], b: Annotated[list[int], Field(default_factory=list)]
@@ -372,8 +372,8 @@ def test_fields_in_either_place_give_defaults_and_names_stay_the_parameters(benc
         b.append(1)
         return [a, b]
 
-    assert call(annotated, bench, {}).result.data == [6, [1]]
-    assert call(annotated, bench, {}).result.data == [6, [1]]  # A factory makes a fresh one.
+    assert bench.run(annotated).result.data == [6, [1]]
+    assert bench.run(annotated).result.data == [6, [1]]  # A factory makes a fresh one.
     assert as_tool(annotated).spec.parameters["properties"]["a"]["default"] == 6
 
 
@@ -384,7 +384,7 @@ def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) 
         return len(box["x"])
 
     arguments: dict[str, Any] = {"box": {"x": [1]}, "items": []}
-    assert call(spoil, bench, arguments).result.data == 2
+    assert bench.run(spoil, **arguments).result.data == 2
     assert arguments == {"box": {"x": [1]}, "items": []}
 
 
@@ -435,10 +435,10 @@ def test_keys_that_a_wire_refuses_are_shown_in_ascii_with_the_name_beside() -> N
     assert properties["arg3"]["description"] == "数: Wie viele."
 
 
-def test_names_of_one_host_stay_apart_on_the_wire(bench: Any) -> None:
+def test_names_of_one_host_stay_apart_on_the_wire() -> None:
     names = ["a.b", "a__b", "a/b", "a_b", "人口", "人物", "1st", "-x", "n" * 90, "n" * 91, "größe"]
     host = FunctionHost([tool(name=name)(lambda: 1) for name in names])
-    specs = host.visible_tools(bench.context)
+    specs = list(HostDoor(host).specs.values())
     wire = WireNames(spec.name for spec in specs)
     sent = [wire.to_wire(spec.name) for spec in specs]
     assert len(set(sent)) == len(names)
@@ -450,7 +450,7 @@ def test_names_of_one_host_stay_apart_on_the_wire(bench: Any) -> None:
 def test_type_parameters_and_type_statements_of_3_12_are_read(bench: Any) -> None:
     names: dict[str, Any] = {}
     exec("type Ints = list[int]\ndef first[T: int](items: Ints, x: T) -> T: return x", names)
-    assert call(names["first"], bench, {"items": ["1"], "x": "2"}).result.data == 2
+    assert bench.run(names["first"], items=["1"], x="2").result.data == 2
 
 
 def raising(attribute: str) -> Any:

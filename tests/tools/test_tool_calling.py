@@ -8,13 +8,14 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from host_door import HostDoor, refused
 
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.ports import Interrupted
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.tools.functions import tool
 
 LOOP = '@nbagent.tool(loop="notebook")'
@@ -49,25 +50,25 @@ async def on_notebook() -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "place", "calls"),
+    ("function", "place"),
     [
-        pytest.param(plain, "waiting thread", [("waiting", "plain")], id="def"),
-        pytest.param(threaded, "worker thread", [("worker", "threaded")], id="threaded"),
-        pytest.param(asynchronous, "engine loop", [], id="async def"),
-        pytest.param(on_notebook, "notebook loop", [("notebook", "on_notebook")], id="notebook"),
+        pytest.param(plain, "main thread", id="def"),
+        pytest.param(threaded, "worker thread", id="threaded"),
+        pytest.param(asynchronous, "engine loop", id="async def"),
+        pytest.param(on_notebook, "notebook loop", id="notebook"),
     ],
 )
-def test_tool_runs_in_its_place(bench: Any, function: Any, place: str, calls: Any) -> None:
+def test_tool_runs_in_its_place(bench: HostDoor, function: Any, place: str) -> None:
     before = time.perf_counter_ns() / 1e6
     outcome = bench.run(function)
-    assert outcome.result.ok
-    assert (outcome.ran_in, bench.runner.calls) == (place, calls)
+    assert (outcome.result.ok, outcome.ran_in) == (True, place)
+    assert outcome.started_at_ms is not None
     assert before <= outcome.started_at_ms <= time.perf_counter_ns() / 1e6
     here = outcome.result.data == threading.current_thread().name
-    assert here == (place == "engine loop")
+    assert here == (place in ("main thread", "notebook loop"))
 
 
-def test_wrapper_that_gives_a_coroutine_is_awaited(bench: Any) -> None:
+def test_wrapper_that_gives_a_coroutine_is_awaited(bench: HostDoor) -> None:
     async def work(a: int) -> int:
         await asyncio.sleep(0)
         return a + 1
@@ -112,186 +113,125 @@ async def async_empty() -> AsyncGenerator[str]:
 @pytest.mark.parametrize(
     ("function", "place", "data", "progress"),
     [
-        pytest.param(steps, "waiting thread", 3, ["one", '{"two":2}'], id="last item"),
+        pytest.param(steps, "main thread", 3, ["one", '{"two":2}'], id="last item"),
         pytest.param(async_steps, "engine loop", 3, ["one", '{"two":2}'], id="async"),
-        pytest.param(returning, "waiting thread", 7, ["one"], id="returned value"),
-        pytest.param(empty, "waiting thread", None, [], id="no items"),
+        pytest.param(returning, "main thread", 7, ["one"], id="returned value"),
+        pytest.param(empty, "main thread", None, [], id="no items"),
         pytest.param(async_empty, "engine loop", None, [], id="async without items"),
     ],
 )
 def test_generator_tells_progress_and_gives_its_result(
-    bench: Any, function: Any, place: str, data: Any, progress: list[str]
+    bench: HostDoor, function: Any, place: str, data: Any, progress: list[str]
 ) -> None:
     outcome = bench.run(function)
     assert (outcome.result.data, outcome.ran_in) == (data, place)
     assert bench.progress == progress
 
 
-def test_error_in_a_generator_comes_after_its_progress(bench: Any) -> None:
+def test_error_in_a_generator_comes_after_its_progress(bench: HostDoor) -> None:
     def broken() -> Generator[str]:
         yield "one"
         yield "two"
         raise ValueError("three")
 
-    assert bench.run(broken).result.error.message == "ValueError: three"
+    assert refused(bench.run(broken)).message == "ValueError: three"
     assert bench.progress == ["one"]
 
 
 # -- timeouts --------------------------------------------------------------------------------
 
 
-def test_tool_is_cancelled_at_its_timeout(bench: Any) -> None:
-    seen: list[str] = []
+KINDS: dict[str, dict[str, Any]] = {
+    "async": {},
+    "notebook": {"loop": "notebook"},
+    "waiting": {},
+    "worker": {"threaded": True},
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
-    @tool(timeout=0.1, loop="notebook")
-    async def slow() -> None:
-        try:
-            await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            seen.append("cancelled")
-            raise
 
-    error = bench.run(slow).result.error
-    assert (error.code, error.message) == ("E_TIMEOUT", "slow took longer than 0.1 s")
-    assert seen == ["cancelled"]
+def tool_of(kind: str, seconds: float, began: list[str] | None = None, **options: Any) -> Any:
+    """A tool that takes a while, in each of the places."""
+    began = [] if began is None else began
+
+    def work() -> str:
+        began.append(kind)
+        return spin(seconds)
+
+    async def work_async() -> str:
+        began.append(kind)
+        await asyncio.sleep(seconds)
+        return "done"
+
+    function: Any = work if kind in ("waiting", "worker") else work_async
+    return tool(name="work", **KINDS[kind], **options)(function)
+
+
+@each_kind
+def test_tool_is_ended_at_its_timeout_and_the_run_is_not(bench: HostDoor, kind: str) -> None:
+    error = refused(bench.run(tool_of(kind, 30, timeout=0.1)))
+    assert (error.code, error.message) == ("E_TIMEOUT", "work took longer than 0.1 s")
     assert not bench.cancel.is_set
 
 
-def test_worker_that_ignores_its_timeout_is_abandoned(bench: Any) -> None:
+@pytest.mark.parametrize("kind", ["async", "worker"])
+def test_tool_that_ignores_its_timeout_is_abandoned(bench: HostDoor, kind: str) -> None:
     release = threading.Event()
 
-    @tool(timeout=0.1, threaded=True)
+    async def stubborn_async() -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.02)
+
     def stubborn() -> None:
         while not release.is_set():
-            try:
+            with suppress(KeyboardInterrupt):
                 time.sleep(0.02)
-            except KeyboardInterrupt:
-                continue
 
+    function: Any = stubborn if kind == "worker" else stubborn_async
     start = time.monotonic()
-    outcome = bench.run(stubborn)
+    error = refused(bench.run(tool(timeout=0.1, threaded=kind == "worker")(function)))
     release.set()
-    assert outcome.result.error.code == "E_TIMEOUT"
-    assert "may still be running" in outcome.result.error.message
+    assert (error.code, "may still be running" in error.message) == ("E_TIMEOUT", True)
     assert time.monotonic() - start < 10
 
 
-def test_coroutine_that_ignores_its_timeout_is_abandoned(bench: Any) -> None:
-    release = asyncio.Event()
-
-    @tool(timeout=0.05)
-    async def stubborn() -> None:
-        while not release.is_set():
-            try:
-                await asyncio.sleep(0.5)
-            except asyncio.CancelledError:
-                continue
-
-    async def call() -> Any:
-        outcome = await bench.arun(stubborn)
-        release.set()
-        await asyncio.sleep(0.6)
-        return outcome
-
-    outcome = asyncio.run(call())
-    assert outcome.result.error.code == "E_TIMEOUT"
-    assert "may still be running" in outcome.result.error.message
-
-
-def test_time_in_the_queue_does_not_count(bench: Any) -> None:
+def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
     @tool(timeout=0.5)
     def quick() -> str:
         return "quick"
 
-    async def both() -> list[Any]:
-        slow = tool(name="slow")(lambda: spin(1.0))
-        first: asyncio.Task[Any] = asyncio.create_task(bench.arun(slow))
+    async def both() -> list[ToolOutcome]:
+        first = asyncio.create_task(bench.arun(tool_of("waiting", 1.0)))
+        await asyncio.sleep(0.1)
         return [await bench.arun(quick), await first]
 
-    assert [outcome.result.data for outcome in asyncio.run(both())] == ["quick", "done"]
+    assert [outcome.result.data for outcome in bench.on_engine(both)] == ["quick", "done"]
 
 
-def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(bench: Any) -> None:
-    @tool(timeout=0.05, interruptible=False)
-    def write() -> str:
-        return spin(0.3)
-
-    outcome = bench.run(write)
+def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(
+    bench: HostDoor,
+) -> None:
+    outcome = bench.run(tool_of("waiting", 0.3, timeout=0.05, interruptible=False))
     assert outcome.result.data == "done"
-    assert outcome.notes == ("write finished although its time was up",)
+    assert outcome.notes == ("work finished although its time was up",)
 
 
 # -- stop ------------------------------------------------------------------------------------
 
 
-@tool
-async def wait_async() -> str:
-    await asyncio.sleep(30)
-    return "done"
-
-
-@tool
-def wait_here() -> str:
-    return spin(30)
-
-
-@tool(threaded=True)
-def wait_beside() -> str:
-    return spin(30)
-
-
-@tool(loop="notebook")
-async def wait_there() -> str:
-    await asyncio.sleep(30)
-    return "done"
-
-
-@pytest.mark.parametrize("function", [wait_async, wait_here, wait_beside, wait_there])
-def test_stop_interrupts_a_running_tool(bench: Any, function: Any) -> None:
-    bench.stop_after(0.2)
-    start = time.monotonic()
-    outcome = bench.run(function)
-    assert outcome.result.error.code == "E_INTERRUPTED"
-    assert "what it did so far is unknown" in outcome.result.error.message
-    assert time.monotonic() - start < 10
-
-
-@pytest.mark.parametrize("kind", ["async", "waiting", "worker"])
-def test_stop_waits_for_a_tool_that_may_not_be_interrupted(bench: Any, kind: str) -> None:
-    async def write_async() -> str:
-        await asyncio.sleep(0.4)
-        return "done"
-
-    def write() -> str:
-        return spin(0.4)
-
-    function: Any = write_async if kind == "async" else write
-    bench.stop_after(0.1)
-    outcome = bench.run(tool(interruptible=False, threaded=kind == "worker")(function))
-    assert outcome.result.data == "done"
-    assert bench.cancel.is_set
-
-
+@each_kind
 @pytest.mark.parametrize("interruptible", [True, False])
-def test_stopped_run_starts_no_tool(bench: Any, interruptible: bool) -> None:
+def test_stopped_run_starts_no_tool(bench: HostDoor, kind: str, interruptible: bool) -> None:
     began: list[str] = []
-
-    async def write_async() -> None:
-        began.append("async")
-
-    def write() -> None:
-        began.append("sync")
-
     bench.cancel.set()
-    for function in (write, write_async):
-        outcome = bench.run(tool(interruptible=interruptible)(function))
-        assert outcome.result.error.code == "E_INTERRUPTED"
-        assert "was not started" in outcome.result.error.message
-        assert outcome.started_at_ms is None
-    assert began == []
+    outcome = bench.run(tool_of(kind, 0, began, interruptible=interruptible))
+    assert refused(outcome).code == "E_INTERRUPTED"
+    assert "was not started" in refused(outcome).message
+    assert (outcome.started_at_ms, began) == (None, [])
 
 
-def test_cancel_hook_ends_a_query_that_no_interrupt_reaches(bench: Any) -> None:
+def test_cancel_hook_ends_a_query_that_no_interrupt_reaches(bench: HostDoor) -> None:
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     hooked: list[str] = []
 
@@ -307,12 +247,12 @@ def test_cancel_hook_ends_a_query_that_no_interrupt_reaches(bench: Any) -> None:
     bench.stop_after(0.2)
     outcome = bench.run(count)
     connection.close()
-    assert outcome.result.error.code == "E_INTERRUPTED"
+    assert refused(outcome).code == "E_INTERRUPTED"
     assert len(hooked) == 1
     assert hooked[0].startswith("Thread-")
 
 
-def test_cancel_hook_runs_once_at_a_timeout_and_may_fail(bench: Any) -> None:
+def test_cancel_hook_runs_once_at_a_timeout_and_may_fail(bench: HostDoor) -> None:
     hooked: list[int] = []
 
     def hook() -> None:
@@ -320,53 +260,45 @@ def test_cancel_hook_runs_once_at_a_timeout_and_may_fail(bench: Any) -> None:
         bench.cancel.set()
         raise ValueError
 
-    @tool(timeout=0.05, on_cancel=hook)
-    async def slow() -> None:
-        await asyncio.sleep(30)
-
-    assert bench.run(slow).result.error.code == "E_TIMEOUT"
+    assert (
+        refused(bench.run(tool_of("async", 30, timeout=0.05, on_cancel=hook))).code == "E_TIMEOUT"
+    )
     assert hooked == [1]
 
 
-def test_cancel_hook_does_not_run_for_a_tool_that_finished(bench: Any) -> None:
+def test_cancel_hook_does_not_run_for_a_tool_that_finished(bench: HostDoor) -> None:
     hooked: list[int] = []
 
-    @tool(on_cancel=lambda: hooked.append(1), timeout=0.1)
-    async def quick() -> int:
-        return 1
+    quick = tool_of("async", 0, on_cancel=lambda: hooked.append(1), timeout=0.1)
 
-    async def call() -> Any:
+    async def call() -> ToolOutcome:
         outcome = await bench.arun(quick)
         bench.cancel.set()
         await asyncio.sleep(0.2)
         return outcome
 
-    assert asyncio.run(call()).result.data == 1
+    assert bench.on_engine(call).result.ok
     assert hooked == []
 
 
-@pytest.mark.parametrize("function", [wait_async, wait_here, wait_beside])
-def test_cancelled_caller_takes_the_tool_with_it(bench: Any, function: Any) -> None:
+@each_kind
+def test_cancelled_caller_takes_the_tool_with_it(bench: HostDoor, kind: str) -> None:
     hooked: list[int] = []
-    tool(on_cancel=lambda: hooked.append(1), threaded=function is wait_beside, name="victim")(
-        function
-    )
+    victim = tool_of(kind, 30, on_cancel=lambda: hooked.append(1))
 
     async def call() -> None:
-        task = asyncio.create_task(bench.arun(function))
+        task = asyncio.create_task(bench.arun(victim))
         await asyncio.sleep(0.15)
         task.cancel()
-        await task
-
-    try:
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(call())
-        assert hooked == [1]
-    finally:
-        tool(threaded=function is wait_beside)(function)
+            await task
+
+    began = time.monotonic()
+    bench.on_engine(call)
+    assert (hooked, time.monotonic() - began < 10) == ([1], True)
 
 
-def test_error_that_a_stop_provoked_is_told_with_it(bench: Any) -> None:
+def test_error_that_a_stop_provoked_is_told_with_it(bench: HostDoor) -> None:
     async def fetch() -> None:
         try:
             await asyncio.sleep(30)
@@ -374,12 +306,12 @@ def test_error_that_a_stop_provoked_is_told_with_it(bench: Any) -> None:
             raise OSError("connection lost") from None
 
     bench.stop_after(0.1)
-    error = bench.run(fetch).result.error
+    error = refused(bench.run(fetch))
     assert error.code == "E_INTERRUPTED"
     assert error.message.endswith("(OSError: connection lost)")
 
 
-def test_tool_that_cancels_itself_has_failed(bench: Any) -> None:
+def test_tool_that_cancels_itself_has_failed(bench: HostDoor) -> None:
     async def selfish() -> None:
         raise asyncio.CancelledError
 
@@ -388,104 +320,49 @@ def test_tool_that_cancels_itself_has_failed(bench: Any) -> None:
         raise asyncio.CancelledError
 
     for function in (selfish, selfish_there):
-        error = bench.run(function).result.error
+        error = refused(bench.run(function))
         assert error.code == "E_TOOL_FAILED"
         assert "CancelledError" in error.message
 
 
-class MainThreadRunner:
-    """Runs waiting work in the main thread and takes an interrupt for a stop, as a cell does."""
-
-    def __init__(self) -> None:
-        self.interrupts = 0
-
-    async def run_sync(
-        self, work: Callable[[], Any], *, cancel: CancelToken, **how: Any
-    ) -> tuple[Any, Any]:
-        try:
-            return work(), "main thread"
-        except KeyboardInterrupt:
-            self.interrupts += 1
-            raise Interrupted from None
-
-
-def _without_signal_handling(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    # asyncio.run would take SIGINT for itself.
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(coroutine)
-    finally:
-        loop.close()
-
-
-def test_interrupt_in_the_main_thread_reaches_the_runner(bench: Any) -> None:
-    threads, bench.runner = bench.runner, MainThreadRunner()
-
+def test_interrupt_in_the_main_thread_stops_the_run(bench: HostDoor) -> None:
     def pressed() -> None:
         signal.raise_signal(signal.SIGINT)
         spin(30)
 
-    outcome = _without_signal_handling(bench.arun(pressed))
-    assert bench.runner.interrupts == 1
-    bench.runner = threads
-    assert outcome.result.error.code == "E_INTERRUPTED"
-    assert outcome.ran_in == "main thread"
+    outcome = bench.run(pressed)
+    assert refused(outcome).code == "E_INTERRUPTED"
+    assert (outcome.ran_in, bench.cancel.is_set) == ("main thread", True)
 
 
-def test_stop_of_one_call_in_the_main_thread_is_not_taken_for_the_persons(bench: Any) -> None:
-    threads, bench.runner = bench.runner, MainThreadRunner()
-
-    @tool(timeout=30)
-    def stopped() -> None:
-        bench.cancel.set()
-        raise KeyboardInterrupt  # As a runner makes it, when the token is set.
-
-    outcome = _without_signal_handling(bench.arun(stopped))
-    assert bench.runner.interrupts == 0
-    bench.runner = threads
-    assert outcome.result.error.code == "E_INTERRUPTED"
-
-
-def test_exit_in_a_coroutine_leaves_the_loop_alive(bench: Any) -> None:
+def test_exit_in_a_coroutine_leaves_the_loop_alive(bench: HostDoor) -> None:
     async def leave() -> None:
         raise SystemExit(1)
 
-    async def twice() -> list[str]:
-        return [(await bench.arun(leave)).result.error.message for _ in range(2)]
-
-    assert asyncio.run(twice()) == ["SystemExit: 1"] * 2
+    assert [refused(bench.run(leave)).message for _ in range(2)] == ["SystemExit: 1"] * 2
 
 
 # -- other loops -----------------------------------------------------------------------------
 
 
-def test_object_of_another_loop_says_what_to_do(bench: Any) -> None:
-    lock = asyncio.Lock()
-
-    async def hold() -> None:
-        async with lock:
-            await asyncio.sleep(0.2)
+def test_object_of_another_loop_says_what_to_do(bench: HostDoor) -> None:
+    event = asyncio.Event()
 
     async def use() -> str:
-        async with lock:
-            return "used"
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), 0.01)
+        return "used"
 
-    async def in_two_loops() -> Any:
-        # The notebook's loop holds the lock; the engine's loop must not wait for it.
-        holding = asyncio.run_coroutine_threadsafe(hold(), bench.runner.notebook_loop)
-        await asyncio.sleep(0.05)
-        contender = asyncio.run_coroutine_threadsafe(hold(), bench.runner.notebook_loop)
-        await asyncio.sleep(0.02)
-        outcome = await bench.arun(use)
-        await asyncio.gather(asyncio.wrap_future(holding), asyncio.wrap_future(contender))
-        there = await bench.arun(tool(loop="notebook")(use))
-        return outcome, there
+    @tool(loop="notebook")
+    async def use_there() -> str:
+        return await use()
 
-    here, there = asyncio.run(in_two_loops())
-    assert "is bound to a different event loop" in here.result.error.message
-    assert LOOP in here.result.error.message
+    assert bench.run(use_there).result.data == "used"
+    here = bench.run(use)
+    assert "is bound to a different event loop" in refused(here).message
+    assert LOOP in refused(here).message
+    assert here.error_detail
     assert LOOP in here.error_detail
-    assert there.result.data == "used"
 
 
 @pytest.mark.parametrize(
@@ -497,7 +374,7 @@ def test_object_of_another_loop_says_what_to_do(bench: Any) -> None:
         (ValueError("Event loop is closed"), False),
     ],
 )
-def test_hint_is_for_errors_of_loops_only(bench: Any, error: Exception, hinted: bool) -> None:
+def test_hint_is_for_errors_of_loops_only(bench: HostDoor, error: Exception, hinted: bool) -> None:
     async def direct() -> None:
         raise error
 
@@ -505,4 +382,4 @@ def test_hint_is_for_errors_of_loops_only(bench: Any, error: Exception, hinted: 
         raise OSError("request failed") from error
 
     for function in (direct, wrapped):
-        assert (LOOP in bench.run(function).result.error.message) is hinted
+        assert (LOOP in refused(bench.run(function)).message) is hinted

@@ -72,38 +72,30 @@ def test_sections_become_descriptions(
     assert doc.description.startswith("Count people.\n\nMore about it.")
     assert doc.description.endswith("Returns: People, rounded.")
     assert "never mind" not in doc.description
+    assert text is not GOOGLE or "Note: Old numbers." in doc.description
+    assert text is not GOOGLE or doc.parameters["rest"] == "Others."
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
 
 
-def test_note_and_variadic_parameters_are_kept() -> None:
-    doc = parse_docstring(GOOGLE)
-    assert "Note: Old numbers." in doc.description
-    assert doc.parameters["rest"] == "Others."
+EXAMPLES = "Add.\n\nArgs:\n    a: One.\n\nExamples:\n    >>> add(1)\n    2\n"
+PLAIN: dict[str, tuple[str | None, Doc]] = {
+    "none": (None, Doc("")),
+    "blank": ("   \n ", Doc("")),
+    "one line": ("One line.", Doc("One line.")),
+    "indented": ("One.\n\n    Two: three.\n    ", Doc("One.\n\nTwo: three.")),
+    "no parameters": ("Returns: a number.", Doc("Returns: a number.")),
+    "words in prose": ("Of the Parameters of :class:`X`.", Doc("Of the Parameters of :class:`X`.")),
+    "examples": (EXAMPLES, Doc("Add.\n\nExamples:\n>>> add(1)\n2", {"a": "One."})),
+    "one field": ("Weather.\n\n:param city: the name", Doc("Weather.", {"city": "the name"})),
+    "endless": ("x" * 10_000, Doc("x" * 4_000)),
+}
 
 
-def test_examples_are_kept() -> None:
-    doc = parse_docstring("Add.\n\nArgs:\n    a: One.\n\nExamples:\n    >>> add(1)\n    2\n")
-    assert doc.description == "Add.\n\nExamples:\n>>> add(1)\n2"
-
-
-@pytest.mark.parametrize(
-    ("text", "description"),
-    [
-        pytest.param(None, "", id="none"),
-        pytest.param("   \n ", "", id="blank"),
-        pytest.param("One line.", "One line.", id="one line"),
-        pytest.param("One.\n\n    Two: three.\n    ", "One.\n\nTwo: three.", id="indented"),
-        pytest.param("Returns: a number.", "Returns: a number.", id="no parameters"),
-        pytest.param("Uses the Parameters of :class:`X`.", None, id="words in prose"),
-    ],
-)
-def test_plain_docstring_is_the_description(text: str | None, description: str | None) -> None:
-    assert parse_docstring(text) == Doc(text or "" if description is None else description)
-
-
-def test_endless_docstring_is_cut() -> None:
-    assert len(parse_docstring("word " * 10_000).description) == 4_000
+@pytest.mark.parametrize("case", PLAIN)
+def test_docstring_is_read(case: str) -> None:
+    text, doc = PLAIN[case]
+    assert parse_docstring(text) == doc
 
 
 def test_griffe_is_imported_only_for_sections() -> None:
@@ -120,9 +112,3 @@ def test_griffe_is_imported_only_for_sections() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:3] == ["False False False", "Number.", "True"]
     assert done.stderr == ""
-
-
-def test_one_sphinx_field_is_enough() -> None:
-    doc = parse_docstring("Weather in a city.\n\n:param city: the name")
-    assert doc.description == "Weather in a city."
-    assert doc.parameters == {"city": "the name"}

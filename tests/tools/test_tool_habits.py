@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 
-import asyncio
 import dataclasses
 import datetime as dt
 import enum
@@ -14,13 +13,14 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import typing_extensions
+from host_door import refused
 from probes import probe_of
 from pydantic import BaseModel, Field, field_validator
 
-from nbagent.contracts.chat import ToolCall, parse_arguments
+from nbagent.contracts.chat import parse_arguments
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.secrets import register
-from nbagent.tools.functions import FunctionHost, FunctionTool, as_tool
+from nbagent.tools.functions import FunctionTool, as_tool
 
 
 class Colour(enum.Enum):
@@ -401,13 +401,9 @@ def test_what_was_read_otherwise_is_noted_and_the_call_keeps_what_the_model_wrot
 ) -> None:
     register("sk-in-an-argument")
     arguments = {"queryText": "x", "limit": "1,000", "kind": "sk-in-an-argument", "junk": None}
-    made = ToolCall(id="1", name="search", arguments=arguments, arguments_raw="")
-    host = FunctionHost([search])
-    refused = asyncio.run(host.execute(made, bench.context, bench.cancel))
-    assert not refused.result.ok
-    assert "sk-in-an-argument" not in str(refused.result)
-    made = made.model_copy(update={"arguments": {**arguments, "kind": " B"}})
-    outcome = asyncio.run(host.execute(made, bench.context, bench.cancel))
+    error = refused(bench.run(search, **arguments))
+    assert "sk-in-an-argument" not in str(error)
+    outcome = bench.run(search, **{**arguments, "kind": " B"})
     assert outcome.result.ok
     assert outcome.notes == (
         "queryText: read as query_text",

@@ -25,7 +25,7 @@ import pydantic
 import pytest
 import typing_extensions
 from legal_schema import check_legal
-from probes import call, pd
+from probes import pd, probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.errors import UsageError
@@ -309,21 +309,10 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def probe_of(hint: Any, got: list[Any] | None = None) -> Callable[..., Any]:
-    """As the one of `probes`; a hint that is text is resolved here."""
-
-    def probe(value) -> None:  # pyright: ignore
-        if got is not None:
-            got.append(value)
-
-    probe.__annotations__ = {"value": hint}
-    return probe  # pyright: ignore
-
-
 @pytest.mark.parametrize(("hint", "sent", "expected"), KINDS.values(), ids=KINDS.keys())
 def test_function_gets_what_its_hint_says(hint: Any, sent: Any, expected: Any, bench: Any) -> None:
     got: list[Any] = []
-    outcome = call(probe_of(hint, got), bench, {"value": sent})
+    outcome = bench.run(probe_of(hint, got), value=sent)
     assert outcome.result.ok, outcome.result.error
     assert got == [expected]
     assert type(got[0]) is type(expected)
@@ -333,7 +322,7 @@ def test_iterator_can_be_stepped_through(bench: Any) -> None:
     def first(items: Iterator[int]) -> list[int]:
         return [next(items), next(items)]
 
-    assert call(first, bench, {"items": ["4", 5, 6]}).result.data == [4, 5]
+    assert bench.run(first, items=["4", 5, 6]).result.data == [4, 5]
 
 
 # Hints that no model can fill: one clear error when the tool is made, hidden behind a default.

@@ -1,0 +1,107 @@
+"""The door to a tool host for tests: it is listed, looked at, called and stopped as by a run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from legal_schema import check_legal
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.ports import PreviewingHost, ToolContext, ToolHost, ToolOutcome
+from nbagent.runtime import Courier, RunTask, wait
+from nbagent.tools.functions import FunctionHost
+
+T = TypeVar("T")
+
+
+def refused(outcome: ToolOutcome) -> ErrorInfo:
+    """What the model is told; fails where the call went well."""
+    error = outcome.result.error
+    assert error is not None, outcome.result
+    return error
+
+
+class HostDoor:
+    """A host, and what a run gives it: a courier, the notebook's names, a stop."""
+
+    def __init__(self, host: ToolHost | None = None) -> None:
+        self.host: ToolHost = host or FunctionHost()
+        self.cancel = CancelToken()
+        self.names: dict[str, Any] = {}
+        self.progress: list[str] = []
+        self._courier = Courier()
+
+    def context(self, approved: str = "") -> ToolContext:
+        """What the host is told of the run."""
+        return ToolContext(
+            run_id="0" * 16,
+            session="test",
+            turn_id="C01",
+            tool_call_id="call/1",
+            runner=self._courier,
+            namespace=lambda: self.names,
+            progress=lambda text, _: self.progress.append(text),
+            approved=approved,
+        )
+
+    @property
+    def specs(self) -> dict[str, ToolSpec]:
+        """What the model is shown, by name."""
+        return {spec.name: spec for spec in self.host.visible_tools(self.context())}
+
+    def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do something on the engine's loop while this thread waits, as a cell does."""
+        return wait(RunTask[T].start(work, self._courier, self.cancel))
+
+    async def acall(
+        self, name: str, arguments: dict[str, Any] | None, approved: str = ""
+    ) -> ToolOutcome:
+        """A call, on the engine's loop."""
+        made = _call(name, arguments)
+        return await self.host.execute(made, self.context(approved), self.cancel)
+
+    def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
+        """A call, and all that came of it."""
+        return self.on_engine(lambda: self.acall(name, arguments, approved))
+
+    def data(self, name: str, /, *, approved: str = "", **arguments: Any) -> Any:
+        """What the model gets of a call that goes well."""
+        outcome = self.call(name, approved=approved, **arguments)
+        assert outcome.result.ok, outcome.result.error
+        return json.loads(outcome.result.to_json())["data"]
+
+    def error(self, name: str, /, *, approved: str = "", **arguments: Any) -> ErrorInfo:
+        """The error of a call that does not."""
+        return refused(self.call(name, approved=approved, **arguments))
+
+    def preview(self, name: str, /, **arguments: Any) -> CallPreview:
+        """What a person would be shown."""
+        assert isinstance(self.host, PreviewingHost)
+        host = self.host
+        return self.on_engine(lambda: host.preview(_call(name, arguments), self.context()))
+
+    async def arun(self, target: object, /, **arguments: Any) -> ToolOutcome:
+        """Call one function, on the engine's loop."""
+        self.host = FunctionHost([target], namespace=lambda: self.names, names=[])
+        (spec,) = self.specs.values()
+        check_legal(spec)
+        return await self.acall(spec.name, arguments)
+
+    def run(self, target: object, /, **arguments: Any) -> ToolOutcome:
+        """Call one function, whatever it is."""
+        return self.on_engine(lambda: self.arun(target, **arguments))
+
+    def stop_after(self, seconds: float) -> None:
+        """Stop the run from another thread."""
+        threading.Timer(seconds, self.cancel.set).start()
+
+
+def _call(name: str, arguments: dict[str, Any] | None) -> ToolCall:
+    raw = json.dumps(arguments, default=repr)
+    return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw=raw)
