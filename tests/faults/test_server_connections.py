@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from servers.dialects import CHAT, DIALECTS, Dialect, chunked, completion, delta
 from servers.hostile_cases import drips, refused, resets, then_fine, waits
-from servers.hostile_server import Fault, HostileServer, Visit, answer, fine, whole
+from servers.hostile_server import Fault, HostileServer, answer, fine, whole
+from servers.loopback import Visit
 
 import nbagent
 from nbagent.contracts import events
@@ -317,7 +318,7 @@ def test_an_address_that_is_none_is_a_usage_error(url: str) -> None:
 def test_two_answers_at_once_do_not_mix(server: HostileServer, wire: Dialect) -> None:
     async def own(visit: Visit) -> None:
         visit.keep = True
-        words = re.findall(rb"number \d+", visit.body)[-1].decode()
+        words = re.findall(rb"number \d+", visit.data)[-1].decode()
         await asyncio.sleep(0.01)
         await visit.send(answer(visit, words))
 

@@ -83,7 +83,7 @@ def test_a_wrong_request_is_refused_by_the_package(body: JSON) -> None:
 
 
 def test_the_request_of_the_second_turn_of_a_tool_conversation(world: World) -> None:
-    origin = world.player.url
+    origin = world.player.origin
     call = ToolCall(id="call_1", name="fs.read", arguments={"at": "a"}, arguments_raw='{"at": "a"}')
     raw = {"origin": origin, "model": "qwen3:8b", "reasoning_field": "thinking"}
     answer = Message(role="assistant", tool_calls=(call,), reasoning="I have to look.", raw=raw)
