@@ -133,7 +133,8 @@ def test_a_view_answers_by_messages_while_the_cell_runs(kernel: Asking) -> None:
         "call": question["key"],
         "nth": question["question"]["nth"],
     }
-    for odd in ({}, {"choice": 1}, {"choice": "once", "nth": 99}, {"choice": "once", "call": None}):
+    odds: list[dict[str, Any]] = [{}, {"choice": 1}, {"choice": "once", "nth": 99}]
+    for odd in (*odds, {"choice": "once", "call": None}):
         kernel.say(model, **{**said, **odd})
     kernel.say(model, **said, choice="once", arguments="{oops")
     assert "this is not JSON" in kernel.hear(_unclear)
