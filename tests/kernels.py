@@ -9,8 +9,12 @@ Headless by default, like nbclient; `stdin=True` runs a cell as a front end woul
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,6 +124,24 @@ class LiveKernel:
     def value(self, expression: str) -> Any:
         """The value of an expression in the kernel, as far as its repr can be read back."""
         return eval(self.run(f"print(repr({expression}))").printed)
+
+    def say(self, comm: str, subshell: str | None = None, **content: Any) -> None:
+        """What a widget's page sends."""
+        data = {"comm_id": comm, "data": {"method": "custom", "content": content}}
+        message = self.client.session.msg("comm_msg", data)
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
+        self.client.shell_channel.send(message)
+
+    def heard(self, wanted: Callable[[Any], object], within_s: float = 20) -> list[Any]:
+        """The messages on iopub until one is wanted."""
+        end, found = time.monotonic() + within_s, list[Any]()
+        while time.monotonic() < end:
+            with suppress(queue.Empty):
+                found.append(self.client.get_iopub_msg(timeout=0.5))
+                if wanted(found[-1]):
+                    return found
+        raise AssertionError(f"it did not happen; the last messages: {found[-3:]}")
 
     def kill(self) -> None:
         """End the kernel's process at once, as a crash would."""

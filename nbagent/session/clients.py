@@ -144,7 +144,7 @@ def same_server(options: RunOptions, model: str | None, base_url: str | None) ->
 
 def address(model: str, base_url: str | None) -> str | None:
     """Where a model is asked, in one spelling: people leave a path out, or copy an endpoint."""
-    wires = find_provider(_provider(model)).wires
+    wires = find_provider(provider_of(model)).wires
     if not base_url or MASK in base_url or wires is None:
         return base_url
     wire = wires(ProviderConfig(base_url=base_url))[0]

@@ -15,6 +15,9 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import frames
 import loops

@@ -6,21 +6,18 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
 from measure import Row
+from stories import Story
 
 from nbagent.archive import frames
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import new_id, utc_now
-from nbagent.contracts.chat import ChatResponse, Message, Usage
+from nbagent.contracts.canonical import new_id
 from nbagent.contracts.events import RunFinished, RunStarted
-from nbagent.contracts.records import EngineTurn, RunRecord, TurnRequest, turn_id
 
 _TURNS_A_RUN = 50
-_USAGE = Usage(prompt_tokens=420, completion_tokens=24, total_tokens=444)
 
 
 def rows(*, quick: bool) -> Iterator[Row]:
@@ -28,8 +25,12 @@ def rows(*, quick: bool) -> Iterator[Row]:
     n = 2_000 if quick else 50_000
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(Path(folder))
+        story = Story("openai:gpt-5.4")
+        for i in range(_TURNS_A_RUN):
+            story.turn(f"Step {i} is taken.", ttft_ms=120.0)
+        story.end()
         for _ in range(n // _TURNS_A_RUN):
-            _put_run(store)
+            _put_run(store, story)
         # Imported and warm: the goal is about reading, pandas' own import is not in it.
         frame: pd.DataFrame = frames.turns(store, limit=10)
         found: list[float] = []
@@ -50,30 +51,10 @@ def rows(*, quick: bool) -> Iterator[Row]:
     )
 
 
-def _put_run(store: Store) -> None:
+def _put_run(store: Store, story: Story) -> None:
     """Write one run of many turns; a record given whole is one transaction."""
     run = new_id()
-    now = utc_now()
-    words = Message.of("user", "Take all steps.")
-    answers = tuple(Message.of("assistant", f"Step {i} is taken.") for i in range(_TURNS_A_RUN))
-    begun = RunRecord(id=run, session="bench", model="openai:gpt-5.4", started_at=now)
-    begun = begun.model_copy(update={"messages": (words,)})
-    turns = tuple(
-        EngineTurn(
-            id=turn_id(i + 1),
-            run_id=run,
-            index=i + 1,
-            request=TurnRequest(n_messages=i + 1, n_new=1, model="gpt-5.4"),
-            response=ChatResponse(message=answer, usage=_USAGE, model="gpt-5.4"),
-            started_at=now + timedelta(seconds=i),
-            duration_ms=812.5,
-            model_ms=790.25,
-            ttft_ms=120.0,
-            cost_usd=0.0004,
-        )
-        for i, answer in enumerate(answers)
-    )
-    store.write(RunStarted(begun))
-    ended = {"messages": (words, *answers), "turns": turns, "usage": _USAGE, "ended_at": now}
-    over = {"phase": "WaitingUser", "stop_reason": "answered"}
-    store.write(RunFinished(begun.model_copy(update={**ended, **over})))
+    turns = tuple(turn.model_copy(update={"run_id": run}) for turn in story.run.turns)
+    record = story.run.model_copy(update={"id": run, "turns": turns})
+    store.write(RunStarted(record.model_copy(update={"turns": ()})))
+    store.write(RunFinished(record))

@@ -13,157 +13,94 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from servers.dialects import CHAT, call, chunked, completion, delta
+from servers.hostile_server import whole
+from servers.loopback import Loopback, Visit
 
 _USAGE = {"prompt_tokens": 420, "completion_tokens": 24, "total_tokens": 444}
 _WORDS = "The agent reads what the tools said and thinks about what to do next. "
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
-_STREAM_END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+_CHUNK = {
+    "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
+    "object": "chat.completion.chunk",
+    "created": 1741570283,
+    "model": "gpt-5.4",
+}
 
 
-class _Log:
+class _BenchServer(Loopback):
     def __init__(self) -> None:
-        self.came: list[float] = []
-        self.answered: list[float] = []
+        super().__init__()
+        self.log: dict[str, list[float]] = {"came": [], "answered": []}
 
-    def take(self) -> bytes:
-        data = json.dumps({"came": self.came, "answered": self.answered}).encode()
-        self.came, self.answered = [], []
-        return data
-
-
-class _Connection(asyncio.Protocol):
-    def __init__(self, log: _Log) -> None:
-        self._log = log
-        self._buffer = b""
-        self._transport: asyncio.Transport | None = None
-        self._pacing: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._pacing is not None:
-            self._pacing.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head, found, rest = self._buffer.partition(b"\r\n\r\n")
-        if not found:
-            return
-        size = 0
-        for line in head.lower().split(b"\r\n"):
-            if line.startswith(b"content-length:"):
-                size = int(line[15:])
-        if len(rest) >= size:
-            self._buffer = rest[size:]
-            self._answer(head.split(b" ", 2)[1].decode(), rest[:size])
-
-    def _answer(self, path: str, body: bytes) -> None:
-        if path == "/log":
-            self._whole(self._log.take())
-            return
-        self._log.came.append(time.time())
-        plot, *numbers = path.split("/")[1].split("-")
-        counts = [float(number) for number in numbers]
+    async def answer(self, visit: Visit) -> None:
+        visit.keep = True
+        if visit.path == "/log":
+            told, self.log = self.log, {"came": [], "answered": []}
+            return await visit.send(whole(told))
+        self.log["came"].append(time.time())
+        plot, *numbers = visit.path.split("/")[1].split("-")
+        count = int(numbers[0])
         if plot == "paced":
-            self._pacing = asyncio.get_running_loop().create_task(
-                self._pace(int(counts[0]), counts[1])
-            )
-            return
+            return await _pace(visit, count, float(numbers[1]))
         if plot == "deltas":
-            self._write(_STREAM_HEAD + b"".join(_deltas(int(counts[0]))) + _end())
+            await visit.send(CHAT.head() + b"".join(_deltas(count)) + _end())
         else:
-            message = _message(plot, int(counts[0]), body.count(b'"tool_call_id"'))
-            if b'"stream":true' in body:
-                self._write(_STREAM_HEAD + b"".join(_chunks(message)) + _end(message))
-            else:
-                self._whole(_completion(message))
-        self._log.answered.append(time.time())
-
-    async def _pace(self, count: int, seconds: float) -> None:
-        self._write(_STREAM_HEAD)
-        began = time.perf_counter()
-        for i, delta in enumerate(_deltas(count)):
-            left = began + seconds * i / count - time.perf_counter()
-            if left > 0:
-                await asyncio.sleep(left)
-            self._write(delta)
-        self._write(_end())
-
-    def _whole(self, data: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        self._write(head % len(data) + data)
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            calls = _calls(plot, count, visit.data.count(b'"tool_call_id"'))
+            await visit.send(_streamed(calls) if visit.body.get("stream") else _whole(calls))
+        self.log["answered"].append(time.time())
+        return None
 
 
-def _message(plot: str, count: int, results: int) -> dict[str, Any]:
-    """The next answer of a script, from how many results the conversation has."""
+async def _pace(visit: Visit, count: int, seconds: float) -> None:
+    await visit.send(CHAT.head())
+    began = time.perf_counter()
+    for i, piece in enumerate(_deltas(count)):
+        await asyncio.sleep(max(0, began + seconds * i / count - time.perf_counter()))
+        await visit.send(piece)
+    await visit.send(_end())
+
+
+def _calls(plot: str, count: int, results: int) -> list[dict[str, Any]]:
+    """The calls of the next answer, from how many results the conversation has."""
     if plot == "calls":
-        calls = [] if results else list(range(count))
+        numbers = [] if results else list(range(count))
     else:
-        calls = [results] if results < count - 1 else []
-    message: dict[str, Any] = {"role": "assistant", "content": _WORDS}
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": f"call_{results}_{n}",
-                "type": "function",
-                "function": {"name": "step", "arguments": json.dumps({"n": n})},
-            }
-            for n in calls
-        ]
-    return message
+        numbers = [results] if results < count - 1 else []
+    return [call("step", json.dumps({"n": n}), id=f"call_{results}_{n}", index=n) for n in numbers]
 
 
-def _finish(message: dict[str, Any]) -> str:
-    return "tool_calls" if "tool_calls" in message else "stop"
+def _whole(calls: list[dict[str, Any]]) -> bytes:
+    made = completion(_WORDS, **({"tool_calls": calls} if calls else {}))
+    return whole({"id": "c1", "object": "chat.completion", **made, "usage": _USAGE})
 
 
-def _completion(message: dict[str, Any]) -> bytes:
-    choice = {"index": 0, "message": message, "finish_reason": _finish(message)}
-    body = {"id": "c1", "object": "chat.completion", "model": "gpt-5.4", "choices": [choice]}
-    return json.dumps({**body, "usage": _USAGE}).encode()
+def _event(chunk: dict[str, Any]) -> bytes:
+    data = json.dumps({**_CHUNK, **chunk}, separators=(",", ":")).encode()
+    return chunked(b"data: " + data + b"\n\n")
 
 
-def _event(delta: dict[str, Any], **more: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **more}
-    chunk = {
-        "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
-        "object": "chat.completion.chunk",
-        "created": 1741570283,
-        "model": "gpt-5.4",
-        "choices": [choice],
-    }
-    data = b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(data), data)
+def _deltas(count: int) -> list[bytes]:
+    words = [_event(delta(content=f"{word} ")) for word in _WORDS.split()]
+    return [words[i % len(words)] for i in range(count)]
 
 
-def _deltas(count: int) -> Iterator[bytes]:
-    words = _WORDS.split()
-    known = {word: _event({"content": f"{word} "}) for word in words}
-    return (known[words[i % len(words)]] for i in range(count))
+def _streamed(calls: list[dict[str, Any]]) -> bytes:
+    made = [delta(tool_calls=[{**one, "index": i}]) for i, one in enumerate(calls)]
+    events = [_event(delta(role="assistant", content="")), *_deltas(len(_WORDS.split()))]
+    end = _end("tool_calls" if calls else "stop")
+    return CHAT.head() + b"".join([*events, *map(_event, made)]) + end
 
 
-def _chunks(message: dict[str, Any]) -> Iterator[bytes]:
-    yield _event({"role": "assistant", "content": ""})
-    for word in str(message["content"]).split():
-        yield _event({"content": f"{word} "})
-    for i, call in enumerate(message.get("tool_calls", ())):
-        yield _event({"tool_calls": [{"index": i, **call}]})
-
-
-def _end(message: dict[str, Any] | None = None) -> bytes:
-    usage = b'data: {"id":"c1","choices":[],"usage":%b}\n\n' % json.dumps(_USAGE).encode()
-    last = _event({}, finish_reason=_finish(message or {}))
-    return last + b"%x\r\n%b\r\n" % (len(usage), usage) + _STREAM_END
+def _end(finish: str = "stop") -> bytes:
+    usage = _event({"choices": [], "usage": _USAGE})
+    return _event(delta(finish)) + usage + chunked(CHAT.end) + b"0\r\n\r\n"
 
 
 @contextmanager
@@ -179,11 +116,10 @@ def serving() -> Generator[str]:
 
 
 async def _serve() -> None:
-    log = _Log()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(log), "127.0.0.1", 0, backlog=1024)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    await server.serve_forever()
+    server = _BenchServer()
+    await server.start()
+    print(server.origin, flush=True)
+    await asyncio.sleep(float("inf"))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
+from kernels import LiveKernel
 from measure import Row, child, log_of
 
 _IMPORT = """
@@ -75,40 +74,25 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
 
 
 @contextmanager
-def _kernel() -> Generator[BlockingKernelClient]:
-    manager, client = start_new_kernel(stderr=subprocess.DEVNULL)
-    try:
-        yield client
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+def _kernel() -> Generator[LiveKernel]:
+    with TemporaryDirectory() as folder:
+        kernel = LiveKernel(Path(folder))
+        try:
+            yield kernel
+        finally:
+            kernel.close()
 
 
 def _first_request(server: str) -> float:
-    with _kernel() as client:
-        _execute(client, "%load_ext nbagent")
+    with _kernel() as kernel:
+        kernel.run("%load_ext nbagent")
         log_of(server)
         began = time.time()
-        _execute(client, _CELL.format(url=f"{server}/turns-1/v1"))
+        kernel.run(_CELL.format(url=f"{server}/turns-1/v1"))
         return log_of(server)["came"][0] - began
 
 
 def _first_delta(server: str) -> float:
-    with _kernel() as client:
+    with _kernel() as kernel:
         began = time.time()
-        return float(_execute(client, _DELTA.format(url=f"{server}/deltas-10/v1"))) - began
-
-
-def _execute(client: BlockingKernelClient, code: str) -> str:
-    """Run a cell; returns what it printed."""
-    printed: list[str] = []
-
-    def keep(message: dict[str, Any]) -> None:
-        if message["msg_type"] == "stream":
-            printed.append(message["content"]["text"])
-
-    reply = client.execute_interactive(code, timeout=60, output_hook=keep)
-    content = reply["content"]
-    if content["status"] != "ok":
-        raise RuntimeError(f"{code!r} failed: {content['ename']}: {content['evalue']}")
-    return "".join(printed)
+        return float(kernel.run(_DELTA.format(url=f"{server}/deltas-10/v1")).printed) - began

@@ -16,31 +16,39 @@ from nbagent.notebook.live_view import RunView
 from nbagent.notebook.view_state import view_of
 from nbagent.notebook.view_types import Op, ViewState
 
-_STUB = """
-async ([source, css, state]) => {
-  const sheet = document.head.appendChild(document.createElement("style"));
-  sheet.textContent = css;
-  const heard = {};
-  const model = {
-    state, sent: [],
-    get: (key) => model[key],
-    send: (content) => model.sent.push(content),
-    on: (name, callback) => { heard[name] = callback; },
-    off: (name) => { delete heard[name]; },
-  };
+_VIEWS = """
+async ([source, css]) => {
+  document.head.appendChild(document.createElement("style")).textContent = css;
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-  const widget = (await import(url)).default();
-  widget.initialize({ model });
-  const el = document.getElementById("here");
-  window.stub = {
-    model, heard, widget,
-    ops: (ops) => heard["msg:custom"]({ ops }),
-    finish: (state) => { model.state = state; heard["change:state"](); },
-    leave: widget.render({ model, el }),
-    again: () => { window.stub.leave(); window.stub.leave = widget.render({ model, el }); },
+  const make = (await import(url)).default;
+  window.begin = (state, el) => {
+    const heard = {};
+    const model = {
+      state, sent: [],
+      get: (key) => model[key],
+      send: (content) => model.sent.push(content),
+      on: (name, callback) => { heard[name] = callback; },
+      off: (name) => { delete heard[name]; },
+    };
+    const widget = make();
+    widget.initialize({ model });
+    const view = {
+      model, heard, widget,
+      ops: (ops) => heard["msg:custom"]({ ops }),
+      finish: (state) => { model.state = state; heard["change:state"](); },
+      leave: widget.render({ model, el }),
+      again: () => { view.leave(); view.leave = widget.render({ model, el }); },
+    };
+    return view;
   };
 }
 """
+
+
+def load_views(page: Page) -> None:
+    """Let the page know what the widget sends: `begin(state, element)` makes a live view."""
+    source = str(RunView._esm), str(RunView._css)  # pyright: ignore[reportPrivateUsage]
+    page.evaluate(_VIEWS, [*source])
 
 
 CONTRAST = """
@@ -109,9 +117,11 @@ class Stage:
         )
         begun = story.run.model_copy(update={"turns": (), "phase": "Running"})
         self.live = LiveState(begun, clock=lambda: 0.0)
-        # What the widget sends: without comments.
-        source = str(RunView._esm), str(RunView._css)  # pyright: ignore[reportPrivateUsage]
-        page.evaluate(_STUB, [*source, self.live.snapshot()])
+        load_views(page)
+        page.evaluate(
+            "state => { window.stub = begin(state, document.getElementById('here')) }",
+            self.live.snapshot(),
+        )
 
     def play(self, given: list[events.Event]) -> None:
         """Fold events, and send their ops as one batch."""

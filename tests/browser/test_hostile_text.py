@@ -11,41 +11,19 @@ from markdown_it import MarkdownIt
 from nbconvert import HTMLExporter, MarkdownExporter
 from payloads import AUDIT, PAYLOADS, story_of
 from playwright.sync_api import Browser, Page
-from stage import asked_by
+from stage import asked_by, load_views
 from stories import Story
 
 from nbagent.notebook.live_state import LiveState, state_for_front_end
-from nbagent.notebook.live_view import RunView, merge
+from nbagent.notebook.live_view import merge
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
 from nbagent.notebook.view_types import Op, ViewState
 
-_MANY = """
-async ([source, css]) => {
-  document.head.appendChild(document.createElement("style")).textContent = css;
-  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-  const make = (await import(url)).default;
-  window.views = [];
-  window.begin = (state) => {
-    const heard = {};
-    const model = {
-      state, get: (key) => model[key], send: () => {}, off: () => {},
-      on: (name, callback) => { heard[name] = callback; },
-    };
-    const widget = make();
-    widget.initialize({ model });
-    const el = document.body.appendChild(document.createElement("div"));
-    widget.render({ model, el });
-    views.push({ model, heard, el });
-  };
-  window.play = (i, ops) => {
-    views[i].heard["msg:custom"]({ ops });
-    for (const node of views[i].el.querySelectorAll("details")) node.open = true;
-  };
-  window.finish = (i, state) => {
-    views[i].model.state = state;
-    views[i].heard["change:state"]();
-  };
+_BEGIN = """
+all => {
+  const below = () => document.body.appendChild(document.createElement("div"));
+  window.views = all.map((state) => begin(state, below()));
 }
 """
 _STEPS = 3
@@ -113,16 +91,18 @@ def bundles(payloads: dict[str, str]) -> dict[str, dict[str, str]]:
 def test_the_live_view_shows_it_as_text(watched: Watched, payloads: dict[str, str]) -> None:
     watched.open("<!doctype html><body></body>")
     page = watched.page
-    page.evaluate(_MANY, [str(RunView._esm), str(RunView._css)])  # pyright: ignore[reportPrivateUsage]
+    load_views(page)
     stories = [story_of(text) for text in payloads.values()]
-    page.evaluate("all => all.forEach(begin)", [_begun(story) for story in stories])
+    page.evaluate(_BEGIN, [_begun(story) for story in stories])
     batches = [_batches(story) for story in stories]
     # In steps, so that what passes by (a retry, a draft, a question) is drawn.
     for step in range(_STEPS):
-        page.evaluate("all => all.forEach((ops, i) => play(i, ops))", [b[step] for b in batches])
+        ops = [batch[step] for batch in batches]
+        page.evaluate("all => all.forEach((ops, i) => views[i].ops(ops))", ops)
+        page.evaluate(_UNFOLD)
     watched.is_clean()
     ends = [state_for_front_end(view_of(story.run)) for story in stories]
-    page.evaluate("all => all.forEach((state, i) => finish(i, state))", ends)
+    page.evaluate("all => all.forEach((state, i) => views[i].finish(state))", ends)
     watched.is_clean()
     answers = page.locator(".nba-answer").all_text_contents()
     for name in ("script", "img onerror", "iframe srcdoc", "form", "command linker", "tex require"):

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from servers.dialects import CHAT, DIALECTS, Called, Dialect
-from servers.model_server import ModelServer, Reply, Request, Step
+from servers.loopback import Visit
+from servers.model_server import ModelServer, Reply, Step
 from servers.tiny_gguf import write_tiny_gguf
 
 from nbagent.contracts.chat import ProviderConfig
@@ -80,7 +81,7 @@ def _streams(wire: Dialect, provider: str) -> Opener:
         ]
         body = wire.stream(*wire.said(said.text, *calls))
 
-        def reply(request: Request) -> Reply:
+        def reply(request: Visit) -> Reply:
             if request.method == "GET":
                 listed = [{"id": "little", "name": "models/little"}]
                 return Reply(raw=json.dumps({"data": listed, "models": listed}).encode())

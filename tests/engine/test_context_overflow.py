@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from engine.laws import check_answered, check_run, column, encoded, error_code
-from servers.model_server import ModelServer, Reply, Request
+from servers.loopback import Visit
+from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.canonical import load_json
@@ -39,10 +40,10 @@ def fetch(page: str) -> str:
     return page * SIZES[page]
 
 
-def small_model(takes: int) -> Callable[[Request], Reply | None]:
+def small_model(takes: int) -> Callable[[Visit], Reply | None]:
     """Refuses what is longer than so many tokens (four characters each) as vLLM does."""
 
-    def refuse(request: Request) -> Reply | None:
+    def refuse(request: Visit) -> Reply | None:
         tokens = sum(len(m.get("content") or "") for m in request.body["messages"]) // 4
         if tokens <= takes:
             return None
@@ -59,7 +60,7 @@ def fetching(pages: str, takes: int) -> list[Any]:
     """A script for `ModelServer` that fetches the pages one by one and then answers."""
     refuse, left = small_model(takes), list(pages)
 
-    def answer(request: Request) -> Reply:
+    def answer(request: Visit) -> Reply:
         refusal = refuse(request)
         if refusal is not None:
             return refusal
@@ -334,7 +335,7 @@ def test_many_results_are_shortened_the_large_ones_of_old_turns_first() -> None:
         refuse = small_model(20_000)
         left = list(steps)
 
-        def answer(request: Request) -> Reply:
+        def answer(request: Visit) -> Reply:
             if (refusal := refuse(request)) is not None:
                 return refusal
             if not left:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -240,30 +240,28 @@ def check_stopped(attack: Attack, world: World, level: LevelName, abi: int | Non
         assert result.notes or not result.ended_by
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-@pytest.mark.parametrize("level", ["landlock", pytest.param("bubblewrap", marks=pytest.mark.proof)])
-def test_an_isolated_script_is_stopped(level: LevelName, attack: Attack, world: World) -> None:
-    if not level_works(level):
-        pytest.skip(f"{level} does not work here")
-    check_stopped(attack, world, level)
+def cases(level: LevelName, attacks: Iterable[Attack], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [pytest.param(level, it, marks=marks, id=f"{it.name}-{level}") for it in attacks]
 
 
 PLAIN_STOPPED = [attack for attack in ATTACKS if attack.plain == "stopped"]
 PLAIN_OPEN = [attack for attack in ATTACKS if attack.plain == "open"]
 
 
-@pytest.mark.parametrize("attack", PLAIN_STOPPED, ids=lambda attack: attack.name)
-def test_a_plain_script_is_stopped_where_the_level_says_so(attack: Attack, world: World) -> None:
-    links = attack.name.startswith(("symlink", "pipe"))
-    before = world.picture()
-    result, took_s = tried(attack, world, "process")
-    assert "GOT" not in result.stdout
-    assert not world.alive()
-    assert world.picture() == before
-    assert took_s < limits_of(attack).timeout_s + LATE_S
-    assert not result.files or not links
-    if attack.ended:
-        assert result.ended_by in attack.ended
+@pytest.mark.parametrize(
+    ("level", "attack"),
+    [
+        *cases("landlock", ATTACKS),
+        *cases("bubblewrap", ATTACKS, pytest.mark.proof),
+        *cases("process", PLAIN_STOPPED),
+    ],
+)
+def test_a_script_is_stopped_where_the_level_says_so(
+    level: LevelName, attack: Attack, world: World
+) -> None:
+    if not level_works(level):
+        pytest.skip(f"{level} does not work here")
+    check_stopped(attack, world, level)
 
 
 @pytest.mark.proof

@@ -21,8 +21,9 @@ import pytest
 from kernels import LiveKernel, clean_environment
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, MarkdownExporter
+from servers.loopback import Visit
 from servers.mcp_door import hand
-from servers.model_server import ModelServer, Reply, Request, Step
+from servers.model_server import ModelServer, Reply, Step
 
 KEY = "sk-canary/Q7+zz&01=23456789abcdefXYZ"
 XMODES = ("Plain", "Context", "Verbose", "Minimal", "Docs")
@@ -206,7 +207,7 @@ def in_a_script(server: ModelServer, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def seen_by(requests: list[Request]) -> dict[str, str]:
+def seen_by(requests: list[Visit]) -> dict[str, str]:
     """What the server gets, without the one header that the key belongs into."""
     assert all(leaks(request.headers["authorization"]) for request in requests)
     bare = [

@@ -11,13 +11,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers.dialects import CHAT, DIALECTS, Dialect, chunked, completion, delta
+from servers.dialects import CHAT, DIALECTS, Dialect, chunked, completion
 from servers.hostile_cases import drips, refused, resets, then_fine, waits
-from servers.hostile_server import Fault, HostileServer, Visit, answer, fine, whole
+from servers.hostile_server import Fault, HostileServer, answer, fine, whole
+from servers.loopback import Visit
 
 import nbagent
 from nbagent.contracts import events
@@ -70,57 +71,49 @@ def kept(*pieces: bytes) -> Fault:
 _EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 
 
+async def _two_answers(visit: Visit) -> None:
+    visit.keep = True
+    await visit.send(answer(visit, "fine") + answer(visit, "poisoned"))
+
+
+ON_CHAT: dict[str, Fault] = {
+    "after early hints": kept(_EARLY + whole(_FINE) + _POISON),
+    "an empty line": kept(whole(_FINE) + b"\r\n"),
+    "after a length and chunks": kept(CHAT.head("Content-Length: 7") + _EVENTS + _POISON),
+    "after an error": kept(refused("400 X") + _POISON),
+    "after no content": kept(b"HTTP/1.1 204 X\r\n\r\n" + _POISON),
+    "after a redirect": kept(b"HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n" + _POISON),
+}
+FORMS = [(wire, stream) for wire in DIALECTS for stream in (True, False)]
+FORM_IDS = [f"{wire.name}-{'stream' if stream else 'whole'}" for wire, stream in FORMS]
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("wire", "stream", "surplus"),
     [
-        pytest.param(_EARLY + whole(_FINE) + _POISON, id="after early hints"),
-        pytest.param(whole(_FINE) + b"\r\n", id="an empty line"),
-        pytest.param(
-            CHAT.head("Content-Length: 7") + _EVENTS + _POISON,
-            id="after a length and chunks",
-        ),
-        pytest.param(refused("400 X") + _POISON, id="after an error"),
-        pytest.param(b"HTTP/1.1 204 X\r\n\r\n" + _POISON, id="after no content"),
-        pytest.param(
-            b"HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n" + _POISON, id="after a redirect"
-        ),
+        *(pytest.param(CHAT, False, surplus, id=name) for name, surplus in ON_CHAT.items()),
+        *((*form, _two_answers) for form in FORMS),
     ],
 )
 def test_bytes_after_an_answer_never_answer_the_next_request(
-    server: HostileServer, answer: bytes
+    server: HostileServer, wire: Dialect, stream: bool, surplus: Fault
 ) -> None:
-    ask(server, kept(answer), stream=False)
-    assert ask(server, fine, stream=False).text == "fine"
-    assert server.connections == 2
-
-
-@_wires
-@pytest.mark.parametrize("stream", [True, False])
-def test_bytes_after_an_answer_of_any_wire_never_answer_the_next_request(
-    server: HostileServer, wire: Dialect, stream: bool
-) -> None:
-    async def poisons(visit: Visit) -> None:
-        visit.keep = True
-        await visit.send(answer(visit, "fine") + answer(visit, "poisoned"))
-
-    assert ask(server, poisons, wire, stream=stream).text == "fine"
+    first = ask(server, surplus, wire, stream=stream)
+    assert surplus is not _two_answers or first.text == "fine"
     assert ask(server, fine, wire, stream=stream).text == "fine"
     assert server.connections == 2
 
 
-@_wires
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("wire", "stream", "good"),
+    [*((*form, fine) for form in FORMS), (CHAT, False, kept(_EARLY * 2 + whole(_FINE)))],
+    ids=[*FORM_IDS, "early hints"],
+)
 def test_a_good_connection_is_used_again(
-    server: HostileServer, wire: Dialect, stream: bool
+    server: HostileServer, wire: Dialect, stream: bool, good: Fault
 ) -> None:
-    texts = [ask(server, fine, wire, stream=stream).text for _ in range(4)]
+    texts = [ask(server, good, wire, stream=stream).text for _ in range(4)]
     assert texts == ["fine"] * 4
-    assert server.connections == 1
-
-
-def test_a_connection_with_early_hints_is_used_again(server: HostileServer) -> None:
-    for _ in range(3):
-        assert ask(server, kept(_EARLY * 2 + whole(_FINE)), stream=False).text == "fine"
     assert server.connections == 1
 
 
@@ -161,60 +154,41 @@ def test_an_idle_connection_that_died_costs_nothing(
     assert server.asked("it") == asked
 
 
-def stopped_when(
-    server: HostileServer, fault: Fault, ready: Callable[[events.Event], bool], wire: Dialect = CHAT
-) -> tuple[nbagent.Run, float]:
-    """A run that is stopped at an event, and the seconds from there to its end."""
+def part_of(wire: Dialect) -> bytes:
+    """The start of a stream, to the end of a chunk."""
+    return wire.head() + chunked(wire.stream(*wire.part("part "), end=b""))
+
+
+STOPPED: dict[str, tuple[Fault, type[events.Event], str, Dialect]] = {
+    "no reply": (waits(), events.TurnStarted, "", CHAT),
+    "headers drip": (drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), events.TurnStarted, "", CHAT),
+    "pings": (drips(part_of(CHAT), chunked(CHAT.blank)), events.TextDelta, "part ", CHAT),
+    "told to wait": (kept(refused("429 X", "Retry-After: 30")), events.Retrying, "", CHAT),
+    "backing off": (kept(refused("500 X")), events.Retrying, "", CHAT),
+    **{w.name: (waits(part_of(w)), events.TextDelta, "part ", w) for w in DIALECTS},
+}
+
+
+@pytest.mark.parametrize(("fault", "ready", "text", "wire"), STOPPED.values(), ids=STOPPED)
+def test_a_stop_ends_at_once_and_keeps_the_part(
+    server: HostileServer, fault: Fault, ready: type[events.Event], text: str, wire: Dialect
+) -> None:
     server.faults["it"] = fault
     at = threading.Event()
     run = agent_at(server, wire).start(
-        "hi", on_event=lambda event: at.set() if ready(event) else None
+        "hi", on_event=lambda event: at.set() if isinstance(event, ready) else None
     )
     assert at.wait(10)
     time.sleep(0.05)
     began = time.monotonic()
     run.stop()
     run.wait()
-    return run, time.monotonic() - began
-
-
-_PART = CHAT.head() + chunked(CHAT.stream(delta(content="part "), end=b""))
-
-
-@pytest.mark.parametrize(
-    ("fault", "ready", "text"),
-    [
-        (waits(), events.TurnStarted, ""),
-        (drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), events.TurnStarted, ""),
-        (drips(_PART, chunked(b": ping\n\n")), events.TextDelta, "part "),
-        (kept(refused("429 X", "Retry-After: 30")), events.Retrying, ""),
-        (kept(refused("500 X")), events.Retrying, ""),
-    ],
-    ids=["no reply", "headers drip", "pings", "told to wait", "backing off"],
-)
-def test_a_stop_ends_at_once_and_keeps_the_part(
-    server: HostileServer, fault: Fault, ready: type[events.Event], text: str
-) -> None:
-    run, took_s = stopped_when(server, fault, lambda event: isinstance(event, ready))
+    took_s = time.monotonic() - began
     assert run.error
     assert run.error.code == "ENGINE_ABORTED"
     assert "".join(turn.text for turn in run.turns) == text
     assert took_s < 1.0
-    assert ask(server, fine).text == "fine"
-
-
-@_wires
-def test_a_stop_in_mid_stream_keeps_the_part_on_every_wire(
-    server: HostileServer, wire: Dialect
-) -> None:
-    part = wire.head() + chunked(wire.stream(*wire.part("part "), end=b""))
-    run, took_s = stopped_when(
-        server, waits(part), lambda event: isinstance(event, events.TextDelta), wire
-    )
-    assert run.error
-    assert run.error.code == "ENGINE_ABORTED"
-    assert run.turns[0].text == "part "
-    assert took_s < 1.0
+    assert ask(server, fine, wire).text == "fine"
 
 
 def test_a_refused_connection_is_named(server: HostileServer) -> None:
@@ -250,18 +224,6 @@ def test_a_full_backlog_is_a_timeout(server: HostileServer) -> None:
     assert took_s < 1.0
 
 
-def _resolver(
-    monkeypatch: pytest.MonkeyPatch, answer: Callable[[], list[Any]], names: list[str]
-) -> None:
-    """Put a resolver of our own in place of the system's, which would ask the network."""
-
-    def resolve(host: str, *_: Any, **__: Any) -> list[Any]:
-        names.append(host)
-        return answer()
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-
-
 @pytest.mark.parametrize(
     ("number", "asked"), [(socket.EAI_NONAME, 1), (socket.EAI_AGAIN, 3)], ids=["none", "later"]
 )
@@ -270,10 +232,11 @@ def test_a_name_that_is_not_found_is_named(
 ) -> None:
     names: list[str] = []
 
-    def fails() -> list[Any]:
+    def fails(host: str, *_: Any, **__: Any) -> list[Any]:
+        names.append(host)
         raise socket.gaierror(number, "Name or service not known")
 
-    _resolver(monkeypatch, fails, names)
+    monkeypatch.setattr(socket, "getaddrinfo", fails)
     run = nbagent.Agent(model="openai:m", tools="none", base_url="http://models.test/v1").run("hi")
     assert run.error
     assert run.error.code == "LLM_HTTP_ERROR"
@@ -283,14 +246,13 @@ def test_a_name_that_is_not_found_is_named(
 
 
 def test_a_resolver_that_hangs_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
     release = threading.Event()
 
-    def hangs() -> list[Any]:
+    def hangs(*_: Any, **__: Any) -> list[Any]:
         release.wait(10)
         return []
 
-    _resolver(monkeypatch, hangs, names)
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
     agent = nbagent.Agent(model="openai:m", tools="none", timeout_s=0.5)
     began = time.monotonic()
     run = agent.run("hi", base_url="http://models.test/v1")
@@ -317,7 +279,7 @@ def test_an_address_that_is_none_is_a_usage_error(url: str) -> None:
 def test_two_answers_at_once_do_not_mix(server: HostileServer, wire: Dialect) -> None:
     async def own(visit: Visit) -> None:
         visit.keep = True
-        words = re.findall(rb"number \d+", visit.body)[-1].decode()
+        words = re.findall(rb"number \d+", visit.data)[-1].decode()
         await asyncio.sleep(0.01)
         await visit.send(answer(visit, words))
 
@@ -411,8 +373,7 @@ def test_a_wait_that_is_longer_than_the_time_allowed_returns_at_once(server: Hos
 def test_a_run_that_broke_after_its_first_token_can_be_resumed(
     server: HostileServer, wire: Dialect
 ) -> None:
-    part = wire.head() + chunked(wire.stream(*wire.part("part "), end=b""))
-    run = ask(server, resets(part), wire)
+    run = ask(server, resets(part_of(wire)), wire)
     assert (run.turns[0].text, server.asked("it")) == ("part ", 1)
     server.faults["it"] = fine
     assert run.resume().text == "fine"

@@ -21,7 +21,8 @@ from engine.laws import check_run, codes, error_code
 from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
 from servers.hostile_bodies import CALLS, TABLES
 from servers.hostile_cases import ELSEWHERE, Case, lasting, passing, silences
-from servers.hostile_server import HostileServer, Visit, fine
+from servers.hostile_server import HostileServer, fine
+from servers.loopback import Visit
 
 import nbagent
 from nbagent.contracts.errors import CODES
@@ -219,7 +220,7 @@ def test_the_key_is_in_no_record_of_a_fault(world: World) -> None:
     for row in world.met:
         wire = WIRES[row[0]]
         for visit in world.server.visits[_path(row)]:
-            assert visit.header(wire.key_header) == f"{wire.key_prefix}{KEY}"
+            assert visit.headers[wire.key_header.lower()] == f"{wire.key_prefix}{KEY}"
 
 
 def test_a_tool_runs_for_whole_calls_only(world: World) -> None:
@@ -263,8 +264,8 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
     looked: list[str] = []
 
     async def serve(visit: Visit) -> None:
-        place = re.search(rb"cut at (\d+)", visit.body)
-        if place is None or b"seen" in visit.body:
+        place = re.search(rb"cut at (\d+)", visit.data)
+        if place is None or b"seen" in visit.data:
             return await fine(visit)
         start = body[: int(place[1])]
         last = b"0\r\n\r\n" if clean else b""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked, delta
-from servers.hostile_server import Fault, HostileServer, Visit
+from servers.hostile_server import Fault, HostileServer
+from servers.loopback import Visit
 
 PEAK_MB = 150
 TIMEOUT_S = 120

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from servers.hostile_server import Fault, HostileServer, Visit, certificate, tls_of, whole
+from servers.hostile_server import Fault, HostileServer, certificate, tls_of, whole
+from servers.loopback import Visit
 
 import nbagent
 
@@ -88,7 +89,7 @@ def test_a_certificate_file_of_the_environment_is_trusted(
     # A person sets it in the notebook, after the first failure; nothing has to be restarted.
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates["right"]))
     assert ask(tls.url("it")).text == "fine"
-    assert tls.visits["it"][0].header("authorization") == f"Bearer {KEY}"
+    assert tls.visits["it"][0].headers.get("authorization") == f"Bearer {KEY}"
     monkeypatch.delenv("SSL_CERT_FILE")
     assert message(ask(tls.url("it"))), "taken back, it is not trusted any more"
 
@@ -141,7 +142,9 @@ def test_a_handshake_that_fails_is_named_in_time(
         await asyncio.sleep(open_s)
         writer.close()
 
-    with HostileServer(meet=meet) as server:
+    server = HostileServer()
+    server.meet = meet
+    with server:
         timeout_s = 0.5 if open_s else 10
         run = ask(f"https://127.0.0.1:{server.port}/v1", timeout_s=timeout_s)
     assert says in message(run, code)
@@ -163,11 +166,13 @@ def tunnel_to(server: HostileServer) -> Fault:
                 await visit.send(data)
 
         answering = asyncio.create_task(back())
-        with suppress(OSError):
-            while data := await visit.reader.read(65536):
-                writer.write(data)
-        answering.cancel()
-        writer.close()
+        try:
+            with suppress(OSError):
+                while data := await visit.reader.read(65536):
+                    writer.write(data)
+        finally:
+            answering.cancel()
+            writer.close()
 
     return serve
 
@@ -176,7 +181,7 @@ def test_a_proxy_of_the_environment_carries_plain_requests(proxy: HostileServer)
     assert ask(f"http://{NAME}/v1").text == "fine"
     (visits,) = proxy.visits.values()
     assert visits[0].head.startswith(f"POST http://{NAME}/v1/chat/completions ")
-    assert visits[0].header("host") == NAME
+    assert visits[0].headers.get("host") == NAME
 
 
 def test_a_tunnel_through_a_proxy_shows_it_no_key(
@@ -191,13 +196,13 @@ def test_a_tunnel_through_a_proxy_shows_it_no_key(
     assert [ask(f"https://{NAME}/v1").text for _ in range(2)] == ["fine", "fine"]
     (asked,) = proxy.visits[f"{NAME}:443"]
     assert asked.head.startswith(f"CONNECT {NAME}:443 ")
-    assert asked.header("authorization") is None
+    assert asked.headers.get("authorization") is None
     assert KEY not in asked.head
     login = base64.b64encode(b"me:s3cret-pass").decode()
-    assert asked.header("proxy-authorization") == f"Basic {login}"
+    assert asked.headers.get("proxy-authorization") == f"Basic {login}"
     seen = tls.visits["v1"][0]
-    assert seen.header("authorization") == f"Bearer {KEY}"
-    assert seen.header("proxy-authorization") is None
+    assert seen.headers.get("authorization") == f"Bearer {KEY}"
+    assert seen.headers.get("proxy-authorization") is None
 
 
 @pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "403 X", "503 X"])
@@ -244,7 +249,7 @@ def test_a_proxy_that_echoes_what_it_was_sent_shows_no_password(
     sent: list[str | None] = []
 
     async def refuse(visit: Visit) -> None:
-        sent.append(visit.header("proxy-authorization"))
+        sent.append(visit.headers.get("proxy-authorization"))
         words = f"{status} {said}".encode("ascii", "replace").decode()
         await visit.send(whole(said.encode(), words, [f"X-Request-Id: {coded}"]))
 

@@ -1,4 +1,4 @@
-"""A real IPython shell for the tests of this room."""
+"""A real IPython shell and a real kernel for the tests of this room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kernels import LiveKernel
 from magic_shell import MagicShell, begin, end, started_shell
+
+
+@pytest.fixture(scope="module")
+def kernel(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveKernel]:
+    """One kernel for a module, after its SETUP."""
+    started = LiveKernel(tmp_path_factory.mktemp("kernel"))
+    started.run(request.module.SETUP)
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")

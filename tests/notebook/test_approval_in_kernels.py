@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,22 +57,9 @@ class Asking(LiveKernel):
         """Result, approval, who decided, and the arguments that were used."""
         return self.value(f"{LAST}(_run.turns[0].tool_runs[0])")
 
-    def say(self, comm: str, **content: Any) -> None:
-        """A message of a view's front end."""
-        data = {"comm_id": comm, "data": {"method": "custom", "content": content}}
-        self.client.shell_channel.send(self.client.session.msg("comm_msg", data))
-
-    def hear(self, wanted: Any, within_s: float = 20) -> Any:
+    def hear(self, wanted: Callable[[Any], Any]) -> Any:
         """The first thing found in the messages on iopub."""
-        end = time.monotonic() + within_s
-        while time.monotonic() < end:
-            try:
-                message: Any = self.client.get_iopub_msg(timeout=0.5)
-            except queue.Empty:
-                continue
-            if (found := wanted(message)) is not None:
-                return found
-        raise AssertionError("it did not come")
+        return wanted(self.heard(lambda message: wanted(message) is not None)[-1])
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +128,13 @@ def test_a_view_answers_by_messages_while_the_cell_runs(kernel: Asking) -> None:
     model: str = kernel.hear(_model_id)
     kernel.say(model, kind="ready", running=True)
     question = kernel.hear(_question)
-    said = {"kind": "answer", "call": question["key"], "nth": question["question"]["nth"]}
-    for odd in ({}, {"choice": 1}, {"choice": "once", "nth": 99}, {"choice": "once", "call": None}):
+    said: dict[str, Any] = {
+        "kind": "answer",
+        "call": question["key"],
+        "nth": question["question"]["nth"],
+    }
+    odds: list[dict[str, Any]] = [{}, {"choice": 1}, {"choice": "once", "nth": 99}]
+    for odd in (*odds, {"choice": "once", "call": None}):
         kernel.say(model, **{**said, **odd})
     kernel.say(model, **said, choice="once", arguments="{oops")
     assert "this is not JSON" in kernel.hear(_unclear)

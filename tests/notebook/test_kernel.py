@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernels import Cell, LiveKernel
@@ -120,16 +119,14 @@ class Kernel(LiveKernel):
         """What a cell prints."""
         return self.end(self.send(code))
 
-    def message(self, comm_id: str, data: dict[str, Any], subshell: str | None = None) -> None:
-        """A message of a front end to a comm."""
-        message = self.client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
-        if subshell is not None:
-            message["header"]["subshell_id"] = subshell
-        self.client.shell_channel.send(message)
+    def message(self, n: int) -> None:
+        """A message of a front end to another widget."""
+        data = {"comm_id": self.other, "data": {"n": n}}
+        self.client.shell_channel.send(self.client.session.msg("comm_msg", data))
 
     def stop(self, subshell: str | None = None) -> None:
         """What the view sends when its Stop button is pressed."""
-        self.message(self.click, {"method": "custom", "content": {"kind": "stop"}}, subshell)
+        self.say(self.click, subshell, kind="stop")
 
     def new_subshell(self) -> str:
         """A subshell's id."""
@@ -144,11 +141,13 @@ class Kernel(LiveKernel):
 
     def wait_for(self, marker: str, msg_id: str) -> None:
         """Until the cell has printed this."""
-        while True:
-            message = self.client.get_iopub_msg(timeout=30)
-            of_cell = message["parent_header"].get("msg_id") == msg_id
-            if of_cell and marker in message["content"].get("text", ""):
-                return
+        self.heard(
+            lambda m: (
+                m["parent_header"].get("msg_id") == msg_id
+                and marker in m["content"].get("text", "")
+            ),
+            30,
+        )
 
 
 @pytest.fixture(
@@ -257,14 +256,14 @@ def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kern
     msg_id = begin(quiet, "lambda c: c.think(20)")
     cells: list[str] = []
     for n in range(12):
-        quiet.message(quiet.other, {"n": n})
+        quiet.message(n)
         cells.append(quiet.send(f"ran.append({n})"))
         time.sleep(0.02)
     time.sleep(0.3)
     quiet.stop()
     quiet.end(msg_id)
     for n in range(12, 24):
-        quiet.message(quiet.other, {"n": n})
+        quiet.message(n)
         cells.append(quiet.send(f"ran.append({n})"))
     quiet.end(cells[-1])
     assert quiet.printed("print(ran == list(range(24)), heard == list(range(24)))") == "True True"
@@ -273,7 +272,7 @@ def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kern
 def test_message_to_another_widget_is_delivered_while_a_cell_waits(quiet: Kernel) -> None:
     msg_id = quiet.send("print('go'); Cell().run(lambda c: c.think(1)); print(heard)")
     quiet.wait_for("go", msg_id)
-    quiet.message(quiet.other, {"n": 2})
+    quiet.message(2)
     assert quiet.end(msg_id) == "[2]"
 
 
@@ -282,7 +281,7 @@ def test_pumps_nest(quiet: Kernel) -> None:
     code = "lambda c: c.call(lambda: Cell().run(lambda c: c.think(0.6)))"
     msg_id = begin(quiet, code)
     cells = [quiet.send(f"ran.append({n})") for n in range(5)]
-    quiet.message(quiet.other, {"n": 1})
+    quiet.message(1)
     assert quiet.end(msg_id) == "[['answered'], 'answered']"
     quiet.end(cells[-1])
     assert quiet.printed("print(ran, heard)") == "[0, 1, 2, 3, 4] [1]"

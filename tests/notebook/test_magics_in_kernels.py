@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ def said(run):
     "What the person said in this conversation."
     return [message.text for message in run.messages if message.role == "user"]
 """
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
-    started = LiveKernel(tmp_path_factory.mktemp("kernel"))
-    started.run(SETUP)
-    yield started
-    started.close()
 
 
 def record_of(cell: Cell) -> Any:

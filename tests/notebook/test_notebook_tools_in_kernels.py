@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,14 +29,6 @@ def kinds(tool_run):
 
 SEEN = sys.stdout, sys.stderr
 """
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
-    started = LiveKernel(tmp_path_factory.mktemp("kernel"))
-    started.run(SETUP)
-    yield started
-    started.close()
 
 
 def images_in(cell: Cell) -> list[str]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,26 +45,9 @@ class PanelKernel(LiveKernel):
         self.shown = self.finish(self.cell)
         self.box: str = self.value(f"{BOX}.comm_id")
 
-    def say(self, **content: Any) -> None:
-        """A message of the box."""
-        data = {"comm_id": self.box, "data": {"method": "custom", "content": content}}
-        self.client.shell_channel.send(self.client.session.msg("comm_msg", data))
-
     def ask(self, prompt: str) -> None:
         """Send a prompt."""
-        self.say(kind="send", id="m", prompt=prompt, system="")
-
-    def messages_until(self, done: Any, within_s: float = 20) -> list[dict[str, Any]]:
-        """What the kernel publishes until `done` says so of a message."""
-        end, found = time.monotonic() + within_s, list[dict[str, Any]]()
-        while time.monotonic() < end:
-            try:
-                found.append(self.client.get_iopub_msg(timeout=0.5))
-            except queue.Empty:
-                continue
-            if done(found[-1]):
-                return found
-        raise AssertionError(f"it did not happen; the last messages: {found[-3:]}")
+        self.say(self.box, kind="send", id="m", prompt=prompt, system="")
 
     def says(self, word: str, value: object) -> Any:
         """Whether the box is told so."""
@@ -100,10 +82,10 @@ def _is_print(message: dict[str, Any]) -> bool:
 
 def test_a_prompt_on_an_idle_kernel_runs_its_tools_in_the_main_thread(kernel: PanelKernel) -> None:
     kernel.ask("What is the population of Oslo?")
-    messages = kernel.messages_until(kernel.says("working", False))
+    messages = kernel.heard(kernel.says("working", False))
     if not any(_is_print(m) for m in messages):
         # IPython sends what is printed a moment later.
-        messages = kernel.messages_until(_is_print)
+        messages = kernel.heard(_is_print)
     printed = [m for m in messages if _is_print(m)]
     assert "".join(m["content"]["text"] for m in printed) == "looked up Oslo\n"
     # What a tool prints lands below the panel.
@@ -124,11 +106,11 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
     )
     kernel.run(f"{BOX[:-4]}._model.value = 'offline:slow'")
     kernel.ask("Look it up")
-    kernel.messages_until(kernel.says("working", True))
+    kernel.heard(kernel.says("working", True))
     kernel.send("time.sleep(2.5)")
     words = "population waits for the kernel, which a cell keeps busy"
-    kernel.messages_until(kernel.says("status", words))
-    kernel.messages_until(kernel.says("working", False))
+    kernel.heard(kernel.says("status", words))
+    kernel.heard(kernel.says("working", False))
     assert kernel.value("_run.text") == "Done."
     kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
 
@@ -142,7 +124,7 @@ def test_a_tool_that_holds_the_kernel_up_says_so_and_those_behind_it_do_not_blam
     )
     kernel.run(f"{BOX[:-4]}._model.value = 'offline:behind'")
     kernel.ask("Both")
-    messages = kernel.messages_until(kernel.says("working", False))
+    messages = kernel.heard(kernel.says("working", False))
     said = kernel.statuses(messages)
     assert "nap runs in the kernel; cells wait until it is done (■ stops it)" in said
     assert not [words for words in said if "waits for the kernel" in words]
@@ -154,10 +136,10 @@ def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
 ) -> None:
     kernel.run("panel_of_this_kernel().begin_anew()")
     kernel.ask("Use nap with 20 seconds")
-    kernel.messages_until(kernel.says("working", True))
+    kernel.heard(kernel.says("working", True))
     time.sleep(0.5)
     kernel.manager.interrupt_kernel()
-    kernel.messages_until(kernel.says("working", False), within_s=10)
+    kernel.heard(kernel.says("working", False), within_s=10)
     assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
 
 
@@ -167,7 +149,7 @@ def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKerne
     kernel.manager.interrupt_kernel()
     assert kernel.finish(cell).error is not None
     kernel.ask("Say hello")
-    kernel.messages_until(kernel.says("working", False))
+    kernel.heard(kernel.says("working", False))
     assert kernel.value("_run.ok") is True
 
 

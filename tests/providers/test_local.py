@@ -48,7 +48,7 @@ def hub(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     # The package reads the variable of its cache when it is imported.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     with ModelHub({FILE: tiny_model.read_bytes()}) as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        monkeypatch.setenv("HF_ENDPOINT", running.origin)
         yield running
     huggingface_hub.close_session()
 

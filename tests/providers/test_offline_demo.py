@@ -2,81 +2,112 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
-from typing import Any
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, Literal
 
 import pytest
-from demo_talk import (
-    INTEGER,
-    NUMBER,
-    STRING,
-    Talk,
-    Tool,
-    moon_mass,
-    offered,
-    one_of,
-    population,
-    respond,
-    ticket,
-    uptime,
-    written,
-)
+from demo_talk import Talk, written
 
+from nbagent import tool
 from nbagent.contracts.canonical import canonical_json
-from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import ErrorCode, ToolError
 
-boiling = Tool(
-    "boiling_point",
-    "Temperature at which a substance boils.",
-    {"substance": STRING, "unit": {"enum": ["celsius", "kelvin"], "type": "string"}},
-    offered(78.4),
-    optional=["unit"],
-)
-reserve = Tool(
-    "reserve_table",
-    "Book a table in a restaurant.",
-    {"restaurant": STRING, "guests": INTEGER, "day": STRING},
-    offered("R-81"),
-)
-tree = Tool("trees.plant", "Plant trees in a park.", {"count": INTEGER, "park": STRING}, offered(1))
-loan = Tool(
-    "monthlyPayment",
-    "Monthly payment of a loan.",
-    {"principal": NUMBER, "rate": NUMBER, "years": INTEGER},
-    offered(1073.64),
-)
-median = Tool(
-    "median", "Median of numbers.", {"values": {"type": "array", "items": NUMBER}}, offered(5)
-)
-fetch = Tool("fetch_page", "Download a web page.", {"url": STRING}, offered("<html>"))
-grep = Tool(
-    "grep", "Search a file for a text.", {"pattern": STRING, "path": STRING}, offered(["a: 1"])
-)
-level = Tool(
-    "set_volume",
-    "Set the loudness of a device.",
-    {"device": {"$ref": "#/$defs/Device"}, "percent": INTEGER},
-    offered(None),
-    defs={"Device": {"enum": ["radio", "television"], "type": "string"}},
-)
-train = Tool(
-    "next_train",
-    "Departure of the next train.",
-    {"from_station": STRING, "to_station": STRING},
-    offered("10:42"),
-)
-wiki = Tool(
-    "wiki_search",
-    "Search the encyclopedia.",
-    {"query": STRING, "limit": {"anyOf": [INTEGER, {"type": "null"}], "default": None}},
-    offered(["page"]),
-    optional=["limit"],
-)
+PEOPLE = {"Oslo": 709037, "Bergen": 291940, "Rome": 2748109, "New York": 8258035}
+
+
+@pytest.fixture(autouse=True)
+def without_delay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
+    yield
+    uptime_says.clear()
+
+
+def population(city: str) -> int:
+    "People living in a city."
+    return PEOPLE[city]
+
+
+def moon_mass(moon: str) -> float:
+    "Mass of a moon in 10^20 kg."
+    return {"Titan": 1345.2, "Europa": 480.0, "Io": 893.2}[moon]
+
+
+def ticket_status(ticket_id: str) -> str:
+    "State of a ticket."
+    return "open"
+
+
+uptime_says: list[Any] = []
+
+
+def uptime() -> Any:
+    "How long the machine has been running."
+    return uptime_says[0] if uptime_says else "3 days"
+
+
+def boiling_point(substance: str, unit: Literal["celsius", "kelvin"] = "celsius") -> float:
+    "Temperature at which a substance boils."
+    return 78.4
+
+
+def reserve_table(restaurant: str, guests: int, day: str) -> str:
+    "Book a table in a restaurant."
+    return "R-81"
+
+
+@tool(name="trees.plant")
+def tree(count: int, park: str) -> int:
+    "Plant trees in a park."
+    return 1
+
+
+@tool(name="monthlyPayment")
+def loan(principal: float, rate: float, years: int) -> float:
+    "Monthly payment of a loan."
+    return 1073.64
+
+
+def median(values: list[float]) -> int:
+    "Median of numbers."
+    return 5
+
+
+def fetch_page(url: str) -> str:
+    "Download a web page."
+    return "<html>"
+
+
+def grep(pattern: str, path: str) -> list[str]:
+    "Search a file for a text."
+    return ["a: 1"]
+
+
+class Device(Enum):
+    RADIO = "radio"
+    TELEVISION = "television"
+
+
+def set_volume(device: Device, percent: int) -> None:
+    "Set the loudness of a device."
+
+
+def next_train(from_station: str, to_station: str) -> str:
+    "Departure of the next train."
+    return "10:42"
+
+
+def wiki_search(query: str, limit: int | None = None) -> list[str]:
+    "Search the encyclopedia."
+    return ["page"]
+
+
 TOOLS = [
-    *(population, moon_mass, boiling, uptime, reserve, tree, loan, median, fetch, grep, level),
-    *(train, ticket, wiki),
+    *(population, moon_mass, boiling_point, uptime, reserve_table, tree, loan, median),
+    *(fetch_page, grep, set_volume, next_train, ticket_status, wiki_search),
 ]
 FIRST_CALLS = {
     "Which of Oslo, Bergen and Rome is larger?": (
@@ -111,14 +142,14 @@ FIRST_CALLS = {
 
 @pytest.mark.parametrize("prompt", FIRST_CALLS)
 def test_tool_and_arguments_come_from_the_prompt(prompt: str) -> None:
-    talk = Talk(TOOLS)
+    talk = Talk(*TOOLS)
     answer = talk.ask(prompt)
     assert written(talk.calls) == FIRST_CALLS[prompt]
     assert "stand-in" not in answer
 
 
 PROMPTS = [
-    *("", "?", "42", "{}", "Oslo", "((((((1+2", "9**9**9**9", "\0\x01", "Ünïcödé \U0001f600"),
+    *("?", "42", "{}", "Oslo", "((((((1+2", "9**9**9**9", "\0\x01", "Ünïcödé \U0001f600"),
     *("a" * 5000, "1 " * 2000, "and " * 500, "'" * 100, "A" + "-b" * 3000, "1/" * 2000),
     *("count to 99999999999999999999", "Which is larger? " * 50, "population " * 300),
 ]
@@ -127,29 +158,29 @@ PROMPTS = [
 @pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: repr(prompt[:20]))
 @pytest.mark.parametrize("with_tools", [True, False], ids=["tools", "no tools"])
 def test_odd_prompt_ends_with_an_answer(prompt: str, with_tools: bool) -> None:
-    tools = [population, loan, grep, train, ticket, wiki] if with_tools else []
-    talk = Talk(tools)
+    talk = Talk(*(TOOLS if with_tools else ()))
     assert talk.ask(prompt)
     seen = [canonical_json([name, arguments]) for name, arguments in talk.calls]
     assert len(seen) == len(set(seen))
 
 
 def test_reasoning_says_which_words_chose_the_tool() -> None:
-    response = respond([Message.of("user", "population of Oslo")], [population, ticket])
-    assert response.reasoning is not None
+    talk = Talk(population, ticket_status)
+    talk.ask("population of Oslo")
+    response = talk.runs[0].turns[0].response
+    assert response
     for fragment in ("population", "Oslo", "ticket_status 0"):
-        assert fragment in response.reasoning
+        assert fragment in (response.reasoning or "")
 
 
 @pytest.mark.parametrize("choice", ["required", "ticket_status"])
 def test_forced_choice_makes_a_call_whatever_the_prompt_says(choice: str) -> None:
-    talk = Talk([ticket, level, population], tool_choice=choice)
-    assert talk.ask("Good morning")
-    assert len(talk.calls) == 1
-    if choice == "ticket_status":
-        assert talk.calls[0][0] == "ticket_status"
-    tool = next(one for one in talk.tools if one.name == talk.calls[0][0])
-    assert set(talk.calls[0][1]) == set(tool.parameters)
+    tools = {made.__name__: made for made in (ticket_status, set_volume, population)}
+    talk = Talk(*tools.values())
+    assert talk.ask("Good morning", tool_choice=choice)
+    ((name, arguments),) = talk.calls
+    assert choice in ("required", name)
+    assert set(arguments) == set(inspect.signature(tools[name]).parameters)
 
 
 WITHOUT_TOOLS = {
@@ -165,12 +196,12 @@ WITHOUT_TOOLS = {
 
 @pytest.mark.parametrize("prompt", WITHOUT_TOOLS)
 def test_without_tools_it_does_what_rules_can_and_says_what_it_is(prompt: str) -> None:
-    assert WITHOUT_TOOLS[prompt] in Talk([]).ask(prompt)
+    assert WITHOUT_TOOLS[prompt] in Talk().ask(prompt)
 
 
 def test_long_text_has_as_many_words_as_asked() -> None:
-    assert len(Talk([]).ask("Write a story of 250 words").split()) == 250
-    assert len(Talk([population]).ask("Tell me a long story").split()) >= 300
+    assert len(Talk().ask("Write a story of 250 words").split()) == 250
+    assert len(Talk(population).ask("Tell me a long story").split()) >= 300
 
 
 WRITTEN = {
@@ -188,7 +219,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("prompt", WRITTEN)
 def test_call_in_backticks_is_made_as_it_is_written(prompt: str) -> None:
-    talk = Talk([population, moon_mass, tree, median, uptime])
+    talk = Talk(population, moon_mass, tree, median, uptime)
     talk.ask(prompt)
     assert written(talk.calls) == WRITTEN[prompt]
 
@@ -212,27 +243,34 @@ COMPARED = {
 
 @pytest.mark.parametrize("prompt", COMPARED)
 def test_numbers_are_compared_as_the_prompt_asks(prompt: str) -> None:
-    talk = Talk([population, ticket])
+    talk = Talk(population, ticket_status)
     answer = talk.ask(prompt)
     assert [one for one in COMPARED[prompt] if one not in answer] == []
     assert {name for name, _ in talk.calls} == {"population"}
 
 
 def test_equal_numbers_are_called_equal() -> None:
-    talk = Talk([Tool("age", "Age of a person.", {"person": STRING}, offered(41))])
-    assert "**Ada** and **Bob** are equal: 41." in talk.ask("Who is older, Ada or Bob?")
+    def age(person: str) -> int:
+        "Age of a person."
+        return 41
+
+    assert "**Ada** and **Bob** are equal: 41." in Talk(age).ask("Who is older, Ada or Bob?")
 
 
 def test_numbers_inside_objects_are_found_by_their_key() -> None:
     data = {"Alfa": {"price": 30500, "weight_kg": 980}, "Beta": {"price": 28900, "weight_kg": 1210}}
-    car = Tool("car_data", "Data of a car.", {"model": STRING}, one_of(data))
-    answer = Talk([car]).ask("Which car has the higher weight, Alfa or Beta?")
+
+    def car_data(model: str) -> dict[str, int]:
+        "Data of a car."
+        return data[model]
+
+    answer = Talk(car_data).ask("Which car has the higher weight, Alfa or Beta?")
     assert "**Beta** is higher: 1210 against 980" in answer
     assert "| Alfa | 30,500 | 980 |" in answer
 
 
 def test_conversation_goes_on_with_earlier_results() -> None:
-    talk = Talk([population, ticket])
+    talk = Talk(population, ticket_status)
     talk.ask("Which of Oslo and Bergen is larger?")
     assert "The difference is **417,097**" in talk.ask("And by how much?")
     assert "**1,000,977**" in talk.ask("And the total?")
@@ -246,10 +284,11 @@ def test_conversation_goes_on_with_earlier_results() -> None:
 
 @pytest.mark.parametrize("code", ["E_DENIED", "E_INTERRUPTED", "E_TOOL_FAILED"])
 def test_failed_call_is_told_and_not_repeated(code: ErrorCode) -> None:
-    def refuse(**arguments: Any) -> Any:
+    def delete_row(row: str) -> None:
+        "Delete a row."
         raise ToolError("not this row", code=code)
 
-    talk = Talk([Tool("delete_row", "Delete a row.", {"row": STRING}, refuse)])
+    talk = Talk(delete_row)
     answer = talk.ask("Delete the row 'a'")
     assert len(talk.calls) == 1
     assert '`delete_row(row="a")`: not this row' in answer
@@ -257,7 +296,7 @@ def test_failed_call_is_told_and_not_repeated(code: ErrorCode) -> None:
 
 
 def test_missing_argument_is_named_when_nothing_gives_it() -> None:
-    talk = Talk([ticket])
+    talk = Talk(ticket_status)
     answer = talk.ask("What is the status of my ticket?")
     assert talk.calls == []
     assert "needs `ticket_id`" in answer
@@ -275,12 +314,14 @@ RESULTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", RESULTS)
 def test_result_is_told_as_fields_and_tables(case: str) -> None:
     data, said = RESULTS[case]
-    assert Talk([Tool("uptime", "", {}, offered(data))]).ask("uptime?") == said
+    uptime_says.append(data)
+    assert Talk(uptime).ask("uptime?") == said
 
 
 def test_long_results_are_cut_and_say_so() -> None:
     rows, text = [{"n": n} for n in range(30)], "long\n" * 1000
-    answer = Talk([Tool("uptime", "", {}, offered({"rows": rows, "text": text}))]).ask("uptime?")
+    uptime_says.append({"rows": rows, "text": text})
+    answer = Talk(uptime).ask("uptime?")
     assert "… and 10 more" in answer
     assert "(cut)" in answer
     assert len(answer) < 3000
@@ -297,6 +338,6 @@ PIECES = re.findall(
 def test_prompt_put_together_at_random_ends_and_repeats_no_call(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(40):
-        talk = Talk(chance.sample([population, loan, grep, train, level, reserve, median, wiki], 4))
-        assert talk.ask(" ".join(chance.choices(PIECES, k=chance.randint(0, 20))))
+        talk = Talk(*chance.sample(TOOLS, 4))
+        assert talk.ask(" ".join(chance.choices(PIECES, k=chance.randint(1, 20))))
         assert len({written([one]) for one in talk.calls}) == len(talk.calls)

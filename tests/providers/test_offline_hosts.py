@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from demo_talk import Called, written
+from demo_talk import calls_of, written
 
 import nbagent
 from nbagent.session.front import Front, use_front
@@ -75,10 +75,6 @@ def ask(prompt: str, tools: Sequence[object], *, allowed: bool = True, **options
     assert run.ok, run.error
     assert run.stop_reason == "answered"
     return run
-
-
-def calls_of(run: nbagent.Run) -> list[Called]:
-    return [(one.tool_name, dict(one.args or {})) for turn in run.turns for one in turn.tool_runs]
 
 
 PROMPTS: list[tuple[str, str, str]] = [

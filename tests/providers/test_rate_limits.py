@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from servers.model_server import ModelServer, Reply, Request, Step
+from servers.loopback import Visit
+from servers.model_server import ModelServer, Reply, Step
 
 from nbagent.contracts.chat import ChatRequest, ChatResponse, ClientNotice, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError
@@ -34,7 +35,7 @@ def unix_ms(seconds: float) -> str:
 def ten_a_second(served: deque[float], *, told: bool) -> list[Step]:
     """A server that refuses the eleventh request within a second."""
 
-    def step(request: Request) -> Reply:
+    def step(request: Visit) -> Reply:
         now = time.monotonic()
         while served and now - served[0] >= 1:
             served.popleft()

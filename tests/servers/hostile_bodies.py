@@ -22,7 +22,8 @@ from servers.hostile_cases import (
     statuses,
     then_fine,
 )
-from servers.hostile_server import Fault, Visit, fine, whole
+from servers.hostile_server import Fault, fine, whole
+from servers.loopback import Visit
 
 from nbagent.providers.errors import stream_error
 

@@ -17,7 +17,8 @@ from time import time
 from typing import Any
 
 from servers.dialects import CHAT, Dialect, chunked
-from servers.hostile_server import Fault, Visit, fine, whole
+from servers.hostile_server import Fault, fine, whole
+from servers.loopback import Visit
 
 
 @dataclass(frozen=True)

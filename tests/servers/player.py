@@ -6,18 +6,14 @@ It answers every request with what was set last, in pieces, in any framing, with
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import socket
-import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Literal
+
+from servers.loopback import Loopback, Visit
 
 Framing = Literal["chunked", "length", "none"]
 Ending = Literal["clean", "close", "reset", "silent"]
-_SIZE = re.compile(rb"content-length: *(\d+)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,101 +46,26 @@ class Play:
             yield b"0\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request that came."""
-
-    line: str
-    headers: dict[str, str]
-    body: Any
-    connection: int
-
-
-class Player:
+class Player(Loopback):
     """Plays the answers in turn; the last one again and again."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.connections: set[_Connection] = set()
-        self.count = 0
+        super().__init__()
+        self.asked: list[Visit] = []
         self._plays: list[Play] = []
-        self._server: asyncio.Server | None = None
-
-    @property
-    def url(self) -> str:
-        """Scheme, host and port."""
-        assert self._server
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def start(self) -> None:
-        """Listen on a free port, on the running loop."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self, loop), "127.0.0.1", 0)
-
-    async def stop(self) -> None:
-        """Close everything."""
-        assert self._server
-        self._server.close()
-        for connection in list(self.connections):
-            connection.transport.abort()
-        await asyncio.sleep(0)
 
     def play(self, plays: Sequence[Play]) -> None:
         """Set the answers, and forget what was asked."""
         self._plays = list(plays)
         self.asked = []
 
-    def next_play(self) -> Play:
-        """The answer to the request that came now."""
-        return self._plays.pop(0) if len(self._plays) > 1 else self._plays[0]
-
-
-class _Connection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive."""
-
-    def __init__(self, player: Player, loop: asyncio.AbstractEventLoop) -> None:
-        self._player = player
-        self._loop = loop
-        self._data = b""
-        player.count += 1
-        self._number = player.count
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        self._player.connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._player.connections.discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        head, found, body = self._data.partition(b"\r\n\r\n")
-        size = _SIZE.search(head)
-        length = int(size[1]) if size else 0
-        if not found or len(body) < length:
-            return
-        self._data = body[length:]
-        first, *lines = head.decode("latin-1").split("\r\n")
-        headers = {n.strip().lower(): v.strip() for n, _, v in (x.partition(":") for x in lines)}
-        asked = Asked(first, headers, json.loads(body[:length] or b"null"), self._number)
-        self._player.asked.append(asked)
-        play = self._player.next_play()
-        self._write(play.parts(), play)
-
-    def _write(self, parts: Iterator[bytes], play: Play) -> None:
-        if self.transport.is_closing():
-            return
-        piece = next(parts, None)
-        if piece is not None:
-            self.transport.write(piece)
-            self._loop.call_soon(self._write, parts, play)
-        elif play.ending == "reset":
-            self._loop.call_later(0.01, self._reset)
-        elif play.ending == "close" or (play.framing == "none" and play.ending == "clean"):
-            self.transport.close()
-
-    def _reset(self) -> None:
-        with suppress(OSError):
-            sock = self.transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+    async def answer(self, visit: Visit) -> None:
+        self.asked.append(visit)
+        play = self._plays.pop(0) if len(self._plays) > 1 else self._plays[0]
+        await visit.drip(play.parts(), 0)
+        if play.ending == "reset":
+            await asyncio.sleep(0.01)
+            visit.reset()
+        elif play.ending == "silent":
+            await visit.silence()
+        visit.keep = play.ending == "clean" and play.framing != "none"

@@ -213,7 +213,7 @@ class World:
     ) -> AsyncGenerator[ChatClient]:
         """A client of the wire's provider; of the loopback server by default."""
         config = {"api_key": SecretKey(KEY), "retries": 0, **config}
-        config["base_url"] = base_url or self.player.url + wire.path
+        config["base_url"] = base_url or self.player.origin + wire.path
         client = find_provider(wire.provider).open(ProviderConfig(**config))
         try:
             yield client
@@ -238,7 +238,7 @@ class World:
 
         with pytest.MonkeyPatch.context() as patch:
             for name in ("HTTP_PROXY", "http_proxy"):
-                patch.setenv(name, self.player.url)
+                patch.setenv(name, self.player.origin)
             for name in ("NO_PROXY", "no_proxy"):
                 patch.delenv(name, raising=False)
             return self.run(go())

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from servers.player import Asked, Play
+from servers.loopback import Visit
+from servers.player import Play
 from wires.anthropic_cases import FINE, LOOK, READ, SERVERS, THOUGHT, WIRE, model, text, whole
 from wires.chat_requests import RED, result
 from wires.harness import ABSENT, JSON, KEY, TOOLS, World, ask, matches
@@ -90,7 +91,7 @@ def test_what_a_model_refuses_is_sent_another_way_and_told(world: World, name: s
     request = ask(model=name, tools=TOOLS, **given)
     notices: list[ClientNotice] = []
 
-    async def go() -> list[Asked]:
+    async def go() -> list[Visit]:
         async with world.client(WIRE) as client:
             play(world, Play(whole(THOUGHT, LOOK)))
             then = in_a_tool_loop(request, await client.chat(request))
@@ -116,7 +117,7 @@ def test_what_a_model_refuses_is_sent_another_way_and_told(world: World, name: s
 def test_the_version_is_the_servers_or_the_persons(
     world: World, monkeypatch: pytest.MonkeyPatch, server: str, given: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("http_proxy", world.player.url)
+    monkeypatch.setenv("http_proxy", world.player.origin)
     monkeypatch.delenv("no_proxy", raising=False)
 
     async def go() -> ChatResponse:
@@ -185,7 +186,7 @@ def test_each_request_extends_the_one_before_byte_for_byte(world: World) -> None
 def test_a_key_may_stand_in_a_header_of_the_persons(
     world: World, monkeypatch: pytest.MonkeyPatch, header: str
 ) -> None:
-    monkeypatch.setenv("https_proxy", world.player.url)
+    monkeypatch.setenv("https_proxy", world.player.origin)
     headers = {header: "Bearer k"} if header else {}
 
     async def go() -> None:

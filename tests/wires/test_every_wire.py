@@ -203,7 +203,7 @@ def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, l
 
     async def go() -> None:
         world.player.play([half])
-        open_before = len(world.player.connections)
+        open_before = len(world.player.open)
         async with world.client(wire) as client:
             chunks = client.chat_stream(case.request)
             await anext(chunks)
@@ -216,7 +216,7 @@ def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, l
             else:
                 await chunks.aclose()
             async with asyncio.timeout(2):
-                while len(world.player.connections) > open_before:  # noqa: ASYNC110
+                while len(world.player.open) > open_before:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
     world.run(go())

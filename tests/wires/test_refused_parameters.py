@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
-from servers.model_server import ModelServer, Reply, Request, Step
+from servers.loopback import Visit
+from servers.model_server import ModelServer, Reply, Step
 
 import nbagent
 from nbagent.contracts.chat import (
@@ -77,7 +78,7 @@ def failure(server: ModelServer, request: ChatRequest) -> ModelError:
 def refusing(names: Sequence[str], wording: Wording, tries: int = 30) -> list[Step]:
     """A server that answers only when none of these parameters is in the request."""
 
-    def step(request: Request) -> Reply | str:
+    def step(request: Visit) -> Reply | str:
         for name in names:
             if name in request.body:
                 status, body = wording(name)
@@ -174,7 +175,7 @@ def test_the_limit_is_sent_under_the_name_that_is_taken(server: ModelServer, bas
 
 
 def test_another_value_of_an_effort_is_tried_again(server: ModelServer) -> None:
-    def step(request: Request) -> Reply | str:
+    def step(request: Visit) -> Reply | str:
         said = "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model."
         error = {"message": said, "param": "reasoning_effort", "code": "unsupported_value"}
         refused = request.body.get("reasoning_effort") == "minimal"
@@ -189,7 +190,7 @@ def test_another_value_of_an_effort_is_tried_again(server: ModelServer) -> None:
 
 
 def test_a_forced_choice_that_is_refused_leaves_auto_alone(server: ModelServer) -> None:
-    def deepseek(request: Request) -> Reply | str:
+    def deepseek(request: Visit) -> Reply | str:
         said = "Thinking mode does not support this tool_choice"
         refused = request.body.get("tool_choice", "auto") != "auto"
         return Reply(status=400, error={"error": {"message": said}}) if refused else "fine"

@@ -75,7 +75,7 @@ def test_a_telling_refusal_is_told_once_and_remembered_for_the_model(
         async with world.client(wire, HOME[provider].replace("https", "http")) as client:
             return [chunk async for chunk in client.chat_stream(request)]
 
-    monkeypatch.setenv("HTTP_PROXY", world.player.url)
+    monkeypatch.setenv("HTTP_PROXY", world.player.origin)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     told: list[list[str]] = []
@@ -151,7 +151,7 @@ def test_the_version_is_in_the_query_of_the_dated_route_alone(world: World, vers
     empty: JSON = {"choices": [], "model": "", "prompt_filter_results": [{}]}
     stream = chat_cases.sse(empty, chat_cases.chunk(None), chat_cases.STOP)
     missing = {"code": "DeploymentNotFound", "message": "The API deployment does not exist."}
-    base_url = world.player.url + version
+    base_url = world.player.origin + version
 
     async def go() -> list[Any]:
         found: list[Any] = []
@@ -190,7 +190,7 @@ def test_azure_gets_a_key_or_a_token_in_one_header(
     world: World, given: JSON, sent: dict[str, str]
 ) -> None:
     async def go() -> None:
-        async with world.client(AZURE, world.player.url, **given) as client:
+        async with world.client(AZURE, world.player.origin, **given) as client:
             await client.chat(ask(model="gpt-5.5", tools=TOOLS))
 
     world.player.play([Play(FINE)])
