@@ -154,7 +154,7 @@ class HttpClient:
                     raise
                 continue
             stream = cast("Any", response).extensions["network_stream"]
-            if getattr(stream, "answered", False):
+            if isinstance(stream, Stream) and not stream.unsent:
                 return Response(response, stream, deadline, self.address.server)
             # It was read behind the answer before, or is none: the next connection is asked.
             await response.aclose()
