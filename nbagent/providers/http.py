@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -47,9 +47,6 @@ _KEEP_ALIVE_S = 60.0
 _STALE_CONNECTIONS = 3  # Passed over at once; then the server is left alone.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
-Fault = Callable[[int, Mapping[str, str], Any], ModelError | None]
-"""What is special in one wire's refusals: status, headers, decoded JSON or None → the error."""
-
 
 class HttpClient:
     """Sends requests to one base URL. Many clients of one event loop share its connections."""
@@ -62,7 +59,6 @@ class HttpClient:
         key_header: str = "Authorization",
         key_prefix: str = "Bearer ",
         headers: Mapping[str, str] | None = None,
-        fault: Fault | None = None,
         advice: str = "",
     ) -> None:
         self.address = Address(base_url)
@@ -78,7 +74,6 @@ class HttpClient:
         self._key = None if has_own_key else key
         self._sends_key = has_own_key or key is not None
         self._key_header, self._key_prefix = key_header, key_prefix
-        self._fault = fault
         self._advice = advice
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pools: dict[tuple[str | None, str | None], Pool] = {}
@@ -187,10 +182,13 @@ class HttpClient:
                 body = load_json(raw)
         finally:
             await response.aclose()
-        status, headers, text = response.status, response.headers, raw.decode("utf-8", "replace")
-        special = self._fault and self._fault(status, headers, body)
-        return special or response_error(
-            status, headers, body, url=shown, text=text, key_sent=self._sends_key
+        return response_error(
+            response.status,
+            response.headers,
+            body,
+            url=shown,
+            text=raw.decode("utf-8", "replace"),
+            key_sent=self._sends_key,
         )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers.hostile_cases import refused
-from servers.hostile_server import HostileServer, Visit, fine, whole
+from servers.hostile_server import HostileServer, fine
 
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.http import HttpClient
 
@@ -55,30 +53,3 @@ def test_a_key_has_the_header_of_its_wire_and_headers_replace_each_other(
     assert first.header("authorization") is None
     assert (second.header("authorization"), second.header("beta")) == ("own", "two")
     assert [visit.head.lower().count("\r\naccept:") for visit in (first, second)] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("answer", "seen"),
-    [
-        (refused("400 X", message="odd"), (400, {"error": {"message": "odd"}})),
-        (whole(b"<p>no", "503 X"), (503, None)),
-    ],
-)
-def test_a_wire_is_asked_first_what_a_refusal_means(
-    server: HostileServer, answer: bytes, seen: tuple[int, Any]
-) -> None:
-    calls: list[tuple[int, Any]] = []
-
-    async def refuse(visit: Visit) -> None:
-        await visit.send(answer)
-
-    def special(status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
-        calls.append((status, body))
-        assert int(headers["content-length"])
-        return ModelError("of this wire", code="LLM_QUOTA_EXCEEDED") if status == 400 else None
-
-    server.faults["it"] = refuse
-    with pytest.raises(ModelError) as caught:
-        post(server.url("it"), fault=special)
-    assert calls == [seen]
-    assert caught.value.code == ("LLM_QUOTA_EXCEEDED" if seen[0] == 400 else "LLM_HTTP_ERROR")
