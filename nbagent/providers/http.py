@@ -15,10 +15,11 @@ import os
 import re
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpcore2
 from httpcore2 import AsyncConnectionPool as Pool
@@ -39,7 +40,6 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """Of one whole answer, both as it is sent and after inflating."""
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Of one event stream: 128,000 tokens, each wrapped in 350 bytes, are 43 MB."""
-_MOST_FRAMING = 4  # A chunked answer may be so many times as long as what is in it.
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
@@ -62,6 +62,7 @@ class HttpClient:
         advice: str = "",
     ) -> None:
         self.address = Address(base_url)
+        headers = headers or {}
         defaults = {
             "Host": self.address.server,
             "Accept": "application/json, text/event-stream",
@@ -69,14 +70,13 @@ class HttpClient:
             "Accept-Encoding": "identity",
             "User-Agent": f"nbagent/{__version__}",
         }
-        self._headers = _merged(defaults, headers or {})
-        has_own_key = key_header.lower() in map(str.lower, headers or {})
+        self._headers = _merged(defaults, headers)
+        has_own_key = key_header.lower() in map(str.lower, headers)
         self._key = None if has_own_key else key
         self._sends_key = has_own_key or key is not None
         self._key_header, self._key_prefix = key_header, key_prefix
         self._advice = advice
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pools: dict[tuple[str | None, str | None], Pool] = {}
 
     async def send(
         self,
@@ -140,37 +140,33 @@ class HttpClient:
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
     async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
-        for spare in reversed(range(_STALE_CONNECTIONS + 1)):
-            try:
+        for _ in range(_STALE_CONNECTIONS + 1):
+            # An idle connection that the server had closed is no answer to anything.
+            with suppress(StaleConnection):
                 response = await self._pool().handle_async_request(request)
-            except StaleConnection:
-                # The server had closed an idle connection: that is no answer to anything.
-                if not spare:
-                    raise
-                continue
-            stream = cast("Any", response).extensions["network_stream"]
-            if isinstance(stream, Stream) and not stream.unsent:
-                return Response(response, stream, deadline, self.address.server)
-            # It was read behind the answer before, or is none: the next connection is asked.
-            await response.aclose()
-        raise _http_error("the server does not speak HTTP as it should; check the base URL.")
+                stream = cast("Stream", cast("Any", response).extensions["network_stream"])
+                if not stream.unsent:
+                    return Response(response, stream, deadline, self.address.server)
+                # What was read behind the answer before is none to what was not sent yet.
+                await response.aclose()
+        raise ConnectionResetError("it keeps none open, or answers before it is asked")
 
     def _pool(self) -> Pool:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             for closed in [known for known in _pools if known.is_closed()]:
                 del _pools[closed], _users[closed]
-            self._loop, self._pools = loop, _pools.setdefault(loop, {})
-            _users[loop] = _users.get(loop, 0) + 1
-        route = self.address.route()
-        if route not in self._pools:
-            self._pools[route] = _new_pool(*route)
-        return self._pools[route]
+            self._loop = loop
+            _users[loop] += 1
+        pools, route = _pools.setdefault(loop, {}), self.address.route()
+        if route not in pools:
+            pools[route] = _new_pool(*route)
+        return pools[route]
 
     async def _refusal(self, response: Response, path: str) -> ModelError:
         shown = self.address.shown + path.partition("?")[0]
         raw, body = b"", None
-        try:
+        async with aclosing(response):
             if 300 <= response.status < 400:
                 return _redirected(response, shown)
             if response.status == 407:
@@ -180,8 +176,6 @@ class HttpClient:
             with suppress(ModelError, ValueError, RecursionError):
                 raw = await response.read(_MAX_ERROR_BYTES)
                 body = load_json(raw)
-        finally:
-            await response.aclose()
         return response_error(
             response.status,
             response.headers,
@@ -202,9 +196,8 @@ class Response:
         # By names in lower case; what came twice is joined, as HTTP has it.
         self.headers: dict[str, str] = {}
         for raw_name, raw_value in response.headers:
-            name = raw_name.decode("latin-1").lower()
-            held = [self.headers[name]] if name in self.headers else []
-            self.headers[name] = ", ".join([*held, raw_value.decode("latin-1")])
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.request_id = request_id_of(self.headers)
         self._response = response
         self._stream = stream
@@ -212,13 +205,30 @@ class Response:
         self._server = server
 
     async def pieces(self, limit: int = MAX_BODY_BYTES) -> AsyncGenerator[bytes]:
-        """The body as it arrives, inflated. Raises ModelError, also when it is over the limit."""
+        """The body as it arrives, inflated; chunks that arrived together come as one piece.
+
+        Raises:
+            ModelError: it broke off, or it is over the limit.
+        """
         inflate = inflater_of(self.headers.get("content-encoding", ""))
-        stream, total = self._stream, 0
-        most = stream.received + limit * _MOST_FRAMING
-        async with aclosing(self._raw_pieces()) as raw:
-            async for piece in raw:
-                for part in inflate(piece) if inflate else (piece,):
+        stream, total, most = self._stream, 0, self._stream.received + limit
+        body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
+        held: list[bytes] = []
+        last, fault = b"", None
+        async with aclosing(body):
+            while fault is None:
+                try:
+                    piece = await anext(body, b"")
+                except Exception as error:
+                    piece, fault = b"", _model_error(error, self._server, stream.deadline)
+                last = piece or last
+                held.append(piece)
+                # More of it has arrived. (Half a chunk may hold those before it back.)
+                if piece and not stream.last.endswith((piece, piece + b"\r\n")):
+                    continue
+                joined = held[0] if len(held) == 1 else b"".join(held)
+                held.clear()
+                for part in inflate(joined) if inflate else (joined,):
                     total += len(part)
                     if total > limit or stream.received > most:
                         raise bad_answer(f"it is larger than {limit // 2**20} MB")
@@ -226,26 +236,8 @@ class Response:
                     if inflate:
                         # A few bytes may hold megabytes: the loop does not wait for them.
                         await asyncio.sleep(0)
-
-    async def _raw_pieces(self) -> AsyncGenerator[bytes]:
-        """The body as it was sent; chunks that arrived together come as one piece."""
-        stream = self._stream
-        body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
-        held: list[bytes] = []
-        last = b""
-        fault: ModelError | None = None
-        try:
-            async with aclosing(body):
-                async for last in body:
-                    held.append(last)
-                    # The next one has not arrived. (Half of one may hold those before it back.)
-                    if stream.last.endswith((last, last + b"\r\n")):
-                        yield b"".join(held) if len(held) > 1 else last
-                        held.clear()
-        except Exception as error:
-            fault = _model_error(error, self._server, stream.deadline)
-        if held:
-            yield b"".join(held)
+                if not piece:
+                    break
         if fault is not None:
             raise fault
         # Bytes behind an answer would be taken for the answer to the next request.
@@ -278,17 +270,14 @@ class Address:
     """A base URL, parsed once."""
 
     def __init__(self, base_url: str) -> None:
-        try:
-            parts = urlsplit(base_url)
-            self.port, self.host = parts.port, (parts.hostname or "").encode("idna").decode()
-        except ValueError:
-            parts = None
-        if parts and (parts.username or parts.password):
+        if "@" in base_url.partition("://")[2].partition("/")[0]:
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        if not parts or parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
+        parts = _parts_of(base_url)
+        if parts is None:
             raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
-        self.scheme = parts.scheme
+        self.scheme, self.port = parts.scheme, parts.port
+        self.host = _ascii_host(parts)
         self._path = parts.path.rstrip("/")
         self._query = parts.query
         name = f"[{self.host}]" if ":" in self.host else self.host
@@ -318,9 +307,23 @@ class Address:
         return proxy_url, certificates
 
 
+def _parts_of(url: str) -> SplitResult | None:
+    """An HTTP address; None when it is none. The library would ask the usual port for port 0."""
+    try:
+        parts = urlsplit(url)
+        is_named = _HOST.fullmatch(_ascii_host(parts)) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_named and parts.scheme in ("http", "https") else None
+
+
+def _ascii_host(parts: SplitResult) -> str:
+    return (parts.hostname or "").encode("idna").decode()
+
+
 _pools: dict[asyncio.AbstractEventLoop, dict[tuple[str | None, str | None], Pool]] = {}
 """By event loop, then proxy and certificates, as long as a client of the loop is open."""
-_users: dict[asyncio.AbstractEventLoop, int] = {}
+_users: Counter[asyncio.AbstractEventLoop] = Counter()
 
 
 def _new_pool(proxy_url: str | None, certificates: str | None) -> Pool:
@@ -336,24 +339,20 @@ def _new_pool(proxy_url: str | None, certificates: str | None) -> Pool:
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
-    try:
-        parts = urlsplit(address if "://" in address else f"http://{address}")
-        host, port = parts.hostname, parts.port
-        if not host or parts.scheme not in ("http", "https"):
-            raise ValueError
-    except ValueError:
+    parts = _parts_of(address if "://" in address else f"http://{address}")
+    if parts is None:
         raise _http_error(
             "the proxy that the environment names cannot be used: its address cannot be read, and"
             " only HTTP proxies are known; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name"
             " the server in NO_PROXY."
-        ) from None
+        )
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if password:
         # A short password is no secret to the filter by itself; as it is sent it is long enough.
         login = f"{user}:{password}"
         for text in (password, login, base64.b64encode(login.encode()).decode().rstrip("=")):
             register(text)
-    url = httpcore2.URL(scheme=parts.scheme, host=host, port=port, target="/")
+    url = httpcore2.URL(scheme=parts.scheme, host=_ascii_host(parts), port=parts.port, target="/")
     # The library takes text for ASCII.
     return httpcore2.Proxy(url, auth=(user.encode(), password.encode()) if user else None)
 
@@ -361,11 +360,7 @@ def _proxy(address: str) -> httpcore2.Proxy:
 def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     """Headers, some of them replaced; their names have no case."""
     given = {name.lower() for name in extra}
-    for name, text in extra.items():
-        if not (name + text).isascii() or any(ord(char) < 32 for char in name + text):
-            raise UsageError(f"header {name!r} has characters that cannot be sent; correct it.")
-    kept = {name: text for name, text in headers.items() if name.lower() not in given}
-    return {**kept, **extra}
+    return {**{name: text for name, text in headers.items() if name.lower() not in given}, **extra}
 
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
