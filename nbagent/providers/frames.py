@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -32,14 +32,14 @@ _BARE_JSON = re.compile(rb"^([{\[].*(?:\n(?![{\[]|event:|data:|:).*)*+)", re.M)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def inflater_of(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
-    """What undoes an encoding, in pieces of at most 64 kB; None when there is nothing to undo.
+def inflater_of(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
+    """What undoes an encoding, in pieces of at most 64 kB.
 
     Compression is never asked for; some servers and proxies compress all the same.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
-        return None
+        return lambda data: (data,)
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise bad_answer(f"it is encoded as {redact(encoding)[:40]!r}, which was not asked for")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # Either of the two, by its header.

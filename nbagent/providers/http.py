@@ -15,7 +15,6 @@ import os
 import re
 import socket
 import ssl
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
@@ -49,7 +48,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
 
 class HttpClient:
-    """Sends requests to one base URL. Many clients of one event loop share its connections."""
+    """Sends requests to one base URL. All clients of one event loop share its connections."""
 
     def __init__(
         self,
@@ -75,8 +74,7 @@ class HttpClient:
         self._key = None if has_own_key else key
         self._sends_key = has_own_key or key is not None
         self._key_header, self._key_prefix = key_header, key_prefix
-        self._advice = advice
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._advice = advice or "is it running?"
 
     async def send(
         self,
@@ -111,17 +109,13 @@ class HttpClient:
         raise fault
 
     async def aclose(self) -> None:
-        """Let go of the connections; the last client of an event loop closes them."""
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        _users[loop] -= 1
-        if _users[loop] <= 0 and loop is asyncio.get_running_loop():
-            del _users[loop]
-            for pool in _pools.pop(loop).values():
-                await pool.aclose()
-            # Closed sockets are let go in the loop's next round.
-            await asyncio.sleep(0)
+        """Close the connections of this event loop that wait for a request."""
+        for pool in _pools.get(asyncio.get_running_loop(), {}).values():
+            for connection in pool.connections:
+                if connection.is_idle():
+                    await connection.aclose()
+        # Closed sockets are let go in the loop's next round.
+        await asyncio.sleep(0)
 
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
@@ -143,7 +137,7 @@ class HttpClient:
         for _ in range(_STALE_CONNECTIONS + 1):
             # An idle connection that the server had closed is no answer to anything.
             with suppress(StaleConnection):
-                response = await self._pool().handle_async_request(request)
+                response = await _pool_of(self.address.route()).handle_async_request(request)
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
                     return Response(response, stream, deadline, self.address.server)
@@ -151,24 +145,20 @@ class HttpClient:
                 await response.aclose()
         raise ConnectionResetError("it keeps none open, or answers before it is asked")
 
-    def _pool(self) -> Pool:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            for closed in [known for known in _pools if known.is_closed()]:
-                del _pools[closed], _users[closed]
-            self._loop = loop
-            _users[loop] += 1
-        pools, route = _pools.setdefault(loop, {}), self.address.route()
-        if route not in pools:
-            pools[route] = _new_pool(*route)
-        return pools[route]
-
     async def _refusal(self, response: Response, path: str) -> ModelError:
         shown = self.address.shown + path.partition("?")[0]
         raw, body = b"", None
         async with aclosing(response):
             if 300 <= response.status < 400:
-                return _redirected(response, shown)
+                # Following it would carry the key to another host, and turn POST into GET.
+                location = redact(re.split("[?#]", response.headers.get("location", ""))[0])[:300]
+                return _http_error(
+                    f"{shown} answered with a redirect (HTTP {response.status}) to"
+                    f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give"
+                    " the final address as base URL.",
+                    status=response.status,
+                    request_id=response.request_id,
+                )
             if response.status == 407:
                 # Its body may hold the request's headers, with the password of the proxy in them.
                 return _proxy_refused(self.address.server, "407", "HTTP_PROXY")
@@ -213,8 +203,7 @@ class Response:
         inflate = inflater_of(self.headers.get("content-encoding", ""))
         stream, total, most = self._stream, 0, self._stream.received + limit
         body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
-        held: list[bytes] = []
-        last, fault = b"", None
+        held, last, fault = bytearray(), b"", None
         async with aclosing(body):
             while fault is None:
                 try:
@@ -222,20 +211,16 @@ class Response:
                 except Exception as error:
                     piece, fault = b"", _model_error(error, self._server, stream.deadline)
                 last = piece or last
-                held.append(piece)
+                held += piece
                 # More of it has arrived. (Half a chunk may hold those before it back.)
                 if piece and not stream.last.endswith((piece, piece + b"\r\n")):
                     continue
-                joined = held[0] if len(held) == 1 else b"".join(held)
-                held.clear()
-                for part in inflate(joined) if inflate else (joined,):
+                for part in inflate(bytes(held)):
                     total += len(part)
                     if total > limit or stream.received > most:
                         raise bad_answer(f"it is larger than {limit // 2**20} MB")
                     yield part
-                    if inflate:
-                        # A few bytes may hold megabytes: the loop does not wait for them.
-                        await asyncio.sleep(0)
+                held.clear()
                 if not piece:
                     break
         if fault is not None:
@@ -273,11 +258,12 @@ class Address:
         if "@" in base_url.partition("://")[2].partition("/")[0]:
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        parts = _parts_of(base_url)
-        if parts is None:
-            raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
+        try:
+            parts, self.host = _parts_of(base_url)
+        except ValueError:
+            what = f"the base URL {base_url!r} is none"
+            raise UsageError(f"{what}; write it as http://HOST:PORT/v1.") from None
         self.scheme, self.port = parts.scheme, parts.port
-        self.host = _ascii_host(parts)
         self._path = parts.path.rstrip("/")
         self._query = parts.query
         name = f"[{self.host}]" if ":" in self.host else self.host
@@ -293,7 +279,7 @@ class Address:
         target = f"{self._path}{path}{f'?{query}' if query else ''}"
         return httpcore2.URL(scheme=self.scheme, host=self.host, port=self.port, target=target)
 
-    def route(self) -> tuple[str | None, str | None]:
+    def route(self) -> _Route:
         """The proxy and the certificates now: a notebook may set them after its first request."""
         certificates = proxy_url = None
         if self.scheme == "https":
@@ -307,52 +293,56 @@ class Address:
         return proxy_url, certificates
 
 
-def _parts_of(url: str) -> SplitResult | None:
-    """An HTTP address; None when it is none. The library would ask the usual port for port 0."""
-    try:
-        parts = urlsplit(url)
-        is_named = _HOST.fullmatch(_ascii_host(parts)) and parts.port != 0
-    except ValueError:
-        return None
-    return parts if is_named and parts.scheme in ("http", "https") else None
+def _parts_of(url: str) -> tuple[SplitResult, str]:
+    """An HTTP address and its host in ASCII; raises ValueError."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").encode("idna").decode()
+    # The library would ask the usual port for port 0.
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or parts.port == 0:
+        raise ValueError(url)
+    return parts, host
 
 
-def _ascii_host(parts: SplitResult) -> str:
-    return (parts.hostname or "").encode("idna").decode()
+_Route = tuple[str | None, str | None]
+"""A proxy, and where the certificates are."""
+_pools: dict[asyncio.AbstractEventLoop, dict[_Route, Pool]] = {}
 
 
-_pools: dict[asyncio.AbstractEventLoop, dict[tuple[str | None, str | None], Pool]] = {}
-"""By event loop, then proxy and certificates, as long as a client of the loop is open."""
-_users: Counter[asyncio.AbstractEventLoop] = Counter()
-
-
-def _new_pool(proxy_url: str | None, certificates: str | None) -> Pool:
-    """Raises ModelError when the environment names what cannot be used."""
-    return Pool(
-        ssl_context=None if certificates is None else tls_context(certificates),
-        proxy=_proxy(proxy_url) if proxy_url else None,
-        max_connections=_MAX_CONNECTIONS,
-        max_keepalive_connections=_MAX_CONNECTIONS // 4,
-        keepalive_expiry=_KEEP_ALIVE_S,
-        network_backend=Backend(),
-    )
+def _pool_of(route: _Route) -> Pool:
+    """Of this event loop, and of the proxy and the certificates that hold now."""
+    loop, (proxy, certificates) = asyncio.get_running_loop(), route
+    if loop not in _pools:
+        for closed in [known for known in _pools if known.is_closed()]:
+            del _pools[closed]
+        _pools[loop] = {}
+    if route not in _pools[loop]:
+        _pools[loop][route] = Pool(
+            ssl_context=None if certificates is None else tls_context(certificates),
+            proxy=_proxy(proxy) if proxy else None,
+            max_connections=_MAX_CONNECTIONS,
+            max_keepalive_connections=_MAX_CONNECTIONS // 4,
+            keepalive_expiry=_KEEP_ALIVE_S,
+            network_backend=Backend(),
+        )
+    return _pools[loop][route]
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
-    parts = _parts_of(address if "://" in address else f"http://{address}")
-    if parts is None:
+    try:
+        parts, host = _parts_of(address if "://" in address else f"http://{address}")
+    except ValueError:
         raise _http_error(
             "the proxy that the environment names cannot be used: its address cannot be read, and"
             " only HTTP proxies are known; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name"
             " the server in NO_PROXY."
-        )
+        ) from None
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if password:
         # A short password is no secret to the filter by itself; as it is sent it is long enough.
         login = f"{user}:{password}"
         for text in (password, login, base64.b64encode(login.encode()).decode().rstrip("=")):
             register(text)
-    url = httpcore2.URL(scheme=parts.scheme, host=_ascii_host(parts), port=parts.port, target="/")
+    url = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target="/")
     # The library takes text for ASCII.
     return httpcore2.Proxy(url, auth=(user.encode(), password.encode()) if user else None)
 
@@ -365,7 +355,6 @@ def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
-    advice = advice or "is it running?"
     said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
     match error:
         case ModelError():
@@ -398,22 +387,9 @@ def _model_error(error: Exception, server: str, deadline: float, advice: str = "
             return ModelError(f"the request to {server} failed: {said}; please report it.")
 
 
-def _http_error(text: str, retry: bool = False) -> ModelError:
-    return ModelError(text, code="LLM_HTTP_ERROR", retryable=retry)
+def _http_error(text: str, retry: bool = False, **more: Any) -> ModelError:
+    return ModelError(text, code="LLM_HTTP_ERROR", retryable=retry, **more)
 
 
 def _proxy_refused(server: str, status: str, variable: str) -> ModelError:
     return _http_error(f"the proxy refused the way to {server} (HTTP {status}); check {variable}.")
-
-
-def _redirected(response: Response, shown: str) -> ModelError:
-    # A redirect would carry the key to another host, and turns POST into GET.
-    location = redact(response.headers.get("location", "").split("?")[0].split("#")[0])[:300]
-    where = location.rpartition("@")[2] or "nowhere"
-    return ModelError(
-        f"{shown} answered with a redirect (HTTP {response.status}) to {where!r}, which is not"
-        " followed; give the final address as base URL.",
-        code="LLM_HTTP_ERROR",
-        status=response.status,
-        request_id=response.request_id,
-    )
