@@ -10,12 +10,9 @@ import asyncio
 import math
 import socket
 import ssl
-from functools import cache
 from typing import Any
 
 import httpcore2
-
-from nbagent.contracts.errors import ModelError
 
 _READ_AHEAD_BYTES = 256 * 1024
 """A server that sends faster than it is read is paused at this point."""
@@ -40,7 +37,7 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self.last = b""  # The bytes that were read last.
         self.unsent: list[bytes] = []
         self._asked_at = 0  # What had been read when the last request was sent.
-        self._arrived = bytearray()
+        self._arrived = b""
         self._lost: Exception | None = None
         self._news = asyncio.Event()
 
@@ -75,8 +72,8 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
             self._news.clear()
             async with asyncio.timeout_at(min(loop.time() + (timeout or math.inf), self.deadline)):
                 await self._news.wait()
-        data = self.last = bytes(self._arrived[:max_bytes])
-        del self._arrived[:max_bytes]
+        data = self.last = self._arrived[:max_bytes]
+        self._arrived = self._arrived[max_bytes:]
         self.transport.resume_reading()
         if not data and self.received == self._asked_at > 0:
             raise StaleConnection(str(self._lost))
@@ -103,7 +100,7 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
     ) -> Stream:
         """Encrypt the connection from here on. What was said before does not count."""
         plain = self.transport
-        self._arrived.clear()
+        self._arrived = b""
         self.received = self._asked_at = 0
         try:
             async with asyncio.timeout(timeout):
@@ -148,16 +145,3 @@ class Backend(httpcore2.AsyncNetworkBackend):
             if hasattr(socket, name):  # Not on every system.
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return stream
-
-
-@cache
-def tls_context(certificates: str) -> ssl.SSLContext:
-    """What SSL_CERT_FILE or SSL_CERT_DIR names, or the system's certificates. Raises ModelError.
-
-    The library reads the variables itself; the argument tells contexts apart, 23 ms each.
-    """
-    try:
-        return httpcore2.default_ssl_context()
-    except (OSError, ValueError) as error:
-        what = f"no certificates can be read from {certificates!r} ({error})"
-    raise ModelError(f"{what}; correct SSL_CERT_DIR or SSL_CERT_FILE.", code="LLM_HTTP_ERROR")

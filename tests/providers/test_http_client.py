@@ -11,6 +11,7 @@ from servers.hostile_server import HostileServer, fine
 
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.http import HttpClient
+from nbagent.providers.streams import Backend, StaleConnection
 
 KEY = "sk-shared-0123456789abcdefghij"
 
@@ -53,3 +54,29 @@ def test_a_key_has_the_header_of_its_wire_and_headers_replace_each_other(
     assert first.header("authorization") is None
     assert (second.header("authorization"), second.header("beta")) == ("own", "two")
     assert [visit.head.lower().count("\r\naccept:") for visit in (first, second)] == [1, 1]
+
+
+def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
+    seen: list[bytes] = []
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.read(100))
+        writer.write(b"answer")
+        await asyncio.sleep(0.02)
+        writer.write(b"unasked")
+        seen.append(await reader.read(100))
+
+    async def ask_twice(port: int) -> None:
+        stream = await Backend().connect_tcp("127.0.0.1", port)
+        await stream.write(b"first")
+        assert await stream.read(100) == b"answer"
+        await asyncio.sleep(0.1)
+        await stream.write(b"second")
+        with pytest.raises(StaleConnection):
+            await stream.read(100)
+        await stream.aclose()
+        await asyncio.sleep(0.05)
+
+    with HostileServer(meet=meet) as server:
+        asyncio.run(ask_twice(server.port))
+    assert seen in ([b"first"], [b"first", b""]), "the second request stays here"
