@@ -99,19 +99,15 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> Stream:
         """Encrypt the connection from here on. What was said before does not count."""
-        plain = self.transport
         self._arrived = b""
         self.received = self._asked_at = 0
         try:
             async with asyncio.timeout(timeout):
                 encrypted = await asyncio.get_running_loop().start_tls(
-                    plain, self, ssl_context, server_hostname=server_hostname
+                    self.transport, self, ssl_context, server_hostname=server_hostname
                 )
-        except BaseException as error:
-            plain.abort()
-            if isinstance(error, TimeoutError):
-                raise httpcore2.ConnectTimeout from None
-            raise
+        except TimeoutError:
+            raise httpcore2.ConnectTimeout from None
         if encrypted is None:
             raise ConnectionResetError("the server closed the connection during the TLS handshake")
         self.transport = encrypted
