@@ -290,8 +290,10 @@ ODD: list[tuple[str, Any]] = [
     *(("cache", given) for given in ("on", "", True, "Auto")),
     *(("cassette", given) for given in ("a.json", "", 5, "a\n.jsonl")),
     *(("headers", given) for given in ("X-A: b", '["X-A"]', {"X A": "b"}, {"X": "a\nb"}, {"X": 5})),
+    *(("headers", {name: "7"}) for name in ("Host", "content-length", "Connection")),
+    ("headers", '{"Transfer-Encoding": "chunked"}'),
     *(("extra_body", given) for given in ("seed=7", "[1]", {"a": {1}}, {"a": float("nan")}, 5)),
-    *(("organization_id", given) for given in ("", 5)),
+    *(("organization_id", given) for given in ("", 5, "a\r\nX: b", "ä")),
 ]
 
 

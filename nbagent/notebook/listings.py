@@ -110,7 +110,7 @@ def _type(schema: Any) -> str:
     return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
 
 
-def models_text(provider: str | None, given: RunOptions) -> str:
+def models_text(provider: str | None, given: RunOptions | None = None) -> str:
     """The models of one provider, or what can be asked from here now."""
     lines: list[str] = []
     for found in listings(provider, given):

@@ -98,7 +98,6 @@ class WireClient:
             key_header=first.key_header,
             key_prefix=first.key_prefix,
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
-            fault=first.fault,
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
         self._toolset = Toolset((), first)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 
@@ -27,18 +27,22 @@ _MOST_VALUES = 500_000
 _STEP_BYTES = 64 * 1024  # Inflated at once.
 _MOST_TOKENS = 2**53
 """Of one count: no model has read so much, a broken counter says nothing, also of the price."""
-_WHOLE_EVENT = re.compile(rb"data: (\{[^\r\n]*)\n\n")
+_USUAL_EVENT = re.compile(rb"(?:event: (\w[\w.]*)\n)?data: (\{[^\n]*)")
+_EVENT = re.compile(rb"^event:(.*)", re.M)
+_DATA = re.compile(rb"^data: ?(.*)", re.M)
+_BARE_JSON = re.compile(rb"^([{\[].*(?:\n(?![{\[]|event:|data:|:).*)*+)", re.M)
+"""An object or a list on a line of its own, or indented over many."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def inflater_of(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
-    """What undoes an encoding, in pieces of at most 64 kB; None when there is nothing to undo.
+def inflater_of(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
+    """What undoes an encoding, in pieces of at most 64 kB.
 
     Compression is never asked for; some servers and proxies compress all the same.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
-        return None
+        return lambda data: (data,)
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise bad_answer(f"it is encoded as {redact(encoding)[:40]!r}, which was not asked for")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # Either of the two, by its header.
@@ -55,103 +59,79 @@ def inflater_of(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
     return inflate
 
 
-class Splitter(Protocol):
-    """Frames from pieces of bytes, as `(event name, data)`. Raises ModelError over the cap."""
+class Splitter:
+    """Frames from pieces of bytes, as `(event name, data)`.
 
-    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]: ...
-    def flush(self) -> list[tuple[bytes, bytes]]: ...
+    Only what has no end yet is held, as it came, so that one cap holds for every kind of flood.
+    """
+
+    end: bytes
+    """What stands behind each frame; LF, CRLF and CR are all an LF here."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._after_cr = False
+
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """The frames that this piece completes. Raises ModelError over the cap."""
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._after_cr = piece.endswith(b"\r")
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        searched = max(0, len(self._rest) + 1 - len(self.end))
+        self._rest += piece
+        frames: list[tuple[bytes, bytes]] = []
+        if (at := self._rest.find(self.end, searched)) >= 0:
+            held, start = bytes(self._rest), 0
+            while at >= 0:
+                if at > start:
+                    self._take(held[start:at], frames)
+                start = at + len(self.end)
+                at = held.find(self.end, start)
+            del self._rest[:start]
+        if len(self._rest) > MAX_FRAME_BYTES:
+            raise bad_answer(f"a part of it has more than {MAX_FRAME_BYTES:,} bytes")
+        return frames
+
+    def flush(self) -> list[tuple[bytes, bytes]]:
+        """The last frames, if nothing ended them."""
+        return self.feed(b"\n\n")
+
+    def _take(self, block: bytes, frames: list[tuple[bytes, bytes]]) -> None:
+        """Add what one block holds."""
+        raise NotImplementedError
 
 
-class Ndjson:
+class Ndjson(Splitter):
     """One JSON value a line (Ollama); the event name is empty."""
 
-    def __init__(self) -> None:
-        self._lines = _Lines()
+    end = b"\n"
 
-    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        """The lines that this piece completes, without empty ones."""
-        return [(b"", line) for line in self._lines.feed(piece) if line.strip()]
-
-    def flush(self) -> list[tuple[bytes, bytes]]:
-        """The last line, if it had no end."""
-        return self.feed(b"\n")
+    def _take(self, block: bytes, frames: list[tuple[bytes, bytes]]) -> None:
+        if block.strip():
+            frames.append((b"", block))
 
 
-class Sse:
-    """Server-sent events."""
+class Sse(Splitter):
+    """Server-sent events; an empty line ends one."""
 
-    def __init__(self) -> None:
-        self._lines = _Lines()
-        self._name = b""
-        self._data: list[bytes] = []
-        self._size = 0  # Of the data that is held.
-        self._closing = b""  # What ends an object that came without a field.
-        self._between_events = False
+    end = b"\n\n"
 
-    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that this piece completes."""
-        # By far the most common piece is one whole event; it costs a tenth this way.
-        if self._between_events and (whole := _WHOLE_EVENT.fullmatch(piece)):
-            return [(b"", whole[1])]
-        events = self._take(self._lines.feed(piece))
-        self._between_events = not (self._data or self._name or self._lines.partial)
-        return events
-
-    def flush(self) -> list[tuple[bytes, bytes]]:
-        """The last event, if no empty line followed it."""
-        return self._take([*self._lines.feed(b"\n"), b""]) + self._ended()
-
-    def _take(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
-        events: list[tuple[bytes, bytes]] = []
-        for line in lines:
-            if not self._closing and line[:1] in (b"{", b"["):
-                # Not SSE, but some servers write an error object as it is (Gemini, Ollama).
-                events += self._ended()
-                self._closing = b"}" if line[:1] == b"{" else b"]"
-            if self._closing:
-                self._hold(line)
-                # On one line, or indented over many: its last line begins at the margin.
-                if line[:1] not in (b" ", b"\t") and line.rstrip().endswith(self._closing):
-                    events += self._ended()
-            elif line.startswith(b"data:"):
-                self._hold(line[6:] if line[5:6] == b" " else line[5:])
-            elif line.startswith(b"event:"):
-                self._name = line[6:].strip()
-            elif not line:
-                events += self._ended()
-        return events
-
-    def _ended(self) -> list[tuple[bytes, bytes]]:
-        """The event that is held, if there is one."""
-        events = [(self._name, b"\n".join(self._data))] if self._data else []
-        self._data, self._name, self._size, self._closing = [], b"", 0, b""
-        return events
-
-    def _hold(self, line: bytes) -> None:
-        self._data.append(line)
-        self._size += len(line) + 1
-        if self._size > MAX_FRAME_BYTES:
-            raise bad_answer(f"an event of it has more than {MAX_FRAME_BYTES:,} bytes")
-
-
-class _Lines:
-    """Lines from pieces of bytes; LF, CRLF and CR end one."""
-
-    def __init__(self) -> None:
-        # The start of a line; a CR at its end waits for what may be its LF.
-        self.partial = bytearray()
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that this piece completes."""
-        has_end = b"\n" in piece or b"\r" in piece or self.partial.endswith(b"\r")
-        self.partial += piece
-        lines: list[bytes] = []
-        if has_end:
-            lines = bytes(self.partial).splitlines(keepends=True)
-            self.partial = bytearray(b"" if lines[-1].endswith(b"\n") else lines.pop())
-        if len(self.partial) > MAX_FRAME_BYTES:
-            raise bad_answer(f"a line of it has more than {MAX_FRAME_BYTES:,} bytes")
-        return [line.rstrip(b"\r\n") for line in lines]
+    def _take(self, block: bytes, frames: list[tuple[bytes, bytes]]) -> None:
+        # Nearly all events look like this; reading them by their lines costs several times as much.
+        if usual := _USUAL_EVENT.fullmatch(block):
+            frames.append((usual[1] or b"", usual[2]))
+            return
+        if block.count(b"\n") > _MOST_VALUES:
+            raise bad_answer(f"an event of it has more than {_MOST_VALUES:,} lines")
+        # Not SSE, but some servers write an error object as it is (Gemini, Ollama).
+        for at, part in enumerate(_BARE_JSON.split(block)):
+            if at % 2:
+                frames.append((b"", part))
+            elif data := _DATA.findall(part):
+                name = _EVENT.findall(part)
+                frames.append((name[-1].strip() if name else b"", b"\n".join(data)))
 
 
 def load_wire(data: bytes) -> Any:

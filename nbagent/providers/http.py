@@ -15,10 +15,10 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpcore2
 from httpcore2 import AsyncConnectionPool as Pool
@@ -30,7 +30,7 @@ from nbagent.contracts.secrets import SecretKey, redact, register
 from nbagent.providers.errors import request_id_of, response_error, without_logins
 from nbagent.providers.frames import bad_answer, inflater_of
 from nbagent.providers.registry import is_loopback
-from nbagent.providers.streams import Backend, StaleConnection, Stream, tls_context
+from nbagent.providers.streams import Backend, StaleConnection, Stream
 
 CONNECT_TIMEOUT_S = 5.0
 BETWEEN_BYTES_S = 300.0
@@ -39,20 +39,16 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """Of one whole answer, both as it is sent and after inflating."""
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Of one event stream: 128,000 tokens, each wrapped in 350 bytes, are 43 MB."""
-_MOST_FRAMING = 4  # A chunked answer may be so many times as long as what is in it.
-_MAX_ERROR_BYTES = 64 * 1024
+_MAX_ERROR_BYTES = 256 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_S = 60.0
 _STALE_CONNECTIONS = 3  # Passed over at once; then the server is left alone.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
-Fault = Callable[[int, Mapping[str, str], Any], ModelError | None]
-"""What is special in one wire's refusals: status, headers, decoded JSON or None → the error."""
-
 
 class HttpClient:
-    """Sends requests to one base URL. Many clients of one event loop share its connections."""
+    """Sends requests to one base URL. All clients of one event loop share its connections."""
 
     def __init__(
         self,
@@ -62,10 +58,10 @@ class HttpClient:
         key_header: str = "Authorization",
         key_prefix: str = "Bearer ",
         headers: Mapping[str, str] | None = None,
-        fault: Fault | None = None,
         advice: str = "",
     ) -> None:
         self.address = Address(base_url)
+        headers = headers or {}
         defaults = {
             "Host": self.address.server,
             "Accept": "application/json, text/event-stream",
@@ -73,15 +69,12 @@ class HttpClient:
             "Accept-Encoding": "identity",
             "User-Agent": f"nbagent/{__version__}",
         }
-        self._headers = _merged(defaults, headers or {})
-        has_own_key = key_header.lower() in map(str.lower, headers or {})
+        self._headers = _merged(defaults, headers)
+        has_own_key = key_header.lower() in map(str.lower, headers)
         self._key = None if has_own_key else key
         self._sends_key = has_own_key or key is not None
         self._key_header, self._key_prefix = key_header, key_prefix
-        self._fault = fault
-        self._advice = advice
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pools: dict[tuple[str | None, str | None], Pool] = {}
+        self._advice = advice or "is it running?"
 
     async def send(
         self,
@@ -116,17 +109,13 @@ class HttpClient:
         raise fault
 
     async def aclose(self) -> None:
-        """Let go of the connections; the last client of an event loop closes them."""
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        _users[loop] -= 1
-        if _users[loop] <= 0 and loop is asyncio.get_running_loop():
-            del _users[loop]
-            for pool in _pools.pop(loop).values():
-                await pool.aclose()
-            # Closed sockets are let go in the loop's next round.
-            await asyncio.sleep(0)
+        """Close the connections of this event loop that wait for a request."""
+        for pool in _pools.get(asyncio.get_running_loop(), {}).values():
+            for connection in pool.connections:
+                if connection.is_idle():
+                    await connection.aclose()
+        # Closed sockets are let go in the loop's next round.
+        await asyncio.sleep(0)
 
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
@@ -145,39 +134,31 @@ class HttpClient:
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
     async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
-        for spare in reversed(range(_STALE_CONNECTIONS + 1)):
-            try:
-                response = await self._pool().handle_async_request(request)
-            except StaleConnection:
-                # The server had closed an idle connection: that is no answer to anything.
-                if not spare:
-                    raise
-                continue
-            stream = cast("Any", response).extensions["network_stream"]
-            if getattr(stream, "answered", False):
-                return Response(response, stream, deadline, self.address.server)
-            # It was read behind the answer before, or is none: the next connection is asked.
-            await response.aclose()
-        raise _http_error("the server does not speak HTTP as it should; check the base URL.")
-
-    def _pool(self) -> Pool:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            for closed in [known for known in _pools if known.is_closed()]:
-                del _pools[closed], _users[closed]
-            self._loop, self._pools = loop, _pools.setdefault(loop, {})
-            _users[loop] = _users.get(loop, 0) + 1
-        route = self.address.route()
-        if route not in self._pools:
-            self._pools[route] = _new_pool(*route)
-        return self._pools[route]
+        for _ in range(_STALE_CONNECTIONS + 1):
+            # An idle connection that the server had closed is no answer to anything.
+            with suppress(StaleConnection):
+                response = await _pool_of(self.address.route()).handle_async_request(request)
+                stream = cast("Stream", cast("Any", response).extensions["network_stream"])
+                if not stream.unsent:
+                    return Response(response, stream, deadline, self.address.server)
+                # What was read behind the answer before is none to what was not sent yet.
+                await response.aclose()
+        raise ConnectionResetError("it keeps none open, or answers before it is asked")
 
     async def _refusal(self, response: Response, path: str) -> ModelError:
         shown = self.address.shown + path.partition("?")[0]
         raw, body = b"", None
-        try:
+        async with aclosing(response):
             if 300 <= response.status < 400:
-                return _redirected(response, shown)
+                # Following it would carry the key to another host, and turn POST into GET.
+                location = redact(re.split("[?#]", response.headers.get("location", ""))[0])[:300]
+                return _http_error(
+                    f"{shown} answered with a redirect (HTTP {response.status}) to"
+                    f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give"
+                    " the final address as base URL.",
+                    status=response.status,
+                    request_id=response.request_id,
+                )
             if response.status == 407:
                 # Its body may hold the request's headers, with the password of the proxy in them.
                 return _proxy_refused(self.address.server, "407", "HTTP_PROXY")
@@ -185,12 +166,13 @@ class HttpClient:
             with suppress(ModelError, ValueError, RecursionError):
                 raw = await response.read(_MAX_ERROR_BYTES)
                 body = load_json(raw)
-        finally:
-            await response.aclose()
-        status, headers, text = response.status, response.headers, raw.decode("utf-8", "replace")
-        special = self._fault and self._fault(status, headers, body)
-        return special or response_error(
-            status, headers, body, url=shown, text=text, key_sent=self._sends_key
+        return response_error(
+            response.status,
+            response.headers,
+            body,
+            url=shown,
+            text=raw.decode("utf-8", "replace"),
+            key_sent=self._sends_key,
         )
 
 
@@ -204,9 +186,8 @@ class Response:
         # By names in lower case; what came twice is joined, as HTTP has it.
         self.headers: dict[str, str] = {}
         for raw_name, raw_value in response.headers:
-            name = raw_name.decode("latin-1").lower()
-            held = [self.headers[name]] if name in self.headers else []
-            self.headers[name] = ", ".join([*held, raw_value.decode("latin-1")])
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.request_id = request_id_of(self.headers)
         self._response = response
         self._stream = stream
@@ -214,40 +195,34 @@ class Response:
         self._server = server
 
     async def pieces(self, limit: int = MAX_BODY_BYTES) -> AsyncGenerator[bytes]:
-        """The body as it arrives, inflated. Raises ModelError, also when it is over the limit."""
+        """The body as it arrives, inflated; chunks that arrived together come as one piece.
+
+        Raises:
+            ModelError: it broke off, or it is over the limit.
+        """
         inflate = inflater_of(self.headers.get("content-encoding", ""))
-        stream, total = self._stream, 0
-        most = stream.received + limit * _MOST_FRAMING
-        async with aclosing(self._raw_pieces()) as raw:
-            async for piece in raw:
-                for part in inflate(piece) if inflate else (piece,):
+        stream, total, most = self._stream, 0, self._stream.received + limit
+        body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
+        held, last, fault = bytearray(), b"", None
+        async with aclosing(body):
+            while fault is None:
+                try:
+                    piece = await anext(body, b"")
+                except Exception as error:
+                    piece, fault = b"", _model_error(error, self._server, stream.deadline)
+                last = piece or last
+                held += piece
+                # More of it has arrived. (Half a chunk may hold those before it back.)
+                if piece and not stream.last.endswith((piece, piece + b"\r\n")):
+                    continue
+                for part in inflate(bytes(held)):
                     total += len(part)
                     if total > limit or stream.received > most:
-                        raise bad_answer(f"it is larger than {limit // 2**20} MB")
+                        raise bad_answer(f"it is larger than {limit / 2**20:g} MB")
                     yield part
-                    if inflate:
-                        # A few bytes may hold megabytes: the loop does not wait for them.
-                        await asyncio.sleep(0)
-
-    async def _raw_pieces(self) -> AsyncGenerator[bytes]:
-        """The body as it was sent; chunks that arrived together come as one piece."""
-        stream = self._stream
-        body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
-        held: list[bytes] = []
-        last = b""
-        fault: ModelError | None = None
-        try:
-            async with aclosing(body):
-                async for last in body:
-                    held.append(last)
-                    # The next one has not arrived. (Half of one may hold those before it back.)
-                    if stream.last.endswith((last, last + b"\r\n")):
-                        yield b"".join(held) if len(held) > 1 else last
-                        held.clear()
-        except Exception as error:
-            fault = _model_error(error, self._server, stream.deadline)
-        if held:
-            yield b"".join(held)
+                held.clear()
+                if not piece:
+                    break
         if fault is not None:
             raise fault
         # Bytes behind an answer would be taken for the answer to the next request.
@@ -256,14 +231,9 @@ class Response:
             await stream.aclose()
 
     async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body, or its first `limit` bytes."""
-        data = bytearray()
-        async with aclosing(self.pieces()) as pieces:
-            async for piece in pieces:
-                data += piece
-                if len(data) > limit:
-                    break
-        return bytes(data[:limit])
+        """The whole body. Raises ModelError, also when it is over the limit."""
+        async with aclosing(self.pieces(limit)) as pieces:
+            return b"".join([piece async for piece in pieces])
 
     def shorten(self, within_s: float) -> None:
         """What is still to come must come within this time from now."""
@@ -280,17 +250,15 @@ class Address:
     """A base URL, parsed once."""
 
     def __init__(self, base_url: str) -> None:
-        try:
-            parts = urlsplit(base_url)
-            self.port, self.host = parts.port, (parts.hostname or "").encode("idna").decode()
-        except ValueError:
-            parts = None
-        if parts and (parts.username or parts.password):
+        if "@" in base_url.partition("://")[2].partition("/")[0]:
             what = "the base URL holds a name or a password"
             raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
-        if not parts or parts.scheme not in ("http", "https") or not _HOST.fullmatch(self.host):
-            raise UsageError(f"the base URL {base_url!r} is none; write it as http://HOST:PORT/v1.")
-        self.scheme = parts.scheme
+        try:
+            parts, self.host = _parts_of(base_url)
+        except ValueError:
+            what = f"the base URL {base_url!r} is none"
+            raise UsageError(f"{what}; write it as http://HOST:PORT/v1.") from None
+        self.scheme, self.port = parts.scheme, parts.port
         self._path = parts.path.rstrip("/")
         self._query = parts.query
         name = f"[{self.host}]" if ":" in self.host else self.host
@@ -306,7 +274,7 @@ class Address:
         target = f"{self._path}{path}{f'?{query}' if query else ''}"
         return httpcore2.URL(scheme=self.scheme, host=self.host, port=self.port, target=target)
 
-    def route(self) -> tuple[str | None, str | None]:
+    def route(self) -> _Route:
         """The proxy and the certificates now: a notebook may set them after its first request."""
         certificates = proxy_url = None
         if self.scheme == "https":
@@ -320,29 +288,49 @@ class Address:
         return proxy_url, certificates
 
 
-_pools: dict[asyncio.AbstractEventLoop, dict[tuple[str | None, str | None], Pool]] = {}
-"""By event loop, then proxy and certificates, as long as a client of the loop is open."""
-_users: dict[asyncio.AbstractEventLoop, int] = {}
+def _parts_of(url: str) -> tuple[SplitResult, str]:
+    """An HTTP address and its host in ASCII; raises ValueError."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").encode("idna").decode()
+    # The library would ask the usual port for port 0.
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or parts.port == 0:
+        raise ValueError(url)
+    return parts, host
 
 
-def _new_pool(proxy_url: str | None, certificates: str | None) -> Pool:
-    """Raises ModelError when the environment names what cannot be used."""
-    return Pool(
-        ssl_context=None if certificates is None else tls_context(certificates),
-        proxy=_proxy(proxy_url) if proxy_url else None,
-        max_connections=_MAX_CONNECTIONS,
-        max_keepalive_connections=_MAX_CONNECTIONS // 4,
-        keepalive_expiry=_KEEP_ALIVE_S,
-        network_backend=Backend(),
-    )
+_Route = tuple[str | None, str | None]
+"""A proxy, and where the certificates are."""
+_pools: dict[asyncio.AbstractEventLoop, dict[_Route, Pool]] = {}
+
+
+def _pool_of(route: _Route) -> Pool:
+    """Of this event loop, and of the proxy and the certificates that hold now."""
+    loop, (proxy, certificates) = asyncio.get_running_loop(), route
+    if loop not in _pools:
+        for closed in [known for known in _pools if known.is_closed()]:
+            del _pools[closed]
+        _pools[loop] = {}
+    if route not in _pools[loop]:
+        try:
+            # It reads the variables itself, in 23 ms.
+            tls = None if certificates is None else httpcore2.default_ssl_context()
+        except (OSError, ValueError) as error:
+            what = f"no certificates can be read from {certificates!r} ({error})"
+            raise _http_error(f"{what}; correct SSL_CERT_DIR or SSL_CERT_FILE.") from None
+        _pools[loop][route] = Pool(
+            ssl_context=tls,
+            proxy=_proxy(proxy) if proxy else None,
+            max_connections=_MAX_CONNECTIONS,
+            max_keepalive_connections=_MAX_CONNECTIONS // 4,
+            keepalive_expiry=_KEEP_ALIVE_S,
+            network_backend=Backend(),
+        )
+    return _pools[loop][route]
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
     try:
-        parts = urlsplit(address if "://" in address else f"http://{address}")
-        host, port = parts.hostname, parts.port
-        if not host or parts.scheme not in ("http", "https"):
-            raise ValueError
+        parts, host = _parts_of(address if "://" in address else f"http://{address}")
     except ValueError:
         raise _http_error(
             "the proxy that the environment names cannot be used: its address cannot be read, and"
@@ -355,7 +343,7 @@ def _proxy(address: str) -> httpcore2.Proxy:
         login = f"{user}:{password}"
         for text in (password, login, base64.b64encode(login.encode()).decode().rstrip("=")):
             register(text)
-    url = httpcore2.URL(scheme=parts.scheme, host=host, port=port, target="/")
+    url = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target="/")
     # The library takes text for ASCII.
     return httpcore2.Proxy(url, auth=(user.encode(), password.encode()) if user else None)
 
@@ -363,16 +351,11 @@ def _proxy(address: str) -> httpcore2.Proxy:
 def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     """Headers, some of them replaced; their names have no case."""
     given = {name.lower() for name in extra}
-    for name, text in extra.items():
-        if not (name + text).isascii() or any(ord(char) < 32 for char in name + text):
-            raise UsageError(f"header {name!r} has characters that cannot be sent; correct it.")
-    kept = {name: text for name, text in headers.items() if name.lower() not in given}
-    return {**kept, **extra}
+    return {**{name: text for name, text in headers.items() if name.lower() not in given}, **extra}
 
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
-    advice = advice or "is it running?"
     said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
     match error:
         case ModelError():
@@ -405,22 +388,9 @@ def _model_error(error: Exception, server: str, deadline: float, advice: str = "
             return ModelError(f"the request to {server} failed: {said}; please report it.")
 
 
-def _http_error(text: str, retry: bool = False) -> ModelError:
-    return ModelError(text, code="LLM_HTTP_ERROR", retryable=retry)
+def _http_error(text: str, retry: bool = False, **more: Any) -> ModelError:
+    return ModelError(text, code="LLM_HTTP_ERROR", retryable=retry, **more)
 
 
 def _proxy_refused(server: str, status: str, variable: str) -> ModelError:
     return _http_error(f"the proxy refused the way to {server} (HTTP {status}); check {variable}.")
-
-
-def _redirected(response: Response, shown: str) -> ModelError:
-    # A redirect would carry the key to another host, and turns POST into GET.
-    location = redact(response.headers.get("location", "").split("?")[0].split("#")[0])[:300]
-    where = location.rpartition("@")[2] or "nowhere"
-    return ModelError(
-        f"{shown} answered with a redirect (HTTP {response.status}) to {where!r}, which is not"
-        " followed; give the final address as base URL.",
-        code="LLM_HTTP_ERROR",
-        status=response.status,
-        request_id=response.request_id,
-    )

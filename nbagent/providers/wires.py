@@ -154,10 +154,6 @@ class Wire(Protocol):
         """The models of a list, and the query of its next page. Raises ValueError."""
         return models_in(body), None
 
-    def fault(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
-        """The error of a refusal that only this wire can read."""
-        return None
-
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:

@@ -41,6 +41,8 @@ _PLAIN_HEADERS = frozenset(
     }
 )
 """Headers whose value is no secret."""
+_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+"""Set to what is true of a request: another value would let its end be misread."""
 
 
 def text(value: Any) -> str:
@@ -48,6 +50,17 @@ def text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a text")
     return value
+
+
+def header_text(value: Any) -> str:
+    """What is sent in a header of its own."""
+    if not value or not _is_header_text(value):
+        raise ValueError("a text of one line in ASCII")
+    return value
+
+
+def _is_header_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and value.isascii()
 
 
 def any_text(value: Any) -> str:
@@ -250,9 +263,10 @@ def headers(value: Any) -> dict[str, str]:
     """
     found = _object(value)
     for name, held in found.items():
-        one_line = isinstance(held, str) and held.isprintable() and held.isascii()
-        if not _HEADER_NAME.fullmatch(name) or not one_line:
+        if not _HEADER_NAME.fullmatch(name) or not _is_header_text(held):
             raise ValueError('names and texts of one line such as {"X-Tenant": "a"}')
+        if name.lower() in _OWN_HEADERS:
+            raise ValueError(f"headers without {name}, which is set for each request")
         if name.lower() not in _PLAIN_HEADERS:
             register(held.removeprefix("Bearer "))
     return found

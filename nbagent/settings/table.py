@@ -201,8 +201,10 @@ class _Shared(Values):
         checks.key_variable,
         server=True,
     )
-    organization_id = Option[str | None]("", "the organisation that pays", checks.text, server=True)
-    project_id = Option[str | None]("", "the provider's project", checks.text, server=True)
+    organization_id = Option[str | None](
+        "", "the organisation that pays", checks.header_text, server=True
+    )
+    project_id = Option[str | None]("", "the provider's project", checks.header_text, server=True)
     headers = Option[dict[str, str] | None](
         "", "further headers, as a JSON object", checks.headers, server=True, secret=True
     )

@@ -268,6 +268,7 @@ def test_a_resolver_that_hangs_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> 
     [
         *("http://a..b/v1", f"http://{'x' * 70}.test/v1", "http://bad host/v1", "http://[::1/v1"),
         *("ftp://h/v1", "http://user:pw@h/v1", "http://h:port/v1", "http://"),
+        *("http://127.0.0.1:0", "127.0.0.1:0/v1"),
     ],
 )
 def test_an_address_that_is_none_is_a_usage_error(url: str) -> None:

@@ -76,6 +76,7 @@ FLOODS: dict[str, tuple[Fault, str, str]] = {
     "gzip bomb": (flood(*_LINE_BOMB, head=_ZIPPED), _BAD, "part "),
     "endless line without a field": (flood(_PART, b"x"), _BAD, "part "),
     "endless event of many lines": (flood(_PART, b"data: xxxxxxxxxxxxxxxx\n"), _BAD, "part "),
+    "endless empty data lines": (flood(_PART, b"data:\n"), _BAD, "part "),
     "endless calls": (flood(_PART, events(delta(tool_calls=[_NEW_CALL]))), _BAD, "part "),
     "many events": (tiny(50_000), "", "x"),
     "whole-endless spaces": (flood(b"", b" "), _BAD, ""),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers.hostile_cases import refused
-from servers.hostile_server import HostileServer, fine, whole
-from servers.loopback import Visit
+from servers.hostile_server import HostileServer, fine
 
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.http import HttpClient
+from nbagent.providers.streams import Backend, StaleConnection
 
 KEY = "sk-shared-0123456789abcdefghij"
 
@@ -58,28 +56,27 @@ def test_a_key_has_the_header_of_its_wire_and_headers_replace_each_other(
     assert [visit.head.lower().count("\r\naccept:") for visit in (first, second)] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("answer", "seen"),
-    [
-        (refused("400 X", message="odd"), (400, {"error": {"message": "odd"}})),
-        (whole(b"<p>no", "503 X"), (503, None)),
-    ],
-)
-def test_a_wire_is_asked_first_what_a_refusal_means(
-    server: HostileServer, answer: bytes, seen: tuple[int, Any]
-) -> None:
-    calls: list[tuple[int, Any]] = []
+def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
+    seen: list[bytes] = []
 
-    async def refuse(visit: Visit) -> None:
-        await visit.send(answer)
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.read(100))
+        writer.write(b"answer")
+        await asyncio.sleep(0.02)
+        writer.write(b"unasked")
+        seen.append(await reader.read(100))
 
-    def special(status: int, headers: Mapping[str, str], body: Any) -> ModelError | None:
-        calls.append((status, body))
-        assert int(headers["content-length"])
-        return ModelError("of this wire", code="LLM_QUOTA_EXCEEDED") if status == 400 else None
+    async def ask_twice(port: int) -> None:
+        stream = await Backend().connect_tcp("127.0.0.1", port)
+        await stream.write(b"first")
+        assert await stream.read(100) == b"answer"
+        await asyncio.sleep(0.1)
+        await stream.write(b"second")
+        with pytest.raises(StaleConnection):
+            await stream.read(100)
+        await stream.aclose()
+        await asyncio.sleep(0.05)
 
-    server.faults["it"] = refuse
-    with pytest.raises(ModelError) as caught:
-        post(server.url("it"), fault=special)
-    assert calls == [seen]
-    assert caught.value.code == ("LLM_QUOTA_EXCEEDED" if seen[0] == 400 else "LLM_HTTP_ERROR")
+    with HostileServer(meet=meet) as server:
+        asyncio.run(ask_twice(server.port))
+    assert seen in ([b"first"], [b"first", b""]), "the second request stays here"
