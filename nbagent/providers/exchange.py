@@ -132,7 +132,7 @@ class WireClient:
             path = wire.models_path
             if page:
                 path += f"{'&' if '?' in path else '?'}{page}"
-            headers = self._headers_of(wire, frozenset())
+            headers = wire.headers(frozenset())
             sent = self._http.send("GET", path, deadline=deadline, headers=headers)
             async with aclosing(await sent) as response:
                 body = await response.read()
@@ -155,7 +155,12 @@ class WireClient:
 
     async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
         """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
-        self._check_key()
+        if self._key_variables and not self._http.has_key:
+            raise ModelError(
+                f"there is no key for {self._http.address.server}; set"
+                f" {' or '.join(self._key_variables)}, or name another server with --base-url.",
+                code="LLM_AUTH_FAILED",
+            )
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         exchange = _Exchange(request, stream, deadline)
         while True:
@@ -192,9 +197,13 @@ class WireClient:
                     return
                 exchange.next_hop(into)
                 continue
-            if exchange.shown:
-                raise fault
-            notice = self._notice_of(exchange, fault, attempt)
+            notice = None if exchange.shown else self._notice_of(exchange, fault, attempt)
+            if notice is None:
+                try:
+                    raise fault
+                finally:
+                    # Its traceback holds this frame: a failed answer would stay with the error.
+                    del fault, attempt, into
             yield ChatChunk(notice=notice)
             await asyncio.sleep(notice.wait_s)
 
@@ -223,8 +232,10 @@ class WireClient:
         parser = wire.parser(request, into)
         return _Attempt(wire, params, flags, changed, body, into, parser, refusals)
 
-    def _notice_of(self, exchange: _Exchange, fault: ModelError, attempt: _Attempt) -> ClientNotice:
-        """What is told before another attempt, and how long that waits; raises what is final."""
+    def _notice_of(
+        self, exchange: _Exchange, fault: ModelError, attempt: _Attempt
+    ) -> ClientNotice | None:
+        """What is told before another attempt, and how long that waits; None: there is none."""
         lesson = attempt.wire.lesson(fault, exchange.request, attempt.flags)
         if lesson is not None and lesson.flag in attempt.flags:
             lesson = None
@@ -236,7 +247,7 @@ class WireClient:
         left_s = exchange.deadline - asyncio.get_running_loop().time()
         wait_s = backoff_s(fault, exchange.attempts, self._config.retries)
         if wait_s is None or wait_s >= left_s:
-            raise fault
+            return None
         exchange.attempts += 1
         exchange.waited_s += wait_s
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
@@ -254,7 +265,7 @@ class WireClient:
             attempt.body,
             deadline=exchange.deadline,
             between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-            headers=self._headers_of(wire, attempt.flags),
+            headers=wire.headers(attempt.flags),
         )
         self._limiter.learn(place, response.status, response.headers)
         exchange.request_id = response.request_id
@@ -285,27 +296,11 @@ class WireClient:
             await response.aclose()
         reader.end()
 
-    def _check_key(self) -> None:
-        given = {name.lower() for name in self._config.headers}
-        own = {self._wires[0].key_header.lower(), "authorization"}
-        if self._key_variables and self._config.api_key is None and not own & given:
-            raise ModelError(
-                f"there is no key for {self._http.address.server}; set"
-                f" {' or '.join(self._key_variables)}, or name another server with --base-url.",
-                code="LLM_AUTH_FAILED",
-            )
-
     def _toolset_of(self, request: ChatRequest, wire: Wire) -> Toolset:
         # Comparing tuples of the same objects is a comparison of pointers.
         if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
         return self._toolset
-
-    def _headers_of(self, wire: Wire, flags: frozenset[str]) -> dict[str, str]:
-        """The wire's headers, where the person gave none of the name."""
-        given = {name.lower() for name in self._config.headers}
-        headers = wire.headers(flags)
-        return {name: text for name, text in headers.items() if name.lower() not in given}
 
 
 @dataclass(slots=True)

@@ -69,10 +69,11 @@ class HttpClient:
             "Accept-Encoding": "identity",
             "User-Agent": f"nbagent/{__version__}",
         }
-        self._headers = _merged(defaults, headers)
-        has_own_key = key_header.lower() in map(str.lower, headers)
-        self._key = None if has_own_key else key
-        self._sends_key = has_own_key or key is not None
+        self._defaults, self._given = defaults, headers
+        given = {name.lower() for name in headers}
+        self._key = None if key_header.lower() in given else key
+        self.has_key = key is not None or bool(given & {key_header.lower(), "authorization"})
+        """Whether a key is sent."""
         self._key_header, self._key_prefix = key_header, key_prefix
         self._advice = advice or "is it running?"
 
@@ -91,7 +92,7 @@ class HttpClient:
         Args:
             path: what follows the base URL, with its slash; its query is put before the URL's.
             deadline: the loop's time at which the whole answer must be there.
-            headers: of this request, beside or instead of the client's.
+            headers: of this request; those of the client go before them.
         """
         request = self._request(method, path, body, headers or {})
         connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
@@ -120,7 +121,7 @@ class HttpClient:
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
     ) -> httpcore2.Request:
-        headers = _merged(self._headers, extra) if extra else self._headers.copy()
+        headers = _merged({**self._defaults, **extra}, self._given)
         if body is not None:
             headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
@@ -172,7 +173,7 @@ class HttpClient:
             body,
             url=shown,
             text=raw.decode("utf-8", "replace"),
-            key_sent=self._sends_key,
+            key_sent=self.has_key,
         )
 
 
