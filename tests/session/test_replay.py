@@ -176,7 +176,10 @@ def test_equal_requests_of_a_run_are_told_apart(file: Path) -> None:
 
     async def ask(mode: Any, times: int) -> list[str]:
         client = chosen.recorded(mode, Cassette(file))
-        return [(await client.chat(request)).message.text for _ in range(times)]
+        try:
+            return [(await client.chat(request)).message.text for _ in range(times)]
+        finally:
+            await client.close()
 
     with ModelServer(["One.", "Two."]) as server:
         chosen = choose(Settings(model="openai:little", base_url=server.url, timeout_s=9))
@@ -325,13 +328,20 @@ def test_off_and_offline_models_record_nothing(file: Path) -> None:
 def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(file: Path) -> None:
     request = ChatRequest(model="gpt-4o-mini", messages=(Message.of("user", "Hello?"),))
     place: Any = {"server": "https://api.openai.com:443", "cassette": Cassette(file)}
+
+    async def ask(**more: Any) -> None:
+        client = ReplayClient(inner, **more, **place)
+        try:
+            await client.chat(request)
+        finally:
+            await client.close()
+
     with ModelServer(["Hello."]) as server:
         paid = Settings(model="openai:gpt-4o-mini", base_url=server.url, timeout_s=9)
         inner = choose(paid).client
-        asyncio.run(ReplayClient(inner, mode="auto", **place).chat(request))
-    other = ReplayClient(inner, mode="replay", extra_body={"seed": 1}, **place)
+        asyncio.run(ask(mode="auto"))
     with pytest.raises(nbagent.ModelError, match=r"\+ extra_body: "):
-        asyncio.run(other.chat(request))
+        asyncio.run(ask(mode="replay", extra_body={"seed": 1}))
     agent = nbagent.Agent("openai:gpt-4o-mini", cache="replay", cassette=str(file), tools="none")
     run = agent.run("Hello?").raise_for_error()
     assert run.text == "Hello."
