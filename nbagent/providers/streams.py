@@ -63,7 +63,8 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         if self.unsent:
             if self.received and self._arrived:
                 raise StaleConnection("it sent something before it was asked")
-            self.transport.writelines(self.unsent)
+            # `writelines` raises TypeError where the connection was lost (Python 3.12, 3.13).
+            self.transport.write(b"".join(self.unsent))
             self.unsent.clear()
             self._asked_at = self.received
         if loop.time() >= self.deadline:
