@@ -14,7 +14,6 @@ from urllib.parse import quote, urlsplit
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
     ImagePart,
     Message,
     ModelInfo,
@@ -40,7 +39,16 @@ from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.registry import normal_base_url
 from nbagent.providers.schemas import closed_schema, wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word, only_set
+from nbagent.providers.wires import (
+    Encoding,
+    Lesson,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    finish_reason,
+    only_set,
+)
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CURRENT = "2026-10-21"
@@ -60,15 +68,6 @@ _BOUND = "bound to a different conversation"
 _UNFIT = re.compile(
     rf"{_BOUND}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified", re.I | re.S
 )
-_FINISH: dict[str, FinishReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",  # Only with tools of the server, which are not asked for.
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 _WRITTEN = ("text", "thinking", "signature", "input_json")
 """Fields of blocks that come in pieces."""
 _PLAIN = frozenset({"text", "tool_use"})
@@ -321,7 +320,7 @@ class AnthropicParser(Parser):
         if any(block["type"] not in _PLAIN for block in blocks):
             into.keep(blocks=blocks)
         into.usage(_usage_of(self._usage))
-        into.finish(_FINISH.get(self._word), self._word)
+        into.finish(finish_reason(self._word), self._word)
         into.end()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.chat import FinishReason, Usage
+from nbagent.contracts.chat import Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
@@ -23,22 +23,8 @@ from nbagent.providers.frames import (
     text_or_empty,
     tokens,
 )
-from nbagent.providers.wires import Parser
+from nbagent.providers.wires import Parser, finish_reason
 
-_WORDS: dict[FinishReason, tuple[str, ...]] = {
-    "stop": ("stop", "eos", "end_turn", "stop_sequence", "eos_token"),
-    "length": ("length", "model_length", "max_tokens", "model_context_window_exceeded"),
-    "tool_calls": ("tool_calls", "function_call", "tool_use"),
-    "content_filter": ("content_filter", "refusal", "safety", "recitation", "prohibited_content"),
-    "error": (
-        *("error", "insufficient_system_resource", "network_error"),
-        *("abort", "malformed_function_call"),
-    ),
-}
-"""Also those that gateways pass on of the model behind them."""
-_FINISH: dict[str, FinishReason] = {
-    word: reason for reason, words in _WORDS.items() for word in words
-}
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 _DETAILS = "reasoning_details"
 OPAQUE_FIELDS = ("extra_content", _DETAILS)
@@ -97,7 +83,7 @@ class ChatParser(Parser):
             self._fail(choice)
         elif finish := choice.get("finish_reason"):
             word = str(finish)
-            into.finish(_FINISH.get(word.lower()), word)
+            into.finish(finish_reason(word), word)
 
     def whole(self, body: Any) -> None:
         """Fold a whole answer: a chunk with a message, which is over without a finish reason."""

@@ -13,7 +13,6 @@ from urllib.parse import quote
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
-    FinishReason,
     ImagePart,
     Message,
     ModelInfo,
@@ -45,7 +44,15 @@ from nbagent.providers.history import (
 from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import gemini_schema
-from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
+from nbagent.providers.wires import (
+    Encoding,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    finish_reason,
+    only_set,
+)
 
 _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """Google's documented stand-in for a signature, in base64: `skip_thought_signature_validator`."""
@@ -56,15 +63,6 @@ _MOST_UNSTREAMED = 32_768
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-_FINISH: dict[str, FinishReason] = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    "CONTINUATION": "length",
-}
-_FILTERED = re.compile(
-    r"SAFETY|RECITATION|BLOCKLIST|PROHIBITED|SPII|MODEL_ARMOR|ESCALATION|PUP_LIMITED"
-)
-_FAILED = re.compile(r"TOO_MANY_TOOL_CALLS|MISSING_|MALFORMED_RESPONSE|LANGUAGE|OTHER|NO_IMAGE")
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 _CANDIDATE_FIELDS = frozenset(
     {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
@@ -247,11 +245,7 @@ class GoogleParser(Parser):
                 details={"code": "tool_use_failed"},
                 said=said,
             )
-        reason = _FINISH.get(word)
-        if _FILTERED.search(word):
-            reason = "content_filter"
-        elif _FAILED.search(word):
-            reason = "error"
+        reason = finish_reason(word)
         if reason in ("error", "content_filter"):
             into.keep(finish_reason=word)
         token = text_or_empty(candidate.get("continuationToken"))

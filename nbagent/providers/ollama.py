@@ -26,9 +26,16 @@ from nbagent.providers.frames import (
 from nbagent.providers.history import arguments_object, readable, unreadable
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
+from nbagent.providers.wires import (
+    Encoding,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    finish_reason,
+    only_set,
+)
 
-_STOPPED = ("stop", "load", "unload")
 _BESIDE_OPTIONS = frozenset(
     {"format", "keep_alive", "logprobs", "options", "shift", "think", "top_logprobs", "truncate"}
 )
@@ -148,8 +155,7 @@ class OllamaParser(Parser):
             if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
                 into.keep(durations_ms=spent)
             word = text_or_empty(line.get("done_reason")) or "stop"
-            reason = "stop" if word in _STOPPED else "length" if word == "length" else None
-            into.finish(reason, word)
+            into.finish(finish_reason(word), word)
             into.end()
 
     def whole(self, body: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ToolSpec
+from nbagent.contracts.chat import ChatRequest, FinishReason, Message, ModelInfo, ToolSpec
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse
@@ -20,6 +20,17 @@ from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
+_FINISH: dict[FinishReason, str] = {
+    "stop": r"stop|stop_sequence|eos|eos_token|end_turn|pause_turn|load|unload",
+    "length": r"length|model_length|max_tokens|model_context_window_exceeded|continuation",
+    "tool_calls": r"tool_calls|function_call|tool_use",
+    "content_filter": r"content_filter|refusal|\w*(?:safety|recitation|blocklist|prohibited|spii"
+    r"|model_armor|escalation|pup_limited)\w*",
+    "error": r"error|network_error|insufficient_system_resource|abort|malformed_\w+|missing_\w+"
+    # Gemini's; `other` in small letters is a gateway's word for one that it does not know.
+    r"|too_many_tool_calls|(?-i:\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*)",
+}
+"""Of all wires: gateways pass on the words of the model behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +195,14 @@ def only_set(fields: Mapping[str, Any]) -> dict[str, Any]:
 def described(spec: ToolSpec, name: str) -> dict[str, Any]:
     """A tool's name on the wire, with its description where it has one."""
     return {"name": name, **only_set({"description": spec.description or None})}
+
+
+def finish_reason(word: str) -> FinishReason | None:
+    """Why an answer ended, by a server's word for it; None for a word that nobody knows."""
+    for reason, words in _FINISH.items():
+        if re.fullmatch(words, word, re.I):
+            return reason
+    return None
 
 
 _NO_WORDS: Mapping[str, str] = {}
