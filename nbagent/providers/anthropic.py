@@ -9,22 +9,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatRequest,
     ImagePart,
     Message,
-    ModelInfo,
     Part,
     ToolSpec,
-    Usage,
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import finish_reason, frame_object, usage_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
 from nbagent.providers.history import (
     arguments_object,
@@ -35,7 +33,6 @@ from nbagent.providers.history import (
     unreadable,
     wire_id,
 )
-from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.registry import normal_base_url
 from nbagent.providers.schemas import closed_schema, wire_schema
@@ -46,8 +43,8 @@ from nbagent.providers.wires import (
     Wire,
     described,
     effort_word,
-    finish_reason,
     only_set,
+    version_in,
 )
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -70,6 +67,7 @@ _UNFIT = re.compile(
 )
 _WRITTEN = ("text", "thinking", "signature", "input_json")
 """Fields of blocks that come in pieces."""
+_PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _PLAIN = frozenset({"text", "tool_use"})
 """Blocks that can be written again from the message itself."""
 
@@ -81,6 +79,7 @@ class Anthropic(Wire):
     endings = ("/messages",)
     key_header = "x-api-key"
     key_prefix = ""
+    next_page = ("last_id", "after_id")
     reserved = frozenset({"messages", "tools", "system"})
 
     def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
@@ -160,12 +159,6 @@ class Anthropic(Wire):
         """A reader for one answer."""
         return AnthropicParser(into)
 
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """One page of the models."""
-        page = json_object(body) or {}
-        last = text_or_empty(page.get("last_id")) if page.get("has_more") else ""
-        return models_in(body), last and f"after_id={quote(last, safe='')}"
-
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:
@@ -181,9 +174,10 @@ class Anthropic(Wire):
     def _add_thinking(
         self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
     ) -> None:
-        asked, version, thinking = request.reasoning, _version(request.model), None
+        asked, version, thinking = request.reasoning, version_in(request.model, _VERSION), None
         if asked == "none":
             between = "sonnet" in request.model and version >= (5, 5)
+            # A model of another maker has none.
             if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
                 thinking = {"type": "between_tools" if between else "disabled"}
         # The generation 4.6 takes both.
@@ -219,11 +213,7 @@ class AnthropicParser(Parser):
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one event. Its data repeats its name."""
-        found = json_object(data)
-        if found is None:
-            raise bad_answer("an event is no object")
-        if found.get("error"):
-            self._into.fail(stream_error(found))
+        found = frame_object(data, self._into)
         match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
             case "content_block_delta":
                 self._delta(_place(found), json_object(found.get("delta")) or {})
@@ -240,9 +230,7 @@ class AnthropicParser(Parser):
 
     def whole(self, body: Any) -> None:
         """Take a whole message."""
-        found = json_object(body) or {}
-        if found.get("error"):
-            self._into.fail(stream_error(found))
+        found = frame_object(body, self._into)
         blocks = objects_in(found.get("content"))
         if blocks != found.get("content"):
             raise bad_answer("there is no content in it")
@@ -319,35 +307,16 @@ class AnthropicParser(Parser):
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
         if any(block["type"] not in _PLAIN for block in blocks):
             into.keep(blocks=blocks)
-        into.usage(_usage_of(self._usage))
+        # `input_tokens` is without what was read from the cache or written into it.
+        prompt = sum(tokens(self._usage, name) for name in _PROMPT_COUNTS)
+        into.usage(usage_in({**self._usage, "input_tokens": prompt} if self._usage else None))
         into.finish(finish_reason(self._word), self._word)
         into.end()
-
-
-def _usage_of(usage: dict[str, Any]) -> Usage | None:
-    """`input_tokens` is without what was read from the cache or written into it."""
-    if not usage:
-        return None
-    read = tokens(usage, "cache_read_input_tokens")
-    written = tokens(usage, "cache_creation_input_tokens")
-    return Usage.of(
-        tokens(usage, "input_tokens") + read + written,
-        tokens(usage, "output_tokens"),
-        cached=read,
-        reasoning=tokens(usage, "output_tokens_details", "thinking_tokens"),
-        cache_write=written,
-    )
 
 
 def _place(found: dict[str, Any]) -> int:
     place: Any = found.get("index")
     return place if type(place) is int else 0
-
-
-def _version(model: str) -> tuple[int, int]:
-    """The generation of a Claude; (0, 0) for a model of another maker."""
-    found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
 _ONLY_ASKED = frozenset({"document", "image", "tool_result", "search_result"})

@@ -38,12 +38,21 @@ from nbagent.providers.history import (
 from nbagent.providers.names import WireNames
 from nbagent.providers.refusals import needs_responses
 from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word
+from nbagent.providers.wires import (
+    Encoding,
+    Lesson,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    only_set,
+    version_in,
+)
 
 _ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
 _OPENAI_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
-_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"^gpt-(\d+)(?:\.(\d+))?")
 _TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.I)
 """Chat templates of Mistral and Gemma: what the person says has to follow an answer."""
 
@@ -176,7 +185,7 @@ class Chat(Wire):
             "stream": stream or None,
             "stream_options": {"include_usage": True} if stream else None,
         }
-        return {name: value for name, value in params.items() if value is not None}
+        return only_set(params)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function. `strict` is never asked for: most schemas would have to be changed."""
@@ -280,12 +289,8 @@ def _wants_responses(request: ChatRequest) -> bool:
     From gpt-5.1 on tools and an effort exclude each other on Chat Completions, from gpt-5.5 on
     there is an effort by default (providers.md 3.1).
     """
-    found = _VERSION.match(request.model)
-    if found is None or not request.tools:
-        return False
-    version = (int(found[1]), int(found[2] or 0))
-    reasons = request.reasoning not in (None, "none")
-    return version >= (5, 5) or (version >= (5, 1) and reasons)
+    version, reasons = version_in(request.model, _VERSION), request.reasoning not in (None, "none")
+    return bool(request.tools) and (version >= (5, 5) or (version >= (5, 1) and reasons))
 
 
 def _tool_choice(choice: str | None, names: WireNames) -> Any:

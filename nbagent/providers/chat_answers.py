@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.chat import Usage
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import finish_reason, take_error, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import (
@@ -21,9 +21,8 @@ from nbagent.providers.frames import (
     first_object,
     objects_in,
     text_or_empty,
-    tokens,
 )
-from nbagent.providers.wires import Parser, finish_reason
+from nbagent.providers.wires import Parser
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 _DETAILS = "reasoning_details"
@@ -60,7 +59,7 @@ class ChatParser(Parser):
             aside = json_object(chunk["x_groq"]) or {}
             chunk = {**chunk, **{k: aside[k] for k in ("usage", "error") if aside.get(k)}}
         if usage := chunk.get("usage"):
-            into.usage(usage_of(usage))
+            into.usage(usage_in(usage))
         if chunk.get("error"):
             self._fail(chunk)
             return
@@ -114,10 +113,8 @@ class ChatParser(Parser):
 
     def _fail(self, holder: dict[str, Any]) -> None:
         fault = stream_error(holder)
-        if fault.details.get("code") == "content_filter":
-            self._into.finish("content_filter")  # Azure, also in the middle of a stream.
-        elif not self.settle(fault):
-            self._into.fail(fault)
+        if not self.settle(fault):
+            take_error(fault, self._into)
 
     def _pick(self, choices: Any) -> dict[str, Any] | None:
         """The choice with index 0, or else the first one; None when only others are here."""
@@ -212,27 +209,6 @@ class ChatParser(Parser):
                 arguments=arguments_of(function.get("arguments", function.get("input"))),
                 extra={k: v for k, v in call.items() if k not in _CALL_FIELDS},
             )
-
-
-def usage_of(usage: Any) -> Usage | None:
-    """The tokens of a `usage` object; None when there is none."""
-    if not json_object(usage):
-        return None
-    prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
-    total = tokens(usage, "total_tokens")
-    reasoning = tokens(usage, "completion_tokens_details", "reasoning_tokens")
-    if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
-        # xAI and some gateways count the reasoning beside the completion, not within it.
-        completion += reasoning
-    cached = (
-        tokens(usage, "prompt_tokens_details", "cached_tokens")
-        or tokens(usage, "prompt_cache_hit_tokens")  # DeepSeek
-        or tokens(usage, "cached_tokens")  # Moonshot
-    )
-    written = tokens(usage, "prompt_tokens_details", "cache_write_tokens")
-    return Usage.of(
-        prompt, completion, total=total, cached=cached, reasoning=reasoning, cache_write=written
-    )
 
 
 def _index_of(value: Any) -> int | None:

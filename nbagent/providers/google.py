@@ -15,20 +15,17 @@ from nbagent.contracts.chat import (
     ChatRequest,
     ImagePart,
     Message,
-    ModelInfo,
     Part,
     ToolSpec,
-    Usage,
     is_keepable,
 )
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import finish_reason, frame_object, usage_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import (
     arguments_of,
     bad_answer,
     clean,
-    first_object,
     objects_in,
     text_or_empty,
     tokens,
@@ -41,7 +38,6 @@ from nbagent.providers.history import (
     results_together,
     with_schema,
 )
-from nbagent.providers.models import models_in
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import gemini_schema
 from nbagent.providers.wires import (
@@ -50,8 +46,8 @@ from nbagent.providers.wires import (
     Wire,
     described,
     effort_word,
-    finish_reason,
     only_set,
+    version_in,
 )
 
 _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
@@ -63,6 +59,10 @@ _MOST_UNSTREAMED = 32_768
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_BESIDE = {
+    "promptTokenCount": "toolUsePromptTokenCount",
+    "candidatesTokenCount": "thoughtsTokenCount",
+}
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 _CANDIDATE_FIELDS = frozenset(
     {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
@@ -80,6 +80,7 @@ class Google(Wire):
     endings = ("/models", "/openai")
     key_header = "x-goog-api-key"
     key_prefix = ""
+    next_page = ("nextPageToken", "pageToken")
     models_path = "/models?pageSize=1000"
     reserved = frozenset({"contents", "tools", "systemInstruction"})
 
@@ -170,14 +171,6 @@ class Google(Wire):
         """A reader for one answer."""
         return GoogleParser(into)
 
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """One page of the models that generate content."""
-        models = [
-            it.model_copy(update={"id": it.id.removeprefix("models/")}) for it in models_in(body)
-        ]
-        token = text_or_empty((json_object(body) or {}).get("nextPageToken"))
-        return models, token and f"pageToken={quote(token, safe='')}"
-
 
 class GoogleParser(Parser):
     """Reads one answer. There is no last word: the reason to finish and a clean end are it."""
@@ -194,12 +187,8 @@ class GoogleParser(Parser):
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one chunk; an error may come in a list."""
-        chunk = first_object(data) if isinstance(data, list) else json_object(data)
-        if chunk is None:
-            raise bad_answer("a chunk is no object")
-        if chunk.get("error"):
-            self._into.fail(stream_error(chunk))
         into = self._into
+        chunk = frame_object(data, into)
         into.model = into.model or text_or_empty(chunk.get("modelVersion"))
         self._usage = json_object(chunk.get("usageMetadata")) or self._usage
         blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
@@ -213,7 +202,12 @@ class GoogleParser(Parser):
             if not candidate.get("index"):  # Others were asked for with `extra_body`.
                 self._candidate(candidate)
         if into.finished:
-            into.usage(_usage_of(self._usage))  # Each chunk has counts: the last ones are enough.
+            # Each chunk has counts: the last ones are enough. Thoughts and tools are beside them.
+            summed = {
+                name: tokens(self._usage, name) + tokens(self._usage, beside)
+                for name, beside in _BESIDE.items()
+            }
+            into.usage(usage_in({**self._usage, **summed} if self._usage else None))
 
     def whole(self, body: Any) -> None:
         """Take a whole response."""
@@ -299,24 +293,9 @@ def _is_opaque(part: dict[str, Any]) -> bool:
     return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
 
 
-def _usage_of(usage: dict[str, Any]) -> Usage | None:
-    """Counts are cumulative, and thoughts are not within the candidates' tokens."""
-    if not usage:
-        return None
-    thoughts = tokens(usage, "thoughtsTokenCount")
-    return Usage.of(
-        tokens(usage, "promptTokenCount") + tokens(usage, "toolUsePromptTokenCount"),
-        tokens(usage, "candidatesTokenCount") + thoughts,
-        total=tokens(usage, "totalTokenCount"),
-        cached=tokens(usage, "cachedContentTokenCount"),
-        reasoning=thoughts,
-    )
-
-
 def _version(model: str) -> tuple[int, int]:
-    found = _VERSION.search(model)
     # A name without a version (`gemini-flash-latest`) is the newest.
-    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
+    return version_in(model, _VERSION, (99, 0))
 
 
 def _is_third(model: str) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec, Usage
+from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.providers.answers import finish_reason, frame_object, usage_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import (
     Ndjson,
     arguments_of,
@@ -32,7 +32,6 @@ from nbagent.providers.wires import (
     Wire,
     described,
     effort_word,
-    finish_reason,
     only_set,
 )
 
@@ -42,6 +41,7 @@ _BESIDE_OPTIONS = frozenset(
 """Other keys of `extra_body` (`num_ctx`) belong into `options`: elsewhere they do nothing."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts that gpt-oss does not know."""
+_COUNTS = ("prompt_eval_count", "eval_count")
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
 
@@ -140,18 +140,15 @@ class OllamaParser(Parser):
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one line."""
-        line = json_object(data)
-        if line is None:
-            raise bad_answer("a line is no object")
         into = self._into
-        if line.get("error"):
-            into.fail(stream_error(line))
+        line = frame_object(data, into)
         message = line.get("message")
         if message is not None or line.get("done") is not True:
             self._message(message)
         into.model = into.model or text_or_empty(line.get("model"))
         if line.get("done") is True:
-            into.usage(_usage(line))
+            # A count that is missing is 0, or all of the prompt was cached.
+            into.usage(usage_in({name: line[name] for name in _COUNTS if name in line}))
             if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
                 into.keep(durations_ms=spent)
             word = text_or_empty(line.get("done_reason")) or "stop"
@@ -223,10 +220,3 @@ def _image(part: ImagePart) -> str:
             code="LLM_HTTP_ERROR",
         )
     return _DATA_URL.sub("", data)
-
-
-def _usage(line: dict[str, Any]) -> Usage | None:
-    """A count that is missing is 0, or all of the prompt was cached."""
-    if not {"prompt_eval_count", "eval_count"} & line.keys():
-        return None
-    return Usage.of(tokens(line, "prompt_eval_count"), tokens(line, "eval_count"))

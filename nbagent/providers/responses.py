@@ -10,10 +10,11 @@ import re
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec, Usage
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec
+from nbagent.providers.answers import take_error, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
 from nbagent.providers.history import arguments_text, attached, data_url, readable, wire_id
 from nbagent.providers.names import WireNames
 from nbagent.providers.schemas import wire_schema
@@ -207,7 +208,7 @@ class ResponsesParser(Parser):
     def _response(self, response: dict[str, Any], status: str) -> None:
         """The last word: what had not come yet, usage, and why it ended."""
         into = self._into
-        into.usage(usage_of(response.get("usage")))
+        into.usage(usage_in(response.get("usage")))
         into.model = text_or_empty(response.get("model"))
         if response.get("status") in ("incomplete", "failed", "cancelled"):
             # vLLM and LiteLLM end each stream with `response.completed`.
@@ -233,25 +234,8 @@ class ResponsesParser(Parser):
         into.end()
 
     def _fail(self, holder: dict[str, Any]) -> None:
-        fault = stream_error(holder)
-        if fault.details.get("code") != "content_filter":
-            self._into.fail(fault)
-        self._into.finish("content_filter")  # Azure, also in the middle of a stream.
+        take_error(stream_error(holder), self._into)
         self._into.end()
-
-
-def usage_of(usage: Any) -> Usage | None:
-    """The tokens of a `usage` object; None when there is none."""
-    if not json_object(usage):
-        return None
-    return Usage.of(
-        tokens(usage, "input_tokens"),
-        tokens(usage, "output_tokens"),
-        total=tokens(usage, "total_tokens"),
-        cached=tokens(usage, "input_tokens_details", "cached_tokens"),
-        reasoning=tokens(usage, "output_tokens_details", "reasoning_tokens"),
-        cache_write=tokens(usage, "input_tokens_details", "cache_write_tokens"),
-    )
 
 
 _NEVER_SAID = ("_output", "item_reference")

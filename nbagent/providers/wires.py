@@ -10,27 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import quote
 
-from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatRequest, FinishReason, Message, ModelInfo, ToolSpec
+from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ToolSpec
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import models_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.frames import Splitter, Sse
-from nbagent.providers.models import models_in
+from nbagent.providers.frames import Splitter, Sse, text_or_empty
 from nbagent.providers.names import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
-_FINISH: dict[FinishReason, str] = {
-    "stop": r"stop|stop_sequence|eos|eos_token|end_turn|pause_turn|load|unload",
-    "length": r"length|model_length|max_tokens|model_context_window_exceeded|continuation",
-    "tool_calls": r"tool_calls|function_call|tool_use",
-    "content_filter": r"content_filter|refusal|\w*(?:safety|recitation|blocklist|prohibited|spii"
-    r"|model_armor|escalation|pup_limited)\w*",
-    "error": r"error|network_error|insufficient_system_resource|abort|malformed_\w+|missing_\w+"
-    # Gemini's; `other` in small letters is a gateway's word for one that it does not know.
-    r"|too_many_tool_calls|(?-i:\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*)",
-}
-"""Of all wires: gateways pass on the words of the model behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +86,8 @@ class Wire(Protocol):
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     models_path: str = "/models"
+    next_page: tuple[str, str] = ("", "")
+    """The field of a list of models that names its next page, and the parameter for it."""
     messages_field: str = "messages"
     tools_form: bytes = b"%b"
     """What stands around the encoded list of tools."""
@@ -163,7 +155,11 @@ class Wire(Protocol):
 
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """The models of a list, and the query of its next page. Raises ValueError."""
-        return models_in(body), None
+        field, parameter = self.next_page
+        page = json_object(body) or {}
+        # Anthropic names the last model also where nothing follows.
+        mark = text_or_empty(page.get(field)) if page.get("has_more", True) else ""
+        return models_in(body), mark and f"{parameter}={quote(mark, safe='')}"
 
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
@@ -187,6 +183,14 @@ def family(model: str) -> str:
     return _DATED.sub("", model.lower())
 
 
+def version_in(
+    model: str, pattern: re.Pattern[str], otherwise: tuple[int, int] = (0, 0)
+) -> tuple[int, int]:
+    """The generation in a model's name, as the two groups of a pattern find it."""
+    found = pattern.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else otherwise
+
+
 def only_set(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a request says anything about."""
     return {name: value for name, value in fields.items() if value is not None}
@@ -195,14 +199,6 @@ def only_set(fields: Mapping[str, Any]) -> dict[str, Any]:
 def described(spec: ToolSpec, name: str) -> dict[str, Any]:
     """A tool's name on the wire, with its description where it has one."""
     return {"name": name, **only_set({"description": spec.description or None})}
-
-
-def finish_reason(word: str) -> FinishReason | None:
-    """Why an answer ended, by a server's word for it; None for a word that nobody knows."""
-    for reason, words in _FINISH.items():
-        if re.fullmatch(words, word, re.I):
-            return reason
-    return None
 
 
 _NO_WORDS: Mapping[str, str] = {}
