@@ -76,7 +76,7 @@ def usage_in(counted: Any) -> Usage | None:
     counts = {part: _first_count(counted, paths) for part, paths in _COUNTS.items()}
     prompt, completion, reasoning = counts["prompt"], counts["completion"], counts["reasoning"]
     exceeds = reasoning > completion or counts["total"] == prompt + completion + reasoning
-    if "completion_tokens" in counted and reasoning and exceeds:
+    if "completion_tokens_details" in counted and reasoning and exceeds:
         # xAI and some gateways count the reasoning beside the completion, not within it.
         counts["completion"] += reasoning
     return Usage.of(**counts)

@@ -33,9 +33,8 @@ from nbagent.providers.history import (
     unreadable,
     wire_id,
 )
-from nbagent.providers.names import WireNames
 from nbagent.providers.registry import normal_base_url
-from nbagent.providers.schemas import closed_schema, wire_schema
+from nbagent.providers.toolset import WireNames, closed_schema, wire_schema
 from nbagent.providers.wires import (
     Encoding,
     Lesson,
@@ -47,7 +46,6 @@ from nbagent.providers.wires import (
     version_in,
 )
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CURRENT = "2026-10-21"
 _COMPATIBLE = "2023-06-01"
 """What proxies and servers of others expect."""
@@ -72,139 +70,11 @@ _PLAIN = frozenset({"text", "tool_use"})
 """Blocks that can be written again from the message itself."""
 
 
-class Anthropic(Wire):
-    """Messages, at Anthropic or at a server that speaks it."""
-
-    name = "anthropic"
-    endings = ("/messages",)
-    key_header = "x-api-key"
-    key_prefix = ""
-    next_page = ("last_id", "after_id")
-    reserved = frozenset({"messages", "tools", "system"})
-
-    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
-        parts = urlsplit(normal_base_url(base_url, home=self.home, endings=self.endings))
-        self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
-        # Anthropic's own client adds /v1 itself: servers name their base URL without it.
-        self._root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
-        self.models_path = f"{self._root}/models?limit=1000"
-        given = {name.lower(): text for name, text in (headers or {}).items()}
-        version = given.get("anthropic-version", "").strip()
-        self._version = version or (_CURRENT if self._is_anthropic else _COMPATIBLE)
-        if self._version != _COMPATIBLE:
-            # Removed with version 2026-10-21: any value is refused.
-            self.lacks = frozenset({"temperature", "top_p"})
-
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """One endpoint for all."""
-        return f"{self._root}/messages"
-
-    def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
-        """The version, and the beta that a changed conversation needs."""
-        beta = {"anthropic-beta": _BINDING_BETA} if "drop_block" in flags else {}
-        return {"anthropic-version": self._version, **beta}
-
-    def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
-    ) -> dict[str, Any]:
-        """All of the body but system, messages and tools."""
-        most = request.max_tokens or _MAX_TOKENS
-        params: dict[str, Any] = {
-            "model": request.model,
-            "max_tokens": most,
-            "stop_sequences": list(request.stop_sequences) or None,
-            "stream": stream or None,
-        }
-        if request.tools:
-            choice = request.tool_choice or "auto"
-            known = _CHOICES.get(choice)
-            named = {"type": "tool", "name": names.to_wire(choice)}
-            params["tool_choice"] = {"type": known} if known else named
-        if not self.lacks:
-            params |= {"temperature": request.temperature, "top_p": request.top_p}
-        self._add_thinking(params, request, flags)
-        if request.output_schema is not None:
-            form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
-            params.setdefault("output_config", {})["format"] = form
-        if self._is_anthropic:
-            params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
-        return only_set(params)
-
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """A tool of the person's."""
-        return {**described(spec, name), "input_schema": wire_schema(spec.parameters)}
-
-    def groups(
-        self, messages: Sequence[Message], flags: frozenset[str]
-    ) -> Iterable[tuple[Message, ...]]:
-        """The results of a turn go in one message."""
-        return results_together(messages)
-
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """Messages of the user that follow each other are joined by the server, in order."""
-        if group[0].role == "assistant":
-            role, blocks = "assistant", _assistant_blocks(group[0], context)
-        elif group[0].role == "tool":
-            role, blocks = "user", [_result(message) for message in group]
-        else:
-            role, blocks = "user", _blocks(group[0].content)
-        return [{"role": role, "content": blocks}] if blocks else []
-
-    def system_fields(self, text: str) -> dict[str, Any] | None:
-        """The system text is marked: tools and system are read from the cache from then on."""
-        block: dict[str, Any] = {"type": "text", "text": text}
-        return {"system": [{**block, "cache_control": _CACHED} if self._is_anthropic else block]}
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return AnthropicParser(into)
-
-    def lesson(
-        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
-    ) -> Lesson | None:
-        """Blocks of thinking that no longer fit."""
-        if error.status != 400 or not _UNFIT.search(error.said):
-            return None
-        # The server leaves out only what does not fit; with thinking off it cannot.
-        if _BOUND in error.said and "drop_block" not in flags and request.reasoning != "none":
-            told = "earlier thinking is left out where the conversation before it has changed"
-            return Lesson("drop_block", told)
-        return Lesson("no_replay", "earlier thinking is left out: the server refuses it")
-
-    def _add_thinking(
-        self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
-    ) -> None:
-        asked, version, thinking = request.reasoning, version_in(request.model, _VERSION), None
-        if asked == "none":
-            between = "sonnet" in request.model and version >= (5, 5)
-            # A model of another maker has none.
-            if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
-                thinking = {"type": "between_tools" if between else "disabled"}
-        # The generation 4.6 takes both.
-        elif asked and (version < (4, 6) or (version == (4, 6) and asked.isdecimal())):
-            most = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 0)
-            most = max(_LEAST_BUDGET, most)
-            thinking = {"type": "enabled", "budget_tokens": most}
-            # The budget is within max_tokens and must leave room for the answer.
-            if params["max_tokens"] <= most:
-                params["max_tokens"] = most + (request.max_tokens or _MAX_TOKENS)
-        elif asked:
-            thinking = {"type": "adaptive", "display": "summarized"}
-            params["output_config"] = {"effort": effort_word(asked, {"minimal": "low"})}
-        if "drop_block" in flags and asked != "none":
-            binding = {"prefix_mismatch_behavior": "drop_block"}
-            thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
-        if thinking is not None:
-            params["thinking"] = thinking
-
-
 class AnthropicParser(Parser):
     """Reads one answer."""
 
-    done_ends = False
-
-    def __init__(self, into: Assembly) -> None:
-        self._into = into
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
         """Of the fields of blocks."""
@@ -314,6 +184,129 @@ class AnthropicParser(Parser):
         into.end()
 
 
+class Anthropic(Wire):
+    """Messages, at Anthropic or at a server that speaks it."""
+
+    name = "anthropic"
+    parser = AnthropicParser
+    endings = ("/messages",)
+    key_header = "x-api-key"
+    key_prefix = ""
+    next_page = ("last_id", "after_id")
+    reserved = frozenset({"messages", "tools", "system"})
+
+    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+        parts = urlsplit(normal_base_url(base_url, home=self.home, endings=self.endings))
+        self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
+        # Anthropic's own client adds /v1 itself: servers name their base URL without it.
+        self._root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
+        self.models_path = f"{self._root}/models?limit=1000"
+        given = {name.lower(): text for name, text in (headers or {}).items()}
+        version = given.get("anthropic-version", "").strip()
+        self._version = version or (_CURRENT if self._is_anthropic else _COMPATIBLE)
+        if self._version != _COMPATIBLE:
+            # Removed with version 2026-10-21: any value is refused.
+            self.lacks = frozenset({"temperature", "top_p"})
+
+    def path(self, request: ChatRequest, *, stream: bool) -> str:
+        """One endpoint for all."""
+        return f"{self._root}/messages"
+
+    def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
+        """The version, and the beta that a changed conversation needs."""
+        beta = {"anthropic-beta": _BINDING_BETA} if "drop_block" in flags else {}
+        return {"anthropic-version": self._version, **beta}
+
+    def params(
+        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+    ) -> dict[str, Any]:
+        """All of the body but system, messages and tools."""
+        most = request.max_tokens or _MAX_TOKENS
+        params: dict[str, Any] = {
+            "model": request.model,
+            "max_tokens": most,
+            "stop_sequences": list(request.stop_sequences) or None,
+            "stream": stream or None,
+        }
+        if request.tools:
+            choice = request.tool_choice or "auto"
+            known = _CHOICES.get(choice)
+            named = {"type": "tool", "name": names.to_wire(choice)}
+            params["tool_choice"] = {"type": known} if known else named
+        if not self.lacks:
+            params |= {"temperature": request.temperature, "top_p": request.top_p}
+        self._add_thinking(params, request, flags)
+        if request.output_schema is not None:
+            form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
+            params.setdefault("output_config", {})["format"] = form
+        if self._is_anthropic:
+            params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
+        return only_set(params)
+
+    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """A tool of the person's."""
+        return {**described(spec, name), "input_schema": wire_schema(spec.parameters)}
+
+    def groups(
+        self, messages: Sequence[Message], flags: frozenset[str]
+    ) -> Iterable[tuple[Message, ...]]:
+        """The results of a turn go in one message."""
+        return results_together(messages)
+
+    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+        """Messages of the user that follow each other are joined by the server, in order."""
+        if group[0].role == "assistant":
+            role, blocks = "assistant", _assistant_blocks(group[0], context)
+        elif group[0].role == "tool":
+            role, blocks = "user", [_result(message) for message in group]
+        else:
+            role, blocks = "user", _blocks(group[0].content)
+        return [{"role": role, "content": blocks}] if blocks else []
+
+    def system_fields(self, text: str) -> dict[str, Any] | None:
+        """The system text is marked: tools and system are read from the cache from then on."""
+        block: dict[str, Any] = {"type": "text", "text": text}
+        return {"system": [{**block, "cache_control": _CACHED} if self._is_anthropic else block]}
+
+    def lesson(
+        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
+    ) -> Lesson | None:
+        """Blocks of thinking that no longer fit."""
+        if error.status != 400 or not _UNFIT.search(error.said):
+            return None
+        # The server leaves out only what does not fit; with thinking off it cannot.
+        if _BOUND in error.said and "drop_block" not in flags and request.reasoning != "none":
+            told = "earlier thinking is left out where the conversation before it has changed"
+            return Lesson("drop_block", told)
+        return Lesson("no_replay", "earlier thinking is left out: the server refuses it")
+
+    def _add_thinking(
+        self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
+    ) -> None:
+        asked, version, thinking = request.reasoning, version_in(request.model, _VERSION), None
+        if asked == "none":
+            between = "sonnet" in request.model and version >= (5, 5)
+            # A model of another maker has none.
+            if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
+                thinking = {"type": "between_tools" if between else "disabled"}
+        # The generation 4.6 takes both.
+        elif asked and (version < (4, 6) or (version == (4, 6) and asked.isdecimal())):
+            most = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 0)
+            most = max(_LEAST_BUDGET, most)
+            thinking = {"type": "enabled", "budget_tokens": most}
+            # The budget is within max_tokens and must leave room for the answer.
+            if params["max_tokens"] <= most:
+                params["max_tokens"] = most + (request.max_tokens or _MAX_TOKENS)
+        elif asked:
+            thinking = {"type": "adaptive", "display": "summarized"}
+            params["output_config"] = {"effort": effort_word(asked, {"minimal": "low"})}
+        if "drop_block" in flags and asked != "none":
+            binding = {"prefix_mismatch_behavior": "drop_block"}
+            thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
+        if thinking is not None:
+            params["thinking"] = thinking
+
+
 def _place(found: dict[str, Any]) -> int:
     place: Any = found.get("index")
     return place if type(place) is int else 0
@@ -327,7 +320,7 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     calls = [
         {
             "type": "tool_use",
-            "id": wire_id(call.id, _ID),
+            "id": wire_id(call.id),
             "name": context.names.to_wire(call.name),
             "input": arguments_object(call),
         }
@@ -351,7 +344,7 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
 
 
 def _result(message: Message) -> dict[str, Any]:
-    call_id = wire_id(message.tool_call_id or "", _ID)
+    call_id = wire_id(message.tool_call_id or "")
     content = _blocks(message.content) if attached(message) else message.text
     held = {"content": content} if content else {}
     failed = {"is_error": True} if is_failure(message) else {}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answers import finish_reason, take_error, usage_in
 from nbagent.providers.assembly import Assembly
@@ -40,9 +41,11 @@ _TAGGED = re.compile(r"<function=([\w.:-]{1,128})>?\s*(\{.*?\})\s*(?:</?function
 class ChatParser(Parser):
     """Reads one answer."""
 
-    def __init__(self, into: Assembly, *, may_call: bool) -> None:
-        self._into = into
-        self._may_call = may_call
+    done_ends = True
+
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
+        self._may_call = bool(request.tools) and request.tool_choice != "none"
         self._index: int | None = None
         """Of the choice that is read, once it is known. Choices are never mixed."""
         self._is_modern = False

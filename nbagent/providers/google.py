@@ -38,8 +38,7 @@ from nbagent.providers.history import (
     results_together,
     with_schema,
 )
-from nbagent.providers.names import WireNames
-from nbagent.providers.schemas import gemini_schema
+from nbagent.providers.toolset import WireNames, gemini_schema
 from nbagent.providers.wires import (
     Encoding,
     Parser,
@@ -69,116 +68,11 @@ _CANDIDATE_FIELDS = frozenset(
 )
 
 
-class Google(Wire):
-    """Gemini at Google."""
-
-    name = "google"
-    messages_field = "contents"
-    tools_form = b'[{"functionDeclarations":%b}]'
-    choice_field = "toolConfig"
-    home = "/v1"
-    endings = ("/models", "/openai")
-    key_header = "x-goog-api-key"
-    key_prefix = ""
-    next_page = ("nextPageToken", "pageToken")
-    models_path = "/models?pageSize=1000"
-    reserved = frozenset({"contents", "tools", "systemInstruction"})
-
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """The model is in the path; without `alt=sse` a stream would be one JSON array."""
-        # Long-decode models refuse to write so much at once (providers.md 7.4).
-        stream = stream or (request.max_tokens or 0) > _MOST_UNSTREAMED
-        model = request.model if "/" in request.model else f"models/{request.model}"
-        how = "streamGenerateContent?alt=sse" if stream else "generateContent"
-        return f"/{quote(model)}:{how}"
-
-    def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
-    ) -> dict[str, Any]:
-        """All of the body but system, contents and tools."""
-        config: dict[str, Any] = {
-            "temperature": request.temperature,
-            "topP": request.top_p,
-            "maxOutputTokens": request.max_tokens,
-            "stopSequences": list(request.stop_sequences) or None,
-            "thinkingConfig": _thinking(request.reasoning, request.model),
-        }
-        if request.output_schema is not None and _has_schema_mode(request):
-            config["responseMimeType"] = "application/json"
-            config["responseJsonSchema"] = gemini_schema(request.output_schema)
-        params = {"generationConfig": config} if (config := only_set(config)) else {}
-        if request.tools:
-            choice = request.tool_choice or "auto"
-            named = {"mode": "ANY", "allowedFunctionNames": [names.to_wire(choice)]}
-            calling = {"mode": _MODES[choice]} if choice in _MODES else named
-            params["toolConfig"] = {"functionCallingConfig": calling}
-        return params
-
-    def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
-        """Keys of `generationConfig` join those that are there."""
-        given = json_object(extra.get("generationConfig")) or {}
-        config = {**params.get("generationConfig", {}), **given}
-        params.update(extra)
-        if config:
-            params["generationConfig"] = config
-
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """A function declaration with plain JSON Schema."""
-        schema = gemini_schema({"type": "object", **spec.parameters})
-        return {**described(spec, name), "parametersJsonSchema": schema}
-
-    def system(self, request: ChatRequest) -> str:
-        """With the schema, where tools and the JSON mode exclude each other."""
-        if request.output_schema is None or _has_schema_mode(request):
-            return request.system_prompt
-        return with_schema(request)
-
-    def groups(
-        self, messages: Sequence[Message], flags: frozenset[str]
-    ) -> Iterable[tuple[Message, ...]]:
-        """Results with the answer that asked for them: they echo its ids, where it has some."""
-        if messages and messages[0].role == "assistant":
-            yield (_OPENING,)
-        yield from results_together(messages, with_calls=True)
-
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """Roles are only `user` and `model`; results are a content of their own."""
-        if group[0].role == "tool":
-            group = (Message(role="assistant"), *group)
-        first, results = group[0], group[1:]
-        if first.role != "assistant":
-            return _content("user", [_part(part) for part in first.content])
-        parts = _model_parts(first, context)
-        asked = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
-        order = [call.id for call in first.tool_calls]
-        echoed = dict(zip(order, asked, strict=True))
-        results = sorted(results, key=lambda it: (*order, it.tool_call_id).index(it.tool_call_id))
-        said = [_result(it, echoed.get(it.tool_call_id or "", {}), context) for it in results]
-        shown: list[dict[str, Any]] = []
-        for result in results:
-            # Only text is in a result: images and files follow all results of the turn.
-            if parts_beside := [_part(part) for part in attached(result)]:
-                name = context.names.to_wire(result.name or "tool")
-                label = f"Given back by {name} (call {result.tool_call_id}):"
-                shown += [{"text": label}, *parts_beside]
-        return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
-
-    def system_fields(self, text: str) -> dict[str, Any] | None:
-        """The system text has a place of its own."""
-        return {"systemInstruction": {"parts": [{"text": text}]}}
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return GoogleParser(into)
-
-
 class GoogleParser(Parser):
     """Reads one answer. There is no last word: the reason to finish and a clean end are it."""
 
-    done_ends = False
-
-    def __init__(self, into: Assembly) -> None:
-        self._into = into
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
         self._parts: list[tuple[dict[str, Any], list[str] | None]] = [
             (part, None) for part in into.kept.get("parts", ())
         ]
@@ -285,6 +179,106 @@ class GoogleParser(Parser):
         if self._into.go_on or any(_is_opaque(part) for part, _ in self._parts):
             parts = [p if it is None else {**p, "text": "".join(it)} for p, it in self._parts]
             self._into.keep(parts=parts)
+
+
+class Google(Wire):
+    """Gemini at Google."""
+
+    name = "google"
+    parser = GoogleParser
+    messages_field = "contents"
+    tools_form = b'[{"functionDeclarations":%b}]'
+    choice_field = "toolConfig"
+    home = "/v1"
+    endings = ("/models", "/openai")
+    key_header = "x-goog-api-key"
+    key_prefix = ""
+    next_page = ("nextPageToken", "pageToken")
+    models_path = "/models?pageSize=1000"
+    reserved = frozenset({"contents", "tools", "systemInstruction"})
+
+    def path(self, request: ChatRequest, *, stream: bool) -> str:
+        """The model is in the path; without `alt=sse` a stream would be one JSON array."""
+        # Long-decode models refuse to write so much at once (providers.md 7.4).
+        stream = stream or (request.max_tokens or 0) > _MOST_UNSTREAMED
+        model = request.model if "/" in request.model else f"models/{request.model}"
+        how = "streamGenerateContent?alt=sse" if stream else "generateContent"
+        return f"/{quote(model)}:{how}"
+
+    def params(
+        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+    ) -> dict[str, Any]:
+        """All of the body but system, contents and tools."""
+        config: dict[str, Any] = {
+            "temperature": request.temperature,
+            "topP": request.top_p,
+            "maxOutputTokens": request.max_tokens,
+            "stopSequences": list(request.stop_sequences) or None,
+            "thinkingConfig": _thinking(request.reasoning, request.model),
+        }
+        if request.output_schema is not None and _has_schema_mode(request):
+            config["responseMimeType"] = "application/json"
+            config["responseJsonSchema"] = gemini_schema(request.output_schema)
+        params = {"generationConfig": config} if (config := only_set(config)) else {}
+        if request.tools:
+            choice = request.tool_choice or "auto"
+            named = {"mode": "ANY", "allowedFunctionNames": [names.to_wire(choice)]}
+            calling = {"mode": _MODES[choice]} if choice in _MODES else named
+            params["toolConfig"] = {"functionCallingConfig": calling}
+        return params
+
+    def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
+        """Keys of `generationConfig` join those that are there."""
+        given = json_object(extra.get("generationConfig")) or {}
+        config = {**params.get("generationConfig", {}), **given}
+        params.update(extra)
+        if config:
+            params["generationConfig"] = config
+
+    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """A function declaration with plain JSON Schema."""
+        schema = gemini_schema({"type": "object", **spec.parameters})
+        return {**described(spec, name), "parametersJsonSchema": schema}
+
+    def system(self, request: ChatRequest) -> str:
+        """With the schema, where tools and the JSON mode exclude each other."""
+        if request.output_schema is None or _has_schema_mode(request):
+            return request.system_prompt
+        return with_schema(request)
+
+    def groups(
+        self, messages: Sequence[Message], flags: frozenset[str]
+    ) -> Iterable[tuple[Message, ...]]:
+        """Results with the answer that asked for them: they echo its ids, where it has some."""
+        if messages and messages[0].role == "assistant":
+            yield (_OPENING,)
+        yield from results_together(messages, with_calls=True)
+
+    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+        """Roles are only `user` and `model`; results are a content of their own."""
+        if group[0].role == "tool":
+            group = (Message(role="assistant"), *group)
+        first, results = group[0], group[1:]
+        if first.role != "assistant":
+            return _content("user", [_part(part) for part in first.content])
+        parts = _model_parts(first, context)
+        asked = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
+        order = [call.id for call in first.tool_calls]
+        echoed = dict(zip(order, asked, strict=True))
+        results = sorted(results, key=lambda it: (*order, it.tool_call_id).index(it.tool_call_id))
+        said = [_result(it, echoed.get(it.tool_call_id or "", {}), context) for it in results]
+        shown: list[dict[str, Any]] = []
+        for result in results:
+            # Only text is in a result: images and files follow all results of the turn.
+            if parts_beside := [_part(part) for part in attached(result)]:
+                name = context.names.to_wire(result.name or "tool")
+                label = f"Given back by {name} (call {result.tool_call_id}):"
+                shown += [{"text": label}, *parts_beside]
+        return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
+
+    def system_fields(self, text: str) -> dict[str, Any] | None:
+        """The system text has a place of its own."""
+        return {"systemInstruction": {"parts": [{"text": text}]}}
 
 
 def _is_opaque(part: dict[str, Any]) -> bool:

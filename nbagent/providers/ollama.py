@@ -14,7 +14,6 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.answers import finish_reason, frame_object, usage_in
-from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import (
     Ndjson,
     arguments_of,
@@ -24,8 +23,7 @@ from nbagent.providers.frames import (
     tokens,
 )
 from nbagent.providers.history import arguments_object, readable, unreadable
-from nbagent.providers.names import WireNames
-from nbagent.providers.schemas import wire_schema
+from nbagent.providers.toolset import WireNames, wire_schema
 from nbagent.providers.wires import (
     Encoding,
     Parser,
@@ -63,10 +61,56 @@ def ollama_url(host: str) -> str:
     return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
 
 
+class OllamaParser(Parser):
+    """Reads one answer: lines of a stream, or the one object of a whole answer."""
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one line."""
+        into = self._into
+        line = frame_object(data, into)
+        message = line.get("message")
+        if message is not None or line.get("done") is not True:
+            self._message(message)
+        into.model = into.model or text_or_empty(line.get("model"))
+        if line.get("done") is True:
+            # A count that is missing is 0, or all of the prompt was cached.
+            into.usage(usage_in({name: line[name] for name in _COUNTS if name in line}))
+            if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
+                into.keep(durations_ms=spent)
+            word = text_or_empty(line.get("done_reason")) or "stop"
+            into.finish(finish_reason(word), word)
+            into.end()
+
+    def _message(self, found: Any) -> None:
+        into, message = self._into, json_object(found)
+        if message is None:
+            raise bad_answer("a line has no message")
+        into.answered = True
+        thinking, content = message.get("thinking"), message.get("content")
+        if isinstance(thinking, str) and thinking:
+            into.reasoning(thinking, "thinking")
+        if content is not None and not isinstance(content, str):
+            raise bad_answer("the content is no text")
+        if content:
+            into.text(content)
+        calls = objects_in(message.get("tool_calls"))
+        if message.get("tool_calls") not in (None, calls):
+            raise bad_answer("`tool_calls` is not a list of calls")
+        for call in calls:  # Whole ones; further lines bring other calls.
+            function = json_object(call.get("function")) or {}
+            into.call(
+                object(),
+                id=text_or_empty(call.get("id")),
+                name=text_or_empty(function.get("name")),
+                arguments=arguments_of(function.get("arguments")),
+            )
+
+
 class Ollama(Wire):
     """One server, on this machine or in Ollama's cloud."""
 
     name = "ollama"
+    parser = OllamaParser
     home = ""
     endings = ("/api/chat", "/api/tags", "/api", "/v1/chat/completions", "/v1")
     framing = Ndjson
@@ -124,64 +168,6 @@ class Ollama(Wire):
         if images := [_image(it) for it in shown if isinstance(it, ImagePart)]:
             wire["images"] = images
         return [wire]
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return OllamaParser(into)
-
-
-class OllamaParser(Parser):
-    """Reads one answer: lines of a stream, or the one object of a whole answer."""
-
-    done_ends = False
-
-    def __init__(self, into: Assembly) -> None:
-        self._into = into
-
-    def event(self, name: bytes, data: Any) -> None:
-        """Take one line."""
-        into = self._into
-        line = frame_object(data, into)
-        message = line.get("message")
-        if message is not None or line.get("done") is not True:
-            self._message(message)
-        into.model = into.model or text_or_empty(line.get("model"))
-        if line.get("done") is True:
-            # A count that is missing is 0, or all of the prompt was cached.
-            into.usage(usage_in({name: line[name] for name in _COUNTS if name in line}))
-            if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
-                into.keep(durations_ms=spent)
-            word = text_or_empty(line.get("done_reason")) or "stop"
-            into.finish(finish_reason(word), word)
-            into.end()
-
-    def whole(self, body: Any) -> None:
-        """A whole answer is a stream of one line."""
-        self.event(b"", body)
-
-    def _message(self, found: Any) -> None:
-        into, message = self._into, json_object(found)
-        if message is None:
-            raise bad_answer("a line has no message")
-        into.answered = True
-        thinking, content = message.get("thinking"), message.get("content")
-        if isinstance(thinking, str) and thinking:
-            into.reasoning(thinking, "thinking")
-        if content is not None and not isinstance(content, str):
-            raise bad_answer("the content is no text")
-        if content:
-            into.text(content)
-        calls = objects_in(message.get("tool_calls"))
-        if message.get("tool_calls") not in (None, calls):
-            raise bad_answer("`tool_calls` is not a list of calls")
-        for call in calls:  # Whole ones; further lines bring other calls.
-            function = json_object(call.get("function")) or {}
-            into.call(
-                object(),
-                id=text_or_empty(call.get("id")),
-                name=text_or_empty(function.get("name")),
-                arguments=arguments_of(function.get("arguments")),
-            )
 
 
 def _assistant(message: Message, context: Encoding) -> list[Any]:

@@ -18,7 +18,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.providers.answers import models_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse, text_or_empty
-from nbagent.providers.names import WireNames
+from nbagent.providers.toolset import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
 
@@ -58,8 +58,12 @@ class Lesson:
 class Parser(Protocol):
     """Reads one answer. A fresh one for each attempt."""
 
-    done_ends: bool = True
+    done_ends: bool = False
     """Whether `[DONE]` is a last word of this wire."""
+    _into: Assembly
+
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        self._into = into
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one decoded frame of a stream. Raises ModelError."""
@@ -67,7 +71,7 @@ class Parser(Protocol):
 
     def whole(self, body: Any) -> None:
         """Take a whole answer, as it comes without streaming. Raises ModelError."""
-        ...
+        self.event(b"", body)
 
     def settle(self, error: ModelError) -> bool:
         """Whether a refusal holds an answer after all, which was taken from it."""
@@ -78,6 +82,7 @@ class Wire(Protocol):
     """One request and answer format. Facts only; what most wires share is the default."""
 
     name: str
+    parser: Callable[[ChatRequest, Assembly], Parser]
     home: str = "/v1"
     """The path of a base URL that names only a host."""
     endings: tuple[str, ...] = ()
@@ -148,10 +153,6 @@ class Wire(Protocol):
     def system_fields(self, text: str) -> dict[str, Any] | None:
         """Where the system text stands beside the messages; None: it is the first of them."""
         return None
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        ...
 
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """The models of a list, and the query of its next page. Raises ValueError."""
