@@ -14,7 +14,7 @@ from nbagent.contracts.chat import FinishReason, ModelInfo, Usage
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import bad_answer, objects_in, text_or_empty, tokens
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
 
 _FINISH: dict[FinishReason, str] = {
     "stop": r"stop|stop_sequence|eos|eos_token|end_turn|pause_turn|load|unload",
@@ -44,6 +44,7 @@ _COUNTS = {
         "cache_creation_input_tokens",
     ),
 }
+_ARGUMENTS = ("arguments", "args", "input")
 _CONTEXT_FIELDS = (
     *("context_length", "max_model_len", "context_window", "max_context_length"),
     *("loaded_context_length", "n_ctx"),
@@ -97,6 +98,20 @@ def frame_object(data: Any, into: Assembly) -> dict[str, Any]:
     if found.get("error"):
         take_error(stream_error(found), into)
     return found
+
+
+def take_call(
+    into: Assembly,
+    key: object,
+    call: dict[str, Any],
+    body: Any,
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Take a call or a fragment of one; `body` is what its name and its arguments are in."""
+    within = json_object(body) or {}
+    written = next((within[name] for name in _ARGUMENTS if name in within), None)
+    id, name = text_or_empty(call.get("id")), text_or_empty(within.get("name"))
+    into.call(key, id=id, name=name, arguments=arguments_of(written), extra=extra)
 
 
 def models_in(body: Any) -> list[ModelInfo]:

@@ -103,9 +103,7 @@ _HOSTED = Profile(reasoning_back="never", tool_name=True)
 PROFILES: dict[str, Profile] = {
     "openai": _OPENAI,
     "azure": replace(_OPENAI, host="azure.com", home="/openai/v1"),
-    "azure-dated": replace(
-        _OPENAI, host="", home="/openai", has_responses=False, deployment_in_path=True
-    ),
+    "azure-dated": replace(_OPENAI, host="", home="/openai", has_responses=False),
     "deepseek": Profile(
         host="deepseek.com",
         home="",

@@ -13,13 +13,12 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.answers import finish_reason, take_error, usage_in
+from nbagent.providers.answers import finish_reason, frame_object, take_call, take_error, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import (
     arguments_of,
     bad_answer,
-    first_object,
     objects_in,
     text_or_empty,
 )
@@ -54,10 +53,8 @@ class ChatParser(Parser):
     def event(self, name: bytes, data: Any) -> None:
         """Fold one chunk of a stream, or a whole body; an error may come in a list (Gemini)."""
         # One call per delta: no helper functions on the way of a plain piece of text.
-        chunk = data if data.__class__ is dict else first_object(data)
-        if chunk is None:
-            raise bad_answer(f"a chunk is {type(data).__name__}, not an object")
         into = self._into
+        chunk = data if data.__class__ is dict else frame_object(data, into)
         if "x_groq" in chunk:
             aside = json_object(chunk["x_groq"]) or {}
             chunk = {**chunk, **{k: aside[k] for k in ("usage", "error") if aside.get(k)}}
@@ -89,7 +86,7 @@ class ChatParser(Parser):
 
     def whole(self, body: Any) -> None:
         """Fold a whole answer: a chunk with a message, which is over without a finish reason."""
-        found = json_object(body) or first_object(body) or {}
+        found = body if body.__class__ is dict else frame_object(body, self._into)
         choice = self._pick(objects_in(found.get("choices"))) or {}
         message = json_object(choice.get("message") or choice.get("delta"))
         if not (message or choice.get("error") or found.get("error")):
@@ -203,15 +200,9 @@ class ChatParser(Parser):
         if objects_in(calls) != calls:
             raise bad_answer("`tool_calls` is not a list of objects")
         for call in objects_in(calls):
-            custom = json_object(call.get("custom")) or {}
-            function = json_object(call.get("function")) or custom
-            self._into.call(
-                object() if whole else _index_of(call.get("index")),
-                id=text_or_empty(call.get("id")),
-                name=text_or_empty(function.get("name")),
-                arguments=arguments_of(function.get("arguments", function.get("input"))),
-                extra={k: v for k, v in call.items() if k not in _CALL_FIELDS},
-            )
+            key = object() if whole else _index_of(call.get("index"))
+            extra = {k: v for k, v in call.items() if k not in _CALL_FIELDS}
+            take_call(self._into, key, call, call.get("function") or call.get("custom"), extra)
 
 
 def _index_of(value: Any) -> int | None:

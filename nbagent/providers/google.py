@@ -6,7 +6,8 @@ Wire facts: Google's API reference and types (providers.md 7). The version is th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -20,10 +21,9 @@ from nbagent.contracts.chat import (
     is_keepable,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.answers import finish_reason, frame_object, usage_in
+from nbagent.providers.answers import finish_reason, frame_object, take_call, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import (
-    arguments_of,
     bad_answer,
     clean,
     objects_in,
@@ -73,10 +73,10 @@ class GoogleParser(Parser):
 
     def __init__(self, request: ChatRequest, into: Assembly) -> None:
         super().__init__(request, into)
-        self._parts: list[tuple[dict[str, Any], list[str] | None]] = [
-            (part, None) for part in into.kept.get("parts", ())
-        ]
-        """As they came; with the texts of pieces of plain text, which are joined."""
+        self._before: list[dict[str, Any]] = into.kept.get("parts", [])
+        """Of the answer so far, where it comes by several requests."""
+        self._parts: list[dict[str, Any]] = []
+        """As they came."""
         self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
@@ -145,40 +145,33 @@ class GoogleParser(Parser):
     def _part(self, part: dict[str, Any]) -> None:
         into = self._into
         into.answered = True
-        self._add(part)
+        if is_keepable(part):  # One that is nested too deeply is none of a record.
+            self._parts.append(part)
+        if into.finished:
+            self._keep_parts()  # A signature may come behind the finish reason.
         text = part.get("text")
         if isinstance(text, str) and text:
             show = into.reasoning if part.get("thought") is True else into.text
             show(text)
         if call := json_object(part.get("functionCall")):
-            into.call(
-                object(),
-                id=text_or_empty(call.get("id")),
-                name=text_or_empty(call.get("name")),
-                arguments=arguments_of(call.get("args")),
-            )
-
-    def _add(self, part: dict[str, Any]) -> None:
-        """Hold a part as it came; it is none of a record when it is nested too deeply."""
-        # Text alone: a signed part is neither joined nor split.
-        text, thought = part.get("text"), part.get("thought", False)
-        plain = not part.keys() - {"text", "thought"} and isinstance(thought, bool)
-        last, texts = self._parts[-1] if self._parts else ({}, None)
-        if not (plain and isinstance(text, str)):
-            if is_keepable(part):
-                self._parts.append((part, None))
-        elif texts is not None and last.get("thought", False) == thought:
-            texts.append(text)
-        else:
-            self._parts.append((part, [text]))
-        if self._into.finished:
-            self._keep_parts()  # A signature may come behind the finish reason.
+            take_call(into, object(), call, call)
 
     def _keep_parts(self) -> None:
         """Keep the parts where the message cannot say them, or where the rest may be so."""
-        if self._into.go_on or any(_is_opaque(part) for part, _ in self._parts):
-            parts = [p if it is None else {**p, "text": "".join(it)} for p, it in self._parts]
-            self._into.keep(parts=parts)
+        if self._into.go_on or self._before or any(map(_is_opaque, self._parts)):
+            kept = list(self._before)
+            for thought, run in groupby(self._parts, _plain_kind):
+                parts = list(run)
+                text = "".join(part["text"] for part in parts if thought is not None)
+                kept += parts if thought is None else [{**parts[0], "text": text}]
+            self._into.keep(parts=kept)
+
+
+def _plain_kind(part: dict[str, Any]) -> bool | None:
+    """Whether pieces of text are thoughts; None for others: a signed one is never joined."""
+    text, thought = part.get("text"), part.get("thought", False)
+    plain = not part.keys() - {"text", "thought"} and isinstance(text, str)
+    return thought if plain and isinstance(thought, bool) else None
 
 
 class Google(Wire):
@@ -189,6 +182,7 @@ class Google(Wire):
     messages_field = "contents"
     tools_form = b'[{"functionDeclarations":%b}]'
     choice_field = "toolConfig"
+    nested_field = "generationConfig"
     home = "/v1"
     endings = ("/models", "/openai")
     key_header = "x-goog-api-key"
@@ -226,14 +220,6 @@ class Google(Wire):
             calling = {"mode": _MODES[choice]} if choice in _MODES else named
             params["toolConfig"] = {"functionCallingConfig": calling}
         return params
-
-    def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
-        """Keys of `generationConfig` join those that are there."""
-        given = json_object(extra.get("generationConfig")) or {}
-        config = {**params.get("generationConfig", {}), **given}
-        params.update(extra)
-        if config:
-            params["generationConfig"] = config
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function declaration with plain JSON Schema."""

@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ModelError, UsageError
-from nbagent.providers.answers import finish_reason, frame_object, usage_in
+from nbagent.providers.answers import finish_reason, frame_object, take_call, usage_in
 from nbagent.providers.frames import (
     Ndjson,
-    arguments_of,
     bad_answer,
     objects_in,
     text_or_empty,
@@ -97,13 +96,7 @@ class OllamaParser(Parser):
         if message.get("tool_calls") not in (None, calls):
             raise bad_answer("`tool_calls` is not a list of calls")
         for call in calls:  # Whole ones; further lines bring other calls.
-            function = json_object(call.get("function")) or {}
-            into.call(
-                object(),
-                id=text_or_empty(call.get("id")),
-                name=text_or_empty(function.get("name")),
-                arguments=arguments_of(function.get("arguments")),
-            )
+            take_call(into, object(), call, call.get("function"))
 
 
 class Ollama(Wire):
@@ -115,6 +108,7 @@ class Ollama(Wire):
     endings = ("/api/chat", "/api/tags", "/api", "/v1/chat/completions", "/v1")
     framing = Ndjson
     models_path = "/api/tags"
+    nested_field = "options"
     think_tags = True
     lacks = frozenset({"tool_choice"})
 
@@ -141,11 +135,10 @@ class Ollama(Wire):
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """`num_ctx` and the like may stand alone or in `options`."""
+        beside = {k: v for k, v in extra.items() if k in _BESIDE_OPTIONS}
         options = {k: v for k, v in extra.items() if k not in _BESIDE_OPTIONS}
         options |= json_object(extra.get("options")) or {}
-        params.update({k: v for k, v in extra.items() if k in _BESIDE_OPTIONS - {"options"}})
-        if options:
-            params["options"] = {**params.get("options", {}), **options}
+        super().join_extra(params, {**beside, "options": options} if options else beside)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function; most keywords of its schema are lost silently, so references are resolved."""

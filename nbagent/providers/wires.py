@@ -102,6 +102,8 @@ class Wire(Protocol):
     """Reasoning may stand in the text, between tags."""
     lacks: frozenset[str] = frozenset()
     """Fields of a request that have no place on this wire; the person is told."""
+    nested_field: str = ""
+    """The parameter whose keys are joined with those of the same one in `extra_body`."""
     reserved: frozenset[str] = frozenset({"messages", "tools"})
     """Keys of the body that `extra_body` cannot set."""
 
@@ -125,7 +127,11 @@ class Wire(Protocol):
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """Put the person's `extra_body` into the parameters, in place."""
+        given = json_object(extra.get(self.nested_field)) or {}
+        joined = {**params.get(self.nested_field, {}), **given}
         params.update(extra)
+        if joined:
+            params[self.nested_field] = joined
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
         """Whether the tools are sent: not when a server would call them against `none`."""
@@ -202,10 +208,7 @@ def described(spec: ToolSpec, name: str) -> dict[str, Any]:
     return {"name": name, **only_set({"description": spec.description or None})}
 
 
-_NO_WORDS: Mapping[str, str] = {}
-
-
-def effort_word(asked: str, words: Mapping[str, str] = _NO_WORDS) -> str:
+def effort_word(asked: str, words: Mapping[str, str] | None = None) -> str:
     """The level of an effort, for servers that take no number of tokens.
 
     Args:
@@ -213,4 +216,4 @@ def effort_word(asked: str, words: Mapping[str, str] = _NO_WORDS) -> str:
     """
     if asked.isdecimal():
         asked = "low" if int(asked) <= 2048 else "medium" if int(asked) <= 8192 else "high"
-    return words.get(asked, asked)
+    return (words or {}).get(asked, asked)
