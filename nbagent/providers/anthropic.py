@@ -1,4 +1,4 @@
-"""Anthropic's Messages wire: what a request is. What is answered is in `anthropic_answers`.
+"""Anthropic's Messages wire: what a request is, and how an answer is read.
 
 Wire facts: Anthropic's API reference and types (providers.md 8).
 """
@@ -9,14 +9,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ChatRequest, ImagePart, Message, ModelInfo, Part, ToolSpec
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    Part,
+    ToolSpec,
+    parse_arguments,
+)
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.anthropic_answers import AnthropicParser
+from nbagent.providers.answers import finish_reason, frame_object, usage_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.frames import objects_in, text_or_empty
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
 from nbagent.providers.history import (
     arguments_object,
     attached,
@@ -26,13 +33,19 @@ from nbagent.providers.history import (
     unreadable,
     wire_id,
 )
-from nbagent.providers.models import models_in
-from nbagent.providers.names import WireNames
 from nbagent.providers.registry import normal_base_url
-from nbagent.providers.schemas import closed_schema, wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word, only_set
+from nbagent.providers.toolset import WireNames, closed_schema, wire_schema
+from nbagent.providers.wires import (
+    Encoding,
+    Lesson,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    only_set,
+    version_in,
+)
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CURRENT = "2026-10-21"
 _COMPATIBLE = "2023-06-01"
 """What proxies and servers of others expect."""
@@ -50,15 +63,136 @@ _BOUND = "bound to a different conversation"
 _UNFIT = re.compile(
     rf"{_BOUND}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified", re.I | re.S
 )
+_WRITTEN = ("text", "thinking", "signature", "input_json")
+"""Fields of blocks that come in pieces."""
+_PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_PLAIN = frozenset({"text", "tool_use"})
+"""Blocks that can be written again from the message itself."""
+
+
+class AnthropicParser(Parser):
+    """Reads one answer."""
+
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._pieces: dict[tuple[int, str], list[str]] = {}
+        """Of the fields of blocks."""
+        self._usage: dict[str, Any] = {}
+        self._word = ""
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one event. Its data repeats its name."""
+        found = frame_object(data, self._into)
+        match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
+            case "content_block_delta":
+                self._delta(_place(found), json_object(found.get("delta")) or {})
+            case "content_block_start":
+                self._begin(_place(found), json_object(found.get("content_block")) or {})
+            case "message_start":
+                self._head(json_object(found.get("message")) or {})
+            case "message_delta":
+                self._tail(json_object(found.get("delta")) or {}, found.get("usage"))
+            case "message_stop":
+                self._finish()
+            case _:
+                pass  # `ping`, the end of a block, and what a later version adds.
+
+    def whole(self, body: Any) -> None:
+        """Take a whole message."""
+        found = frame_object(body, self._into)
+        blocks = objects_in(found.get("content"))
+        if blocks != found.get("content"):
+            raise bad_answer("there is no content in it")
+        self._head(found)
+        for place, block in enumerate(blocks):
+            self._begin(place, block)
+        self._tail(found, None)
+        self._finish()
+
+    def _head(self, message: dict[str, Any]) -> None:
+        self._into.model = text_or_empty(message.get("model"))
+        self._count(message.get("usage"))
+
+    def _begin(self, place: int, block: dict[str, Any]) -> None:
+        self._into.answered = True
+        self._blocks[place] = dict(block)
+        kind = block.get("type")
+        if kind == "tool_use":
+            call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
+            self._into.call(place, id=call_id, name=name)
+        elif kind in ("text", "thinking"):
+            self._show(kind, block.get(kind))
+
+    def _delta(self, place: int, delta: dict[str, Any]) -> None:
+        field = text_or_empty(delta.get("type")).removesuffix("_delta")
+        if field not in _WRITTEN:
+            return
+        piece = delta.get("partial_json" if field == "input_json" else field)
+        if not isinstance(piece, str):
+            raise bad_answer(f"a piece of {field} is no text")
+        self._pieces.setdefault((place, field), []).append(piece)
+        if field == "input_json" and self._blocks.get(place, {}).get("type") == "tool_use":
+            self._into.call(place, arguments=piece)
+        self._show(field, piece)
+
+    def _show(self, field: str, piece: Any) -> None:
+        if isinstance(piece, str) and piece and field == "text":
+            self._into.text(piece)
+        elif isinstance(piece, str) and piece and field == "thinking":
+            self._into.reasoning(piece)
+
+    def _joined(self, place: int) -> dict[str, Any]:
+        """A block with all that was written of it."""
+        block = self._blocks[place]
+        written = "".join(self._pieces.get((place, "input_json"), ()))
+        if block.get("type") == "tool_use":
+            given = block.pop("input", None)
+            if not written:  # What was given at the start counts where no pieces followed.
+                self._into.call(place, arguments=arguments_of(given or None))
+        elif written:
+            # A tool of the server's own: not ours to run, and sent back as it was.
+            block["input"] = parse_arguments(written) or {}
+        for field in _WRITTEN[:3]:
+            if pieces := self._pieces.get((place, field)):
+                block[field] = "".join([text_or_empty(block.get(field)), *pieces])
+        return block
+
+    def _tail(self, delta: dict[str, Any], usage: Any) -> None:
+        self._word = text_or_empty(delta.get("stop_reason")) or self._word
+        self._count(usage)
+        if details := json_object(delta.get("stop_details")):
+            self._into.keep(stop_details=details)
+            if self._word == "refusal" and not self._into.has_text:
+                self._into.text(text_or_empty(details.get("explanation")))
+
+    def _count(self, usage: Any) -> None:
+        """Cumulative: what is there and not null is the last word."""
+        found = json_object(usage) or {}
+        self._usage.update({name: value for name, value in found.items() if value is not None})
+
+    def _finish(self) -> None:
+        into = self._into
+        blocks = [self._joined(place) for place in sorted(self._blocks)]
+        blocks = [block for block in blocks if text_or_empty(block.get("type"))]
+        if any(block["type"] not in _PLAIN for block in blocks):
+            into.keep(blocks=blocks)
+        # `input_tokens` is without what was read from the cache or written into it.
+        prompt = sum(tokens(self._usage, name) for name in _PROMPT_COUNTS)
+        into.usage(usage_in({**self._usage, "input_tokens": prompt} if self._usage else None))
+        into.finish(finish_reason(self._word), self._word)
+        into.end()
 
 
 class Anthropic(Wire):
     """Messages, at Anthropic or at a server that speaks it."""
 
     name = "anthropic"
+    parser = AnthropicParser
     endings = ("/messages",)
     key_header = "x-api-key"
     key_prefix = ""
+    next_page = ("last_id", "after_id")
     reserved = frozenset({"messages", "tools", "system"})
 
     def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
@@ -134,16 +268,6 @@ class Anthropic(Wire):
         block: dict[str, Any] = {"type": "text", "text": text}
         return {"system": [{**block, "cache_control": _CACHED} if self._is_anthropic else block]}
 
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return AnthropicParser(into)
-
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """One page of the models."""
-        page = json_object(body) or {}
-        last = text_or_empty(page.get("last_id")) if page.get("has_more") else ""
-        return models_in(body), last and f"after_id={quote(last, safe='')}"
-
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:
@@ -159,9 +283,10 @@ class Anthropic(Wire):
     def _add_thinking(
         self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
     ) -> None:
-        asked, version, thinking = request.reasoning, _version(request.model), None
+        asked, version, thinking = request.reasoning, version_in(request.model, _VERSION), None
         if asked == "none":
             between = "sonnet" in request.model and version >= (5, 5)
+            # A model of another maker has none.
             if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
                 thinking = {"type": "between_tools" if between else "disabled"}
         # The generation 4.6 takes both.
@@ -182,10 +307,9 @@ class Anthropic(Wire):
             params["thinking"] = thinking
 
 
-def _version(model: str) -> tuple[int, int]:
-    """The generation of a Claude; (0, 0) for a model of another maker."""
-    found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+def _place(found: dict[str, Any]) -> int:
+    place: Any = found.get("index")
+    return place if type(place) is int else 0
 
 
 _ONLY_ASKED = frozenset({"document", "image", "tool_result", "search_result"})
@@ -196,7 +320,7 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     calls = [
         {
             "type": "tool_use",
-            "id": wire_id(call.id, _ID),
+            "id": wire_id(call.id),
             "name": context.names.to_wire(call.name),
             "input": arguments_object(call),
         }
@@ -220,7 +344,7 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
 
 
 def _result(message: Message) -> dict[str, Any]:
-    call_id = wire_id(message.tool_call_id or "", _ID)
+    call_id = wire_id(message.tool_call_id or "")
     content = _blocks(message.content) if attached(message) else message.text
     held = {"content": content} if content else {}
     failed = {"is_error": True} if is_failure(message) else {}

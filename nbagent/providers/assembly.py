@@ -22,8 +22,8 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.calls import Calls, Halves
 from nbagent.providers.frames import clean
-from nbagent.providers.names import WireNames
 from nbagent.providers.think_tags import ThinkTags
+from nbagent.providers.toolset import WireNames
 
 _RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
 _MOST_CHARS = 4 * 1024 * 1024

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbagent.contracts.chat import ToolCall, ToolCallDelta, parse_arguments
 from nbagent.providers.frames import bad_answer, clean
-from nbagent.providers.names import WireNames
+from nbagent.providers.toolset import WireNames
 
 _MOST_CALLS = 512
 _MOST_LOOKS = 64

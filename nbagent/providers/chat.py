@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
@@ -18,11 +17,11 @@ from nbagent.contracts.chat import (
     ImagePart,
     Message,
     Part,
+    ProviderConfig,
     ToolCall,
     ToolSpec,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.assembly import Assembly
 from nbagent.providers.chat_answers import OPAQUE_FIELDS, REASONING_FIELDS, ChatParser
 from nbagent.providers.history import (
     FILLER,
@@ -35,15 +34,24 @@ from nbagent.providers.history import (
     wire_id,
     with_schema,
 )
-from nbagent.providers.names import WireNames
 from nbagent.providers.refusals import needs_responses
-from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Lesson, Parser, Wire, described, effort_word
+from nbagent.providers.registry import host_of, origin
+from nbagent.providers.responses import Responses
+from nbagent.providers.toolset import WireNames, wire_schema
+from nbagent.providers.wires import (
+    Encoding,
+    Lesson,
+    Wire,
+    described,
+    effort_word,
+    only_set,
+    version_in,
+)
 
 _ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
 _OPENAI_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
-_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"^gpt-(\d+)(?:\.(\d+))?")
 _TURNS = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.I)
 """Chat templates of Mistral and Gemma: what the person says has to follow an answer."""
 
@@ -75,6 +83,8 @@ class Profile:
     tool_name: bool = False
     """A tool message names its tool."""
     think_tags: bool = True
+    deployment_in_path: bool = False
+    """The path names the deployment; `model` in the body is ignored (Azure's dated route)."""
     has_responses: bool = False
     """It has the Responses endpoint, which some of its models need."""
 
@@ -127,30 +137,39 @@ PROFILES: dict[str, Profile] = {
     "lmstudio": Profile(),
 }
 _OLLAMA_PORT = 11434
+AZURE_HOSTS = tuple(
+    f"{service}.azure.{cloud}"
+    for cloud in ("com", "us", "cn")
+    for service in ("openai", "cognitiveservices", "services.ai", "models.ai")
+)
+"""Not all of azure.com: anybody's virtual machine has a name in cloudapp.azure.com."""
 
 
 def profile_of(base_url: str) -> Profile:
     """The profile of the server at this address."""
-    with suppress(ValueError):
-        parts = urlsplit(base_url if "://" in base_url else f"https://{base_url}")
-        if parts.port == _OLLAMA_PORT:
-            return PROFILES["ollama"]
-        for profile in PROFILES.values():
-            if profile.host and f".{parts.hostname}".endswith(f".{profile.host}"):
-                return profile
-    return Profile()
+    if (origin(base_url) or "").endswith(f":{_OLLAMA_PORT}"):
+        return PROFILES["ollama"]
+    host = f".{host_of(base_url)}"
+    known = (it for it in PROFILES.values() if it.host and host.endswith(f".{it.host}"))
+    return next(known, Profile())
 
 
 class Chat(Wire):
     """Chat Completions in the profile of one server."""
 
     name = "chat"
+    parser = ChatParser
     endings = ("/chat/completions",)
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self.home = profile.home
         self.think_tags = profile.think_tags
+
+    def path(self, request: ChatRequest, *, stream: bool) -> str:
+        """With the deployment, where it is in the path."""
+        named = f"/deployments/{quote(request.model, safe='')}"
+        return (named if self._profile.deployment_in_path else "") + self.endings[0]
 
     def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:
         """Not for a model that this server serves at its Responses endpoint only."""
@@ -176,7 +195,7 @@ class Chat(Wire):
             "stream": stream or None,
             "stream_options": {"include_usage": True} if stream else None,
         }
-        return {name: value for name, value in params.items() if value is not None}
+        return only_set(params)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function. `strict` is never asked for: most schemas would have to be changed."""
@@ -208,11 +227,6 @@ class Chat(Wire):
         # Plain text goes as a string: some servers split an array into several messages.
         content = [_part(part) for part in message.content] if attached(message) else message.text
         return [{"role": message.role, "content": content}]
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        may_call = bool(request.tools) and request.tool_choice != "none"
-        return ChatParser(into, may_call=may_call)
 
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
@@ -274,18 +288,34 @@ class Chat(Wire):
         return [*wires, {"role": "user", "content": shown}] if shown else wires
 
 
+def azure_wires(config: ProviderConfig) -> list[Wire]:
+    """The wires of the route that a base URL at Azure names (providers.md 5).
+
+    The v1 route takes the deployment as the model; the dated one has `?api-version=…` and the
+    deployment in the path, which the base URL may already hold, as the portal shows it.
+    """
+    parts = urlsplit(config.base_url or "")
+    wires: list[Wire] = [Chat(PROFILES["azure"]), Responses()]
+    if "api-version=" in parts.query and "/v1" not in parts.path:
+        in_path = "/deployments/" not in parts.path
+        wires = [Chat(replace(PROFILES["azure-dated"], deployment_in_path=in_path))]
+    key = config.api_key.reveal() if config.api_key else ""
+    has_own = any(name.lower() == "authorization" for name in config.headers)
+    # A token of Entra ID has three parts, the first of them JSON in base64.
+    if not has_own and not (key.startswith("ey") and key.count(".") == 2):
+        for wire in wires:
+            wire.key_header, wire.key_prefix = "api-key", ""
+    return wires
+
+
 def _wants_responses(request: ChatRequest) -> bool:
     """Whether OpenAI answers this request at its Responses endpoint only.
 
     From gpt-5.1 on tools and an effort exclude each other on Chat Completions, from gpt-5.5 on
     there is an effort by default (providers.md 3.1).
     """
-    found = _VERSION.match(request.model)
-    if found is None or not request.tools:
-        return False
-    version = (int(found[1]), int(found[2] or 0))
-    reasons = request.reasoning not in (None, "none")
-    return version >= (5, 5) or (version >= (5, 1) and reasons)
+    version, reasons = version_in(request.model, _VERSION), request.reasoning not in (None, "none")
+    return bool(request.tools) and (version >= (5, 5) or (version >= (5, 1) and reasons))
 
 
 def _tool_choice(choice: str | None, names: WireNames) -> Any:

@@ -11,34 +11,19 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.chat import FinishReason, Usage
+from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import finish_reason, frame_object, take_call, take_error, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import (
     arguments_of,
     bad_answer,
-    first_object,
     objects_in,
     text_or_empty,
-    tokens,
 )
 from nbagent.providers.wires import Parser
 
-_WORDS: dict[FinishReason, tuple[str, ...]] = {
-    "stop": ("stop", "eos", "end_turn", "stop_sequence", "eos_token"),
-    "length": ("length", "model_length", "max_tokens", "model_context_window_exceeded"),
-    "tool_calls": ("tool_calls", "function_call", "tool_use"),
-    "content_filter": ("content_filter", "refusal", "safety", "recitation", "prohibited_content"),
-    "error": (
-        *("error", "insufficient_system_resource", "network_error"),
-        *("abort", "malformed_function_call"),
-    ),
-}
-"""Also those that gateways pass on of the model behind them."""
-_FINISH: dict[str, FinishReason] = {
-    word: reason for reason, words in _WORDS.items() for word in words
-}
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 _DETAILS = "reasoning_details"
 OPAQUE_FIELDS = ("extra_content", _DETAILS)
@@ -55,9 +40,11 @@ _TAGGED = re.compile(r"<function=([\w.:-]{1,128})>?\s*(\{.*?\})\s*(?:</?function
 class ChatParser(Parser):
     """Reads one answer."""
 
-    def __init__(self, into: Assembly, *, may_call: bool) -> None:
-        self._into = into
-        self._may_call = may_call
+    done_ends = True
+
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
+        self._may_call = bool(request.tools) and request.tool_choice != "none"
         self._index: int | None = None
         """Of the choice that is read, once it is known. Choices are never mixed."""
         self._is_modern = False
@@ -66,15 +53,13 @@ class ChatParser(Parser):
     def event(self, name: bytes, data: Any) -> None:
         """Fold one chunk of a stream, or a whole body; an error may come in a list (Gemini)."""
         # One call per delta: no helper functions on the way of a plain piece of text.
-        chunk = data if data.__class__ is dict else first_object(data)
-        if chunk is None:
-            raise bad_answer(f"a chunk is {type(data).__name__}, not an object")
         into = self._into
+        chunk = data if data.__class__ is dict else frame_object(data, into)
         if "x_groq" in chunk:
             aside = json_object(chunk["x_groq"]) or {}
             chunk = {**chunk, **{k: aside[k] for k in ("usage", "error") if aside.get(k)}}
         if usage := chunk.get("usage"):
-            into.usage(usage_of(usage))
+            into.usage(usage_in(usage))
         if chunk.get("error"):
             self._fail(chunk)
             return
@@ -97,11 +82,11 @@ class ChatParser(Parser):
             self._fail(choice)
         elif finish := choice.get("finish_reason"):
             word = str(finish)
-            into.finish(_FINISH.get(word.lower()), word)
+            into.finish(finish_reason(word), word)
 
     def whole(self, body: Any) -> None:
         """Fold a whole answer: a chunk with a message, which is over without a finish reason."""
-        found = json_object(body) or first_object(body) or {}
+        found = body if body.__class__ is dict else frame_object(body, self._into)
         choice = self._pick(objects_in(found.get("choices"))) or {}
         message = json_object(choice.get("message") or choice.get("delta"))
         if not (message or choice.get("error") or found.get("error")):
@@ -128,10 +113,8 @@ class ChatParser(Parser):
 
     def _fail(self, holder: dict[str, Any]) -> None:
         fault = stream_error(holder)
-        if fault.details.get("code") == "content_filter":
-            self._into.finish("content_filter")  # Azure, also in the middle of a stream.
-        elif not self.settle(fault):
-            self._into.fail(fault)
+        if not self.settle(fault):
+            take_error(fault, self._into)
 
     def _pick(self, choices: Any) -> dict[str, Any] | None:
         """The choice with index 0, or else the first one; None when only others are here."""
@@ -217,36 +200,9 @@ class ChatParser(Parser):
         if objects_in(calls) != calls:
             raise bad_answer("`tool_calls` is not a list of objects")
         for call in objects_in(calls):
-            custom = json_object(call.get("custom")) or {}
-            function = json_object(call.get("function")) or custom
-            self._into.call(
-                object() if whole else _index_of(call.get("index")),
-                id=text_or_empty(call.get("id")),
-                name=text_or_empty(function.get("name")),
-                arguments=arguments_of(function.get("arguments", function.get("input"))),
-                extra={k: v for k, v in call.items() if k not in _CALL_FIELDS},
-            )
-
-
-def usage_of(usage: Any) -> Usage | None:
-    """The tokens of a `usage` object; None when there is none."""
-    if not json_object(usage):
-        return None
-    prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
-    total = tokens(usage, "total_tokens")
-    reasoning = tokens(usage, "completion_tokens_details", "reasoning_tokens")
-    if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
-        # xAI and some gateways count the reasoning beside the completion, not within it.
-        completion += reasoning
-    cached = (
-        tokens(usage, "prompt_tokens_details", "cached_tokens")
-        or tokens(usage, "prompt_cache_hit_tokens")  # DeepSeek
-        or tokens(usage, "cached_tokens")  # Moonshot
-    )
-    written = tokens(usage, "prompt_tokens_details", "cache_write_tokens")
-    return Usage.of(
-        prompt, completion, total=total, cached=cached, reasoning=reasoning, cache_write=written
-    )
+            key = object() if whole else _index_of(call.get("index"))
+            extra = {k: v for k, v in call.items() if k not in _CALL_FIELDS}
+            take_call(self._into, key, call, call.get("function") or call.get("custom"), extra)
 
 
 def _index_of(value: Any) -> int | None:

@@ -177,12 +177,6 @@ def bad_answer(what: str, *, retry: bool = False) -> ModelError:
     )
 
 
-def first_object(value: Any) -> dict[str, Any] | None:
-    """The first item of a list if it is an object."""
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    return json_object(items[0]) if items else None
-
-
 def objects_in(value: Any) -> list[dict[str, Any]]:
     """The objects of a list; of anything else none."""
     items = cast("list[Any]", value) if isinstance(value, list) else []

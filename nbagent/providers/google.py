@@ -1,4 +1,4 @@
-"""Google's wire, Gemini `generateContent`: what a request is. Answers are in `google_answers`.
+"""Google's wire, Gemini `generateContent`: what a request is, how an answer is read.
 
 Wire facts: Google's API reference and types (providers.md 7). The version is the base URL's path.
 """
@@ -6,15 +6,30 @@ Wire facts: Google's API reference and types (providers.md 7). The version is th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ChatRequest, ImagePart, Message, ModelInfo, Part, ToolSpec
+from nbagent.contracts.chat import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    Part,
+    ToolSpec,
+    is_keepable,
+)
+from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import finish_reason, frame_object, take_call, usage_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.frames import objects_in, text_or_empty
-from nbagent.providers.google_answers import GoogleParser
+from nbagent.providers.frames import (
+    bad_answer,
+    clean,
+    objects_in,
+    text_or_empty,
+    tokens,
+)
 from nbagent.providers.history import (
     arguments_object,
     attached,
@@ -23,10 +38,16 @@ from nbagent.providers.history import (
     results_together,
     with_schema,
 )
-from nbagent.providers.models import models_in
-from nbagent.providers.names import WireNames
-from nbagent.providers.schemas import gemini_schema
-from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
+from nbagent.providers.toolset import WireNames, gemini_schema
+from nbagent.providers.wires import (
+    Encoding,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    only_set,
+    version_in,
+)
 
 _DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """Google's documented stand-in for a signature, in base64: `skip_thought_signature_validator`."""
@@ -37,19 +58,136 @@ _MOST_UNSTREAMED = 32_768
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_BESIDE = {
+    "promptTokenCount": "toolUsePromptTokenCount",
+    "candidatesTokenCount": "thoughtsTokenCount",
+}
+_BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
+_CANDIDATE_FIELDS = frozenset(
+    {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
+)
+
+
+class GoogleParser(Parser):
+    """Reads one answer. There is no last word: the reason to finish and a clean end are it."""
+
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
+        self._before: list[dict[str, Any]] = into.kept.get("parts", [])
+        """Of the answer so far, where it comes by several requests."""
+        self._parts: list[dict[str, Any]] = []
+        """As they came."""
+        self._usage: dict[str, Any] = {}
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one chunk; an error may come in a list."""
+        into = self._into
+        chunk = frame_object(data, into)
+        into.model = into.model or text_or_empty(chunk.get("modelVersion"))
+        self._usage = json_object(chunk.get("usageMetadata")) or self._usage
+        blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
+        if blocked:
+            into.keep(block_reason=str(blocked)[:200])
+            into.finish("content_filter", str(blocked))
+        candidates: Any = chunk.get("candidates") or []
+        if not isinstance(candidates, list):
+            raise bad_answer("`candidates` is not a list")
+        for candidate in objects_in(candidates):
+            if not candidate.get("index"):  # Others were asked for with `extra_body`.
+                self._candidate(candidate)
+        if into.finished:
+            # Each chunk has counts: the last ones are enough. Thoughts and tools are beside them.
+            summed = {
+                name: tokens(self._usage, name) + tokens(self._usage, beside)
+                for name, beside in _BESIDE.items()
+            }
+            into.usage(usage_in({**self._usage, **summed} if self._usage else None))
+
+    def whole(self, body: Any) -> None:
+        """Take a whole response."""
+        self.event(b"", body)
+        if not self._into.finished:
+            raise bad_answer("it says neither an answer nor why there is none")
+
+    def _candidate(self, candidate: dict[str, Any]) -> None:
+        into = self._into
+        content = json_object(candidate.get("content")) or {}
+        parts: Any = content.get("parts") or []
+        if not isinstance(parts, list):
+            raise bad_answer("`parts` is not a list")
+        for part in objects_in(parts):
+            self._part(part)
+        for name in candidate.keys() - _CANDIDATE_FIELDS:
+            into.keep_unknown(name, candidate[name])
+        if word := text_or_empty(candidate.get("finishReason")):
+            self._finish(word, candidate)
+
+    def _finish(self, word: str, candidate: dict[str, Any]) -> None:
+        into = self._into
+        if word in _BROKEN_CALLS:
+            said = clean(text_or_empty(candidate.get("finishMessage")))[:600] or word
+            raise ModelError(
+                f"the model wrote a call that the server cannot read: {said}; try again, or choose"
+                " another model.",
+                code="LLM_BAD_RESPONSE",
+                details={"code": "tool_use_failed"},
+                said=said,
+            )
+        reason = finish_reason(word)
+        if reason in ("error", "content_filter"):
+            into.keep(finish_reason=word)
+        token = text_or_empty(candidate.get("continuationToken"))
+        if word == "CONTINUATION" and token:
+            into.go_on = {"continuationToken": token}
+        self._keep_parts()
+        into.finish(reason, word)
+
+    def _part(self, part: dict[str, Any]) -> None:
+        into = self._into
+        into.answered = True
+        if is_keepable(part):  # One that is nested too deeply is none of a record.
+            self._parts.append(part)
+        if into.finished:
+            self._keep_parts()  # A signature may come behind the finish reason.
+        text = part.get("text")
+        if isinstance(text, str) and text:
+            show = into.reasoning if part.get("thought") is True else into.text
+            show(text)
+        if call := json_object(part.get("functionCall")):
+            take_call(into, object(), call, call)
+
+    def _keep_parts(self) -> None:
+        """Keep the parts where the message cannot say them, or where the rest may be so."""
+        if self._into.go_on or self._before or any(map(_is_opaque, self._parts)):
+            kept = list(self._before)
+            for thought, run in groupby(self._parts, _plain_kind):
+                parts = list(run)
+                text = "".join(part["text"] for part in parts if thought is not None)
+                kept += parts if thought is None else [{**parts[0], "text": text}]
+            self._into.keep(parts=kept)
+
+
+def _plain_kind(part: dict[str, Any]) -> bool | None:
+    """Whether pieces of text are thoughts; None for others: a signed one is never joined."""
+    text, thought = part.get("text"), part.get("thought", False)
+    plain = not part.keys() - {"text", "thought"} and isinstance(text, str)
+    return thought if plain and isinstance(thought, bool) else None
 
 
 class Google(Wire):
     """Gemini at Google."""
 
     name = "google"
+    parser = GoogleParser
     messages_field = "contents"
     tools_form = b'[{"functionDeclarations":%b}]'
     choice_field = "toolConfig"
+    nested_field = "generationConfig"
     home = "/v1"
     endings = ("/models", "/openai")
     key_header = "x-goog-api-key"
     key_prefix = ""
+    next_page = ("nextPageToken", "pageToken")
     models_path = "/models?pageSize=1000"
     reserved = frozenset({"contents", "tools", "systemInstruction"})
 
@@ -82,14 +220,6 @@ class Google(Wire):
             calling = {"mode": _MODES[choice]} if choice in _MODES else named
             params["toolConfig"] = {"functionCallingConfig": calling}
         return params
-
-    def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
-        """Keys of `generationConfig` join those that are there."""
-        given = json_object(extra.get("generationConfig")) or {}
-        config = {**params.get("generationConfig", {}), **given}
-        params.update(extra)
-        if config:
-            params["generationConfig"] = config
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function declaration with plain JSON Schema."""
@@ -136,23 +266,16 @@ class Google(Wire):
         """The system text has a place of its own."""
         return {"systemInstruction": {"parts": [{"text": text}]}}
 
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return GoogleParser(into)
 
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """One page of the models that generate content."""
-        models = [
-            it.model_copy(update={"id": it.id.removeprefix("models/")}) for it in models_in(body)
-        ]
-        token = text_or_empty((json_object(body) or {}).get("nextPageToken"))
-        return models, token and f"pageToken={quote(token, safe='')}"
+def _is_opaque(part: dict[str, Any]) -> bool:
+    """Whether it cannot be written again from the message itself."""
+    call = json_object(part.get("functionCall")) or {}
+    return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
 
 
 def _version(model: str) -> tuple[int, int]:
-    found = _VERSION.search(model)
     # A name without a version (`gemini-flash-latest`) is the newest.
-    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
+    return version_in(model, _VERSION, (99, 0))
 
 
 def _is_third(model: str) -> bool:

@@ -28,6 +28,7 @@ from nbagent.providers.wires import Encoding, Wire
 FILLER = Message.of("assistant", "…")
 """Stands between two messages where a template wants the roles to take turns."""
 _KEPT_GROUPS = 4096
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_FILES = re.compile(r"text/|application/(?:json|xml|x?yaml|toml|x-ndjson|javascript|sql)\b")
 
@@ -119,7 +120,7 @@ def in_turns(messages: Iterable[Message]) -> list[Message]:
     return arranged
 
 
-def wire_id(call_id: str, fits: re.Pattern[str]) -> str:
+def wire_id(call_id: str, fits: re.Pattern[str] = _ID) -> str:
     """The id as it is where it fits a server's rule, else one made of it, always the same."""
     if fits.fullmatch(call_id):
         return call_id

@@ -11,30 +11,34 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec, Usage
+from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ModelError, UsageError
-from nbagent.providers.assembly import Assembly
-from nbagent.providers.errors import stream_error
+from nbagent.providers.answers import finish_reason, frame_object, take_call, usage_in
 from nbagent.providers.frames import (
     Ndjson,
-    arguments_of,
     bad_answer,
     objects_in,
     text_or_empty,
     tokens,
 )
 from nbagent.providers.history import arguments_object, readable, unreadable
-from nbagent.providers.names import WireNames
-from nbagent.providers.schemas import wire_schema
-from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
+from nbagent.providers.toolset import WireNames, wire_schema
+from nbagent.providers.wires import (
+    Encoding,
+    Parser,
+    Wire,
+    described,
+    effort_word,
+    only_set,
+)
 
-_STOPPED = ("stop", "load", "unload")
 _BESIDE_OPTIONS = frozenset(
     {"format", "keep_alive", "logprobs", "options", "shift", "think", "top_logprobs", "truncate"}
 )
 """Other keys of `extra_body` (`num_ctx`) belong into `options`: elsewhere they do nothing."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts that gpt-oss does not know."""
+_COUNTS = ("prompt_eval_count", "eval_count")
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
 
@@ -56,14 +60,55 @@ def ollama_url(host: str) -> str:
     return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
 
 
+class OllamaParser(Parser):
+    """Reads one answer: lines of a stream, or the one object of a whole answer."""
+
+    def event(self, name: bytes, data: Any) -> None:
+        """Take one line."""
+        into = self._into
+        line = frame_object(data, into)
+        message = line.get("message")
+        if message is not None or line.get("done") is not True:
+            self._message(message)
+        into.model = into.model or text_or_empty(line.get("model"))
+        if line.get("done") is True:
+            # A count that is missing is 0, or all of the prompt was cached.
+            into.usage(usage_in({name: line[name] for name in _COUNTS if name in line}))
+            if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
+                into.keep(durations_ms=spent)
+            word = text_or_empty(line.get("done_reason")) or "stop"
+            into.finish(finish_reason(word), word)
+            into.end()
+
+    def _message(self, found: Any) -> None:
+        into, message = self._into, json_object(found)
+        if message is None:
+            raise bad_answer("a line has no message")
+        into.answered = True
+        thinking, content = message.get("thinking"), message.get("content")
+        if isinstance(thinking, str) and thinking:
+            into.reasoning(thinking, "thinking")
+        if content is not None and not isinstance(content, str):
+            raise bad_answer("the content is no text")
+        if content:
+            into.text(content)
+        calls = objects_in(message.get("tool_calls"))
+        if message.get("tool_calls") not in (None, calls):
+            raise bad_answer("`tool_calls` is not a list of calls")
+        for call in calls:  # Whole ones; further lines bring other calls.
+            take_call(into, object(), call, call.get("function"))
+
+
 class Ollama(Wire):
     """One server, on this machine or in Ollama's cloud."""
 
     name = "ollama"
+    parser = OllamaParser
     home = ""
     endings = ("/api/chat", "/api/tags", "/api", "/v1/chat/completions", "/v1")
     framing = Ndjson
     models_path = "/api/tags"
+    nested_field = "options"
     think_tags = True
     lacks = frozenset({"tool_choice"})
 
@@ -90,11 +135,10 @@ class Ollama(Wire):
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """`num_ctx` and the like may stand alone or in `options`."""
+        beside = {k: v for k, v in extra.items() if k in _BESIDE_OPTIONS}
         options = {k: v for k, v in extra.items() if k not in _BESIDE_OPTIONS}
         options |= json_object(extra.get("options")) or {}
-        params.update({k: v for k, v in extra.items() if k in _BESIDE_OPTIONS - {"options"}})
-        if options:
-            params["options"] = {**params.get("options", {}), **options}
+        super().join_extra(params, {**beside, "options": options} if options else beside)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function; most keywords of its schema are lost silently, so references are resolved."""
@@ -117,68 +161,6 @@ class Ollama(Wire):
         if images := [_image(it) for it in shown if isinstance(it, ImagePart)]:
             wire["images"] = images
         return [wire]
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return OllamaParser(into)
-
-
-class OllamaParser(Parser):
-    """Reads one answer: lines of a stream, or the one object of a whole answer."""
-
-    done_ends = False
-
-    def __init__(self, into: Assembly) -> None:
-        self._into = into
-
-    def event(self, name: bytes, data: Any) -> None:
-        """Take one line."""
-        line = json_object(data)
-        if line is None:
-            raise bad_answer("a line is no object")
-        into = self._into
-        if line.get("error"):
-            into.fail(stream_error(line))
-        message = line.get("message")
-        if message is not None or line.get("done") is not True:
-            self._message(message)
-        into.model = into.model or text_or_empty(line.get("model"))
-        if line.get("done") is True:
-            into.usage(_usage(line))
-            if spent := {name: tokens(line, name) / 1e6 for name in _DURATIONS if name in line}:
-                into.keep(durations_ms=spent)
-            word = text_or_empty(line.get("done_reason")) or "stop"
-            reason = "stop" if word in _STOPPED else "length" if word == "length" else None
-            into.finish(reason, word)
-            into.end()
-
-    def whole(self, body: Any) -> None:
-        """A whole answer is a stream of one line."""
-        self.event(b"", body)
-
-    def _message(self, found: Any) -> None:
-        into, message = self._into, json_object(found)
-        if message is None:
-            raise bad_answer("a line has no message")
-        into.answered = True
-        thinking, content = message.get("thinking"), message.get("content")
-        if isinstance(thinking, str) and thinking:
-            into.reasoning(thinking, "thinking")
-        if content is not None and not isinstance(content, str):
-            raise bad_answer("the content is no text")
-        if content:
-            into.text(content)
-        calls = objects_in(message.get("tool_calls"))
-        if message.get("tool_calls") not in (None, calls):
-            raise bad_answer("`tool_calls` is not a list of calls")
-        for call in calls:  # Whole ones; further lines bring other calls.
-            function = json_object(call.get("function")) or {}
-            into.call(
-                object(),
-                id=text_or_empty(call.get("id")),
-                name=text_or_empty(function.get("name")),
-                arguments=arguments_of(function.get("arguments")),
-            )
 
 
 def _assistant(message: Message, context: Encoding) -> list[Any]:
@@ -217,10 +199,3 @@ def _image(part: ImagePart) -> str:
             code="LLM_HTTP_ERROR",
         )
     return _DATA_URL.sub("", data)
-
-
-def _usage(line: dict[str, Any]) -> Usage | None:
-    """A count that is missing is 0, or all of the prompt was cached."""
-    if not {"prompt_eval_count", "eval_count"} & line.keys():
-        return None
-    return Usage.of(tokens(line, "prompt_eval_count"), tokens(line, "eval_count"))

@@ -6,93 +6,28 @@ depth, so what is read is read leniently.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec, Usage
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec
+from nbagent.providers.answers import take_error, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
 from nbagent.providers.history import arguments_text, attached, data_url, readable, wire_id
-from nbagent.providers.names import WireNames
-from nbagent.providers.schemas import wire_schema
+from nbagent.providers.toolset import WireNames, wire_schema
 from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = ("auto", "none", "required")
 _ENDS = ("completed", "incomplete", "failed", "cancelled", "done")
 """As the status and in the name of the last event; OpenRouter says `response.done`."""
 
 
-class Responses(Wire):
-    """OpenAI Responses. Nothing is stored at the server: each request has the whole history."""
-
-    name = "responses"
-    endings = ("/responses",)
-    messages_field = "input"
-    lacks = frozenset({"stop_sequences"})
-    reserved = frozenset({"input", "tools", "instructions"})
-
-    def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
-    ) -> dict[str, Any]:
-        """All of the body but instructions, input and tools."""
-        params: dict[str, Any] = {
-            "model": request.model,
-            "store": False,
-            "include": ["reasoning.encrypted_content"],
-        }
-        if request.tools:
-            choice = request.tool_choice or "auto"
-            named = {"type": "function", "name": names.to_wire(choice)}
-            params["tool_choice"] = choice if choice in _CHOICES else named
-        if request.reasoning is not None:
-            effort = effort_word(request.reasoning)
-            summary = {} if effort == "none" else {"summary": "auto"}
-            params["reasoning"] = {"effort": effort, **summary}
-        if request.output_schema is not None:
-            schema = {"name": "answer", "schema": request.output_schema, "strict": False}
-            params["text"] = {"format": {"type": "json_schema", **schema}}
-        params["temperature"], params["top_p"] = request.temperature, request.top_p
-        params["max_output_tokens"] = request.max_tokens
-        params["stream"] = stream or None
-        return only_set(params)
-
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """A flat function; without `strict` said the server would take it for strict."""
-        parameters = wire_schema(spec.parameters)
-        known = {"type": "function", **described(spec, name)}
-        return {**known, "parameters": parameters, "strict": False}
-
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """The items of one message."""
-        message = group[0]
-        if message.role == "assistant":
-            return _assistant_items(message, context)
-        parts = [_part(part) for part in message.content]
-        if message.role == "tool":
-            output = parts if attached(message) else message.text
-            call_id = wire_id(message.tool_call_id or "", _ID)
-            return [{"type": "function_call_output", "call_id": call_id, "output": output}]
-        return [{"type": "message", "role": message.role, "content": parts}]
-
-    def system_fields(self, text: str) -> dict[str, Any] | None:
-        """The system text is `instructions`."""
-        return {"instructions": text}
-
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        return ResponsesParser(into)
-
-
 class ResponsesParser(Parser):
     """Reads one answer: events of a stream, or the response object."""
 
-    done_ends = False
-
-    def __init__(self, into: Assembly) -> None:
-        self._into = into
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        super().__init__(request, into)
         self._places: dict[str, int] = {}  # Of the items with these ids in the output.
         self._next = 0  # The place behind all items that have begun.
         self._items: dict[int, dict[str, Any]] = {}  # Complete ones by their place.
@@ -207,7 +142,7 @@ class ResponsesParser(Parser):
     def _response(self, response: dict[str, Any], status: str) -> None:
         """The last word: what had not come yet, usage, and why it ended."""
         into = self._into
-        into.usage(usage_of(response.get("usage")))
+        into.usage(usage_in(response.get("usage")))
         into.model = text_or_empty(response.get("model"))
         if response.get("status") in ("incomplete", "failed", "cancelled"):
             # vLLM and LiteLLM end each stream with `response.completed`.
@@ -233,29 +168,70 @@ class ResponsesParser(Parser):
         into.end()
 
     def _fail(self, holder: dict[str, Any]) -> None:
-        fault = stream_error(holder)
-        if fault.details.get("code") != "content_filter":
-            self._into.fail(fault)
-        self._into.finish("content_filter")  # Azure, also in the middle of a stream.
+        take_error(stream_error(holder), self._into)
         self._into.end()
-
-
-def usage_of(usage: Any) -> Usage | None:
-    """The tokens of a `usage` object; None when there is none."""
-    if not json_object(usage):
-        return None
-    return Usage.of(
-        tokens(usage, "input_tokens"),
-        tokens(usage, "output_tokens"),
-        total=tokens(usage, "total_tokens"),
-        cached=tokens(usage, "input_tokens_details", "cached_tokens"),
-        reasoning=tokens(usage, "output_tokens_details", "reasoning_tokens"),
-        cache_write=tokens(usage, "input_tokens_details", "cache_write_tokens"),
-    )
 
 
 _NEVER_SAID = ("_output", "item_reference")
 """Ends of the kinds of items that stand in requests alone."""
+
+
+class Responses(Wire):
+    """OpenAI Responses. Nothing is stored at the server: each request has the whole history."""
+
+    name = "responses"
+    parser = ResponsesParser
+    endings = ("/responses",)
+    messages_field = "input"
+    lacks = frozenset({"stop_sequences"})
+    reserved = frozenset({"input", "tools", "instructions"})
+
+    def params(
+        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+    ) -> dict[str, Any]:
+        """All of the body but instructions, input and tools."""
+        params: dict[str, Any] = {
+            "model": request.model,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+        }
+        if request.tools:
+            choice = request.tool_choice or "auto"
+            named = {"type": "function", "name": names.to_wire(choice)}
+            params["tool_choice"] = choice if choice in _CHOICES else named
+        if request.reasoning is not None:
+            effort = effort_word(request.reasoning)
+            summary = {} if effort == "none" else {"summary": "auto"}
+            params["reasoning"] = {"effort": effort, **summary}
+        if request.output_schema is not None:
+            schema = {"name": "answer", "schema": request.output_schema, "strict": False}
+            params["text"] = {"format": {"type": "json_schema", **schema}}
+        params["temperature"], params["top_p"] = request.temperature, request.top_p
+        params["max_output_tokens"] = request.max_tokens
+        params["stream"] = stream or None
+        return only_set(params)
+
+    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """A flat function; without `strict` said the server would take it for strict."""
+        parameters = wire_schema(spec.parameters)
+        known = {"type": "function", **described(spec, name)}
+        return {**known, "parameters": parameters, "strict": False}
+
+    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+        """The items of one message."""
+        message = group[0]
+        if message.role == "assistant":
+            return _assistant_items(message, context)
+        parts = [_part(part) for part in message.content]
+        if message.role == "tool":
+            output = parts if attached(message) else message.text
+            call_id = wire_id(message.tool_call_id or "")
+            return [{"type": "function_call_output", "call_id": call_id, "output": output}]
+        return [{"type": "message", "role": message.role, "content": parts}]
+
+    def system_fields(self, text: str) -> dict[str, Any] | None:
+        """The system text is `instructions`."""
+        return {"instructions": text}
 
 
 def _is_said(item: dict[str, Any]) -> bool:
@@ -268,7 +244,7 @@ def _assistant_items(message: Message, context: Encoding) -> list[Any]:
     calls: list[dict[str, Any]] = [
         {
             "type": "function_call",
-            "call_id": wire_id(call.id, _ID),
+            "call_id": wire_id(call.id),
             "name": context.names.to_wire(call.name),
             "arguments": arguments_text(call),
         }

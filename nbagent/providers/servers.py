@@ -10,9 +10,8 @@ from typing import Any
 
 from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers import azure
 from nbagent.providers.anthropic import Anthropic
-from nbagent.providers.chat import PROFILES, Chat, profile_of
+from nbagent.providers.chat import AZURE_HOSTS, PROFILES, Chat, azure_wires, profile_of
 from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
 from nbagent.providers.registry import Provider, Wires, is_at, origin
@@ -77,11 +76,11 @@ PROVIDERS: tuple[Provider, ...] = (
     _row("openai-compatible", _chat(), **_GENERIC),
     _row(
         "azure",
-        azure.azure_wires,
+        azure_wires,
         None,
-        key_variables=azure.KEY_VARIABLES,
-        key_hosts=azure.HOSTS,
-        base_url_variables=azure.URL_VARIABLES,
+        key_variables=("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
+        key_hosts=AZURE_HOSTS,
+        base_url_variables=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
     ),
     _row(
         "anthropic",

@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import quote
 
-from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ToolSpec
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answers import models_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.frames import Splitter, Sse
-from nbagent.providers.models import models_in
-from nbagent.providers.names import WireNames
+from nbagent.providers.frames import Splitter, Sse, text_or_empty
+from nbagent.providers.toolset import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
 
@@ -57,8 +58,12 @@ class Lesson:
 class Parser(Protocol):
     """Reads one answer. A fresh one for each attempt."""
 
-    done_ends: bool = True
+    done_ends: bool = False
     """Whether `[DONE]` is a last word of this wire."""
+    _into: Assembly
+
+    def __init__(self, request: ChatRequest, into: Assembly) -> None:
+        self._into = into
 
     def event(self, name: bytes, data: Any) -> None:
         """Take one decoded frame of a stream. Raises ModelError."""
@@ -66,7 +71,7 @@ class Parser(Protocol):
 
     def whole(self, body: Any) -> None:
         """Take a whole answer, as it comes without streaming. Raises ModelError."""
-        ...
+        self.event(b"", body)
 
     def settle(self, error: ModelError) -> bool:
         """Whether a refusal holds an answer after all, which was taken from it."""
@@ -77,6 +82,7 @@ class Wire(Protocol):
     """One request and answer format. Facts only; what most wires share is the default."""
 
     name: str
+    parser: Callable[[ChatRequest, Assembly], Parser]
     home: str = "/v1"
     """The path of a base URL that names only a host."""
     endings: tuple[str, ...] = ()
@@ -85,6 +91,8 @@ class Wire(Protocol):
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     models_path: str = "/models"
+    next_page: tuple[str, str] = ("", "")
+    """The field of a list of models that names its next page, and the parameter for it."""
     messages_field: str = "messages"
     tools_form: bytes = b"%b"
     """What stands around the encoded list of tools."""
@@ -94,6 +102,8 @@ class Wire(Protocol):
     """Reasoning may stand in the text, between tags."""
     lacks: frozenset[str] = frozenset()
     """Fields of a request that have no place on this wire; the person is told."""
+    nested_field: str = ""
+    """The parameter whose keys are joined with those of the same one in `extra_body`."""
     reserved: frozenset[str] = frozenset({"messages", "tools"})
     """Keys of the body that `extra_body` cannot set."""
 
@@ -117,7 +127,11 @@ class Wire(Protocol):
 
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """Put the person's `extra_body` into the parameters, in place."""
+        given = json_object(extra.get(self.nested_field)) or {}
+        joined = {**params.get(self.nested_field, {}), **given}
         params.update(extra)
+        if joined:
+            params[self.nested_field] = joined
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
         """Whether the tools are sent: not when a server would call them against `none`."""
@@ -146,13 +160,13 @@ class Wire(Protocol):
         """Where the system text stands beside the messages; None: it is the first of them."""
         return None
 
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
-        """A reader for one answer."""
-        ...
-
     def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         """The models of a list, and the query of its next page. Raises ValueError."""
-        return models_in(body), None
+        field, parameter = self.next_page
+        page = json_object(body) or {}
+        # Anthropic names the last model also where nothing follows.
+        mark = text_or_empty(page.get(field)) if page.get("has_more", True) else ""
+        return models_in(body), mark and f"{parameter}={quote(mark, safe='')}"
 
     def lesson(
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
@@ -176,6 +190,14 @@ def family(model: str) -> str:
     return _DATED.sub("", model.lower())
 
 
+def version_in(
+    model: str, pattern: re.Pattern[str], otherwise: tuple[int, int] = (0, 0)
+) -> tuple[int, int]:
+    """The generation in a model's name, as the two groups of a pattern find it."""
+    found = pattern.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else otherwise
+
+
 def only_set(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a request says anything about."""
     return {name: value for name, value in fields.items() if value is not None}
@@ -186,10 +208,7 @@ def described(spec: ToolSpec, name: str) -> dict[str, Any]:
     return {"name": name, **only_set({"description": spec.description or None})}
 
 
-_NO_WORDS: Mapping[str, str] = {}
-
-
-def effort_word(asked: str, words: Mapping[str, str] = _NO_WORDS) -> str:
+def effort_word(asked: str, words: Mapping[str, str] | None = None) -> str:
     """The level of an effort, for servers that take no number of tokens.
 
     Args:
@@ -197,4 +216,4 @@ def effort_word(asked: str, words: Mapping[str, str] = _NO_WORDS) -> str:
     """
     if asked.isdecimal():
         asked = "low" if int(asked) <= 2048 else "medium" if int(asked) <= 8192 else "high"
-    return words.get(asked, asked)
+    return (words or {}).get(asked, asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nbagent.providers.names import WireNames
+from nbagent.providers.toolset import WireNames
 
 NAMES = ["fs.read", "fs__read", "a b", "1st", "-x", "grüße", "x" * 70, "x" * 71, "a.b", "a__b", ""]
 

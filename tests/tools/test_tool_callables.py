@@ -25,7 +25,7 @@ from pydantic import Field
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
-from nbagent.providers.names import WireNames
+from nbagent.providers.toolset import WireNames
 from nbagent.tools.functions import FunctionHost, as_tool, namespace_tools, tool
 
 P = typing.ParamSpec("P")

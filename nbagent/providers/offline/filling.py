@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.chat import ToolSpec
-from nbagent.providers.schemas import wire_schema
+from nbagent.providers.toolset import wire_schema
 
 _VALUE = re.compile(
     r"(?P<code>```.+?```|`[^`\n]+`)"

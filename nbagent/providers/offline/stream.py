@@ -211,13 +211,8 @@ def _estimated_usage(request: ChatRequest, message: Message) -> Usage:
     answers = [i for i, one in enumerate(request.messages) if one.role == "assistant"]
     prompt, reasoning = base + sum(sizes), estimated_tokens(message.reasoning or "")
     completion = _message_tokens(message) + reasoning
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=prompt + completion,
-        cached_tokens=base + sum(sizes[: answers[-1]]) if answers else 0,
-        reasoning_tokens=reasoning,
-    )
+    cached = base + sum(sizes[: answers[-1]]) if answers else 0
+    return Usage.of(prompt, completion, cached=cached, reasoning=reasoning)
 
 
 def _message_tokens(message: Message) -> int:

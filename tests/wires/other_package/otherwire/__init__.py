@@ -12,8 +12,8 @@ from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ProviderConf
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.names import WireNames
 from nbagent.providers.registry import Provider
+from nbagent.providers.toolset import WireNames
 from nbagent.providers.wires import Encoding, Parser, Wire
 
 

@@ -1,16 +1,27 @@
-"""A tool's JSON Schema as a server understands it. `strict` is never asked for.
+"""A tool as a server understands it: its name on the wire and back, and its JSON Schema.
 
-What a schema means is not changed; what a server cannot read is written another way.
+Names are deterministic: history and prompt caches depend on them. What a schema means is not
+changed; what a server cannot read is written another way. `strict` is never asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import dump_json, json_object, sha256_hex
 
+_LONGEST = 64
+"""Providers allow letters, digits, `_` and `-`; nbagent's names may have dots."""
+_CUT_AT = 55
+_OTHER = re.compile(r"[^A-Za-z0-9_-]")
+_LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_LEAKED = re.compile(r"(?:functions|default_api|tools?)[.:]")
+"""Prefixes that models copy from their own prompt format into the name."""
+_AFTER = re.compile(r"<\|.*|:\d+$", re.S)
+"""What leaks behind it: channel marks of gpt-oss, the call's number of Kimi."""
 _BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 """Keywords whose keys are names, not keywords."""
 _DATA = frozenset({"enum", "const", "default", "examples", "example", "required"})
@@ -30,6 +41,50 @@ _SAID_IN_WORDS = (
 _PLACES = ("$defs", "definitions")
 
 Schema = dict[str, Any]
+
+
+class WireNames:
+    """The names of one toolset, both ways."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._to_wire: dict[str, str] = {}
+        self._from_wire: dict[str, str] = {}
+        ordered = list(dict.fromkeys(names))
+        # Names that are legal as they are keep themselves, whatever the order of the tools.
+        for name in sorted(ordered, key=lambda name: _LEGAL.fullmatch(name) is None):
+            wire = wire_name(name)
+            if wire in self._from_wire:
+                wire = _hashed(wire, name)
+            self._to_wire[name] = wire
+            self._from_wire[wire] = name
+
+    def to_wire(self, name: str) -> str:
+        """The name that a provider is given; also for tools that are no longer offered."""
+        return self._to_wire.get(name) or wire_name(name)
+
+    def from_wire(self, text: str) -> str | None:
+        """The tool that the model means, or None when there is none of this name."""
+        found = self._lookup(text)
+        if found is None:
+            found = self._lookup(text := _AFTER.sub("", text).strip())
+        if found is None and (leaked := _LEAKED.match(text)):
+            found = self._lookup(text[leaked.end() :])
+        return found
+
+    def _lookup(self, text: str) -> str | None:
+        return self._from_wire.get(text, text if text in self._to_wire else None)
+
+
+def wire_name(name: str) -> str:
+    """The wire form of a name that no other tool has taken."""
+    wire = _OTHER.sub("_", name.replace(".", "__"))
+    if not wire or wire[0].isdigit() or wire[0] == "-":
+        wire = "t_" + wire
+    return wire if len(wire) <= _LONGEST else _hashed(wire, name)
+
+
+def _hashed(wire: str, name: str) -> str:
+    return f"{wire[:_CUT_AT]}_{sha256_hex(name)[:8]}"
 
 
 def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) -> Schema:
