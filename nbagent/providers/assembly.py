@@ -16,7 +16,6 @@ from nbagent.contracts.chat import (
     Message,
     ResponseMeta,
     TextPart,
-    ToolCallDelta,
     Usage,
 )
 from nbagent.contracts.errors import ModelError
@@ -43,9 +42,7 @@ class Assembly:
         self._thoughts: list[str] = []
         self._text_halves, self._thought_halves = Halves(), Halves()
         self._tags = ThinkTags(over=not think_tags)
-        self._calls = Calls(names, self._show_call)
-        self.call = self._calls.take
-        """A call, or a fragment of one."""
+        self._calls = Calls(names)
         self.call_arguments = self._calls.replace
         """The whole arguments of a call that came in fragments."""
         self._late_calls = False
@@ -140,6 +137,15 @@ class Assembly:
             self.keep(reasoning_field=field)
             self._end_tags()  # A server that gives the reasoning apart means a tag as text.
         self._add_thought(self._thought_halves.feed(piece))
+
+    def call(self, key: object, **fragment: Any) -> None:
+        """A call, or a fragment of one; see `Calls.take`."""
+        shown = self._calls.take(key, **fragment)
+        if shown is not None:
+            self.answered = True
+            self._late_calls = self.finished
+            self._count(shown.arguments)
+            self._chunks.append(ChatChunk(tool_call_delta=shown))
 
     def begin_hop(self) -> None:
         """The same request is sent again for the rest of the answer."""
@@ -256,12 +262,6 @@ class Assembly:
             self._count(text)
             self._thoughts.append(text)
             self._chunks.append(ChatChunk(reasoning=text))
-
-    def _show_call(self, shown: ToolCallDelta) -> None:
-        self.answered = True
-        self._late_calls = self.finished
-        self._count(shown.arguments)
-        self._chunks.append(ChatChunk(tool_call_delta=shown))
 
     def _count(self, text: str) -> None:
         self._chars += len(text)

@@ -6,7 +6,6 @@ Keeps what the model wrote; whether a call makes sense is decided where it is ru
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,15 +68,10 @@ class _Draft:
 
 
 class Calls:
-    """The calls of one answer.
+    """The calls of one answer."""
 
-    Args:
-        show: is given what can be shown of a call.
-    """
-
-    def __init__(self, names: WireNames, show: Callable[[ToolCallDelta], None]) -> None:
+    def __init__(self, names: WireNames) -> None:
         self._names = names
-        self._show = show
         self._by_key: dict[object, _Draft] = {}
         self._begun = 0
         self._calls: list[_Draft] = []
@@ -94,8 +88,8 @@ class Calls:
         name: str = "",
         arguments: str = "",
         extra: dict[str, Any] | None = None,
-    ) -> None:
-        """Fold a call, or a fragment of one.
+    ) -> ToolCallDelta | None:
+        """Fold a call, or a fragment of one; returns what can be shown of it.
 
         Args:
             key: the call's index or the id of its item; None when the server gives neither, and
@@ -105,7 +99,7 @@ class Calls:
         if draft is not None and draft.name:
             anew = bool(name) and draft.begins_anew(arguments)
             if anew and id and (id, arguments) == (draft.id, draft.raw()):
-                return  # The whole call once more, with its own id: it came already.
+                return None  # The whole call once more, with its own id: it came already.
             if id and draft.id:
                 # Parallel calls with the same index; two calls under one id (old gateways).
                 is_other = id != draft.id or anew
@@ -119,14 +113,14 @@ class Calls:
         draft.name = draft.name or clean(name)
         draft.extra.update(extra or {})
         if not name and not arguments:
-            return
+            return None
         arguments = draft.halves.feed(arguments)
         draft.pieces.append(arguments)
         if draft.position is None:
             draft.position = len(self._calls)
             self._calls.append(draft)
         shown = self._internal(draft.name) if is_named else None
-        self._show(ToolCallDelta(draft.position, draft.id or None, shown, arguments))
+        return ToolCallDelta(draft.position, draft.id or None, shown, arguments)
 
     def replace(self, key: object, arguments: str) -> None:
         """Take the whole arguments of a call in place of its fragments: a later, sure word."""
