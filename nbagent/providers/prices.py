@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nbagent.contracts.chat import Usage
-from nbagent.providers.registry import host_of, is_loopback
+from nbagent.providers.registry import is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
@@ -90,4 +90,4 @@ def _priced(
 
 
 def _is_free(provider: str, base_url: str | None) -> bool:
-    return provider in _FREE_PROVIDERS or is_loopback(host_of(base_url))
+    return provider in _FREE_PROVIDERS or is_loopback(base_url)

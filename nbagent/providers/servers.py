@@ -15,7 +15,7 @@ from nbagent.providers.anthropic import Anthropic
 from nbagent.providers.chat import PROFILES, Chat, profile_of
 from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
-from nbagent.providers.registry import Provider, Wires, is_at, origin
+from nbagent.providers.registry import Provider, Wires
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
@@ -30,13 +30,11 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
         from nbagent.providers.exchange import WireClient
 
         config = replace(config, base_url=config.base_url or base_url)
-        url = origin(config.base_url) or ""
-        own = url == origin(base_url) or is_at(url, row.key_hosts)
         return WireClient(
             wires(config),
             config,
             provider=name,
-            key_variables=row.key_variables if own and row.needs_key else (),
+            key_variables=row.key_variables if row.needs_key and row.owns(config.base_url) else (),
             start=row.start,
         )
 
