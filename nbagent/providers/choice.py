@@ -61,7 +61,7 @@ def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> di
     """Where servers of this machine may be, by provider: those of the table, and the one set."""
     servers: dict[str, str] = {}
     for row in PROVIDERS:
-        if row.is_local:
+        if row.start:
             try:
                 config = row.resolve(ProviderConfig(), environ)
             except UsageError:

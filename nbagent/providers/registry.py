@@ -57,9 +57,7 @@ class Provider:
     wires: Wires | None = None
     """The formats of a server, for a configuration; None for a provider that has none."""
     start: str = ""
-    """The command that starts the server on this machine."""
-    is_local: bool = False
-    """Its server is one of this machine, looked for at its usual port."""
+    """The command that starts the server, for one of this machine: it is looked for there."""
 
     def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
         """Fill in server, key and model from the environment and the defaults.

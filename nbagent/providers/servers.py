@@ -44,7 +44,7 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
 
 def _local(name: str, wires: Wires, base_url: str, start: str, **facts: Any) -> Provider:
     """A server of this machine: no key is needed, and it is looked for at its usual port."""
-    return _row(name, wires, base_url, start=start, is_local=True, needs_key=False, **facts)
+    return _row(name, wires, base_url, start=start, needs_key=False, **facts)
 
 
 def _chat(server: str | None = None) -> Wires:

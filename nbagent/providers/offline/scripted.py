@@ -99,9 +99,11 @@ class Script(OfflineModel):
     `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
     """
 
-    def __init__(self, steps: Sequence[StepLike], *, name: str, delay_ms: float = 0.0) -> None:
-        self.name = name
-        self.is_named = True
+    def __init__(
+        self, steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0
+    ) -> None:
+        self.name = name or f"script-{next(_numbers)}"
+        self.is_named = name is not None
         """Whether a person gave the name."""
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
@@ -148,8 +150,10 @@ class Script(OfflineModel):
                     f" {len(self._steps)} steps; add one, or find out why it was asked again.",
                     code="LLM_BAD_RESPONSE",
                 )
-        made = _asked(taken, request) if callable(taken) else taken
+        made = cast("object", taken(request) if callable(taken) else taken)
         made = Step(text=made) if isinstance(made, str) else made
+        if not isinstance(made, Step):
+            raise TypeError(f"a step's function gave {made!r}, which is no text and no step")
         delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
         waited_ms += made.wait_ms
         return replace(made, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
@@ -187,8 +191,7 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
                 f"step {position} of a script is {one!r}; use a text, what nbagent.offline.step,"
                 " call, calls, error, cut or delay give, or a function of the request."
             )
-    made = Script(steps, name=name or f"script-{next(_numbers)}", delay_ms=delay_ms)
-    made.is_named = name is not None
+    made = Script(steps, name=name, delay_ms=delay_ms)
     _scripts[made.name] = made
     return made
 
@@ -196,26 +199,6 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
 def scripts() -> dict[str, Script]:
     """All scripts by their names, in the order in which they were made."""
     return dict(_scripts)
-
-
-def named_scripts() -> list[str]:
-    """The names that persons gave."""
-    return [name for name, one in scripts().items() if one.is_named]
-
-
-def _asked(function: Callable[[ChatRequest], str | Step], request: ChatRequest) -> str | Step:
-    try:
-        made: Any = function(request)
-        if isinstance(made, str | Step):
-            return made
-        raise TypeError(f"it gave {made!r}, which is no text and no step")
-    except ModelError:
-        raise
-    except Exception as failure:
-        # A client raises nothing but ModelError; the function's own error stays readable.
-        raise ModelError(
-            f"the script's function raised {type(failure).__name__}: {failure}; correct it."
-        ) from failure
 
 
 def written(one: StepLike) -> str:

@@ -80,7 +80,7 @@ class OfflineModel(Protocol):
     """Deadline of a whole answer."""
 
     def answer(self, request: ChatRequest) -> Step:
-        """What the model says. Raises ModelError when it has nothing to say."""
+        """What the model says. Raises ModelError when it has nothing to say; others become one."""
         ...
 
     async def chat(
@@ -98,7 +98,16 @@ class OfflineModel(Protocol):
 
     async def _played(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
         until_s = time.monotonic() + self.timeout_s
-        step = _within_limits(self.answer(request), request)
+        try:
+            step = _within_limits(self.answer(request), request)
+        except ModelError:
+            raise
+        except Exception as failure:
+            # Of a script's function; or the rules failed at a schema or a prompt.
+            raise ModelError(
+                f"the offline model raised {type(failure).__name__}: {failure}; correct the"
+                " function of its script, or please report the prompt."
+            ) from failure
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
         response = _response(step, request)
         await _wait(step.wait_ms / 1000, until_s)
