@@ -1,4 +1,4 @@
-"""What an offline model says to one request, as a stream: pieces, pace, an estimate of usage.
+"""What an offline model says to one request, and how: pieces, pace, an estimate of usage.
 
 Decides nothing about what is said.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
@@ -26,6 +26,7 @@ from nbagent.contracts.chat import (
     ToolCall,
     ToolCallDelta,
     Usage,
+    parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.registry import whole_response
@@ -70,6 +71,25 @@ class Step:
     def failure(self) -> ModelError | None:
         """The error, also if it is another step's."""
         return self.error.failure if isinstance(self.error, Step) else self.error
+
+
+def call(
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    /,
+    *,
+    raw: str | None = None,
+    **named: Any,
+) -> Step:
+    """One tool call: `call("population", city="Oslo")` or `call("fs.read", {"path": "a.txt"})`.
+
+    Args:
+        raw: the arguments' text as the model writes it, JSON or not; instead of the others.
+    """
+    if raw is None:
+        raw = dump_json({**(arguments or {}), **named}).decode()
+    asked = ToolCall(id="", name=name, arguments=parse_arguments(raw), arguments_raw=raw)
+    return Step(calls=(asked,))
 
 
 class OfflineModel(Protocol):
