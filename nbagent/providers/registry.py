@@ -124,15 +124,12 @@ def origin(url: str | None) -> str | None:
         port = parts.port or _PORTS.get(parts.scheme, 0)
     except ValueError:
         return f"unreadable:{url}"
-    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _host_of(url: str | None) -> str:
-    """The host of an address, with or without a scheme; empty where it cannot be read."""
-    try:
-        return urlsplit(url if url and "://" in url else f"//{url or ''}").hostname or ""
-    except ValueError:
-        return ""
+    return urlsplit(origin(url) or "").hostname or ""
 
 
 def is_loopback(url: str | None) -> bool:

@@ -29,6 +29,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
+from nbagent.engine.size import message_chars, tools_chars
 from nbagent.providers.registry import whole_response
 
 _CHARS_PER_TOKEN = 4
@@ -170,9 +171,9 @@ def split_pieces(text: str) -> Iterator[str]:
     yield from re.findall(r"\s*\S{1,8}|\s+\Z", text)
 
 
-def estimated_tokens(text: str) -> int:
-    """Tokens of a text, estimated: one for every four characters begun."""
-    return -(-len(text) // _CHARS_PER_TOKEN)
+def estimated_tokens(chars: int) -> int:
+    """Tokens of so many characters, estimated: one for every four begun."""
+    return -(-chars // _CHARS_PER_TOKEN)
 
 
 async def _wait(seconds: float, until_s: float) -> None:
@@ -232,14 +233,12 @@ def _estimated_usage(request: ChatRequest, message: Message) -> Usage:
 
     The request before ended where the last assistant message of this one stands.
     """
-    base = estimated_tokens(request.system_prompt)
-    for tool in request.tools:
-        shape = dump_json(tool.parameters).decode("utf-8", "replace")
-        base += estimated_tokens(tool.name + tool.description + shape)
-    sizes = [_message_tokens(one) for one in request.messages]
+    base = estimated_tokens(len(request.system_prompt))
+    base += sum(estimated_tokens(tools_chars([one])) for one in request.tools)
+    sizes = [estimated_tokens(message_chars(one)) for one in request.messages]
     answers = [i for i, one in enumerate(request.messages) if one.role == "assistant"]
-    prompt, reasoning = base + sum(sizes), estimated_tokens(message.reasoning or "")
-    completion = _message_tokens(message) + reasoning
+    prompt, reasoning = base + sum(sizes), estimated_tokens(len(message.reasoning or ""))
+    completion = estimated_tokens(message_chars(message)) + reasoning
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -247,8 +246,3 @@ def _estimated_usage(request: ChatRequest, message: Message) -> Usage:
         cached_tokens=base + sum(sizes[: answers[-1]]) if answers else 0,
         reasoning_tokens=reasoning,
     )
-
-
-def _message_tokens(message: Message) -> int:
-    called = "".join(call.name + call.arguments_raw for call in message.tool_calls)
-    return estimated_tokens(message.text + called)
