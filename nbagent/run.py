@@ -20,7 +20,7 @@ from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.providers.offline.scripted import source_of
+from nbagent.providers.offline import source_of
 from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front

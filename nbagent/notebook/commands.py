@@ -25,7 +25,7 @@ from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
 from nbagent.notebook.which_run import continued_run, found_run
-from nbagent.providers.local.pull import SUGGESTED, pull
+from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session import preview
 from nbagent.session.live import at_work

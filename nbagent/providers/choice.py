@@ -6,33 +6,24 @@ Only loopback is asked, without a key and in under 0.3 s.
 
 from __future__ import annotations
 
-import http.client
-import threading
+import asyncio
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from nbagent.contracts.canonical import load_json
 from nbagent.contracts.chat import ModelInfo, ProviderConfig
-from nbagent.contracts.errors import UsageError
-from nbagent.providers.registry import (
-    find_provider,
-    host_of,
-    is_loopback,
-    normal_base_url,
-    origin,
-    provider_names,
-)
+from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.providers.registry import find_provider, is_loopback, origin, provider_names
 from nbagent.providers.servers import PROVIDERS
 
 OFFLINE = "offline:demo"
 _OPENAI_URLS = ("OPENAI_BASE_URL", "LLM_BASE_URL")
-_PROBE_S = 0.3
-_ALL_PROBES_S = 0.25
-"""What is left of 0.3 s is for starting and joining the threads."""
+_PROBE_S = 0.25
+"""What is left of 0.3 s is for starting and ending the thread."""
 _REMEMBER_S = 30.0
-_MOST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,7 @@ def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> di
     """Where servers of this machine may be, by provider: those of the table, and the one set."""
     servers: dict[str, str] = {}
     for row in PROVIDERS:
-        if row.is_local:
+        if row.start:
             try:
                 config = row.resolve(ProviderConfig(), environ)
             except UsageError:
@@ -89,65 +80,43 @@ def ask_local(
 
     `again=False` takes what a server listed within the last half minute.
     """
-    answers: dict[str, tuple[ModelInfo, ...] | None] = {}
-
-    def ask(name: str, url: str) -> None:
-        answers[name] = _models_at(name, url, again=again)
-
-    deadline = time.monotonic() + _ALL_PROBES_S
-    threads = [
-        threading.Thread(target=ask, args=one, name="nbagent-probe", daemon=True)
-        for one in servers.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    # In the order of the servers; one that is late writes into the old dictionary.
-    found = dict(answers)
-    return {name: models for name in servers if (models := found.get(name)) is not None}
+    places = [one for one in servers.items() if _on_loopback(one[1])]
+    late = math.inf if again else time.monotonic() - _REMEMBER_S
+    if asked := [one for one in places if one not in _seen or _seen[one][0] < late]:
+        with ThreadPoolExecutor(1, "nbagent-probe") as thread:  # a loop may be running in this one
+            thread.submit(_ask, asked).result()
+    return {place[0]: models for place in places if (models := _seen[place][1]) is not None}
 
 
-_seen: dict[str, tuple[float, tuple[ModelInfo, ...] | None]] = {}
+_seen: dict[tuple[str, str], tuple[float, tuple[ModelInfo, ...] | None]] = {}
+"""When each server was asked, and what it listed; None = it did not answer."""
+
+
+def _ask(places: Sequence[tuple[str, str]]) -> None:
+    async def ask(name: str, url: str) -> None:
+        models = None
+        with suppress(NbagentError):
+            client = find_provider(name).open(ProviderConfig(base_url=url, timeout_s=_PROBE_S))
+            try:
+                models = tuple(await client.list_models())
+            finally:
+                await client.close()
+        _seen[name, url] = time.monotonic(), models
+
+    async def ask_all() -> None:
+        await asyncio.gather(*(ask(*place) for place in places))
+
+    with asyncio.Runner() as runner:  # `asyncio.run` may have been replaced (nest_asyncio)
+        runner.run(ask_all())
 
 
 def _first_model(name: str, base_url: str) -> str | None:
-    models = _models_at(name, base_url)
+    models = ask_local({name: base_url}, again=False).get(name)
     return models[0].id if models else None
 
 
-def _models_at(name: str, base_url: str, *, again: bool = False) -> tuple[ModelInfo, ...] | None:
-    """The models that a server on loopback lists; None for other hosts or no answer."""
-    if not _on_loopback(base_url):
-        return None
-    known = _seen.get(base_url)
-    if known and not again and time.monotonic() - known[0] < _REMEMBER_S:
-        return known[1]
-    models = _listed_at(name, base_url)
-    _seen[base_url] = (time.monotonic(), models)
-    return models
-
-
-def _listed_at(name: str, base_url: str) -> tuple[ModelInfo, ...] | None:
-    wires = find_provider(name).wires
-    assert wires is not None
-    wire = wires(ProviderConfig(base_url=base_url))[0]
-    parts = urlsplit(normal_base_url(base_url, home=wire.home, endings=wire.endings))
-    connection = http.client.HTTPConnection(
-        parts.hostname or "", parts.port or 80, timeout=_PROBE_S
-    )
-    try:
-        connection.request("GET", parts.path.rstrip("/") + wire.models_path)
-        models, _ = wire.models(load_json(connection.getresponse().read(_MOST_BYTES)))
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    return tuple(models)
-
-
 def _on_loopback(base_url: str) -> bool:
-    return (origin(base_url) or "").startswith("http:") and is_loopback(host_of(base_url))
+    return (origin(base_url) or "").startswith("http:") and is_loopback(base_url)
 
 
 def _place(url: str) -> str:

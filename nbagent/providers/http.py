@@ -266,7 +266,7 @@ class Address:
         self.server = name if self.port is None else f"{name}:{self.port}"
         self.shown = f"{self.scheme}://{self.server}{self._path}"
         """The base URL without its query; safe to show."""
-        self._is_here = is_loopback(self.host)
+        self._is_here = is_loopback(base_url)
 
     def url(self, path: str) -> httpcore2.URL:
         """What is asked for: the path below the base URL, and both queries."""

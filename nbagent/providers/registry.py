@@ -57,9 +57,7 @@ class Provider:
     wires: Wires | None = None
     """The formats of a server, for a configuration; None for a provider that has none."""
     start: str = ""
-    """The command that starts the server on this machine."""
-    is_local: bool = False
-    """Its server is one of this machine, looked for at its usual port."""
+    """The command that starts the server, for one of this machine: it is looked for there."""
 
     def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
         """Fill in server, key and model from the environment and the defaults.
@@ -100,10 +98,16 @@ class Provider:
         if variable.startswith(_GENERIC):
             named = next(self._urls([f"{_GENERIC}BASE_URL"], environ), None)
             return named is None or origin(named) == target
-        if is_at(target, self.key_hosts) or target == origin(self.default_base_url):
-            return True
         own = [it for it in self.base_url_variables if not it.startswith(_GENERIC)]
-        return target in map(origin, self._urls(own, environ))
+        return self.owns(target) or target in map(origin, self._urls(own, environ))
+
+    def owns(self, url: str | None) -> bool:
+        """Whether a server is the provider's: its default one, or of its domains and over TLS."""
+        at = origin(url)
+        if at == origin(self.default_base_url):
+            return True
+        at_home = any(f".{_host_of(at)}".endswith(f".{it}") for it in self.key_hosts)
+        return at_home and (at or "").startswith("https://")
 
     def _urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
         """The servers that these variables name; each is read when it is asked for."""
@@ -120,25 +124,17 @@ def origin(url: str | None) -> str | None:
         port = parts.port or _PORTS.get(parts.scheme, 0)
     except ValueError:
         return f"unreadable:{url}"
-    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def host_of(url: str | None) -> str:
-    """The host of an address, with or without a scheme; empty where it cannot be read."""
-    try:
-        return urlsplit(url if url and "://" in url else f"//{url or ''}").hostname or ""
-    except ValueError:
-        return ""
+def _host_of(url: str | None) -> str:
+    return urlsplit(origin(url) or "").hostname or ""
 
 
-def is_at(url: str | None, domains: Iterable[str]) -> bool:
-    """Whether an address is of one of these domains, over TLS."""
-    at_home = any(f".{host_of(url)}".endswith(f".{it}") for it in domains)
-    return at_home and (url or "").startswith("https://")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+def is_loopback(url: str | None) -> bool:
+    """Whether the host of an address is this machine."""
+    host = _host_of(url)
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -156,7 +152,7 @@ def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -
     """
     text = text.strip()
     if "://" not in text:
-        text = f"{'http' if is_loopback(host_of(text)) else 'https'}://{text}"
+        text = f"{'http' if is_loopback(text) else 'https'}://{text}"
     try:
         parts = urlsplit(text)
     except ValueError:

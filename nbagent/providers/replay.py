@@ -1,21 +1,29 @@
-"""Answers from a record: a client around another one, for one run.
+"""Recorded answers: a record, the file that holds it, and the client that answers from it.
 
-Knows no wire and no files; which mode and which cassette is the session's to say. Tools run for
-real, and the calls of a recorded answer go through approvals as any model's.
+A cassette is JSON Lines, one line for each request and its answer. It may be a stranger's file: it
+is bounded and checked. Which mode and which file is the session's to say. Tools run for real, and
+the calls of a recorded answer go through approvals as any model's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
+import shutil
+import stat
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from difflib import get_close_matches, unified_diff
+from pathlib import Path
 from typing import Any, Literal
 
-from nbagent.contracts.canonical import sha_of
+from pydantic import Field
+
+from nbagent.archive.audit.locking import locked
+from nbagent.contracts.canonical import dump_json, load_json, sha_of
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
@@ -24,11 +32,13 @@ from nbagent.contracts.chat import (
     Message,
     ModelInfo,
     ResponseMeta,
+    Value,
+    is_keepable,
+    parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import redact_json
-from nbagent.providers.cassette import Asked, Cassette, Exchange, unusable
 from nbagent.providers.offline.stream import response_chunks
 
 Mode = Literal["auto", "replay", "refresh"]
@@ -39,6 +49,152 @@ _PARAMS = (
 )
 _VARYING = re.compile(r'("duration_ms":)[\d.]+')
 """A script takes another time in each run; its result is the same."""
+_MOST_BYTES = 64 * 2**20
+"""Of one file."""
+_HEAD = re.compile(rb'\s*\{\s*"key"\s*:\s*"(\w+)"\s*,\s*"n"\s*:\s*(\d{1,9})\b')
+
+
+class Asked(Value):
+    """A request as it is recorded: to be read and compared, not to be sent."""
+
+    provider: str
+    server: str
+    model: str
+    params: dict[str, Any] = Field(default_factory=dict)
+    system: str = ""
+    tools: dict[str, str] = Field(default_factory=dict)
+    """Names, and the start of a hash of what the model is shown of each."""
+    messages: tuple[str, ...] = ()
+    """The start of each message's hash."""
+    new: tuple[str, ...] = ()
+    """The texts of the messages since the last answer; long ones are cut."""
+
+
+class Exchange(Value):
+    """One recorded request and its answer."""
+
+    key: str
+    """Hash of all that tells this request from another one."""
+    n: int = 1
+    """Counts the equal requests of a run."""
+    request: Asked
+    response: ChatResponse
+
+    def line(self) -> bytes:
+        """The line of a file: no secrets, and nothing that differs when it is recorded again."""
+        calls = {"tool_calls": {"__all__": {"arguments"}}}
+        left_out: Any = {"response": {"meta": True, "message": calls}}
+        return dump_json(redact_json(self.model_dump(exclude=left_out, exclude_none=True)))
+
+
+Lines = dict[tuple[str, int], tuple[str, bytes]]
+"""By key and number: the place of a line, and the line."""
+
+
+class Cassette:
+    """A file of exchanges, or a cache: a folder of them, of which each run writes one.
+
+    Several runs and processes may write at once; who reads a file finds it whole. The methods
+    block: call them in a thread. They raise ModelError for a file that holds something else.
+    """
+
+    def __init__(self, file: Path, *, cache: bool = False) -> None:
+        """Read and write a file; with `cache`, read all that lie beside it too."""
+        self.name = "the cache" if cache else file.name
+        self._file = Path(os.path.realpath(file))
+        self._others: list[Lines] | None = None if cache else []
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a file that was named is not there."""
+        return self._others == [] and not self._file.exists()
+
+    def find(self, key: str, n: int) -> Exchange | None:
+        """The recorded exchange; the newest of several."""
+        for lines in reversed(self._files()):
+            if (key, n) in lines:
+                return _exchange(*lines[key, n])
+        return None
+
+    def newest(self, most: int) -> list[tuple[str, Exchange]]:
+        """The last exchanges and their places."""
+        found = [line for lines in self._files() for line in lines.values()]
+        return [(place, _exchange(place, text)) for place, text in found[-most:]]
+
+    def add(self, exchange: Exchange, *, replace: bool) -> None:
+        """Keep an exchange; an equal one in the same file stays, or is replaced in its place."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            with self._file.open("ab") as file, locked(file.fileno(), patience_s=10.0):
+                if not os.path.samestat(os.fstat(file.fileno()), self._file.stat()):
+                    continue  # somebody else has put another file in its place
+                texts = {name: text for name, (_, text) in _lines_of(self._file).items()}
+                if (exchange.key, exchange.n) in texts and not replace:
+                    return
+                texts[exchange.key, exchange.n] = exchange.line()
+                fresh = self._file.with_name(f".{self._file.name}.new")
+                fresh.write_bytes(b"\n".join([*texts.values(), b""]))
+                shutil.copymode(self._file, fresh)
+                fresh.replace(self._file)
+                return
+
+    def _files(self) -> list[Lines]:
+        """The lines of each file, the newest ones last."""
+        if self._others is None:
+            beside = [path for path in self._file.parent.glob("*.jsonl") if path != self._file]
+            newest_last = sorted(beside, key=lambda path: path.stat().st_mtime)
+            self._others = [_lines_of(path) for path in newest_last]
+        return [*self._others, _lines_of(self._file)]
+
+
+def _unusable(text: str) -> ModelError:
+    """The error of a record that cannot answer."""
+    return ModelError(text, code="E_PRECONDITION_FAILED")
+
+
+def _lines_of(path: Path) -> Lines:
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            most = f"{_MOST_BYTES >> 20} MiB"
+            raise _unusable(f"{path.name} is no file, or larger than {most}; name another one")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:  # links in a circle, no permission
+        raise _unusable(f"{path.name} cannot be read: {error.strerror}; name another one") from None
+    lines: Lines = {}
+    for number, text in enumerate(data.split(b"\n"), 1):
+        place = f"line {number} of {path.name}"
+        if head := _HEAD.match(text):
+            lines[head[1].decode(), int(head[2])] = place, text
+        elif text.strip():
+            raise _bad_line(place, "it does not begin with a key")
+    return lines
+
+
+def _exchange(place: str, text: bytes) -> Exchange:
+    try:
+        value = load_json(text)
+        if not is_keepable(value):
+            raise ValueError("nested too deeply, or an infinite number")
+        found = Exchange.model_validate(value)
+        message = found.response.message
+        if message.role != "assistant":
+            raise ValueError("its answer is not the assistant's")
+    except (ValueError, RecursionError) as error:
+        raise _bad_line(place, " ".join(str(error).split()).partition(" [type=")[0]) from None
+    # One text, so that what a person approves is what the line says.
+    calls = tuple(
+        call.model_copy(update={"arguments": parse_arguments(call.arguments_raw)})
+        for call in message.tool_calls
+    )
+    answer = {"message": message.model_copy(update={"tool_calls": calls})}
+    return found.model_copy(update={"response": found.response.model_copy(update=answer)})
+
+
+def _bad_line(place: str, why: str) -> ModelError:
+    return _unusable(f"{place} is no recorded answer ({why}); delete that line")
 
 
 class ReplayClient:
@@ -198,7 +354,7 @@ def _cut(text: str, most: int = 600) -> str:
 def _missing(cassette: Cassette, wanted: Asked, n: int) -> ModelError:
     """Says how the request differs from the nearest recorded one."""
     if cassette.is_missing:
-        raise unusable(
+        raise _unusable(
             f"there is no file {cassette.name}, and nothing was asked; check its name and folder,"
             " or record it with cache=auto"
         )
@@ -209,7 +365,7 @@ def _missing(cassette: Cassette, wanted: Asked, n: int) -> ModelError:
     for nearest in get_close_matches(now, recorded, 1, 0.0):
         listed = "".join(f"\n  {words}" for words in _changes(nearest, now)[:20])
         said += f"; the nearest one ({recorded[nearest]}) differs (- recorded, + now):{listed}"
-    return unusable(f"{said}\nnothing was asked; cache=auto asks and records it")
+    return _unusable(f"{said}\nnothing was asked; cache=auto asks and records it")
 
 
 def _text_of_request(asked: Asked, n: int) -> str:

@@ -14,7 +14,7 @@ from nbagent.providers.anthropic import Anthropic
 from nbagent.providers.chat import AZURE_HOSTS, PROFILES, Chat, azure_wires, profile_of
 from nbagent.providers.google import Google
 from nbagent.providers.ollama import Ollama, ollama_url
-from nbagent.providers.registry import Provider, Wires, is_at, origin
+from nbagent.providers.registry import Provider, Wires
 from nbagent.providers.responses import Responses
 from nbagent.providers.wires import Wire
 
@@ -29,13 +29,11 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
         from nbagent.providers.exchange import WireClient
 
         config = replace(config, base_url=config.base_url or base_url)
-        url = origin(config.base_url) or ""
-        own = url == origin(base_url) or is_at(url, row.key_hosts)
         return WireClient(
             wires(config),
             config,
             provider=name,
-            key_variables=row.key_variables if own and row.needs_key else (),
+            key_variables=row.key_variables if row.needs_key and row.owns(config.base_url) else (),
             start=row.start,
         )
 
@@ -45,7 +43,7 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
 
 def _local(name: str, wires: Wires, base_url: str, start: str, **facts: Any) -> Provider:
     """A server of this machine: no key is needed, and it is looked for at its usual port."""
-    return _row(name, wires, base_url, start=start, is_local=True, needs_key=False, **facts)
+    return _row(name, wires, base_url, start=start, needs_key=False, **facts)
 
 
 def _chat(server: str | None = None) -> Wires:

@@ -12,11 +12,10 @@ from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import MASK, SecretKey
-from nbagent.providers.cassette import Cassette
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_usd
 from nbagent.providers.registry import find_provider, normal_base_url, origin, split_model_id
-from nbagent.providers.replay import Mode, ReplayClient
+from nbagent.providers.replay import Cassette, Mode, ReplayClient
 from nbagent.settings import RunOptions, Settings, checked_value, provider_of
 
 Key = Literal["sent", "none", "missing"]

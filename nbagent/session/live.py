@@ -36,8 +36,7 @@ from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
-from nbagent.providers.cassette import Cassette
-from nbagent.providers.replay import Mode
+from nbagent.providers.replay import Cassette, Mode
 from nbagent.runtime import (
     Courier,
     EventChannel,

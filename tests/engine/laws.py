@@ -10,7 +10,7 @@ import nbagent
 from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.records import RunRecord
-from nbagent.providers.offline.scripted import Script
+from nbagent.providers.offline import Script
 from nbagent.run import Run
 from nbagent.session.stores import current_store
 

@@ -20,7 +20,6 @@ from nbagent.notebook import model_lists
 from nbagent.notebook.line_words import quoted
 from nbagent.notebook.option_table import COMMANDS, OPTIONS
 from nbagent.notebook.options import parse, run_and_options, split_command
-from nbagent.providers.offline import scripted
 from nbagent.settings import configure
 
 
@@ -29,7 +28,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests in this process have listed models and named scripts."""
     fresh: Any = type(vars(model_lists)["_lists"])()
     monkeypatch.setattr(model_lists, "_lists", fresh)
-    monkeypatch.setattr(scripted, "_scripts", {})
+    monkeypatch.setattr(offline, "_scripts", {})
 
 
 @pytest.fixture(params=["jedi", "no jedi"])

@@ -9,7 +9,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.option_table import COMMANDS, OPTIONS
 from nbagent.notebook.options import parse, run_and_options, split_command, split_words
-from nbagent.providers.local.pull import split_name
+from nbagent.providers.local import split_name
 from nbagent.settings import checked_value
 from nbagent.tools.hosts import host_of
 

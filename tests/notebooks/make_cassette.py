@@ -28,9 +28,9 @@ def install() -> None:
     import os
 
     from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse
-    from nbagent.providers.cassette import Cassette
     from nbagent.providers.exchange import WireClient
     from nbagent.providers.offline.stream import response_chunks
+    from nbagent.providers.replay import Cassette
 
     os.environ.update({f"{name}_API_KEY": "never-sent-anywhere" for name in KEYS})
     answers: defaultdict[tuple[str, str], list[ChatResponse]] = defaultdict(list)

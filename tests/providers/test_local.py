@@ -24,8 +24,15 @@ import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError
 from nbagent.providers import local
-from nbagent.providers.local import LocalClient, ServerProcess, serve
-from nbagent.providers.local.pull import SUGGESTED, cached, pull, split_name
+from nbagent.providers.local import (
+    SUGGESTED,
+    LocalClient,
+    ServerProcess,
+    cached,
+    pull,
+    serve,
+    split_name,
+)
 
 T = TypeVar("T")
 FILE = "owner/tiny-GGUF/tiny.gguf"

@@ -79,8 +79,8 @@ def test_usage_is_four_characters_a_token() -> None:
     response = answered(request("Hey " + "x" * 396, system_prompt="y" * 40))
     assert response.usage is not None
     assert response.usage.prompt_tokens == 100 + 10
-    assert response.usage.reasoning_tokens == estimated_tokens(response.reasoning or "")
-    told = estimated_tokens(response.message.text)
+    assert response.usage.reasoning_tokens == estimated_tokens(len(response.reasoning or ""))
+    told = estimated_tokens(len(response.message.text))
     assert response.usage.completion_tokens == told + response.usage.reasoning_tokens
     assert response.usage.total_tokens == (
         response.usage.prompt_tokens + response.usage.completion_tokens

@@ -16,8 +16,7 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ToolCall
 from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
-from nbagent.providers.cassette import Cassette
-from nbagent.providers.replay import ReplayClient
+from nbagent.providers.replay import Cassette, ReplayClient
 from nbagent.session.clients import choose
 from nbagent.settings import Settings
 

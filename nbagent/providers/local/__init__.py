@@ -1,14 +1,19 @@
-"""The `local` provider: a GGUF file on disk, served by llama.cpp's own server in a child process.
+"""The `local` provider: a GGUF file, served by llama.cpp's own server in a child process.
 
 Owns which file a model id means, and the child: one for each file, shared by all clients of this
-process. What is sent to it is Chat Completions; its program is in `serve`, downloads in `pull`.
+process. What is sent to it is Chat Completions; its program is in `serve`. Files of the Hugging
+Face hub are found in its cache, and downloaded when the person asks for it, by `huggingface_hub`:
+its cache, its progress bar, `HF_ENDPOINT`, `HF_TOKEN`. It goes on by itself where a connection was
+cut; a download that was stopped begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -18,6 +23,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,11 +38,31 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey, redact
+from nbagent.contracts.secrets import SecretKey, redact, register
 from nbagent.providers.chat import PROFILES, Chat
-from nbagent.providers.local.pull import HUB, INSTALL, cached, downloaded, refused
 from nbagent.providers.registry import Provider, whole_response
 
+HUB = "hf:"
+_PART = r"\w[\w.-]*"
+_OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
+"""Also a repository: what the hub takes as their names."""
+_NAME = re.compile(rf"(?:local:)?(?:{HUB})?({_OWNER}/{_OWNER})/((?:{_PART}/)*{_PART}\.gguf)")
+INSTALL = "pip install 'nbagent[local]', in a checkout pip install -e '.[local]'"
+SUGGESTED = """\
+%agent pull OWNER/REPO/FILE.gguf downloads a model from the Hugging Face hub. Small models that
+llama.cpp's documentation names for tool calls (docs/function-calling.md of ggml-org/llama.cpp);
+none of them was downloaded or tried by the makers of nbagent:
+
+  ibm-granite/granite-4.1-3b-GGUF/granite-4.1-3b-Q4_K_M.gguf            native tool calls
+  bartowski/gemma-2-2b-it-GGUF/gemma-2-2b-it-Q8_0.gguf                  generic, 2.78 GB
+  bartowski/Qwen2.5-7B-Instruct-GGUF/Qwen2.5-7B-Instruct-Q4_K_M.gguf    native, 4.68 GB
+
+Sizes are those of the hub's pages; the size is told before a download begins."""
+"""What `%agent pull` says without a name.
+
+Read at commit edb465a901a36028919c4c4a3715b47bb8c88687 of https://github.com/ggml-org/llama.cpp,
+which names repository and quantisation; the files bear the names that the repositories give them.
+"""
 PARAMS_VARIABLE = "NBAGENT_LOCAL_PARAMS"
 """Environment variable: a JSON object of llama.cpp's parameters, as xllamacpp's CommonParams names
 them, for example `{"n_ctx": 16384, "n_gpu_layers": 0, "cpuparams.n_threads": 4}`."""
@@ -110,14 +136,14 @@ class LocalClient:
     def _file_of(self, model: str) -> Path:
         """The file that a model's name means. Raises ModelError when it cannot be served."""
         if self._config.base_url:
-            raise refused("a local: model has a server of its own; leave out the base URL.")
+            raise _refused("a local: model has a server of its own; leave out the base URL.")
         if find_spec("xllamacpp") is None:
-            raise refused(f"local: models need the package xllamacpp; {INSTALL}.")
+            raise _refused(f"local: models need the package xllamacpp; {INSTALL}.")
         if model.startswith(HUB):
             return cached(model)
         path = Path(os.path.abspath(os.path.expanduser(model)))
         if not os.path.isfile(path):  # also False where a name is too long
-            raise refused(f"{model!r} is no file; name a GGUF file, or see %agent pull.")
+            raise _refused(f"{model!r} is no file; name a GGUF file, or see %agent pull.")
         return path
 
 
@@ -191,7 +217,86 @@ class ServerProcess:
         errors = [line.split(" E ", 1)[1].strip() for line in self._lines if " E " in line]
         shown = [*dict.fromkeys(errors)][:2] or [*self._lines][-4:]
         said = redact("; ".join(shown)) or "no words"
-        return refused(f"{self.path.name} {what} (exit code {self.process.poll()}): {said}")
+        return _refused(f"{self.path.name} {what} (exit code {self.process.poll()}): {said}")
+
+
+def pull(name: str, tell: Callable[[str], None]) -> str:
+    """Download OWNER/REPO/FILE.gguf, unless it is there; returns its model id.
+
+    `tell` is given one line at a time: the size before the download, the id after it.
+    """
+    repo, file = split_name(name)
+    hub = _hub()
+    endpoint = os.environ.get("HF_ENDPOINT") or None
+    here: object = None
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it writes down each attempt; one error follows the last
+    try:
+        url = hub.hf_hub_url(repo, file, endpoint=endpoint)
+        offered = hub.get_hf_file_metadata(url, endpoint=endpoint)
+        # The package makes paths of them.
+        for word in (offered.etag, offered.commit_hash):
+            if re.fullmatch(_PART, word or "") is None:
+                raise ValueError(f"the hub names its content {word!r}, which is no hash.")
+        here = hub.try_to_load_from_cache(repo, file, revision=offered.commit_hash)
+        if not isinstance(here, str):
+            tell(f"downloading {file} ({(offered.size or 0) / 1e6:,.1f} MB) from {repo}")
+        hub.hf_hub_download(repo, file, endpoint=endpoint)
+    except Exception as error:  # OSError and ValueError of many kinds
+        here = hub.try_to_load_from_cache(repo, file)
+        if not isinstance(here, str):
+            register(os.environ.get("HF_TOKEN", ""))
+            said = redact(" ".join(str(error).split()))[:400] or type(error).__name__
+            raise _refused(
+                f"{repo}/{file} was not downloaded: {said.rstrip('.')}. Check the name and the"
+                " connection; for a repository that is not public set HF_TOKEN."
+            ) from error
+    finally:
+        log.setLevel(level)
+    model_id = f"local:{HUB}{repo}/{file}"
+    tell(f"{'already here' if isinstance(here, str) else 'downloaded'}: --model {model_id}")
+    return model_id
+
+
+def cached(name: str) -> Path:
+    """Where a file of the hub lies in the cache. Raises ModelError when it is not there."""
+    repo, file = split_name(name)
+    found = _hub().try_to_load_from_cache(repo, file)
+    if not isinstance(found, str):
+        raise _refused(f"{name!r} was not downloaded yet; run %agent pull {repo}/{file}.")
+    return Path(found)
+
+
+def downloaded() -> list[str]:
+    """The GGUF files in the hub's cache, as `hf:OWNER/REPO/FILE.gguf`."""
+    cache = Path(_hub("huggingface_hub.constants").HF_HUB_CACHE)
+    found = cache.glob("models--*/snapshots/**/*.gguf")
+    files = (path.relative_to(cache).as_posix() for path in found)
+    folder = re.compile(r"models--(.+?)--(.+)/snapshots/[^/]+/")
+    return sorted({folder.sub(rf"{HUB}\1/\2/", file) for file in files})
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """`OWNER/REPO/FILE.gguf` as repository and file. Raises ModelError for anything else."""
+    parts = _NAME.fullmatch(name.strip())
+    if parts is None:
+        text = f"{name!r} names no model file of the hub; write OWNER/REPO/FILE.gguf"
+        raise _refused(f"{text}, %agent pull alone lists three.")
+    return parts[1], parts[2]
+
+
+def _hub(module: str = "huggingface_hub") -> Any:
+    try:
+        return import_module(module)  # late: it costs 0.1 s
+    except ImportError:
+        text = f"models of the hub need the package huggingface_hub; {INSTALL}."
+        raise _refused(text) from None
+
+
+def _refused(text: str) -> ModelError:
+    """The error of a file that cannot be served."""
+    return ModelError(text, code="LLM_HTTP_ERROR")
 
 
 PROVIDER = Provider(name="local", open=LocalClient, needs_key=False)

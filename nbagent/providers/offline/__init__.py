@@ -1,34 +1,26 @@
-"""The `offline` provider: models without network, key or server, and `nbagent.offline`.
+"""`nbagent.offline` and the provider of this name: models without network, key or server.
 
-`offline:demo` follows visible rules (`demo`); `script([...])` plays what it was given
-(`scripted`). This module only joins them to the client's interface.
+`script([...])` is a model that answers what it was told to, for tests and demos; `offline:demo`
+follows visible rules (`demo`). Owns the steps of a script, their order, and a recorded run as such
+steps: the model that answers like it, and a test's source. How a step is played is in `stream`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, cast
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig
-from nbagent.contracts.errors import ModelError
+from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig, ToolCall, redacted
+from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
+from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import decide
-from nbagent.providers.offline.scripted import (
-    Script,
-    Step,
-    call,
-    calls,
-    cut,
-    delay,
-    error,
-    reasoning,
-    replay,
-    script,
-    scripts,
-    step,
-    text,
-)
-from nbagent.providers.offline.stream import OfflineModel
+from nbagent.providers.offline.stream import OfflineModel, Step, call
 from nbagent.providers.registry import Provider
 
 __all__ = [
@@ -52,6 +44,259 @@ DEMO = "demo"
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 """Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
+StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
+"""A text, a step, or a function of the request that gives one of them."""
+
+
+step = Step
+"""Combines text, reasoning and calls in one answer."""
+
+
+def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> Step:
+    """An answer of text; `pieces` says how it is streamed."""
+    return Step(text=answer, pieces=pieces)
+
+
+def reasoning(thought: str, answer: str = "") -> Step:
+    """What the model thinks aloud, and what it says then."""
+    return Step(reasoning=thought, text=answer)
+
+
+def calls(made: Sequence[Step]) -> Step:
+    """Several tool calls in one answer: `calls([call("a", x=1), call("a", x=2)])`."""
+    return Step(calls=made)
+
+
+def error(
+    code: ModelCode,
+    message: str = "the script says so",
+    *,
+    retry_after_s: float | None = None,
+    retries: int = 0,
+    status: int | None = None,
+) -> Step:
+    """A failure of the provider, after `retries` visible notices of a retry."""
+    failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
+    return Step(error=failure, retries=retries)
+
+
+def cut(text_so_far: str = "", *, calls: Sequence[Step] = ()) -> Step:
+    """A stream that breaks after this text and before the last character of these calls."""
+    said = "the stream broke off before the answer was whole; try again."
+    failure = ModelError(said, code="LLM_BAD_RESPONSE", retryable=True)
+    return Step(text=text_so_far, calls=calls, error=failure)
+
+
+def delay(seconds: float) -> Step:
+    """Wait before the next step. Takes no request by itself."""
+    return Step(wait_ms=seconds * 1000, only_waits=True)
+
+
+class Script(OfflineModel):
+    """A model that plays its steps, one for each request, and keeps what it was sent.
+
+    Made by `script`. It is a client of its own (`Agent(model=script)`), and is found by
+    `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
+    """
+
+    def __init__(
+        self, steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0
+    ) -> None:
+        self.name = name or f"script-{next(_numbers)}"
+        self.is_named = name is not None
+        """Whether a person gave the name."""
+        self.delay_ms = delay_ms
+        self.requests: list[ChatRequest] = []
+        """Every request so far, in order, the ones after the last step too."""
+        self._steps = tuple(steps)
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Script {self.model_id}: {self._used} of {len(self._steps)} steps used>"
+
+    @property
+    def model_id(self) -> str:
+        """The id under which the magics find it."""
+        return f"offline:{self.name}"
+
+    def assert_complete(self) -> None:
+        """Fail when steps were left over; the message names them."""
+        steps = [f"step {n}: {written(one)}" for n, one in enumerate(self._steps, 1)]
+        if left := steps[self._used :]:
+            raise AssertionError(
+                f"{self.model_id} was asked {len(self.requests)} times and has"
+                f" {len(left)} of {len(self._steps)} steps left: {'; '.join(left)}"
+            )
+
+    async def list_models(self) -> list[ModelInfo]:
+        """Itself."""
+        return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
+
+    def answer(self, request: ChatRequest) -> Step:
+        """The next step, the waits before it added."""
+        waited_ms = 0.0
+        with self._lock:
+            self.requests.append(request)
+            number = len(self.requests)
+            for taken in self._steps[self._used :]:
+                self._used += 1
+                if not (isinstance(taken, Step) and taken.only_waits):
+                    break
+                waited_ms += taken.wait_ms
+            else:
+                raise ModelError(
+                    f"{self.model_id} has no step for request {number}: its script has"
+                    f" {len(self._steps)} steps; add one, or find out why it was asked again.",
+                    code="LLM_BAD_RESPONSE",
+                )
+        made = cast("object", taken(request) if callable(taken) else taken)
+        made = Step(text=made) if isinstance(made, str) else made
+        if not isinstance(made, Step):
+            raise TypeError(f"a step's function gave {made!r}, which is no text and no step")
+        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
+        waited_ms += made.wait_ms
+        return replace(made, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
+
+
+_scripts: dict[str, Script] = {}
+_numbers = itertools.count(1)
+
+
+def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0) -> Script:
+    """A model that answers with these steps, one for each request.
+
+    Example:
+        ```python
+        model = offline.script([offline.call("population", city="Oslo"), "Oslo has many."])
+        run = nbagent.Agent(model=model, tools=[population]).run("How many live in Oslo?")
+        assert model.requests[1].messages[-1].role == "tool"
+        model.assert_complete()
+        ```
+
+    Args:
+        steps: texts, what `text`, `reasoning`, `call`, `calls`, `step`, `error`, `cut` and `delay`
+            give, or functions of the request that give one of these.
+        name: for `--model offline:NAME`; `script-1`, `script-2`, … without. A name used again
+            means the newer script.
+        delay_ms: between two pieces of a stream.
+    """
+    if name is not None and not re.fullmatch(r"(?!demo$)[^\s:]+", name):
+        raise UsageError(
+            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
+        )
+    for position, one in enumerate(cast("Sequence[object]", steps), 1):
+        if not (isinstance(one, str | Step) or callable(one)):
+            raise UsageError(
+                f"step {position} of a script is {one!r}; use a text, what nbagent.offline.step,"
+                " call, calls, error, cut or delay give, or a function of the request."
+            )
+    made = Script(steps, name=name, delay_ms=delay_ms)
+    _scripts[made.name] = made
+    return made
+
+
+def scripts() -> dict[str, Script]:
+    """All scripts by their names, in the order in which they were made."""
+    return dict(_scripts)
+
+
+def written(one: StepLike) -> str:
+    """A step as Python, in the shortest form that says it."""
+    if not isinstance(one, Step):
+        return repr(one) if isinstance(one, str) else "a function of the request"
+    if one.only_waits:
+        return f"offline.delay({one.wait_ms / 1000:g})"
+    text = one.text if one.pieces is None else "".join(one.pieces)
+    said = {"text": text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
+    parts = {name: repr(value) for name, value in said.items() if value}
+    calls = [_written_call(made) for made in one.tool_calls]
+    if calls:
+        parts["calls"] = f"[{', '.join(calls)}]"
+    if one.failure:
+        parts["error"] = f"offline.error({one.failure.code!r}, {one.failure.message!r})"
+    match list(parts):
+        case [] | ["text"]:
+            return repr(text)
+        case ["calls"] if len(calls) == 1:
+            return calls[0]
+        case ["error"]:
+            return parts["error"]
+        case _:
+            return f"offline.step({', '.join(f'{name}={it}' for name, it in parts.items())})"
+
+
+def _written_call(made: ToolCall) -> str:
+    given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
+    return f"offline.call({made.name!r}, {given})"
+
+
+class Recorded(Protocol):
+    """A run, live or out of the store."""
+
+    @property
+    def record(self) -> RunRecord: ...
+
+
+def replay(run: Recorded) -> Script:
+    """The model of a run as a script: the same texts, reasoning, calls and errors in its order.
+
+    Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
+    """
+    record = redacted(run.record)
+    return script([_step(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
+
+
+def _step(turn: EngineTurn) -> Step:
+    failure = None
+    if turn.response is None or turn.response.finish_reason == "error":
+        failure = error_from_info(turn.error or ErrorInfo("UNKNOWN", "no answer was kept"))
+        if not isinstance(failure, ModelError):
+            # A person's stop cannot be played again: the stream breaks where it was.
+            failure = ModelError(failure.message, code="LLM_BAD_RESPONSE")
+    if turn.response is None:
+        return Step(error=failure)
+    message = turn.response.message
+    made = list(message.tool_calls)
+    if failure and made:
+        # A stream that breaks loses the last character of its last call.
+        raw = made[-1].arguments_raw + "}"
+        made[-1] = made[-1].model_copy(update={"arguments_raw": raw})
+    usual = "tool_calls" if made else "stop"
+    finish = turn.response.finish_reason
+    return Step(
+        text=message.text,
+        reasoning=message.reasoning or "",
+        calls=made,
+        finish_reason=None if failure or finish == usual else finish,
+        error=failure,
+    )
+
+
+def source_of(record: RunRecord) -> str:
+    """The text of a pytest function that plays the run's model and expects its answer."""
+    record = redacted(record)
+    called = [run.tool_name for turn in record.turns for run in turn.tool_runs]
+    known = {spec.name for tools in record.toolsets.values() for spec in tools}
+    # A function goes by itself: its name alone is found in a notebook only.
+    named = [name for name in dict.fromkeys(called) if name in known]
+    tools = ", ".join(name if name.isidentifier() else repr(name) for name in named)
+    name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
+    steps = "".join(f"        {written(_step(turn))},\n" for turn in record.turns)
+    prompt, limit = record.prompt or "Go on.", record.limits.max_turns
+    return (
+        "import nbagent\nfrom nbagent import offline\n\n\n"
+        f"def test_{name}(tools=None):\n"
+        f'    """As in run {record.id}. Its functions stand in this file, or are given."""\n'
+        f"    tools = tools or {f'[{tools}]' if tools else repr('none')}\n"
+        f"    model = offline.script([\n{steps}    ])\n"
+        f"    agent = nbagent.Agent(model=model, tools=tools, max_turns={limit}, quiet=True)\n"
+        f"    run = agent.run({prompt!r})\n"
+        f"    assert run.text == {record.text!r}\n"
+        f"    called = [it.tool_name for turn in run.turns for it in turn.tool_runs]\n"
+        f"    assert called == {called!r}\n"
+        "    model.assert_complete()\n"
+    )
 
 
 class OfflineClient(OfflineModel):
@@ -78,20 +323,12 @@ class OfflineClient(OfflineModel):
                 code="LLM_HTTP_ERROR",
                 status=404,
             )
-        try:
-            step = decide(request)
-        except Exception as failure:
-            # A client raises nothing but ModelError, whatever a schema or a prompt does to it.
-            raise ModelError(
-                f"the rules of offline:demo failed with {type(failure).__name__}: {failure};"
-                " say it in other words, and please report the prompt."
-            ) from failure
         # The place in the conversation makes ids unique in it, and the same when asked again.
         said = "".join(one.text for one in request.messages if one.role == "user")
         place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
         given = os.environ.get(DELAY_VARIABLE, "")
         delay_ms = float(given) if given.isdecimal() else _DELAY_MS
-        return replace(step, place=place, delay_ms=delay_ms)
+        return replace(decide(request), place=place, delay_ms=delay_ms)
 
 
 PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

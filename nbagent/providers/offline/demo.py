@@ -24,8 +24,7 @@ from nbagent.providers.offline.filling import (
     unquoted,
     values_in,
 )
-from nbagent.providers.offline.scripted import call
-from nbagent.providers.offline.stream import Step
+from nbagent.providers.offline.stream import Step, call
 
 _LONGEST_PROMPT = 4_000
 _NAME_COUNTS = 3

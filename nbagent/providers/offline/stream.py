@@ -1,4 +1,4 @@
-"""What an offline model says to one request, as a stream: pieces, pace, an estimate of usage.
+"""What an offline model says to one request, and how: pieces, pace, an estimate of usage.
 
 Decides nothing about what is said.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
@@ -26,8 +26,10 @@ from nbagent.contracts.chat import (
     ToolCall,
     ToolCallDelta,
     Usage,
+    parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
+from nbagent.engine.size import message_chars, tools_chars
 from nbagent.providers.registry import whole_response
 
 _CHARS_PER_TOKEN = 4
@@ -72,6 +74,25 @@ class Step:
         return self.error.failure if isinstance(self.error, Step) else self.error
 
 
+def call(
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    /,
+    *,
+    raw: str | None = None,
+    **named: Any,
+) -> Step:
+    """One tool call: `call("population", city="Oslo")` or `call("fs.read", {"path": "a.txt"})`.
+
+    Args:
+        raw: the arguments' text as the model writes it, JSON or not; instead of the others.
+    """
+    if raw is None:
+        raw = dump_json({**(arguments or {}), **named}).decode()
+    asked = ToolCall(id="", name=name, arguments=parse_arguments(raw), arguments_raw=raw)
+    return Step(calls=(asked,))
+
+
 class OfflineModel(Protocol):
     """What all offline models share: how a step is played, as a stream or as a whole."""
 
@@ -80,7 +101,7 @@ class OfflineModel(Protocol):
     """Deadline of a whole answer."""
 
     def answer(self, request: ChatRequest) -> Step:
-        """What the model says. Raises ModelError when it has nothing to say."""
+        """What the model says. Raises ModelError when it has nothing to say; others become one."""
         ...
 
     async def chat(
@@ -98,7 +119,16 @@ class OfflineModel(Protocol):
 
     async def _played(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
         until_s = time.monotonic() + self.timeout_s
-        step = _within_limits(self.answer(request), request)
+        try:
+            step = _within_limits(self.answer(request), request)
+        except ModelError:
+            raise
+        except Exception as failure:
+            # Of a script's function; or the rules failed at a schema or a prompt.
+            raise ModelError(
+                f"the offline model raised {type(failure).__name__}: {failure}; correct the"
+                " function of its script, or please report the prompt."
+            ) from failure
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
         response = _response(step, request)
         await _wait(step.wait_ms / 1000, until_s)
@@ -141,9 +171,9 @@ def split_pieces(text: str) -> Iterator[str]:
     yield from re.findall(r"\s*\S{1,8}|\s+\Z", text)
 
 
-def estimated_tokens(text: str) -> int:
-    """Tokens of a text, estimated: one for every four characters begun."""
-    return -(-len(text) // _CHARS_PER_TOKEN)
+def estimated_tokens(chars: int) -> int:
+    """Tokens of so many characters, estimated: one for every four begun."""
+    return -(-chars // _CHARS_PER_TOKEN)
 
 
 async def _wait(seconds: float, until_s: float) -> None:
@@ -203,18 +233,11 @@ def _estimated_usage(request: ChatRequest, message: Message) -> Usage:
 
     The request before ended where the last assistant message of this one stands.
     """
-    base = estimated_tokens(request.system_prompt)
-    for tool in request.tools:
-        shape = dump_json(tool.parameters).decode("utf-8", "replace")
-        base += estimated_tokens(tool.name + tool.description + shape)
-    sizes = [_message_tokens(one) for one in request.messages]
+    base = estimated_tokens(len(request.system_prompt))
+    base += sum(estimated_tokens(tools_chars([one])) for one in request.tools)
+    sizes = [estimated_tokens(message_chars(one)) for one in request.messages]
     answers = [i for i, one in enumerate(request.messages) if one.role == "assistant"]
-    prompt, reasoning = base + sum(sizes), estimated_tokens(message.reasoning or "")
-    completion = _message_tokens(message) + reasoning
+    prompt, reasoning = base + sum(sizes), estimated_tokens(len(message.reasoning or ""))
+    completion = estimated_tokens(message_chars(message)) + reasoning
     cached = base + sum(sizes[: answers[-1]]) if answers else 0
     return Usage.of(prompt, completion, cached=cached, reasoning=reasoning)
-
-
-def _message_tokens(message: Message) -> int:
-    called = "".join(call.name + call.arguments_raw for call in message.tool_calls)
-    return estimated_tokens(message.text + called)
