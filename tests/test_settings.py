@@ -282,8 +282,15 @@ def test_reasoning_is_a_word_or_a_number_of_tokens(given: Any, value: str) -> No
 
 ODD: list[tuple[str, Any]] = [
     *(("max_turns", given) for given in ("0", "many", True, 1.5, float("inf"), float("nan"))),
-    *(("temperature", given) for given in (2.01, "warm", 10**400)),
-    *(("max_tokens", 10**400), ("top_p", -1), ("timeout_s", 0), ("stream", "perhaps")),
+    *(("stop_sequences", [1]), ("name", 5), ("tags", [1]), ("session", ""), ("top_p", 1.1)),
+    *(("temperature", given) for given in (2.01, "warm", 10**400, float("nan"))),
+    *(
+        ("max_tokens", 10**400),
+        ("top_p", -1),
+        ("top_p", 1.1),
+        ("timeout_s", 0),
+        ("stream", "perhaps"),
+    ),
     *(("tools", 5), ("tools", [5]), ("model", ""), ("model", 5), ("system", 5)),
     *(("reasoning", given) for given in ("lots", "0", "-5", "1.5", "", True, 0, 2.5)),
     *(("retries", given) for given in (-1, 11, "2.0", True, "many", "1_0")),
@@ -299,9 +306,13 @@ ODD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "given"), ODD)
 def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
-    for ask in (nbagent.configure, RunOptions):
-        with pytest.raises(UsageError, match=f"{name}.* does not fit; expected "):
+    doors: list[Any] = [RunOptions]
+    doors += [nbagent.configure] if name in Settings.rows() else []
+    doors += [nbagent.Agent] if name not in ("model", "tools") else []
+    for ask in doors:
+        with pytest.raises(UsageError, match=f"{name}.* does not fit; expected ") as caught:
             ask(**{name: given})
+        assert "\n" not in str(caught.value)
 
 
 def test_a_word_that_is_none_of_its_options_is_refused() -> None:
