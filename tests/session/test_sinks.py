@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from engine.laws import check_answered, check_record, check_run, fill_disk
 
 import nbagent
+from nbagent.archive.store import Store
 from nbagent.contracts.events import Event, Notice, RunFinished, TextDelta, TurnFinished
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
@@ -25,12 +26,6 @@ def look(place: str) -> str:
 
 def model_of() -> Any:
     return script([call("look", place="a"), "Done."])
-
-
-@pytest.fixture(autouse=True)
-def fresh_front() -> Iterator[None]:
-    yield
-    use_front(None)
 
 
 class View:
@@ -128,20 +123,25 @@ def test_a_full_disk_moves_the_run_into_memory_and_says_so_loudly(
     assert check_run(run.resume("More."), model).record.notices == run.record.notices
 
 
-def test_a_store_that_is_deleted_in_the_middle_loses_nothing_of_the_run() -> None:
+@pytest.mark.parametrize("way", ["deleted", "replaced"])
+def test_a_store_that_vanishes_in_the_middle_loses_nothing_of_the_run(way: str) -> None:
     path = current_store().path
     assert path is not None
 
     def remove() -> str:
         """Remove the store."""
-        for file in path.parent.glob("runs.sqlite*"):
-            file.unlink()
+        shutil.rmtree(path.parent)
+        if way == "replaced":
+            Store.open(path.parent).close()
         return "gone"
 
     model = script([call("remove"), "Done."])
     run = check_run(nbagent.Agent(model=model, tools=[remove]).run("Go."), model)
     assert run.ok
-    assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
+    (notice,) = run.record.notices
+    assert notice.startswith("RUNS ARE NO LONGER KEPT ON DISK")
+    assert "deleted or replaced" in notice
+    current_store().heartbeat()
     close_stores()
 
 
