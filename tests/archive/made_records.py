@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -429,6 +430,14 @@ def record_of(events: Sequence[Event]) -> RunRecord:
     last = events[-1]
     assert isinstance(last, RunFinished)
     return last.run
+
+
+def cut_after_a_result(events: Sequence[Event]) -> list[Event]:
+    """The events up to the last result on disk, whose message is not there yet."""
+    end = max(i for i, event in enumerate(events) if isinstance(event, ToolCallFinished))
+    last = events[end]
+    assert isinstance(last, ToolCallFinished)
+    return [*events[:end], replace(last, pending=1)]
 
 
 def write(store: Store, events: Sequence[Event]) -> None:

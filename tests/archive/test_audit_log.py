@@ -140,19 +140,6 @@ def test_threads_and_several_logs_of_one_process_write_at_once(tmp_path: Path) -
     assert report.files > 2
 
 
-def test_full_files_are_numbered_and_the_chain_goes_on(tmp_path: Path) -> None:
-    for _ in range(3):
-        log = AuditLog.open(tmp_path, full_bytes=1_000)
-        for _ in range(4):
-            log.append(CALL)
-        log.close()
-    files = sorted(file.name for file in tmp_path.glob("audit.*.jsonl"))
-    assert files == [f"audit.{n:06d}.jsonl" for n in range(1, len(files) + 1)]
-    assert len(files) > 3
-    assert all(file.stat().st_size < 2_000 for file in tmp_path.glob("audit*.jsonl"))
-    assert verify_audit(tmp_path).lines == 12
-
-
 def test_where_a_full_file_cannot_be_renamed_it_grows_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import nbagent
 from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
-from nbagent.providers.offline import call, calls, error, script, step
+from nbagent.providers.offline import call, error, script, step
 from nbagent.session.prepare import CONTINUE
 from nbagent.session.stores import close_stores
 
@@ -144,7 +144,6 @@ def test_two_children_of_one_run_share_it_and_nothing_else() -> None:
 
 def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     seen: list[tuple[int, int]] = []
-    model = script([calls([call("look", place="a")] * 2), "Done."])
     box: list[nbagent.Run] = []
 
     def peek() -> str:
