@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -450,3 +451,8 @@ def crash(home: Path, events: Sequence[Event]) -> None:
     """Write events in a store whose process then is gone: its lease is given back."""
     with contextlib.closing(Store.open(home)) as store:
         write(store, events)
+
+
+def audit_lines(home: Path) -> list[dict[str, Any]]:
+    """The lines of the audit log."""
+    return [json.loads(line) for line in (home / "audit.jsonl").read_text("ascii").splitlines()]

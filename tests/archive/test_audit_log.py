@@ -6,9 +6,9 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
+from made_records import audit_lines
 
 from nbagent.archive.audit import AuditLog, verify_audit
 from nbagent.archive.audit.lines import Head, make_line
@@ -40,16 +40,12 @@ ODD_NAMES = [
 ]
 
 
-def lines_of(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (home / "audit.jsonl").read_bytes().splitlines()]
-
-
 def test_a_line_is_one_json_object_chained_to_the_one_before(tmp_path: Path) -> None:
     log = AuditLog.open(tmp_path)
     log.append(CALL, CALL)
     log.append(CALL)
     log.close()
-    first, second, third = lines_of(tmp_path)
+    first, second, third = audit_lines(tmp_path)
     assert [first["seq"], second["seq"], third["seq"]] == [1, 2, 3]
     assert (first["prev"], second["prev"]) == ("0" * 64, first["sha"])
     assert third["prev"] == second["sha"]
@@ -65,7 +61,7 @@ def test_the_hash_of_a_line_can_be_made_by_anybody(tmp_path: Path) -> None:
     # As a person would, without nbagent.
     import hashlib
 
-    (line,) = lines_of(tmp_path)
+    (line,) = audit_lines(tmp_path)
     sha = line.pop("sha")
     canonical = json.dumps(line, separators=(",", ":"))
     assert hashlib.sha256(canonical.encode()).hexdigest() == sha
@@ -105,7 +101,7 @@ def test_a_line_torn_at_any_byte_is_cut_off_and_told(tmp_path: Path, n_before: i
         log.close()
         report = verify_audit(tmp_path)
         assert (report.ok, report.lines, report.recovered) == (True, n_before + 2, 1)
-        told = lines_of(tmp_path)[n_before]
+        told = audit_lines(tmp_path)[n_before]
         assert (told["torn"], told["torn_bytes"]) == (line[:n].decode(), n)
 
 
@@ -116,7 +112,7 @@ def test_a_torn_line_is_mended_also_by_a_log_that_is_open(tmp_path: Path) -> Non
         file.write(b'{"seq":2,"pr')
     log.append(CALL)
     log.close()
-    assert [line["kind"] for line in lines_of(tmp_path)] == ["call", "recovery", "call"]
+    assert [line["kind"] for line in audit_lines(tmp_path)] == ["call", "recovery", "call"]
     assert verify_audit(tmp_path).recovered == 1
 
 

@@ -389,10 +389,8 @@ def test_has_image_is_said_of_a_result_whose_message_was_never_written(
     decoy = '{"type":"image"}'
     picture = (TextPart(text=decoy), ImagePart(data=MARK))
     for run_id, attachments in (("a" * 16, picture), ("b" * 16, picture[:1]), ("c" * 16, ())):
-        crash(
-            home,
-            cut_after_a_result(plain_run(1, run_id=run_id, text=decoy, attachments=attachments)),
-        )
+        events = plain_run(1, run_id=run_id, text=decoy, attachments=attachments)
+        crash(home, cut_after_a_result(events))
     before = frames.messages(store)
     assert before["has_image"].tolist() == [False, False, True, *[False] * 6]
     for run_id in "abc":

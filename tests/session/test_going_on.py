@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from engine.laws import check_run, check_sent, codes, results
+from engine.laws import check_run, check_sent, codes, look, results
 
 import nbagent
 from nbagent.contracts.chat import Message, ToolCall
@@ -14,11 +14,6 @@ from nbagent.contracts.events import TurnFinished
 from nbagent.providers.offline import call, error, script, step
 from nbagent.session.prepare import CONTINUE
 from nbagent.session.stores import close_stores
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:

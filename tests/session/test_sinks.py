@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.laws import check_answered, check_record, check_run, fill_disk
+from engine.laws import check_answered, check_record, check_run, fill_disk, look
 
 import nbagent
 from nbagent.archive.store import Store
@@ -17,11 +17,6 @@ from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, script, step
 from nbagent.session.front import Front, use_front
 from nbagent.session.stores import close_stores, current_store
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 def model_of() -> Any:

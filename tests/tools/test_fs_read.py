@@ -28,11 +28,6 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def door(project: Path) -> Door:
-    return Door(project)
-
-
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

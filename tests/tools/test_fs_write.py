@@ -33,11 +33,6 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def door(project: Path) -> Door:
-    return Door(project)
-
-
 def test_a_file_is_written(door: Door, project: Path) -> None:
     given = door.data("fs.write", path="new/b.md", content="ä\n")
     data = "ä\n".encode()
