@@ -168,19 +168,16 @@ def test_where_no_folder_can_be_made_runs_are_in_memory_and_say_so(
     assert "RUNS ARE NOT KEPT ON DISK" in capsys.readouterr().err
 
 
-def test_echo_prints_plain_lines_in_a_script(capsys: pytest.CaptureFixture[str]) -> None:
-    nbagent.Agent(model=model_of(), tools=[look], echo=True).run("Go.")
-    printed = capsys.readouterr().out
-    assert "look(" in printed
-    assert "Done." in printed
-
-
-def test_echo_prints_also_a_call_that_was_cut_and_not_run(
+def test_echo_prints_plain_lines_also_of_a_call_that_was_cut_and_not_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cut = step(calls=call("look", place="a").calls, finish_reason="length")
-    nbagent.Agent(model=script([cut, "Done."]), tools=[look], echo=True).run("Go.")
-    assert 'C01  look(place="a") ✕ E_INVALID_ARGUMENTS' in capsys.readouterr().out
+    model = script([call("look", place="a"), cut, "Done."])
+    nbagent.Agent(model=model, tools=[look], echo=True).run("Go.")
+    printed = capsys.readouterr().out
+    assert 'C01  look(place="a") …' in printed
+    assert 'C02  look(place="a") ✕ E_INVALID_ARGUMENTS' in printed
+    assert "Done." in printed
 
 
 def test_in_a_script_nothing_is_printed_but_what_the_person_should_know(
