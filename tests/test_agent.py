@@ -62,31 +62,8 @@ def test_an_agent_has_no_memory() -> None:
 def test_a_model_that_is_none_is_refused(model: Any) -> None:
     with pytest.raises(UsageError, match="is no model; write provider:model"):
         nbagent.Agent(model=model)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_turns": 0},
-        {"max_turns": 2.5},
-        {"max_turns": float("inf")},
-        {"max_tokens": 10**400},
-        {"top_p": 1.1},
-        {"temperature": float("nan")},
-        {"temperature": 2.1},
-        {"timeout_s": -1},
-        {"stop_sequences": [1]},
-        {"name": 5},
-        {"tags": [1]},
-        {"session": ""},
-        {"model": "nosuch:m"},
-    ],
-    ids=str,
-)
-def test_a_value_that_does_not_fit_is_one_clear_line(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as caught:
-        nbagent.Agent(model=options.pop("model", script(["Never."])), **options).run("Go.")
-    assert "\n" not in str(caught.value).strip()
+    with pytest.raises(UsageError, match="there is no provider 'nosuch'"):
+        nbagent.Agent("nosuch:m").run("Go.")
 
 
 def test_what_is_no_list_and_no_reference_is_one_clear_line() -> None:

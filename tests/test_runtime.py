@@ -107,20 +107,6 @@ def test_waiting_on_the_engine_thread_is_refused(bench: Bench) -> None:
     wait(bench.start(body))
 
 
-def test_async_job_runs_on_a_loop_that_the_thread_keeps(bench: Bench) -> None:
-    async def loop_here() -> tuple[asyncio.AbstractEventLoop, int]:
-        await asyncio.sleep(0)
-        return asyncio.get_running_loop(), threading.get_ident()
-
-    async def body(bench: Bench) -> list[Any]:
-        return [await bench.call_async(loop_here) for _ in range(2)]
-
-    first, second = wait(bench.start(body))
-    assert first == second
-    assert first[0][0] is not engine_loop()
-    assert (first[0][1], first[1]) == (threading.get_ident(), "notebook loop")
-
-
 def test_async_job_under_a_running_loop_needs_the_nested_runner(bench: Bench) -> None:
     async def cell(task: RunTask[Any]) -> Any:
         return wait(task)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -431,6 +433,14 @@ def record_of(events: Sequence[Event]) -> RunRecord:
     return last.run
 
 
+def cut_after_a_result(events: Sequence[Event]) -> list[Event]:
+    """The events up to the last result on disk, whose message is not there yet."""
+    end = max(i for i, event in enumerate(events) if isinstance(event, ToolCallFinished))
+    last = events[end]
+    assert isinstance(last, ToolCallFinished)
+    return [*events[:end], replace(last, pending=1)]
+
+
 def write(store: Store, events: Sequence[Event]) -> None:
     """Write the events one by one."""
     for event in events:
@@ -441,3 +451,8 @@ def crash(home: Path, events: Sequence[Event]) -> None:
     """Write events in a store whose process then is gone: its lease is given back."""
     with contextlib.closing(Store.open(home)) as store:
         write(store, events)
+
+
+def audit_lines(home: Path) -> list[dict[str, Any]]:
+    """The lines of the audit log."""
+    return [json.loads(line) for line in (home / "audit.jsonl").read_text("ascii").splitlines()]

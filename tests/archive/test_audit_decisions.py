@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_records import audit_lines
 from stories import NOW, Story
 
 from nbagent.archive.audit import AuditLog, AuditSink, verify_audit
@@ -82,19 +83,15 @@ def decide(
     sink.decided(call_of(key), WRITE, context_of(run_id, turn_id), decision, BINDS)
 
 
-def lines_of(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (home / "audit.jsonl").read_text("ascii").splitlines()]
-
-
 def kinds_in(home: Path) -> list[str]:
-    return [line["kind"] for line in lines_of(home)]
+    return [line["kind"] for line in audit_lines(home)]
 
 
 def test_who_allowed_a_call_is_written_before_its_tool_begins(
     tmp_path: Path, sink: AuditSink
 ) -> None:
     decide(sink, BY_PERSON)
-    approval, start = lines_of(tmp_path)
+    approval, start = audit_lines(tmp_path)
     chain = ("seq", "prev", "at", "pid", "sha")
     what = {
         "run": RUN,
@@ -137,7 +134,7 @@ def test_the_end_of_a_decided_call_adds_no_second_approval(
     assert kinds_in(tmp_path) == before
     sink.handle(end_of(decision, error=error))
     assert kinds_in(tmp_path) == before + after
-    assert len({line["args_sha"] for line in lines_of(tmp_path) if "args_sha" in line}) == 1
+    assert len({line["args_sha"] for line in audit_lines(tmp_path) if "args_sha" in line}) == 1
     assert verify_audit(tmp_path).unfinished == ()
 
 
@@ -145,7 +142,7 @@ def test_an_edited_call_has_the_hashes_of_both_arguments(tmp_path: Path, sink: A
     decision = Decision("edited", "callback", arguments=EDITED)
     decide(sink, decision)
     sink.handle(end_of(decision))
-    approval, start, called, _ = lines_of(tmp_path)
+    approval, start, called, _ = audit_lines(tmp_path)
     assert (approval["edited"], approval["asked_args_sha"]) == (True, sha_of(ASKED))
     assert {line["args_sha"] for line in (approval, start, called)} == {sha_of(EDITED)}
     assert "asked_args_sha" not in start
@@ -175,7 +172,7 @@ def test_a_secret_in_a_name_is_masked_before_the_tool_begins(
 ) -> None:
     register("sk-canary-4f9a77c1d2e8")
     decide(sink, BY_PERSON, "sk-canary-4f9a77c1d2e8")
-    assert [line["call"] for line in lines_of(tmp_path)] == ["[redacted]"] * 2
+    assert [line["call"] for line in audit_lines(tmp_path)] == ["[redacted]"] * 2
 
 
 # Calls without an end

@@ -245,9 +245,12 @@ def test_a_log_made_anew_is_found_by_a_hash_kept_elsewhere(home: Path) -> None:
 
 
 def test_files_that_are_full_are_checked_as_one_chain(tmp_path: Path) -> None:
-    write(tmp_path, 1, 40, full_bytes=2_000)
+    for first in (1, 21):
+        write(tmp_path, first, first + 19, full_bytes=2_000)
     files = sorted(path.name for path in tmp_path.glob("audit.*.jsonl"))
-    assert files[:2] == ["audit.000001.jsonl", "audit.000002.jsonl"]
+    assert files == [f"audit.{n:06d}.jsonl" for n in range(1, len(files) + 1)]
+    assert len(files) > 3
+    assert all(file.stat().st_size < 3_000 for file in tmp_path.glob("audit*.jsonl"))
     report = verify_audit(tmp_path)
     assert (report.ok, report.lines, report.files) == (True, 40, len(files) + 1)
     assert f"40 lines in {len(files) + 1} files" in repr(report)

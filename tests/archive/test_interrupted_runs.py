@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from engine.laws import check_answered
 from made_records import START, Maker, crash, plain_run
 
 from nbagent.archive.interrupted import TOOL_INTERRUPTED, TOOL_NOT_STARTED
@@ -21,7 +22,7 @@ from nbagent.contracts.events import (
     ResponseReceived,
     ToolCallFinished,
 )
-from nbagent.contracts.records import RunRecord, ToolResult
+from nbagent.contracts.records import ToolResult
 
 RUN = "a" * 16
 
@@ -43,22 +44,13 @@ def one_of_each(turn_of_seed: int = 3) -> list[Event]:
                 return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 1)]
 
 
-def check_laws(record: RunRecord) -> None:
-    """Every call has one tool message with its id, in the order of the calls."""
-    messages = list(record.messages)
-    for place, message in enumerate(messages):
-        ids = [call.id for call in message.tool_calls]
-        answers = messages[place + 1 : place + 1 + len(ids)]
-        assert [answer.tool_call_id for answer in answers] == ids
-
-
 def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -> None:
     crash(home, one_of_each())
     record = store.load(RUN)
     results = [run.result for run in record.turns[-1].tool_runs]
     assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_NOT_STARTED]
     assert record.turns[-1].phase_after == "Failed"
-    check_laws(record)
+    check_answered(record.messages)
     assert store.conversation(RUN) == record.messages
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -104,25 +103,6 @@ def test_unwritable_file_is_read_into_memory(
     monkeypatch.undo()
     with contextlib.closing(Store.open(tmp_path)) as store:
         assert store.counts()["runs"] == 1
-
-
-@pytest.mark.parametrize("way", ["deleted", "replaced"])
-def test_file_that_vanishes_in_mid_run_loses_nothing(tmp_path: Path, way: str) -> None:
-    home = tmp_path / "home"
-    events = plain_run(3, run_id=RUN)
-    store = Store.open(home)
-    told: list[str] = []
-    store.on_warning = told.append
-    write(store, events[:6])
-    shutil.rmtree(home)
-    if way == "replaced":
-        Store.open(home).close()
-    write(store, events[6:])
-    assert store.load(RUN) == record_of(events)
-    assert len(told) == 1
-    assert "deleted or replaced" in told[0]
-    store.heartbeat()
-    store.close()
 
 
 def test_disk_that_cannot_even_be_read_keeps_the_run_at_work(tmp_path: Path) -> None:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_records import crash, plain_run, record_of, write
+from made_records import crash, cut_after_a_result, plain_run, record_of, write
 
 from nbagent.archive import frames
 from nbagent.archive.store import Store
 from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart
-from nbagent.contracts.events import Event, ToolCallFinished
 from nbagent.contracts.records import RunRecord
 
 RUN = "a" * 16
@@ -25,20 +23,6 @@ SMALL = ImagePart(data="aGVsbG8gcGljdHVyZQ==", alt="a chart")
 FILE = FilePart(name="a.csv", media_type="text/csv", data="YSxi")
 MARK = "bWFyay1vZi1hLXBpY3R1cmU="
 LARGE = ImagePart(data=MARK + "A" * 1_333_336, alt="a large chart")
-
-
-def finished_call(events: Sequence[Event], nth: int) -> int:
-    """The place of the nth event that a call had finished."""
-    return [i for i, it in enumerate(events) if isinstance(it, ToolCallFinished)][nth]
-
-
-def cut_after_a_result(attachments: tuple[Part, ...]) -> list[Event]:
-    """The events up to a result on disk whose message is not there yet."""
-    events = plain_run(2, run_id=RUN, text="seen", attachments=attachments)
-    end = finished_call(events, 1)
-    last = events[end]
-    assert isinstance(last, ToolCallFinished)
-    return [*events[:end], replace(last, pending=1)]
 
 
 def times_kept(home: Path, mark: str = MARK) -> int:
@@ -73,7 +57,8 @@ def test_picture_that_a_tool_gave_back_is_in_the_file_once(home: Path) -> None:
 
 
 def test_kernel_that_ends_after_a_result_keeps_its_picture_once(home: Path) -> None:
-    crash(home, cut_after_a_result((LARGE,)))
+    events = plain_run(2, run_id=RUN, text="seen", attachments=(LARGE,))
+    crash(home, cut_after_a_result(events))
     assert times_kept(home) == 2  # one of each of two turns
     with contextlib.closing(Store.open(home)) as store:
         before = store.load(RUN)

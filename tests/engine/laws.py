@@ -1,4 +1,6 @@
-"""The laws of DESIGN 5 as checks over a run, for every test that makes one."""
+"""The laws of DESIGN 5 as checks over a run, for every test that makes one,
+and the tool of many of them: nobody marks it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,11 @@ from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import Script
 from nbagent.run import Run
 from nbagent.session.stores import current_store
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
 
 
 def check_answered(messages: Sequence[Message]) -> None:

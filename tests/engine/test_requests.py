@@ -219,6 +219,7 @@ def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_s
         use_front(None)
     assert [r["data"] for r in results(run)] == ["old", "new"]
     assert run.turns[0].tool_runs[0].notes == ()
+    assert run.turns[0].tool_runs[0].tool_sha != run.turns[1].tool_runs[0].tool_sha
     assert "redefined" in run.turns[1].tool_runs[0].notes[0]
     shas = [turn.request.toolset_sha for turn in run.turns]
     assert (shas[0] != shas[1], shas[1] == shas[2]) == (True, True)

@@ -9,7 +9,7 @@ import pytest
 
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.mounts import Mount, Mounts, parse_mount
-from nbagent.files.names import looks_secret, names_secret, path_parts
+from nbagent.files.names import looks_secret, path_parts
 
 
 @pytest.fixture
@@ -155,22 +155,6 @@ def test_names_of_secrets_are_known(name: str) -> None:
 @pytest.mark.parametrize("name", [".env.example", "env.py", "identity.md", "pem.txt", "creds.md"])
 def test_other_names_are_none(name: str) -> None:
     assert not looks_secret(name)
-
-
-@pytest.mark.parametrize(
-    ("glob", "named"),
-    [
-        ("@project/.env", True),
-        ("*.pem", True),
-        ("@project/keys/id_*", True),
-        ("*", False),
-        ("@project/*", False),
-        ("@project/**", False),
-        ("*.*", False),
-    ],
-)
-def test_only_a_pattern_with_the_name_names_a_secret(glob: str, *, named: bool) -> None:
-    assert names_secret(glob) is named
 
 
 def test_a_refused_name_is_shown_with_its_invisible_characters() -> None:

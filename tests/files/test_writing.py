@@ -18,7 +18,7 @@ from nbagent.files import locks
 from nbagent.files.locks import locked
 from nbagent.files.mounts import Mounts
 from nbagent.files.opening import open_root, patiently
-from nbagent.files.writing import change_file, sha_at, write_file
+from nbagent.files.writing import sha_at, write_file
 
 
 @pytest.fixture
@@ -159,12 +159,3 @@ def test_open_folders_are_given_back(tmp_path: Path) -> None:
         with pytest.raises(ToolError):
             write_file(mounts, mounts.place("a/b/f.txt/c"), b"x")
     assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_a_refused_change_makes_no_folders(mounts: Mounts, tmp_path: Path) -> None:
-    def refuse(_: object) -> bytes:
-        raise ToolError("no", code="E_PRECONDITION_FAILED")
-
-    with pytest.raises(ToolError, match="no"):
-        change_file(mounts, mounts.place("a/b.txt"), refuse, max_read_bytes=100)
-    assert names(tmp_path) == ["old.txt"]

@@ -237,7 +237,6 @@ class View:
     def __init__(self, press: Callable[[RunControls, ApprovalRequested], object]) -> None:
         self.press = press
         self.can_answer = True
-        self.asked: list[ApprovalRequested] = []
 
     def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
         self.controls = controls
@@ -245,7 +244,6 @@ class View:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, ApprovalRequested):
-            self.asked.append(event)
             threading.Thread(target=self.press, args=(self.controls, event)).start()
 
     def close(self) -> None:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
-from engine.laws import check_run, check_sent, codes, results
+from engine.laws import check_run, check_sent, codes, look, results
 
 import nbagent
 from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
-from nbagent.providers.offline import call, calls, error, script, step
+from nbagent.providers.offline import call, error, script, step
 from nbagent.session.prepare import CONTINUE
 from nbagent.session.stores import close_stores
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:
@@ -144,7 +139,6 @@ def test_two_children_of_one_run_share_it_and_nothing_else() -> None:
 
 def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     seen: list[tuple[int, int]] = []
-    model = script([calls([call("look", place="a")] * 2), "Done."])
     box: list[nbagent.Run] = []
 
     def peek() -> str:

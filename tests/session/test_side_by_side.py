@@ -8,18 +8,13 @@ import threading
 from typing import Any
 
 import pytest
-from engine.laws import check_run, column, results
+from engine.laws import check_run, column, look, results
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import RunFinished, RunStarted, TurnFinished
 from nbagent.providers.offline import Step, call, calls, script, step, text
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 async def look_async(place: str) -> str:

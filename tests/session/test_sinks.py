@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.laws import check_answered, check_record, check_run, fill_disk
+from engine.laws import check_answered, check_record, check_run, fill_disk, look
 
 import nbagent
+from nbagent.archive.store import Store
 from nbagent.contracts.events import Event, Notice, RunFinished, TextDelta, TurnFinished
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
@@ -18,19 +19,8 @@ from nbagent.session.front import Front, use_front
 from nbagent.session.stores import close_stores, current_store
 
 
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
-
-
 def model_of() -> Any:
     return script([call("look", place="a"), "Done."])
-
-
-@pytest.fixture(autouse=True)
-def fresh_front() -> Iterator[None]:
-    yield
-    use_front(None)
 
 
 class View:
@@ -128,20 +118,25 @@ def test_a_full_disk_moves_the_run_into_memory_and_says_so_loudly(
     assert check_run(run.resume("More."), model).record.notices == run.record.notices
 
 
-def test_a_store_that_is_deleted_in_the_middle_loses_nothing_of_the_run() -> None:
+@pytest.mark.parametrize("way", ["deleted", "replaced"])
+def test_a_store_that_vanishes_in_the_middle_loses_nothing_of_the_run(way: str) -> None:
     path = current_store().path
     assert path is not None
 
     def remove() -> str:
         """Remove the store."""
-        for file in path.parent.glob("runs.sqlite*"):
-            file.unlink()
+        shutil.rmtree(path.parent)
+        if way == "replaced":
+            Store.open(path.parent).close()
         return "gone"
 
     model = script([call("remove"), "Done."])
     run = check_run(nbagent.Agent(model=model, tools=[remove]).run("Go."), model)
     assert run.ok
-    assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
+    (notice,) = run.record.notices
+    assert notice.startswith("RUNS ARE NO LONGER KEPT ON DISK")
+    assert "deleted or replaced" in notice
+    current_store().heartbeat()
     close_stores()
 
 
@@ -173,19 +168,16 @@ def test_where_no_folder_can_be_made_runs_are_in_memory_and_say_so(
     assert "RUNS ARE NOT KEPT ON DISK" in capsys.readouterr().err
 
 
-def test_echo_prints_plain_lines_in_a_script(capsys: pytest.CaptureFixture[str]) -> None:
-    nbagent.Agent(model=model_of(), tools=[look], echo=True).run("Go.")
-    printed = capsys.readouterr().out
-    assert "look(" in printed
-    assert "Done." in printed
-
-
-def test_echo_prints_also_a_call_that_was_cut_and_not_run(
+def test_echo_prints_plain_lines_also_of_a_call_that_was_cut_and_not_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cut = step(calls=call("look", place="a").calls, finish_reason="length")
-    nbagent.Agent(model=script([cut, "Done."]), tools=[look], echo=True).run("Go.")
-    assert 'C01  look(place="a") ✕ E_INVALID_ARGUMENTS' in capsys.readouterr().out
+    model = script([call("look", place="a"), cut, "Done."])
+    nbagent.Agent(model=model, tools=[look], echo=True).run("Go.")
+    printed = capsys.readouterr().out
+    assert 'C01  look(place="a") …' in printed
+    assert 'C02  look(place="a") ✕ E_INVALID_ARGUMENTS' in printed
+    assert "Done." in printed
 
 
 def test_in_a_script_nothing_is_printed_but_what_the_person_should_know(

@@ -12,6 +12,11 @@ from nbagent.tools.base import HostOrder
 from nbagent.tools.notebook import open_hosts
 
 
+def a_function() -> int:
+    """Give one."""
+    return 1
+
+
 class Notebook(HostDoor):
     """A namespace with the notebook's tools."""
 

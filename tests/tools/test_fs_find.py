@@ -24,11 +24,6 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def door(project: Path) -> Door:
-    return Door(project)
-
-
 def test_a_folder_is_listed(door: Door) -> None:
     assert door.data("fs.list", path="@project") == {
         "path": "@project",

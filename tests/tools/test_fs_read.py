@@ -28,11 +28,6 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def door(project: Path) -> Door:
-    return Door(project)
-
-
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -201,11 +196,14 @@ ALLOWED = [
     ("fs.read(path=.env)", True),
     ("fs.*(path=@project/.env)", True),
     ("fs(path=*.env)", True),
+    ("fs.read(path=@project/id_*)", True),
     ("fs.write(path=@project/.env)", False),
     ("fs.read", False),
     ("fs.*", False),
     ("fs.read(path=*)", False),
     ("fs.read(path=@project/*)", False),
+    ("fs.read(path=@project/**)", False),
+    ("fs.read(path=*.*)", False),
     ("fs.read(path=@project/sub/.env)", False),
 ]
 
@@ -214,9 +212,10 @@ ALLOWED = [
 def test_a_secret_is_read_only_when_its_name_was_allowed(
     project: Path, rule: str, *, allowed: bool
 ) -> None:
-    (project / ".env").write_text("KEY=1")
+    name = "id_rsa" if "id_" in rule else ".env"
+    (project / name).write_text("KEY=1")
     door = Door(project, policy=ToolPolicy(allow=(rule,)))
-    error = door.call("fs.read", path=".env").result.error
+    error = door.call("fs.read", path=name).result.error
     assert (error.code if error else None) == (None if allowed else "E_DENIED")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from notebook_stage import Notebook
+from notebook_stage import Notebook, a_function
 from shown.many_values import VALUES
 
 from nbagent.contracts.errors import UsageError
@@ -66,11 +66,6 @@ def test_without_a_notebook_each_tool_says_so(
 
 
 # nb.variables
-
-
-def a_function() -> int:
-    """Give one."""
-    return 1
 
 
 def test_variables_are_listed_with_type_shape_length_and_size(notebook: Notebook) -> None:

@@ -11,17 +11,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
-from notebook_stage import Notebook
+from notebook_stage import Notebook, a_function
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.tools.notebook_names import HIDDEN, looks_secret, masked_text
 
 SECRET = "hunter2-Plover-4417-xyzzy"
-
-
-def a_function() -> int:
-    """Give one."""
-    return 1
 
 
 @dataclasses.dataclass

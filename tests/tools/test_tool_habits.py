@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 
-import dataclasses
 import datetime as dt
 import enum
 import random
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 import pytest
 import typing_extensions
 from host_door import refused
-from probes import probe_of
+from probes import Access, Cat, Dog, Size, probe_of
 from pydantic import BaseModel, Field, field_validator
 
 from nbagent.contracts.chat import parse_arguments
@@ -33,11 +32,6 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
-class Access(enum.Flag):
-    READ = 1
-    WRITE = 2
-
-
 class Place(enum.Enum):
     HERE = (0, 0)
 
@@ -48,12 +42,6 @@ class Stop(BaseModel):
     when: dt.date | None = None
 
 
-@dataclasses.dataclass
-class Size:
-    width: int
-    height: int = 1
-
-
 class Row(typing_extensions.TypedDict):
     first_name: str
     age: typing_extensions.NotRequired[int]
@@ -62,16 +50,6 @@ class Row(typing_extensions.TypedDict):
 class Pair(typing.NamedTuple):
     a: int
     b: int
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"]
-    lives: int
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"]
-    name: str
 
 
 SAME: Any = object()

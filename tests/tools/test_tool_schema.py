@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: most tools in notebooks have real hints.
 
-import dataclasses
 import functools
 import types
 import typing
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 import typing_extensions
-from probes import probe_of
+from probes import Size, probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.ports import ToolContext
@@ -37,12 +36,6 @@ class Place(BaseModel):
 class Trip(BaseModel):
     stops: list[Place]
     note: str | None = None
-
-
-@dataclasses.dataclass
-class Size:
-    width: int
-    height: int = 1
 
 
 class Row(typing.TypedDict):

@@ -25,7 +25,7 @@ import pydantic
 import pytest
 import typing_extensions
 from legal_schema import check_legal
-from probes import pd, probe_of
+from probes import Access, Cat, Dog, pd, probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.errors import UsageError
@@ -63,11 +63,6 @@ class Infinite(enum.Enum):
     HIGH = math.inf
 
 
-class Access(enum.Flag):
-    READ = 1
-    WRITE = 2
-
-
 class Point(NamedTuple):
     x: int
     y: str = "north"
@@ -97,16 +92,6 @@ class Chain:
 class Node(BaseModel):
     value: int
     kids: list["Node"] = []
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"]
-    lives: int
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"]
-    name: str
 
 
 class Row(typing.TypedDict, total=False):
