@@ -106,7 +106,7 @@ class Provider:
         at = origin(url)
         if at == origin(self.default_base_url):
             return True
-        at_home = any(f".{_host_of(at)}".endswith(f".{it}") for it in self.key_hosts)
+        at_home = any(f".{host_of(at)}".endswith(f".{it}") for it in self.key_hosts)
         return at_home and (at or "").startswith("https://")
 
     def _urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
@@ -128,13 +128,13 @@ def origin(url: str | None) -> str | None:
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _host_of(url: str | None) -> str:
+def host_of(url: str | None) -> str:
     return urlsplit(origin(url) or "").hostname or ""
 
 
 def is_loopback(url: str | None) -> bool:
     """Whether the host of an address is this machine."""
-    host = _host_of(url)
+    host = host_of(url)
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
