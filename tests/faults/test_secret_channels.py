@@ -105,7 +105,8 @@ def by_hand() -> Reply:
             ("fs__write", {"path": f"@desk/{KEY[:5]}.txt", "content": KEY}),
             ("run_python_script", {"skill_name": "teller", "script": "tell.py", "args": [KEY]}),
             ("nb__inspect", {"name": "note"}),
-            ("nb__run", {"code": "print(note); note"}),
+            ("nb__variables", {}),
+            ("nb__run", {"code": "print(note); display(note); note"}),
             ("hand__environment", {}),
             ("hand__echo", {"text": KEY}),
         ]
