@@ -167,16 +167,16 @@ def in_a_kernel(
     found["a verbose traceback of Python"] = cell(raised, fails=True)
     server.then(Reply(status=307, error="x", headers={"Location": elsewhere.url + "/x"}))
     cell(f"%%agent {options}\nGo.", fails=True)
-    cell("nbagent.configure(base_url='http://127.0.0.1:1/' + world.secret())")
-    commands = ("doctor", "config", "tools", "models", "show last", "runs", "help")
-    found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
-    cell("nbagent.configure(base_url=None)")
     server.then(by_hand(), in_pieces())
     cell(f"note = world.secret(); world.use_hands({server.url!r}, {str(folder)!r}, {hand()!r})")
     server.then(*script(), refused())
     cell(f"run = world.agent({server.url!r}).run(world.secret(), on_event=world.EVENTS.append)")
     cell(f"failed = world.agent({server.url!r}).run('Go.')")
     cell(f"world.collect({str(folder)!r}, failed, run)")
+    # Only now: what a person configures is kept in memory as it is.
+    cell("nbagent.configure(base_url='http://127.0.0.1:1/' + world.secret())")
+    commands = ("doctor", "config", "tools", "models", "show last", "runs", "help")
+    found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
     found["messages to the front end"] = json.dumps(shown, ensure_ascii=False)
     return found | {name: (folder / name).read_text("utf-8") for name in IN_THE_KERNEL}
 
