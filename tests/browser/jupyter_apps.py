@@ -283,18 +283,6 @@ class Notebook:
             self.start(n)
             self.wait(n)
 
-    def until_text(self, n: int, text: str) -> None:
-        """Wait until a text stands below a cell."""
-        self.page.wait_for_function(
-            "([n, text]) => nbt.cells()[n].outputArea.node.innerText.includes(text)", arg=[n, text]
-        )
-
-    def set_source(self, n: int, source: str) -> None:
-        """Write something else into a cell."""
-        self.page.evaluate(
-            "([n, text]) => nbt.cells()[n].model.sharedModel.setSource(text)", [n, source]
-        )
-
     def stop_by(self, click: Callable[[], None], n: int, word: str = "Stopped") -> dict[str, float]:
         """Click, and measure until the view says `word` and the cell is free.
 

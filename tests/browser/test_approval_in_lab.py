@@ -115,24 +115,29 @@ def test_a_click_arrives_while_a_tool_holds_the_main_thread(notebook: Notebook) 
     assert notebook.text(6).strip() == "True"
 
 
-def test_the_panel_asks_in_both_of_its_views_while_the_kernel_is_idle(notebook: Notebook) -> None:
+def test_a_docked_panel_is_the_same_panel_and_asks_in_both_of_its_views(
+    notebook: Notebook,
+) -> None:
     notebook.run(3)
     page = notebook.page
     root = notebook.output(3).locator(".nba-panel")
     page.evaluate("() => { nbt.current().content.activeCellIndex = 3; }")
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:create-output-view')")
     docked = page.locator(".jp-LinkedOutputView .nba-panel")
-    box = docked.get_by_role("textbox", name="Prompt", exact=True)
-    box.click()
+    assert page.locator(".jp-LinkedOutputView .nba-panel-saved").is_hidden()
+    boxes = [view.get_by_role("textbox", name="Prompt", exact=True) for view in (docked, root)]
+    boxes[0].click()
     page.keyboard.type("Keep it.")
+    expect(boxes[1]).to_have_value("Keep it.")
     page.keyboard.press("Control+Enter")
     expect(docked.locator(".nba-ask")).to_have_count(1)
     expect(root.locator(".nba-ask")).to_have_count(1)
     expect(docked.locator(".nba-box-status")).to_contain_text("Waiting for you")
     button(question(docked), "Allow for this session").click()
     expect(button(question(root), "Allow once")).to_have_count(0)
-    expect(docked.locator(".nba-phase").last).to_have_text("Answered")
-    expect(root.locator(".nba-phase").last).to_have_text("Answered")
+    for view, box in zip((docked, root), boxes, strict=True):
+        expect(view.locator(".nba-phase").last).to_have_text("Answered")
+        expect(box).to_have_value("")
     assert notebook.console == []
 
 

@@ -168,7 +168,7 @@ def test_a_pause_at_the_limit_goes_on_and_a_run_is_reopened(desk: Desk) -> None:
     desk.button("New conversation").click()
     expect(desk.phases).to_have_count(0)
     desk.write("Max turns", "1")
-    desk.say("What is the population of Oslo?")
+    desk.say("What is the population of Bergen?")
     desk.ends("Paused: 1 turn")
     desk.write("Max turns", "20")
     desk.button("Continue").click()
@@ -177,35 +177,9 @@ def test_a_pause_at_the_limit_goes_on_and_a_run_is_reopened(desk: Desk) -> None:
     expect(desk.phases).to_have_count(0)
     desk.field("Last runs").select_option(index=1)
     desk.ends("Paused: 1 turn", "Answered")
-    desk.say("And of Bergen?")
+    desk.say("And of Oslo?")
     desk.ends("Paused: 1 turn", "Answered", "Answered")
-    assert "291,940" in desk.root.locator(".nba-answer").last.inner_text()
-
-
-@LAB
-def test_two_views_of_one_panel_are_one_panel(desk: Desk) -> None:
-    page = desk.notebook.page
-    page.evaluate(f"() => {{ nbt.current().content.activeCellIndex = {PANEL}; }}")
-    page.evaluate("() => window.jupyterapp.commands.execute('notebook:create-output-view')")
-    docked = Desk(desk.notebook, page.locator(".jp-LinkedOutputView .nba-panel"))
-    n = desk.phases.count()
-    docked.box.click()
-    page.keyboard.type("What is the population of Oslo?")
-    assert desk.box.input_value() == "What is the population of Oslo?"
-    page.keyboard.press("Control+Enter")
-    expect(docked.phases).to_have_count(n + 1)
-    expect(docked.phases.last).to_have_text("Answered")
-    expect(desk.phases.last).to_have_text("Answered")
-    expect(docked.box).to_have_value("")
-    assert page.locator(".jp-LinkedOutputView .nba-panel-saved").is_hidden()
-    page.set_viewport_size({"width": 720, "height": 900})
-    wide = docked.root.evaluate(OVERFLOWS, [".nba-box, .nba-field, .nba-tool, .nba-new", "pre"])
-    assert wide == []
-    page.set_viewport_size({"width": 1280, "height": 1000})
-    page.evaluate(
-        "() => [...window.jupyterapp.shell.widgets('main')]"
-        ".find((w) => w.node.classList.contains('jp-LinkedOutputView'))?.close()"
-    )
+    assert "717,710" in desk.root.locator(".nba-answer").last.inner_text()
 
 
 @LAB

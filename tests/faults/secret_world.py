@@ -138,7 +138,7 @@ def _whole_tracebacks(run: nbagent.Run) -> str:
 
 def _objects() -> str:
     """The reprs of everything of nbagent's in memory, but for the filter, which has to know."""
-    gc.collect()  # When it runs by itself differs between versions of Python.
+    gc.collect()  # What nobody reaches any more goes now or later, as the collector likes.
     reprs: list[str] = []
     for thing in gc.get_objects():
         place = str(type(thing).__module__)

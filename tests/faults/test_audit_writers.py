@@ -176,17 +176,15 @@ def kill_at_random(home: Path, chance: random.Random) -> int:
 
 
 @posix
-def test_writers_that_are_killed_lose_no_line_that_was_written(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    assert sum(kill_at_random(tmp_path / str(n), chance) for n in range(2)) > 2
-
-
-@posix
-@pytest.mark.proof
-@pytest.mark.timeout(900)
-def test_a_hundred_times_three_kills_lose_no_line_that_was_written(tmp_path: Path) -> None:
-    chance = random.Random(2)
-    assert sum(kill_at_random(tmp_path / str(n), chance) for n in range(100)) > 1_000
+@pytest.mark.parametrize(
+    ("times", "least"),
+    [(2, 2), pytest.param(100, 1_000, marks=[pytest.mark.proof, pytest.mark.timeout(900)])],
+)
+def test_writers_that_are_killed_lose_no_line_that_was_written(
+    tmp_path: Path, times: int, least: int
+) -> None:
+    chance = random.Random(times)
+    assert sum(kill_at_random(tmp_path / str(n), chance) for n in range(times)) > least
 
 
 # Where the writer of the sixth line is killed: the lines that are there afterwards, mended or not.

@@ -261,15 +261,14 @@ def press_at_once(home: Path, rounds: int) -> Counter[str]:
     return ends
 
 
-def test_interrupts_in_the_first_moments_of_a_cell_orphan_no_run(tmp_path: Path) -> None:
-    ends = press_at_once(tmp_path, 12)
+@pytest.mark.parametrize(
+    "rounds", [12, pytest.param(1_000, marks=[pytest.mark.proof, pytest.mark.timeout(900)])]
+)
+def test_interrupts_in_the_first_moments_of_a_cell_orphan_no_run(
+    tmp_path: Path, rounds: int
+) -> None:
+    ends = press_at_once(tmp_path, rounds)
     assert any(end.endswith("stopped") for end in ends), ends
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(900)
-def test_a_thousand_interrupts_from_the_first_moment_on_orphan_no_run(tmp_path: Path) -> None:
-    print(press_at_once(tmp_path, 1000))
 
 
 @pytest.mark.proof

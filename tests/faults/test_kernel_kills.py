@@ -91,31 +91,25 @@ def check_resumed(kernel: LiveKernel, folder: Path, show: int) -> None:
     assert kernel.value("[t.id for t in _run.turns][-1]") == f"C{SEATS + 1:02d}"
 
 
-def kill_and_go_on(times: int, folder: Path, seed: int) -> None:
-    """Kill, look, go on; so many times in one folder."""
-    moments = random.Random(seed)
+@pytest.mark.parametrize(
+    "times", [3, pytest.param(12, marks=[pytest.mark.proof, pytest.mark.timeout(300)])]
+)
+def test_killed_kernels_lose_no_finished_turn_and_repeat_no_side_effect(
+    tmp_path: Path, times: int
+) -> None:
+    moments = random.Random(times)
     interrupted = 0
-    kernel = LiveKernel(folder)
+    kernel = LiveKernel(tmp_path)
     try:
         kernel.run(SETUP)
         for show in range(times):
-            n = kill_at_work(kernel, folder, show, moments)
-            kernel = LiveKernel(folder)
+            n = kill_at_work(kernel, tmp_path, show, moments)
+            kernel = LiveKernel(tmp_path)
             kernel.run(SETUP)
             if check_found(kernel, n):
                 interrupted += 1
-                check_resumed(kernel, folder, show)
+                check_resumed(kernel, tmp_path, show)
         assert kernel.value("list(nbagent.runs().phase).count('Running')") == 0
     finally:
         kernel.close()
     assert interrupted, "every run was over before its kernel was killed"
-
-
-def test_killed_kernel_loses_no_finished_turn_and_repeats_no_side_effect(tmp_path: Path) -> None:
-    kill_and_go_on(3, tmp_path, seed=1)
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(300)
-def test_a_dozen_killed_kernels_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    kill_and_go_on(12, tmp_path, seed=random.randrange(1000))

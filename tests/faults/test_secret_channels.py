@@ -105,7 +105,8 @@ def by_hand() -> Reply:
             ("fs__write", {"path": f"@desk/{KEY[:5]}.txt", "content": KEY}),
             ("run_python_script", {"skill_name": "teller", "script": "tell.py", "args": [KEY]}),
             ("nb__inspect", {"name": "note"}),
-            ("nb__run", {"code": "print(note); note"}),
+            ("nb__variables", {}),
+            ("nb__run", {"code": "print(note); display(note); note"}),
             ("hand__environment", {}),
             ("hand__echo", {"text": KEY}),
         ]
@@ -166,14 +167,16 @@ def in_a_kernel(
     found["a verbose traceback of Python"] = cell(raised, fails=True)
     server.then(Reply(status=307, error="x", headers={"Location": elsewhere.url + "/x"}))
     cell(f"%%agent {options}\nGo.", fails=True)
-    commands = ("doctor", "config", "tools", "show last", "help")
-    found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
     server.then(by_hand(), in_pieces())
     cell(f"note = world.secret(); world.use_hands({server.url!r}, {str(folder)!r}, {hand()!r})")
     server.then(*script(), refused())
     cell(f"run = world.agent({server.url!r}).run(world.secret(), on_event=world.EVENTS.append)")
     cell(f"failed = world.agent({server.url!r}).run('Go.')")
     cell(f"world.collect({str(folder)!r}, failed, run)")
+    # Only now: what a person configures is kept in memory as it is.
+    cell("nbagent.configure(base_url='http://127.0.0.1:1/' + world.secret())")
+    commands = ("doctor", "config", "tools", "models", "show last", "runs", "help")
+    found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
     found["messages to the front end"] = json.dumps(shown, ensure_ascii=False)
     return found | {name: (folder / name).read_text("utf-8") for name in IN_THE_KERNEL}
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from servers.hostile_cases import sends
 from servers.hostile_server import Fault, HostileServer, certificate, tls_of, whole
 from servers.loopback import Visit
 
@@ -210,11 +211,8 @@ def test_a_proxy_that_refuses_is_named_and_not_answered_with_a_key(
     proxy: HostileServer, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret-pass@127.0.0.1:{proxy.port}")
-
-    async def refuse(visit: Visit) -> None:
-        await visit.send(whole(b"<html>", status, ["Location: http://127.0.0.1:1/"]))
-
-    proxy.faults[f"{NAME}:443"] = refuse
+    refusal = whole(b"<html>", status, ["Location: http://127.0.0.1:1/"])
+    proxy.faults[f"{NAME}:443"] = sends(refusal)
     said = message(ask(f"https://{NAME}/v1"))
     assert status[:3] in said
     assert said.endswith("check HTTPS_PROXY.")
@@ -266,19 +264,11 @@ def test_a_proxy_that_echoes_what_it_was_sent_shows_no_password(
         assert login not in shown
 
 
-async def _nothing(visit: Visit) -> None:
-    pass
-
-
-async def _garbage(visit: Visit) -> None:
-    await visit.send(b"nonsense\r\n\r\n")
-
-
-async def _no_tls(visit: Visit) -> None:
-    await visit.send(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
-
-
-@pytest.mark.parametrize("fault", [_nothing, _garbage, _no_tls, Visit.silence])
+@pytest.mark.parametrize(
+    "fault",
+    [sends(), sends(b"nonsense\r\n\r\n"), sends(b"HTTP/1.1 200 OK\r\n\r\n" * 2), Visit.silence],
+    ids=["nothing", "nonsense", "no TLS", "silence"],
+)
 def test_a_proxy_that_misbehaves_gets_no_key(proxy: HostileServer, fault: Fault) -> None:
     proxy.faults[f"{NAME}:443"] = fault
     silent = fault is Visit.silence

@@ -10,11 +10,11 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 
-MINE = {
-    "key_variable": "WORK_KEY",
-    "headers": '{ X-Corp = "corporate-secret" }',
-    "extra_body": '{ team = "blue" }',
-}
+MINE = """
+key_variable = "WORK_KEY"
+headers = { X-Corp = "corporate-secret" }
+extra_body = { team = "blue" }
+"""
 
 
 @pytest.fixture
@@ -28,38 +28,24 @@ def other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModelServ
         yield server
 
 
-def given_to(server: ModelServer) -> str:
-    (request,) = server.requests
-    return f"{request.headers} {request.body}"
-
-
-@pytest.mark.parametrize("own_model", ['model = "openai:m"\n', ""], ids=["named", "not named"])
-def test_a_project_cannot_send_what_is_mine_to_another_provider(
-    other: ModelServer, tmp_path: Path, own_model: str
+@pytest.mark.parametrize(
+    ("own", "project"),
+    [
+        ('model = "openai:m"', 'model = "deepseek:evil"'),
+        ("", 'model = "deepseek:evil"'),
+        ('model = "openai:m"', ""),
+    ],
+    ids=["another provider", "the only provider", "another address"],
+)
+def test_what_is_mine_is_not_sent_to_a_server_that_another_names(
+    other: ModelServer, tmp_path: Path, own: str, project: str
 ) -> None:
-    own = tmp_path / "config" / "nbagent" / "settings.toml"
-    own.parent.mkdir(parents=True)
-    lines = [f'key_variable = "{MINE["key_variable"]}"', f"headers = {MINE['headers']}"]
-    own.write_text(own_model + "\n".join([*lines, f"extra_body = {MINE['extra_body']}"]))
-    project = '[tool.nbagent]\nmodel = "deepseek:evil"\n'
-    (tmp_path / "pyproject.toml").write_text(project)
-    nbagent.Agent(tools="none").run("Hello.").raise_for_error()
-    sent = given_to(other)
-    assert not [mine for mine in ("sk-work", "corporate", "blue") if mine in sent], sent
-
-
-def test_another_address_gets_nothing_that_was_configured_for_the_usual_one(
-    other: ModelServer,
-) -> None:
-    nbagent.configure(
-        model="openai:gpt-5.4",
-        key_variable="WORK_KEY",
-        headers={"X-Corp": "corporate-secret"},
-        extra_body={"team": "blue"},
-    )
-    try:
-        nbagent.Agent(base_url=other.url, tools="none").run("Hello.").raise_for_error()
-        sent = given_to(other)
-    finally:
-        nbagent.configure(model=None, key_variable=None, headers=None, extra_body=None)
-    assert not [mine for mine in ("sk-work", "corporate", "blue") if mine in sent], sent
+    mine = tmp_path / "config" / "nbagent" / "settings.toml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(own + MINE)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{project}\n")
+    address = None if project else other.url
+    nbagent.Agent(tools="none", base_url=address).run("Hello.").raise_for_error()
+    (request,) = other.requests
+    sent = f"{request.headers} {request.body}"
+    assert not [word for word in ("sk-work", "corporate", "blue") if word in sent], sent

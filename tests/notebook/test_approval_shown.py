@@ -249,15 +249,8 @@ def test_a_question_by_input(
     assert ("Type y, s, e or n." in said) == ("what?" in lines)
 
 
-@pytest.mark.parametrize("ends", [EOFError, KeyboardInterrupt])
-def test_nobody_at_the_keyboard_and_a_stop_are_no_answer(
-    ends: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(_prompt: str = "") -> str:
-        raise ends
-
-    monkeypatch.setattr("builtins.input", read)
-    with pytest.raises(ends):
+def test_nobody_at_the_keyboard_is_no_answer(typed: list[str]) -> None:
+    with pytest.raises(EOFError):
         ask_by_input(question())
 
 

@@ -25,53 +25,24 @@ from nbagent.notebook.kernel import run_nested
 OTHERS = [path for path in os.environ.get("NBAGENT_TEST_KERNELS", "").split(os.pathsep) if path]
 SOON_S = 2.0
 
-SETUP = """
-import asyncio, threading, time
+SETUP = f"""
+import asyncio, sys, threading, time
+sys.path.append({str(Path(__file__).parents[1])!r})
+import cells
 from comm import create_comm
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.ports import Interrupted
 from nbagent.notebook import comms, kernel
-from nbagent.runtime import Courier, RunTask, await_here, wait
+from nbagent.runtime import await_here, wait
 
 kernel.prepare()
 
-class Cell:
+class Cell(cells.Cell):
     def __init__(self):
-        self.courier, self.cancel, self.log = Courier(), CancelToken(), []
+        super().__init__()
         kernel.register(click.comm_id, self.clicked)
 
     def clicked(self, content):
         if content["kind"] == "stop":
             self.cancel.set()
-
-    async def call(self, work):
-        try:
-            self.log.append((await self.courier.run_sync(
-                work, where="waiting", interruptible=True, cancel=self.cancel))[0])
-        except Interrupted:
-            self.log.append("E_INTERRUPTED")
-
-    async def call_async(self, work):
-        try:
-            self.log.append((await self.courier.run_async(work, cancel=self.cancel))[0])
-        except Interrupted:
-            self.log.append("E_INTERRUPTED")
-
-    async def think(self, seconds):
-        stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        forget = self.cancel.on_set(lambda: loop.call_soon_threadsafe(stopped.set))
-        try:
-            await asyncio.wait_for(stopped.wait(), seconds)
-        except TimeoutError:
-            pass
-        forget()
-
-    def start(self, body):
-        async def run():
-            await body(self)
-            return self.log + (["stopped"] if self.cancel.is_set else ["answered"])
-        return RunTask.start(run, self.courier, self.cancel)
 
     def run(self, body):
         return wait(self.start(body), pump=kernel.KernelPump())

@@ -30,45 +30,34 @@ def error_lines(capsys: pytest.CaptureFixture[str], error: NbagentError) -> list
 # What is sent
 
 SENT: dict[str, Callable[[ChatRequest], bool]] = {
-    "--system 'Be brief.'": lambda r: r.system_prompt == "Be brief.",
+    "--tools none --system 'Be brief.'": lambda r: r.system_prompt == "Be brief.",
     "--temperature 0.5": lambda r: r.temperature == 0.5,
     "--temperature 0": lambda r: r.temperature == 0.0,
     "--top-p 0.9": lambda r: r.top_p == 0.9,
     "--max-tokens 7": lambda r: r.max_tokens == 7,
     "--stop-seq END --stop-seq '--'": lambda r: r.stop_sequences == ("END", "--"),
-    "": lambda r: (r.temperature, r.top_p, r.max_tokens, r.stop_sequences) == (None,) * 3 + ((),),
+    "": lambda r: (
+        (r.temperature, r.top_p, r.max_tokens, r.stop_sequences, names(r))
+        == (None, None, None, (), ["population"])
+    ),
     "--tools none": lambda r: (names(r), r.tool_choice, r.system_prompt) == ([], None, ""),
+    "--tools all": lambda r: names(r) == ["population"],
+    "--tools area": lambda r: names(r) == ["area"],
+    "--tools area,population": lambda r: names(r) == ["area", "population"],
+    "-t 'area population'": lambda r: names(r) == ["area", "population"],
+    "--tool-choice population": lambda r: r.tool_choice == "population",
 }
 
 
 @pytest.mark.parametrize("line", SENT, ids=lambda line: line or "(nothing)")
 def test_option_is_sent_to_the_model(shell: MagicShell, line: str) -> None:
+    shell.cell(TOOLS)
     model = offline.script(["Hello."])
     run = shell.agent(f"--model {model.model_id} {line}")
     (request,) = model.requests
     assert SENT[line](request)
     assert request.messages[-1].text == "Hello?"
     assert (run.ok, run.text) == (True, "Hello.")
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("", ["population"]),
-        ("--tools all", ["population"]),
-        ("--tools none", []),
-        ("--tools area", ["area"]),
-        ("--tools area,population", ["area", "population"]),
-        ("-t 'area population'", ["area", "population"]),
-    ],
-)
-def test_tools_are_those_that_were_chosen(
-    shell: MagicShell, line: str, expected: list[str]
-) -> None:
-    shell.cell(TOOLS)
-    model = offline.script(["Hello."])
-    shell.agent(f"--model {model.model_id} {line}")
-    assert names(model.requests[0]) == expected
 
 
 def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -> None:
@@ -80,33 +69,6 @@ def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -
     assert model.requests == []
     assert len(nbagent.runs()) == 0
     assert "_run" not in shell.user_ns
-
-
-def test_tool_choice_holds_for_the_first_request_only(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    model = offline.script([offline.call("population", city="Oslo"), "Done."])
-    shell.agent(f"-m {model.model_id} --tool-choice population")
-    assert [request.tool_choice for request in model.requests] == ["population", "auto"]
-    error = shell.refused(f"%%agent -m {model.model_id} --tool-choice populaton", "Hello?")
-    assert "populaton" in error.message
-    assert len(model.requests) == 2
-
-
-def test_max_turns_pauses_and_the_cell_does_not_fail(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.cell(TOOLS)
-    model = offline.script([offline.call("population", city="Oslo"), "Done."])
-    run = shell.agent(f"-m {model.model_id} --max-turns 1 --name paused")
-    assert (run.phase, run.stop_reason, run.ok) == ("WaitingUser", "max_turns", False)
-    assert "%agent resume" in capsys.readouterr().out
-    shell.cell("%agent resume paused")
-    resumed = shell.user_ns["_run"]
-    assert (resumed.text, resumed.record.kind, resumed.record.parent_id) == (
-        "Done.",
-        "resume",
-        run.id,
-    )
 
 
 def test_base_url_asks_that_server(shell: MagicShell) -> None:

@@ -168,34 +168,6 @@ def test_a_function_of_the_notebook_is_inspected_with_its_source(kernel: LiveKer
     assert "3.14 * r * r" in data["source"]
 
 
-def test_a_key_in_the_notebook_is_in_no_result_and_no_output(kernel: LiveKernel) -> None:
-    key = "sk-nb-canary-0123456789abcdef"
-    kernel.run(f"service_key = {key!r}\nholder = {{'x': service_key}}")
-    cell = kernel.run(
-        "(a, b) = ask(('nb.variables', {}), ('nb.inspect', {'name': 'holder'}))\n"
-        "t = code('print(service_key)\\ndisplay(service_key)\\nholder')"
-    )
-    results = kernel.run("for r in (a, b, t): print(r.result.to_json())").printed
-    assert "service_key" in results
-    assert key not in str(cell.messages) + results
-
-
-def test_code_is_denied_where_nobody_can_be_asked(kernel: LiveKernel) -> None:
-    kernel.run("nbagent.configure(allow=['nb.*'])\nt = code('ran = 1', on_approval=None)")
-    kernel.run("u = ask(('nb.set', {'name': 'allowed', 'value': 1}), on_approval=None)")
-    kernel.run("nbagent.configure(allow=())")
-    assert kernel.value("t.result.error.code") == "E_DENIED"
-    assert kernel.value("allowed") == 1
-    assert kernel.value("'ran' in globals()") is False
-
-
-def test_the_person_is_asked_with_the_code(kernel: LiveKernel) -> None:
-    kernel.run("asked = []\nt = code('1 + 2', on_approval=lambda q: asked.append(q) or 'not now')")
-    assert kernel.value("[(p.kind, p.text) for p in asked[0].pieces]") == [("code", "1 + 2")]
-    assert kernel.value("asked[0].tool") == "nb.run"
-    assert "not now" in kernel.value("t.result.error.message")
-
-
 @pytest.mark.parametrize("text", ["while True: pass", "import time\ntime.sleep(60)"])
 def test_an_interrupt_stops_the_code_and_the_notebook_goes_on(
     kernel: LiveKernel, text: str

@@ -396,6 +396,8 @@ def test_no_key_stays_in_a_widget_or_leaves_on_the_wire(
     assert stage.state["system"] == "Use [redacted]."
     stage.ask(f"What does {KEY} open?")
     assert stage.told()[-1]["prompt"] == "What does [redacted] open?"
+    stage.ask(f"{{{{ open('{KEY}') }}}}")
+    assert "[redacted]" in stage.state["error"]
     for name, field in fields(stage).items():
         stage.typed(field, {"Max turns": "3"}.get(name, ""))
     run = stage.run(f"{{{{ 1 + 1 }}}} {KEY}", system=f"Never say {KEY}.")
@@ -406,10 +408,3 @@ def test_no_key_stays_in_a_widget_or_leaves_on_the_wire(
     everything = json.dumps([stage.wire.sent, stage.shown], default=str)
     assert KEY not in everything
     assert "It is [redacted]." in everything
-
-
-def test_a_key_in_an_error_is_hidden(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CANARY_API_KEY", KEY)
-    stage.ask(f"{{{{ open('{KEY}') }}}}")
-    assert stage.state["error"]
-    assert KEY not in stage.state["error"]

@@ -23,7 +23,6 @@ def openai(code: Any, said: str = "no", **more: Any) -> dict[str, Any]:
 
 DAILY = {"@type": "QuotaFailure", "violations": [{"quotaId": "RequestsPerDayPerProject"}]}
 MINUTE = {"@type": "QuotaFailure", "violations": [{"quotaId": "RequestsPerMinute"}]}
-OF_ANTHROPIC = {"anthropic-organization-id": "o"}
 HTTP, BUSY, AUTH, QUOTA, SLOW = (
     "LLM_HTTP_ERROR", "LLM_RATE_LIMITED", "LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_TIMEOUT",
 )  # fmt: skip

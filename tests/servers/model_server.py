@@ -29,8 +29,6 @@ class Reply:
     usage: dict[str, Any] | None = None
     deltas: int | None = None
     """Into how many pieces the text is cut; by default one per word."""
-    delay_s: float = 0.0
-    """Before the answer."""
     between_s: float = 0.0
     """Between two deltas."""
     status: int = 200
@@ -86,7 +84,6 @@ class ModelServer(Loopback):
         step: Step = self._script.pop(0) if self._script else little_model
         made = step(visit) if callable(step) else step
         reply = Reply(text=made) if isinstance(made, str) else made
-        await asyncio.sleep(reply.delay_s)
         for piece in _pieces_of(reply, visit.body or {}):
             await visit.send(piece)
             if reply.between_s:
