@@ -191,7 +191,7 @@ def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> N
     ended = threading.Event()
     busy = threading.Thread(target=_keep_writing, args=(ended,))
     busy.start()
-    left = nbagent.Agent(model=script([step(text="Late.", wait_ms=600)])).start("Go.")
+    left = nbagent.Agent(model=script([step(text="Late.", wait_ms=2_000)])).start("Go.")
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
