@@ -237,9 +237,12 @@ class WireClient:
     ) -> ClientNotice | None:
         """What is told before another attempt, and how long that waits; None: there is none."""
         lesson = attempt.wire.lesson(fault, exchange.request, attempt.flags)
-        if lesson is not None and lesson.flag in attempt.flags:
-            lesson = None
-        if text := attempt.refusals.learn(fault, attempt.params, lesson):
+        if lesson is not None and lesson.flag not in attempt.flags:
+            attempt.refusals.flags |= {lesson.flag}
+            text = lesson.text
+        else:
+            text = attempt.refusals.learn(fault, attempt.params)
+        if text:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         if fault.details.get("code") == "tool_use_failed":
             fault.retryable, exchange.regenerated = not exchange.regenerated, True
