@@ -26,7 +26,7 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
 from nbagent.contracts.secrets import redact
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.history import History, leading_system, request_body
+from nbagent.providers.history import History
 from nbagent.providers.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -220,11 +220,7 @@ class WireClient:
         lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_MISSED)
         changed = (*lacking, *refusals.apply(params))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
-        system, messages = leading_system(wire.system(request), request.messages)
-        tools = toolset.encoded if wire.offers_tools(request, params) else None
-        body = request_body(
-            wire, system, self._history(wire, context).encode(messages), tools, params
-        )
+        body = self._history(wire, context).body(request, toolset.encoded, params)
         into = exchange.into
         if into is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
