@@ -101,11 +101,6 @@ _FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_HTTP_ERROR": ((), "the provider refused the request", "Correct the request."),
 }
 """The statuses that mean it where the body says nothing else, what happened, and what to do."""
-_BROKEN = ("the provider failed", "Try again later.")
-_NO_KEY = (
-    "the provider wants a key",
-    "None was sent: set LLM_API_KEY, or the provider's own variable, before the kernel starts.",
-)
 
 
 def response_error(
@@ -139,14 +134,19 @@ def response_error(
     retryable = code not in _FINAL and (forced == "true" or (passing and forced != "false"))
     _, headline, advice = _FAILURES[code]
     if code == "LLM_AUTH_FAILED" and not key_sent:
-        headline, advice = _NO_KEY
+        headline = "the provider wants a key"
+        advice = "None was sent: set LLM_API_KEY, or the provider's own variable,"
+        advice += " before the kernel starts."
     elif code == "LLM_HTTP_ERROR" and broken:
-        headline, advice = _BROKEN
+        headline, advice = "the provider failed", "Try again later."
     elif status == 404 and url:
         advice = f"Asked was {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
         advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
-    said = _said(fault)
+    said = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
+    raw = (json_object(fault.get("metadata")) or {}).get("raw")
+    # OpenRouter says only "Provider returned error"; what the provider said is behind it.
+    said = _shown(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
     told = f"{headline} (HTTP {status})" if status else f"{headline} (error object in the answer)"
     told += f": {said}" if said else ""
     told += "" if told.endswith((".", "!", "?", "…")) else "."
@@ -290,13 +290,6 @@ def _kinds(fault: dict[str, Any]) -> list[str]:
 def _all_text(fault: dict[str, Any]) -> str:
     keys = ("message", "type", "code", "details", "metadata")
     return " ".join(_text(fault.get(key) or "") for key in keys)
-
-
-def _said(fault: dict[str, Any]) -> str:
-    said = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
-    raw = (json_object(fault.get("metadata")) or {}).get("raw")
-    # OpenRouter says only "Provider returned error"; what the provider said is behind it.
-    return _shown(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
 
 
 def _shown(text: str) -> str:

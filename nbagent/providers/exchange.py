@@ -197,7 +197,9 @@ class WireClient:
                 if into.go_on is None or exchange.hops >= _MOST_HOPS:
                     yield _last_chunk(into, exchange, attempt.changed)
                     return
-                exchange.next_hop(into)
+                exchange.hops += 1
+                exchange.into, exchange.go_on = into, into.go_on
+                into.begin_hop()
                 continue
             notice = None if exchange.shown else self._notice_of(exchange, fault, attempt)
             if notice is None:
@@ -215,7 +217,10 @@ class WireClient:
         refusals = Refusals.of(self._base_url, request.model)
         flags = refusals.flags
         wire = next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
-        toolset = self._toolset_of(request, wire)
+        # Comparing tuples of the same objects is a comparison of pointers.
+        if self._toolset.wire is not wire or self._toolset.tools != request.tools:
+            self._toolset = Toolset(request.tools, wire)
+        toolset = self._toolset
         params = wire.params(request, toolset.names, flags, stream=exchange.stream)
         wire.join_extra(params, self._config.extra_body)
         params.update(exchange.go_on)
@@ -297,12 +302,6 @@ class WireClient:
             await response.aclose()
         reader.end()
 
-    def _toolset_of(self, request: ChatRequest, wire: Wire) -> Toolset:
-        # Comparing tuples of the same objects is a comparison of pointers.
-        if self._toolset.wire is not wire or self._toolset.tools != request.tools:
-            self._toolset = Toolset(request.tools, wire)
-        return self._toolset
-
 
 @dataclass(slots=True)
 class _Exchange:
@@ -329,12 +328,6 @@ class _Exchange:
         for chunk in into.take_chunks():
             self.shown = True
             yield chunk
-
-    def next_hop(self, into: Assembly) -> None:
-        """The server wants to be asked for the rest."""
-        self.hops += 1
-        self.into, self.go_on = into, into.go_on or {}
-        into.begin_hop()
 
 
 @dataclass(frozen=True, slots=True)
