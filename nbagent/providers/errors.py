@@ -199,10 +199,8 @@ def error_fields(body: Any) -> dict[str, Any]:
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, for its support."""
-    for name in _REQUEST_ID_HEADERS:
-        if value := headers.get(name):
-            return redact(value)[:200]
-    return None
+    found = next(filter(None, map(headers.get, _REQUEST_ID_HEADERS)), None)
+    return redact(found)[:200] if found else None
 
 
 def _refused_field(detail: Any) -> dict[str, Any]:
