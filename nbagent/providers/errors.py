@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
-from nbagent.contracts.secrets import MASK, redact, redact_cut
+from nbagent.contracts.secrets import redact, redact_cut
+from nbagent.providers.frames import objects_in, without_logins
 from nbagent.providers.limits import LONGEST_WAIT_S, retry_after_s, until_s
 
 _PASSING = frozenset({408, 409, 429, 498})  # Besides all from 500 on.
@@ -79,12 +80,9 @@ _SIZES = (
 )
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini, of a field that it does not know."""
-# As a proxy may echo it; "Basic authentication" is none.
-_LOGIN = re.compile(r"\bBasic [\w+/-][a-z]*[A-Z\d+/][\w+/-]*={0,2}", re.A)
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
-_READ_FOR_START = 4_096  # Far less is shown, but a key in it is only known as a whole.
 _FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_AUTH_FAILED": ((401, 403), "the provider refused the key", "Check the key."),
     "LLM_TIMEOUT": ((408, 504), "the provider gave up waiting", "Try again."),
@@ -103,11 +101,6 @@ _FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_HTTP_ERROR": ((), "the provider refused the request", "Correct the request."),
 }
 """The statuses that mean it where the body says nothing else, what happened, and what to do."""
-_BROKEN = ("the provider failed", "Try again later.")
-_NO_KEY = (
-    "the provider wants a key",
-    "None was sent: set LLM_API_KEY, or the provider's own variable, before the kernel starts.",
-)
 
 
 def response_error(
@@ -141,14 +134,19 @@ def response_error(
     retryable = code not in _FINAL and (forced == "true" or (passing and forced != "false"))
     _, headline, advice = _FAILURES[code]
     if code == "LLM_AUTH_FAILED" and not key_sent:
-        headline, advice = _NO_KEY
+        headline = "the provider wants a key"
+        advice = "None was sent: set LLM_API_KEY, or the provider's own variable,"
+        advice += " before the kernel starts."
     elif code == "LLM_HTTP_ERROR" and broken:
-        headline, advice = _BROKEN
+        headline, advice = "the provider failed", "Try again later."
     elif status == 404 and url:
         advice = f"Asked was {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
         advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
-    said = _said(fault)
+    said = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
+    raw = (json_object(fault.get("metadata")) or {}).get("raw")
+    # OpenRouter says only "Provider returned error"; what the provider said is behind it.
+    said = _shown(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
     told = f"{headline} (HTTP {status})" if status else f"{headline} (error object in the answer)"
     told += f": {said}" if said else ""
     told += "" if told.endswith((".", "!", "?", "…")) else "."
@@ -182,7 +180,7 @@ def stream_error(body: Any) -> ModelError:
 
 def error_fields(body: Any) -> dict[str, Any]:
     """The fields of any dialect's error body: `message`, `type`, `code`, `param` and its own."""
-    body = next(iter(_objects(body)), body)  # Gemini wraps it.
+    body = next(iter(objects_in(body)), body)  # Gemini wraps it.
     outer = json_object(body)
     if outer is None:
         return {"message": body} if isinstance(body, str) else {}
@@ -199,29 +197,17 @@ def error_fields(body: Any) -> dict[str, Any]:
     return fault
 
 
-def start_of(data: bytes | bytearray) -> str:
-    """The first characters of an answer that cannot be read, to show them."""
-    return without_logins(redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace")))[:80]
-
-
-def without_logins(text: str) -> str:
-    """The text without a login that is shorter than the filter's shortest secret."""
-    return _LOGIN.sub(f"Basic {MASK}", text)
-
-
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, for its support."""
-    for name in _REQUEST_ID_HEADERS:
-        if value := headers.get(name):
-            return redact(value)[:200]
-    return None
+    found = next(filter(None, map(headers.get, _REQUEST_ID_HEADERS)), None)
+    return redact(found)[:200] if found else None
 
 
 def _refused_field(detail: Any) -> dict[str, Any]:
     """FastAPI's `detail`: a text, or a list that names each refused field."""
     named = {
         ".".join(map(_text, item["loc"])).removeprefix("body."): item
-        for item in _objects(detail)
+        for item in objects_in(detail)
         if isinstance(item.get("loc"), list)
     }
     if not named:
@@ -261,7 +247,7 @@ def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str
     """Seconds that the server asks to wait, in its headers or in the body."""
     if (wait_s := retry_after_s(headers)) is not None:
         return wait_s
-    for item in _objects(fault.get("details")):
+    for item in objects_in(fault.get("details")):
         if delay := item.get("retryDelay"):
             return until_s(_text(delay))  # Gemini has no header; it writes "14s".
     # OpenRouter says when its window ends.
@@ -304,23 +290,11 @@ def _all_text(fault: dict[str, Any]) -> str:
     return " ".join(_text(fault.get(key) or "") for key in keys)
 
 
-def _said(fault: dict[str, Any]) -> str:
-    said = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
-    raw = (json_object(fault.get("metadata")) or {}).get("raw")
-    # OpenRouter says only "Provider returned error"; what the provider said is behind it.
-    return _shown(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
-
-
 def _shown(text: str) -> str:
     """One line of a server's text, without keys and without characters that act."""
     line = without_logins(" ".join(redact_cut(text).split()))
     line = "".join(char if char.isprintable() else "\ufffd" for char in line[: 2 * _LONGEST_TEXT])
     return line if len(line) <= _LONGEST_TEXT else line[:_LONGEST_TEXT] + " …"
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    return [item for item in map(json_object, items) if item is not None]
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nbagent.contracts.canonical import load_json
+from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
@@ -26,7 +26,8 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
 from nbagent.contracts.secrets import redact
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.history import History, leading_system, request_body
+from nbagent.providers.frames import Splitter, Sse, bad_answer, load_wire, start_of
+from nbagent.providers.history import History
 from nbagent.providers.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -34,7 +35,6 @@ from nbagent.providers.http import (
     HttpClient,
 )
 from nbagent.providers.limits import Limiter, Place, backoff_s
-from nbagent.providers.reader import AnswerReader
 from nbagent.providers.refusals import Refusals, reword
 from nbagent.providers.registry import normal_base_url, origin, whole_response
 from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
@@ -54,6 +54,8 @@ _AFTER_THE_END_S = 0.05
 """A connection that is not at its end so long after the last word is dropped instead of kept."""
 _AFTER_FINISH_S = 5.0
 """So long after a finish reason, without the last word, the usage is waited for."""
+_LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
+_BOM = b"\xef\xbb\xbf"
 
 
 class WireClient:
@@ -195,7 +197,9 @@ class WireClient:
                 if into.go_on is None or exchange.hops >= _MOST_HOPS:
                     yield _last_chunk(into, exchange, attempt.changed)
                     return
-                exchange.next_hop(into)
+                exchange.hops += 1
+                exchange.into, exchange.go_on = into, into.go_on
+                into.begin_hop()
                 continue
             notice = None if exchange.shown else self._notice_of(exchange, fault, attempt)
             if notice is None:
@@ -213,18 +217,17 @@ class WireClient:
         refusals = Refusals.of(self._base_url, request.model)
         flags = refusals.flags
         wire = next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
-        toolset = self._toolset_of(request, wire)
+        # Comparing tuples of the same objects is a comparison of pointers.
+        if self._toolset.wire is not wire or self._toolset.tools != request.tools:
+            self._toolset = Toolset(request.tools, wire)
+        toolset = self._toolset
         params = wire.params(request, toolset.names, flags, stream=exchange.stream)
         wire.join_extra(params, self._config.extra_body)
         params.update(exchange.go_on)
         lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_MISSED)
         changed = (*lacking, *refusals.apply(params))
         context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
-        system, messages = leading_system(wire.system(request), request.messages)
-        tools = toolset.encoded if wire.offers_tools(request, params) else None
-        body = request_body(
-            wire, system, self._history(wire, context).encode(messages), tools, params
-        )
+        body = self._history(wire, context).body(request, toolset.encoded, params)
         into = exchange.into
         if into is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
@@ -237,9 +240,12 @@ class WireClient:
     ) -> ClientNotice | None:
         """What is told before another attempt, and how long that waits; None: there is none."""
         lesson = attempt.wire.lesson(fault, exchange.request, attempt.flags)
-        if lesson is not None and lesson.flag in attempt.flags:
-            lesson = None
-        if text := attempt.refusals.learn(fault, attempt.params, lesson):
+        if lesson is not None and lesson.flag not in attempt.flags:
+            attempt.refusals.flags |= {lesson.flag}
+            text = lesson.text
+        else:
+            text = attempt.refusals.learn(fault, attempt.params)
+        if text:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         if fault.details.get("code") == "tool_use_failed":
             fault.retryable, exchange.regenerated = not exchange.regenerated, True
@@ -269,7 +275,7 @@ class WireClient:
         )
         self._limiter.learn(place, response.status, response.headers)
         exchange.request_id = response.request_id
-        reader = AnswerReader(attempt.parser, into, wire.framing())
+        reader = _AnswerReader(attempt.parser, into, wire.framing())
         taken = 0
         limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
         try:
@@ -295,12 +301,6 @@ class WireClient:
         finally:
             await response.aclose()
         reader.end()
-
-    def _toolset_of(self, request: ChatRequest, wire: Wire) -> Toolset:
-        # Comparing tuples of the same objects is a comparison of pointers.
-        if self._toolset.wire is not wire or self._toolset.tools != request.tools:
-            self._toolset = Toolset(request.tools, wire)
-        return self._toolset
 
 
 @dataclass(slots=True)
@@ -329,12 +329,6 @@ class _Exchange:
             self.shown = True
             yield chunk
 
-    def next_hop(self, into: Assembly) -> None:
-        """The server wants to be asked for the rest."""
-        self.hops += 1
-        self.into, self.go_on = into, into.go_on or {}
-        into.begin_hop()
-
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
@@ -349,6 +343,101 @@ class _Attempt:
     into: Assembly
     parser: Parser
     refusals: Refusals
+
+
+class _AnswerReader:
+    """Takes the pieces of a 200 body: a stream of frames, or one JSON value.
+
+    It says what counts as the end of an answer; what the frames mean is the parser's. What came
+    is in the assembly, also when a ModelError is raised behind it.
+    """
+
+    def __init__(self, parser: Parser, into: Assembly, splitter: Splitter) -> None:
+        self._into = into
+        self._parser = parser
+        self._splitter = splitter
+        self._is_stream = not isinstance(splitter, Sse)
+        """Whether the body is read as frames; for SSE its first byte tells."""
+        self._is_json = False
+        self._head = bytearray()
+        self._saw_frame = False
+
+    def feed(self, piece: bytes) -> None:
+        """Take what this piece completes."""
+        if self._is_stream:
+            self._take(self._splitter.feed(piece))
+            return
+        self._head += piece
+        if self._is_json:
+            return
+        # The first byte tells, whatever the content type says; keep-alives send blank lines first.
+        start = bytes(self._head).removeprefix(_BOM).lstrip()
+        if start[:1] in (b"{", b"["):
+            self._is_json = True
+        elif start and not _BOM.startswith(start):
+            self._is_stream = True
+            self._take(self._splitter.feed(start))
+        elif not start:
+            self._head.clear()
+
+    def end(self) -> None:
+        """The body is over. Raises ModelError when it is no answer, or was cut off."""
+        into = self._into
+        try:
+            if self._is_json:
+                self._take_json(bytes(self._head))
+            if not into.ended:
+                self._take(self._splitter.flush())
+        except ModelError:
+            # Half a frame after the end of a text is lost usage, not a lost answer.
+            if not into.stands():
+                raise
+        if not self._saw_frame:
+            shown = start_of(self._head)
+            raise bad_answer(
+                f"neither JSON nor an event stream came{f' ({shown!r})' if shown else ''}"
+            )
+        if not (into.ended or into.finished):
+            into.take_chunks()  # What stood behind the last end of a frame may be half of it.
+            raise bad_answer("the stream was cut before the answer was complete")
+        if not into.answered:
+            raise bad_answer("the stream held no answer", retry=into.nobody_answered)
+        into.close()
+
+    def _take_json(self, body: bytes) -> None:
+        try:
+            found = load_wire(body)
+        except ModelError:
+            # Frames without `data:`, or an error object before the events; else it is no JSON.
+            if b"\n" not in body.strip():
+                raise
+            self._take(self._splitter.feed(body))
+            return
+        self._parser.whole(found)
+        self._saw_frame = True
+        self._into.end()
+
+    def _take(self, frames: list[tuple[bytes, bytes]]) -> None:
+        into, parser = self._into, self._parser
+        done = False
+        for name, data in frames:
+            if into.ended and not done:
+                break
+            if data.startswith(b"[DONE]"):
+                # On a wire with another last word it is a gateway's, also behind half an answer.
+                if parser.done_ends:
+                    done = into.ended = self._saw_frame = True
+                continue
+            if not data.strip() or name in _LIFE_SIGNS:
+                continue
+            found = load_wire(data)
+            if done:
+                # Some gateways send the usage behind `[DONE]`: nothing else of it counts.
+                found = {"usage": (json_object(found) or {}).get("usage")}
+            elif name == b"error" and "error" not in (json_object(found) or {}):
+                found = {"error": found or "an error event without a text"}
+            parser.event(name, found)
+            self._saw_frame = True
 
 
 def _late(error: ModelError, into: Assembly) -> ClientNotice:

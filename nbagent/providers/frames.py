@@ -18,8 +18,7 @@ import orjson
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.secrets import redact
-from nbagent.providers.errors import start_of
+from nbagent.contracts.secrets import MASK, redact, redact_cut
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 _LOOKED_INTO_BYTES = 1024 * 1024
@@ -32,6 +31,9 @@ _EVENT = re.compile(rb"^event:(.*)", re.M)
 _DATA = re.compile(rb"^data: ?(.*)", re.M)
 _BARE_JSON = re.compile(rb"^([{\[].*(?:\n(?![{\[]|event:|data:|:).*)*+)", re.M)
 """An object or a list on a line of its own, or indented over many."""
+# As a proxy may echo it; "Basic authentication" is none.
+_LOGIN = re.compile(r"\bBasic [\w+/-][a-z]*[A-Z\d+/][\w+/-]*={0,2}", re.A)
+_READ_FOR_START = 4_096  # Far less is shown, but a key in it is only known as a whole.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -175,6 +177,16 @@ def bad_answer(what: str, *, retry: bool = False) -> ModelError:
         code="LLM_BAD_RESPONSE",
         retryable=retry,
     )
+
+
+def start_of(data: bytes | bytearray) -> str:
+    """The first characters of an answer that cannot be read, to show them."""
+    return without_logins(redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace")))[:80]
+
+
+def without_logins(text: str) -> str:
+    """The text without a login that is shorter than the filter's shortest secret."""
+    return _LOGIN.sub(f"Basic {MASK}", text)
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:

@@ -40,51 +40,41 @@ class History:
     """
 
     def __init__(self, wire: Wire, context: Encoding) -> None:
-        self.wire = wire
+        self._wire = wire
         self._context = context
         self._kept: dict[tuple[int, ...], tuple[tuple[Message, ...], bytes]] = {}
         """Groups with their bytes; holding the messages keeps their `id`s from being used again."""
 
-    def encode(self, messages: Sequence[Message]) -> bytes:
-        """The array of the wire's messages."""
+    def body(self, request: ChatRequest, tools: bytes, params: dict[str, Any]) -> bytes:
+        """The body of a request; `tools` is their encoded array."""
+        # Templates of some servers take one system message, at the start.
+        leading = list(takewhile(lambda message: message.role == "system", request.messages))
+        texts = [self._wire.system(request), *(message.text for message in leading)]
+        wires = self._encoded(request.messages[len(leading) :])
+        if system := "\n\n".join(filter(None, texts)):
+            beside = self._wire.system_fields(system)
+            if beside is None:
+                wires.insert(0, dump_json({"role": "system", "content": system}))
+            params = {**(beside or {}), **params}
+        parts = [b'"%b":[%b]' % (self._wire.messages_field.encode(), b",".join(wires))]
+        if self._wire.offers_tools(request, params):
+            parts.append(b'"tools":' + self._wire.tools_form % tools)
+        if params:
+            parts.append(dump_json(params)[1:-1])
+        return b"{" + b",".join(parts) + b"}"
+
+    def _encoded(self, messages: Sequence[Message]) -> list[bytes]:
+        """The wire's messages, joined by groups."""
         parts: list[bytes] = []
-        for group in self.wire.groups(messages, self._context.flags):
+        for group in self._wire.groups(messages, self._context.flags):
             key = tuple(map(id, group))
             if key not in self._kept:
                 if len(self._kept) >= _KEPT_GROUPS:
                     del self._kept[next(iter(self._kept))]
-                wires = self.wire.encode(group, self._context)
+                wires = self._wire.encode(group, self._context)
                 self._kept[key] = group, b",".join(map(dump_json, wires))
             parts.append(self._kept[key][1])
-        return b"[" + b",".join(filter(None, parts)) + b"]"
-
-
-def request_body(
-    wire: Wire, system: str, messages: bytes, tools: bytes | None, params: dict[str, Any]
-) -> bytes:
-    """The body of a request; `messages` and `tools` are encoded arrays."""
-    beside = wire.system_fields(system) if system else {}
-    if beside is None:
-        first = dump_json({"role": "system", "content": system})
-        messages = b"[" + first + (b"," if messages != b"[]" else b"") + messages[1:]
-    parts = [b'"%b":%b' % (wire.messages_field.encode(), messages)]
-    if tools is not None:
-        parts.append(b'"tools":' + wire.tools_form % tools)
-    if rest := {**(beside or {}), **params}:
-        parts.append(dump_json(rest)[1:-1])
-    return b"{" + b",".join(parts) + b"}"
-
-
-def leading_system(
-    system_prompt: str, messages: Sequence[Message]
-) -> tuple[str, Sequence[Message]]:
-    """The system text with the system messages at the start, and the messages after them.
-
-    Templates of some servers take exactly one, at the start.
-    """
-    leading = list(takewhile(lambda message: message.role == "system", messages))
-    texts = [system_prompt, *(message.text for message in leading)]
-    return "\n\n".join(filter(None, texts)), messages[len(leading) :]
+        return [part for part in parts if part]
 
 
 def results_together(

@@ -27,8 +27,8 @@ from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, redact, register
-from nbagent.providers.errors import request_id_of, response_error, without_logins
-from nbagent.providers.frames import bad_answer, inflater_of
+from nbagent.providers.errors import request_id_of, response_error
+from nbagent.providers.frames import bad_answer, inflater_of, without_logins
 from nbagent.providers.registry import is_loopback
 from nbagent.providers.streams import Backend, StaleConnection, Stream
 

@@ -146,7 +146,13 @@ class Limiter:
             wait = max(wait, _PAUSE_S)  # As good a guess as any.
         if asked > LONGEST_WAIT_S or left_s <= asked:
             if not alone:
-                raise _too_long(asked or wait)
+                wait = asked or wait
+                within = f"in {wait:,.0f} s" if wait < math.inf else "no more"
+                text = (
+                    "too many requests for the provider: it said that it takes this one only"
+                    f" {within}, which is longer than is waited here. Try again later."
+                )
+                raise ModelError(text, code="LLM_RATE_LIMITED", retry_after_s=wait)
             wait = 0.0  # A person tries again: the server may have changed its mind.
         if wait > 0 or ahead:
             return max(wait, _LEAST_SLEEP_S)
@@ -171,23 +177,20 @@ class Limiter:
         now, place.answered = time.monotonic(), True
         for pattern in _PATTERNS:
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
-            self._read(pattern, said, now)
+            limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
+            if left is None or reset_s is None or not math.isfinite(left + reset_s):
+                continue
+            fills = pattern != _WINDOW and left < limit < math.inf and reset_s > 0
+            per_s = (limit - left) / reset_s if fills else 0.0
+            # The server had not seen those that are still on their way.
+            left -= sum(_need(pattern, it.tokens) for it in self._sent if not it.answered)
+            self._budgets[pattern] = _Budget(limit, left, per_s, now, now + reset_s)
         if status == 429 or (status in (503, 529) and wait_s):
             self._refused(place, wait_s, now)
         elif status < 400:
             self._at_once += 1 / self._at_once
             if place.went_at > self._refused_at:
                 self._open_at = 0.0  # The server changed its mind.
-
-    def _read(self, name: str, said: list[str], now: float) -> None:
-        limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
-        if left is None or reset_s is None or not math.isfinite(left + reset_s):
-            return
-        fills = name != _WINDOW and left < limit < math.inf and reset_s > 0
-        per_s = (limit - left) / reset_s if fills else 0.0
-        # The server had not seen those that are still on their way.
-        left -= sum(_need(name, place.tokens) for place in self._sent if not place.answered)
-        self._budgets[name] = _Budget(limit, left, per_s, now, now + reset_s)
 
     def _refused(self, place: Place, wait_s: float | None, now: float) -> None:
         with suppress(ValueError):
@@ -251,15 +254,6 @@ def _number(text: str) -> float | None:
 
 def _need(name: str, tokens: int) -> int:
     return tokens if "tokens" in name else 1
-
-
-def _too_long(wait_s: float) -> ModelError:
-    within = f"in {wait_s:,.0f} s" if wait_s < math.inf else "no more"
-    text = (
-        "too many requests for the provider: it said that it takes this one only"
-        f" {within}, which is longer than is waited here. Try again later."
-    )
-    return ModelError(text, code="LLM_RATE_LIMITED", retry_after_s=wait_s)
 
 
 _limiters: dict[tuple[str, str], Limiter] = {}

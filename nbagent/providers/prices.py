@@ -19,19 +19,8 @@ def cost_usd(
 
     The first call imports the tables (some 0.2 s): call it after a response, never before.
     """
-    parts = cost_parts(provider, model, usage, base_url)
-    return None if parts is None else sum(parts.values())
-
-
-def cost_parts(
-    provider: str, model: str, usage: Usage | None, base_url: str | None = None
-) -> dict[str, float] | None:
-    """The price by part: `input`, `cached`, `cache_writes`, `output`; None when it is unknown.
-
-    Reasoning is within `output`, and so is what a request costs by itself.
-    """
     if _is_free(provider, base_url):
-        return dict.fromkeys(("input", "cached", "cache_writes", "output"), 0.0)
+        return 0.0
     try:
         return _priced(provider, model, usage, base_url) if usage else None
     except Exception:
@@ -58,15 +47,11 @@ def _listed(provider: str, model: str, base_url: str | None) -> tuple[Any, Any]:
     return get_snapshot().find_provider_model(name, None, seller, base_url)
 
 
-def _priced(
-    provider: str, model: str, usage: Usage, base_url: str | None
-) -> dict[str, float] | None:
+def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> float | None:
     from genai_prices import Usage as PricedUsage
 
-    of_cache = usage.cached_tokens + usage.cache_write_tokens
-    prompt = max(usage.prompt_tokens, of_cache)
     tokens = PricedUsage(
-        input_tokens=prompt,
+        input_tokens=max(usage.prompt_tokens, usage.cached_tokens + usage.cache_write_tokens),
         cache_read_tokens=usage.cached_tokens,
         cache_write_tokens=usage.cache_write_tokens,
         output_tokens=usage.completion_tokens,
@@ -75,18 +60,7 @@ def _priced(
     price = listed.calc_price(tokens, seller)
     if price.model_price.input_mtok is None and not model.endswith(":free"):
         return None  # A row without prices is one that nobody filled in.
-
-    def share(count: int, **kind: int) -> float:
-        # As if all of the prompt were of this kind: its length decides the tier of the price.
-        whole = price.model_price.calc_price(PricedUsage(input_tokens=prompt, **kind))
-        return float(whole["input_price"]) * count / prompt if count else 0.0
-
-    return {
-        "input": share(prompt - of_cache),
-        "cached": share(usage.cached_tokens, cache_read_tokens=prompt),
-        "cache_writes": share(usage.cache_write_tokens, cache_write_tokens=prompt),
-        "output": float(price.total_price - price.input_price),
-    }
+    return float(price.total_price)
 
 
 def _is_free(provider: str, base_url: str | None) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest, TextPart
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.wires import Lesson
 
 _HOLDERS = ("generationConfig", "options", "output_config", "reasoning", "text")
 _ALWAYS_SENT = re.compile(
@@ -83,25 +82,23 @@ class Refusals:
                 params[twin] = params.pop(name)
         for name, value in _parameters(params).items():
             if {(name, None), (name, dump_json(value))} & self._dropped:
-                _remove(params, name)
+                holder, _, key = name.rpartition(".")
+                # A new object: the one that was asked with belongs to the caller.
+                inner = json_object(params.get(holder)) or {}
+                if rest := {k: v for k, v in inner.items() if k != key}:
+                    params[holder] = rest
+                else:
+                    params.pop(holder or name)
                 changed.append(name)
         if "stream" in changed:
             params.pop("stream_options", None)  # Refused without a stream.
         return tuple(sorted(changed))
 
-    def learn(
-        self, error: ModelError, params: dict[str, Any], lesson: Lesson | None = None
-    ) -> str | None:
+    def learn(self, error: ModelError, params: dict[str, Any]) -> str | None:
         """What will be done differently after a refusal of what was sent; None if nothing.
 
-        Each adds a flag, takes a parameter away or renames it once, so there are only so many.
-
-        Args:
-            lesson: what the wire read in the refusal; it goes before what is read here.
+        Each takes a parameter away or renames it once, so there are only so many.
         """
-        if lesson is not None:
-            self.flags |= {lesson.flag}
-            return lesson.text
         if not (_is_refusal(error) and _is_refused(error)):
             return None
         sent = _parameters(params)
@@ -153,16 +150,6 @@ def _parameters(params: dict[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
-
-
-def _remove(params: dict[str, Any], name: str) -> None:
-    holder, _, key = name.rpartition(".")
-    # A new object: the one that was asked with belongs to the caller.
-    rest = {k: v for k, v in (json_object(params.get(holder)) or {}).items() if k != key}
-    if rest:
-        params[holder] = rest
-    else:
-        params.pop(holder or name)
 
 
 def _named(error: ModelError, sent: dict[str, Any]) -> list[str]:
