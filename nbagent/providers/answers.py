@@ -100,6 +100,13 @@ def frame_object(data: Any, into: Assembly) -> dict[str, Any]:
     return found
 
 
+def index_of(value: Any) -> int | None:
+    """The number that a server's `index` stands for; None for no number."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 9:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def take_call(
     into: Assembly,
     key: object,
