@@ -191,9 +191,11 @@ class Assembly:
         unknown[name] = f"{before}{value}" if joins else value
 
     def fail(self, error: ModelError) -> None:
-        """The server says inside the answer that it failed. Raises the error."""
-        self.error = error
-        raise error
+        """Raise an error of the answer, unless a filter ended the answer by it (Azure)."""
+        if error.details.get("code") != "content_filter":
+            self.error = error
+            raise error
+        self.finish("content_filter")
 
     def close(self) -> None:
         """The answer is over: let go of the text that was held back."""

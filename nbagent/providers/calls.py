@@ -112,7 +112,7 @@ class Calls:
         is_named = bool(name) and not draft.name
         draft.name = draft.name or clean(name)
         draft.extra.update(extra or {})
-        if not name and not arguments:
+        if not is_named and not arguments:
             return None
         arguments = draft.halves.feed(arguments)
         draft.pieces.append(arguments)

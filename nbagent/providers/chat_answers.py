@@ -13,22 +13,10 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.answers import (
-    finish_reason,
-    frame_object,
-    index_of,
-    take_call,
-    take_error,
-    usage_in,
-)
+from nbagent.providers.answers import finish_reason, frame_object, index_of, take_call, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import (
-    arguments_of,
-    bad_answer,
-    objects_in,
-    text_or_empty,
-)
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
 from nbagent.providers.wires import Parser
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -121,7 +109,7 @@ class ChatParser(Parser):
     def _fail(self, holder: dict[str, Any]) -> None:
         fault = stream_error(holder)
         if not self.settle(fault):
-            take_error(fault, self._into)
+            self._into.fail(fault)
 
     def _pick(self, choices: Any) -> dict[str, Any] | None:
         """The choice with index 0, or else the first one; None when only others are here."""

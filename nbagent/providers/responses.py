@@ -10,7 +10,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec
-from nbagent.providers.answers import index_of, take_error, usage_in
+from nbagent.providers.answers import index_of, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
@@ -108,9 +108,7 @@ class ResponsesParser(Parser):
 
     def _begin(self, place: int, item: dict[str, Any]) -> None:
         """An item that is announced, or comes whole without that."""
-        self._into.answered = True
-        if item.get("type") == "function_call" and (place, "call") not in self._streamed:
-            self._streamed.add((place, "call"))
+        if item.get("type") == "function_call":
             call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
             self._into.call(place, id=call_id, name=name)
 
@@ -168,7 +166,7 @@ class ResponsesParser(Parser):
         into.end()
 
     def _fail(self, holder: dict[str, Any]) -> None:
-        take_error(stream_error(holder), self._into)
+        self._into.fail(stream_error(holder))
         self._into.end()
 
 
