@@ -116,7 +116,6 @@ class AnthropicParser(Parser):
         self._count(message.get("usage"))
 
     def _begin(self, place: int, block: dict[str, Any]) -> None:
-        self._into.answered = True
         self._blocks[place] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
@@ -168,8 +167,7 @@ class AnthropicParser(Parser):
 
     def _count(self, usage: Any) -> None:
         """Cumulative: what is there and not null is the last word."""
-        found = json_object(usage) or {}
-        self._usage.update({name: value for name, value in found.items() if value is not None})
+        self._usage.update(only_set(json_object(usage) or {}))
 
     def _finish(self) -> None:
         into = self._into

@@ -84,7 +84,6 @@ class OllamaParser(Parser):
         into, message = self._into, json_object(found)
         if message is None:
             raise bad_answer("a line has no message")
-        into.answered = True
         thinking, content = message.get("thinking"), message.get("content")
         if isinstance(thinking, str) and thinking:
             into.reasoning(thinking, "thinking")
