@@ -190,6 +190,9 @@ class Chat(Wire):
         choice = request.tool_choice or "auto"
         named = {"type": "function", "function": {"name": names.to_wire(choice)}}
         has_choice = request.tools and not (choice == "none" and profile.omit_tools_for_none)
+        schema = request.output_schema
+        as_schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        form = as_schema if profile.takes_schema else {"type": "json_object"}
         params: dict[str, Any] = {
             "model": request.model,
             "tool_choice": (choice if choice in CHOICES else named) if has_choice else None,
@@ -198,7 +201,7 @@ class Chat(Wire):
             profile.max_tokens_field: request.max_tokens,
             **_effort(request, profile),
             "stop": list(request.stop_sequences) or None,
-            "response_format": _response_format(request.output_schema, profile),
+            "response_format": None if schema is None else form,
             "stream": stream or None,
             "stream_options": {"include_usage": True} if stream else None,
         }
@@ -313,14 +316,6 @@ def azure_wires(config: ProviderConfig) -> list[Wire]:
         for wire in wires:
             wire.key_header, wire.key_prefix = "api-key", ""
     return wires
-
-
-def _response_format(schema: dict[str, Any] | None, profile: Profile) -> dict[str, Any] | None:
-    if schema is None:
-        return None
-    if not profile.takes_schema:
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 def _effort(request: ChatRequest, profile: Profile) -> dict[str, Any]:

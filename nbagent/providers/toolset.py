@@ -49,9 +49,8 @@ class WireNames:
     def __init__(self, names: Iterable[str]) -> None:
         self._to_wire: dict[str, str] = {}
         self._from_wire: dict[str, str] = {}
-        ordered = list(dict.fromkeys(names))
         # Names that are legal as they are keep themselves, whatever the order of the tools.
-        for name in sorted(ordered, key=lambda name: _LEGAL.fullmatch(name) is None):
+        for name in sorted(dict.fromkeys(names), key=lambda name: _LEGAL.fullmatch(name) is None):
             wire = wire_name(name)
             if wire in self._from_wire:
                 wire = _hashed(wire, name)
