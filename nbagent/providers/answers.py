@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import FinishReason, ModelInfo, Usage
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
@@ -83,21 +82,21 @@ def usage_in(counted: Any) -> Usage | None:
     return Usage.of(**counts)
 
 
-def take_error(error: ModelError, into: Assembly) -> None:
-    """Raise an error that stands in an answer, unless a filter ended the answer by it (Azure)."""
-    if error.details.get("code") != "content_filter":
-        into.fail(error)
-    into.finish("content_filter")
-
-
 def frame_object(data: Any, into: Assembly) -> dict[str, Any]:
     """The object of a frame, also out of a list (Gemini's errors); takes the error in it."""
     found = next(iter(objects_in(data)), json_object(data))
     if found is None:
         raise bad_answer(f"a frame is {type(data).__name__}, not an object")
     if found.get("error"):
-        take_error(stream_error(found), into)
+        into.fail(stream_error(found))
     return found
+
+
+def index_of(value: Any) -> int | None:
+    """The number that a server's `index` stands for; None for no number."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 9:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def take_call(

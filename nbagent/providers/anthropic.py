@@ -21,7 +21,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.answers import finish_reason, frame_object, usage_in
+from nbagent.providers.answers import finish_reason, frame_object, index_of, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
 from nbagent.providers.history import (
@@ -84,11 +84,12 @@ class AnthropicParser(Parser):
     def event(self, name: bytes, data: Any) -> None:
         """Take one event. Its data repeats its name."""
         found = frame_object(data, self._into)
+        place = index_of(found.get("index")) or 0
         match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
             case "content_block_delta":
-                self._delta(_place(found), json_object(found.get("delta")) or {})
+                self._delta(place, json_object(found.get("delta")) or {})
             case "content_block_start":
-                self._begin(_place(found), json_object(found.get("content_block")) or {})
+                self._begin(place, json_object(found.get("content_block")) or {})
             case "message_start":
                 self._head(json_object(found.get("message")) or {})
             case "message_delta":
@@ -115,7 +116,6 @@ class AnthropicParser(Parser):
         self._count(message.get("usage"))
 
     def _begin(self, place: int, block: dict[str, Any]) -> None:
-        self._into.answered = True
         self._blocks[place] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
@@ -137,10 +137,9 @@ class AnthropicParser(Parser):
         self._show(field, piece)
 
     def _show(self, field: str, piece: Any) -> None:
-        if isinstance(piece, str) and piece and field == "text":
-            self._into.text(piece)
-        elif isinstance(piece, str) and piece and field == "thinking":
-            self._into.reasoning(piece)
+        show = {"text": self._into.text, "thinking": self._into.reasoning}.get(field)
+        if show and isinstance(piece, str) and piece:
+            show(piece)
 
     def _joined(self, place: int) -> dict[str, Any]:
         """A block with all that was written of it."""
@@ -168,8 +167,7 @@ class AnthropicParser(Parser):
 
     def _count(self, usage: Any) -> None:
         """Cumulative: what is there and not null is the last word."""
-        found = json_object(usage) or {}
-        self._usage.update({name: value for name, value in found.items() if value is not None})
+        self._usage.update(only_set(json_object(usage) or {}))
 
     def _finish(self) -> None:
         into = self._into
@@ -199,18 +197,15 @@ class Anthropic(Wire):
         parts = urlsplit(normal_base_url(base_url, home=self.home, endings=self.endings))
         self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
         # Anthropic's own client adds /v1 itself: servers name their base URL without it.
-        self._root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
-        self.models_path = f"{self._root}/models?limit=1000"
+        root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
+        self.endings = (f"{root}/messages", *self.endings)
+        self.models_path = f"{root}/models?limit=1000"
         given = {name.lower(): text for name, text in (headers or {}).items()}
         version = given.get("anthropic-version", "").strip()
         self._version = version or (_CURRENT if self._is_anthropic else _COMPATIBLE)
         if self._version != _COMPATIBLE:
             # Removed with version 2026-10-21: any value is refused.
             self.lacks = frozenset({"temperature", "top_p"})
-
-    def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """One endpoint for all."""
-        return f"{self._root}/messages"
 
     def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
         """The version, and the beta that a changed conversation needs."""
@@ -305,11 +300,6 @@ class Anthropic(Wire):
             thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
         if thinking is not None:
             params["thinking"] = thinking
-
-
-def _place(found: dict[str, Any]) -> int:
-    place: Any = found.get("index")
-    return place if type(place) is int else 0
 
 
 _ONLY_ASKED = frozenset({"document", "image", "tool_result", "search_result"})

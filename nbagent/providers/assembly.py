@@ -21,7 +21,6 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.calls import Calls, Halves
 from nbagent.providers.frames import clean
-from nbagent.providers.think_tags import ThinkTags
 from nbagent.providers.toolset import WireNames
 
 _RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
@@ -29,6 +28,10 @@ _MOST_CHARS = 4 * 1024 * 1024
 """Of text, reasoning and arguments together: several times what the largest models can write."""
 _MOST_KEPT_BYTES = 20_000
 """Of fields that nobody here knows."""
+_OPENING = ("<think>", "<thinking>", "<thought>")
+"""Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI door."""
+_MOST_HELD = 200
+"""Characters held back because they may belong to a closing tag."""
 
 
 class Assembly:
@@ -188,9 +191,11 @@ class Assembly:
         unknown[name] = f"{before}{value}" if joins else value
 
     def fail(self, error: ModelError) -> None:
-        """The server says inside the answer that it failed. Raises the error."""
-        self.error = error
-        raise error
+        """Raise an error of the answer, unless a filter ended the answer by it (Azure)."""
+        if error.details.get("code") != "content_filter":
+            self.error = error
+            raise error
+        self.finish("content_filter")
 
     def close(self) -> None:
         """The answer is over: let go of the text that was held back."""
@@ -271,3 +276,66 @@ class Assembly:
                 " Set max_tokens, or choose another model.",
                 code="LLM_BAD_RESPONSE",
             )
+
+
+class ThinkTags:
+    """Splits `<think>…</think>` off the beginning of an answer while it arrives.
+
+    For servers that leave a model's reasoning in its text. A tag anywhere else is text.
+
+    Args:
+        over: nothing is split (any more): a tag behind the beginning is text.
+    """
+
+    def __init__(self, *, over: bool) -> None:
+        self.over = over
+        self._closing = ""
+        self._written: list[str] = []
+        self._held = ""
+        self._fresh = True
+
+    @property
+    def unclosed(self) -> str:
+        """All that was written from a tag on that is not closed so far; else empty."""
+        return "" if self.over else "".join(self._written)
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """What of the text so far is known to be reasoning, and what to be text; until `over`."""
+        text = self._held + piece
+        if self._closing:
+            self._written.append(piece)
+            return self._inside(text)
+        # Blank lines before the first word are dropped from an answer anyway.
+        text = text.lstrip()
+        for tag in _OPENING:
+            if text.startswith(tag):
+                self._closing = f"</{tag[1:]}"
+                self._written.append(text)
+                return self._inside(text[len(tag) :])
+        if any(tag.startswith(text) for tag in _OPENING):
+            self._held = text
+            return "", ""
+        self._held, self.over = "", True
+        return "", text
+
+    def flush(self) -> tuple[str, str]:
+        """What was held back, at the end of the answer."""
+        held, self._held, self.over = self._held, "", True
+        return (held.rstrip(), "") if self._closing else ("", held)
+
+    def _inside(self, text: str) -> tuple[str, str]:
+        end, rest = text.find(self._closing), ""
+        if end >= 0:
+            shown, rest = text[:end].rstrip(), text[end + len(self._closing) :]
+            self._held, self.over = "", True
+        else:
+            # Characters at the end that may be the start of the closing tag.
+            begun = max(n for n in range(len(self._closing)) if text.endswith(self._closing[:n]))
+            shown = text[: len(text) - begun]
+            if len(text) - len(shown.rstrip()) <= _MOST_HELD:
+                shown = shown.rstrip()
+            self._held = text[len(shown) :]
+        if self._fresh:
+            shown = shown.lstrip()
+            self._fresh = not shown
+        return shown, rest

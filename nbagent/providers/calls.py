@@ -112,14 +112,14 @@ class Calls:
         is_named = bool(name) and not draft.name
         draft.name = draft.name or clean(name)
         draft.extra.update(extra or {})
-        if not name and not arguments:
+        if not is_named and not arguments:
             return None
         arguments = draft.halves.feed(arguments)
         draft.pieces.append(arguments)
         if draft.position is None:
             draft.position = len(self._calls)
             self._calls.append(draft)
-        shown = self._internal(draft.name) if is_named else None
+        shown = self._names.from_wire(draft.name) if is_named else None
         return ToolCallDelta(draft.position, draft.id or None, shown, arguments)
 
     def replace(self, key: object, arguments: str) -> None:
@@ -147,7 +147,7 @@ class Calls:
             made.append(
                 ToolCall(
                     id=call_id,
-                    name=self._internal(draft.name),
+                    name=self._names.from_wire(draft.name),
                     arguments=parse_arguments(raw),
                     arguments_raw=raw,
                     extra=clean(draft.extra) or None,
@@ -162,6 +162,3 @@ class Calls:
         # The last one is meant where no key is given.
         draft = self._by_key[key] = self._by_key[None] = _Draft()
         return draft
-
-    def _internal(self, name: str) -> str:
-        return self._names.from_wire(name) or name

@@ -36,7 +36,7 @@ from nbagent.providers.history import (
 )
 from nbagent.providers.refusals import needs_responses
 from nbagent.providers.registry import host_of, origin
-from nbagent.providers.responses import Responses
+from nbagent.providers.responses import CHOICES, Responses
 from nbagent.providers.toolset import WireNames, wire_schema
 from nbagent.providers.wires import (
     Encoding,
@@ -172,8 +172,14 @@ class Chat(Wire):
         return (named if self._profile.deployment_in_path else "") + self.endings[0]
 
     def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:
-        """Not for a model that this server serves at its Responses endpoint only."""
-        elsewhere = "responses" in flags or _wants_responses(request)
+        """Not for a request that this server answers at its Responses endpoint only.
+
+        At OpenAI, tools and an effort exclude each other on Chat Completions from gpt-5.1 on;
+        from gpt-5.5 on there is an effort by default (providers.md 3.1).
+        """
+        version, asked = version_in(request.model, _VERSION), request.reasoning
+        reasons = version >= (5, 5) or (version >= (5, 1) and asked not in (None, "none"))
+        elsewhere = "responses" in flags or (bool(request.tools) and reasons)
         return not (self._profile.has_responses and elsewhere)
 
     def params(
@@ -181,17 +187,21 @@ class Chat(Wire):
     ) -> dict[str, Any]:
         """All of the body but messages and tools."""
         profile = self._profile
-        none_unheard = request.tool_choice == "none" and profile.omit_tools_for_none
-        has_choice = request.tools and not none_unheard
+        choice = request.tool_choice or "auto"
+        named = {"type": "function", "function": {"name": names.to_wire(choice)}}
+        has_choice = request.tools and not (choice == "none" and profile.omit_tools_for_none)
+        schema = request.output_schema
+        as_schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        form = as_schema if profile.takes_schema else {"type": "json_object"}
         params: dict[str, Any] = {
             "model": request.model,
-            "tool_choice": _tool_choice(request.tool_choice, names) if has_choice else None,
+            "tool_choice": (choice if choice in CHOICES else named) if has_choice else None,
             "temperature": request.temperature,
             "top_p": request.top_p,
             profile.max_tokens_field: request.max_tokens,
             **_effort(request, profile),
             "stop": list(request.stop_sequences) or None,
-            "response_format": _response_format(request.output_schema, profile),
+            "response_format": None if schema is None else form,
             "stream": stream or None,
             "stream_options": {"include_usage": True} if stream else None,
         }
@@ -306,30 +316,6 @@ def azure_wires(config: ProviderConfig) -> list[Wire]:
         for wire in wires:
             wire.key_header, wire.key_prefix = "api-key", ""
     return wires
-
-
-def _wants_responses(request: ChatRequest) -> bool:
-    """Whether OpenAI answers this request at its Responses endpoint only.
-
-    From gpt-5.1 on tools and an effort exclude each other on Chat Completions, from gpt-5.5 on
-    there is an effort by default (providers.md 3.1).
-    """
-    version, reasons = version_in(request.model, _VERSION), request.reasoning not in (None, "none")
-    return bool(request.tools) and (version >= (5, 5) or (version >= (5, 1) and reasons))
-
-
-def _tool_choice(choice: str | None, names: WireNames) -> Any:
-    if choice is None or choice in ("auto", "none", "required"):
-        return choice or "auto"
-    return {"type": "function", "function": {"name": names.to_wire(choice)}}
-
-
-def _response_format(schema: dict[str, Any] | None, profile: Profile) -> dict[str, Any] | None:
-    if schema is None:
-        return None
-    if not profile.takes_schema:
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 def _effort(request: ChatRequest, profile: Profile) -> dict[str, Any]:

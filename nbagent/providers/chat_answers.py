@@ -13,15 +13,10 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.answers import finish_reason, frame_object, take_call, take_error, usage_in
+from nbagent.providers.answers import finish_reason, frame_object, index_of, take_call, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import (
-    arguments_of,
-    bad_answer,
-    objects_in,
-    text_or_empty,
-)
+from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
 from nbagent.providers.wires import Parser
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -114,14 +109,14 @@ class ChatParser(Parser):
     def _fail(self, holder: dict[str, Any]) -> None:
         fault = stream_error(holder)
         if not self.settle(fault):
-            take_error(fault, self._into)
+            self._into.fail(fault)
 
     def _pick(self, choices: Any) -> dict[str, Any] | None:
         """The choice with index 0, or else the first one; None when only others are here."""
         listed = objects_in(choices)
         if choices and not listed:
             raise bad_answer("`choices` is not a list of objects")
-        offered = {_index_of(choice.get("index")) or 0: choice for choice in reversed(listed)}
+        offered = {index_of(choice.get("index")) or 0: choice for choice in reversed(listed)}
         if self._index is None and offered:
             self._index = 0 if 0 in offered else min(offered)
         return offered.get(self._index or 0)
@@ -200,16 +195,9 @@ class ChatParser(Parser):
         if objects_in(calls) != calls:
             raise bad_answer("`tool_calls` is not a list of objects")
         for call in objects_in(calls):
-            key = object() if whole else _index_of(call.get("index"))
+            key = object() if whole else index_of(call.get("index"))
             extra = {k: v for k, v in call.items() if k not in _CALL_FIELDS}
             take_call(self._into, key, call, call.get("function") or call.get("custom"), extra)
-
-
-def _index_of(value: Any) -> int | None:
-    """The number that a server's `index` stands for; None for no number."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 9:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _parts_of(content: Any) -> list[dict[str, Any]]:

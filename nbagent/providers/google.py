@@ -58,10 +58,6 @@ _MOST_UNSTREAMED = 32_768
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-_BESIDE = {
-    "promptTokenCount": "toolUsePromptTokenCount",
-    "candidatesTokenCount": "thoughtsTokenCount",
-}
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 _CANDIDATE_FIELDS = frozenset(
     {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
@@ -89,19 +85,16 @@ class GoogleParser(Parser):
         if blocked:
             into.keep(block_reason=str(blocked)[:200])
             into.finish("content_filter", str(blocked))
-        candidates: Any = chunk.get("candidates") or []
-        if not isinstance(candidates, list):
-            raise bad_answer("`candidates` is not a list")
-        for candidate in objects_in(candidates):
+        for candidate in objects_in(chunk.get("candidates")):
             if not candidate.get("index"):  # Others were asked for with `extra_body`.
                 self._candidate(candidate)
         if into.finished:
             # Each chunk has counts: the last ones are enough. Thoughts and tools are beside them.
-            summed = {
-                name: tokens(self._usage, name) + tokens(self._usage, beside)
-                for name, beside in _BESIDE.items()
-            }
-            into.usage(usage_in({**self._usage, **summed} if self._usage else None))
+            counts = self._usage
+            prompt = tokens(counts, "promptTokenCount") + tokens(counts, "toolUsePromptTokenCount")
+            written = tokens(counts, "candidatesTokenCount") + tokens(counts, "thoughtsTokenCount")
+            summed = {"promptTokenCount": prompt, "candidatesTokenCount": written}
+            into.usage(usage_in({**counts, **summed} if counts else None))
 
     def whole(self, body: Any) -> None:
         """Take a whole response."""
@@ -144,7 +137,6 @@ class GoogleParser(Parser):
 
     def _part(self, part: dict[str, Any]) -> None:
         into = self._into
-        into.answered = True
         if is_keepable(part):  # One that is nested too deeply is none of a record.
             self._parts.append(part)
         if into.finished:

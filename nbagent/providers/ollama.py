@@ -84,7 +84,6 @@ class OllamaParser(Parser):
         into, message = self._into, json_object(found)
         if message is None:
             raise bad_answer("a line has no message")
-        into.answered = True
         thinking, content = message.get("thinking"), message.get("content")
         if isinstance(thinking, str) and thinking:
             into.reasoning(thinking, "thinking")
@@ -122,13 +121,16 @@ class Ollama(Wire):
             "num_predict": request.max_tokens,
             "stop": list(request.stop_sequences) or None,
         }
-        asked = request.reasoning
+        think = request.reasoning
+        if think is not None:
+            # gpt-oss wants a level and always thinks, others do or do not.
+            leveled = "gpt-oss" in request.model
+            think = effort_word(think, _LEVELS) if leveled else think != "none"
         params = {
             "model": request.model,
             "stream": stream,
             "options": only_set(options) or None,
-            # Without it a model that can think does; false switches it off.
-            "think": None if asked is None else _think(asked, request.model),
+            "think": think,  # Without it a model that can think does; false switches it off.
             "format": request.output_schema,
         }
         return only_set(params)
@@ -182,13 +184,6 @@ def _assistant(message: Message, context: Encoding) -> list[Any]:
             for index, call in enumerate(message.tool_calls)
         ]
     return [wire]
-
-
-def _think(asked: str, model: str) -> bool | str:
-    """`think` for an effort: gpt-oss wants a level and always thinks, others do or do not."""
-    if "gpt-oss" not in model:
-        return asked != "none"
-    return effort_word(asked, _LEVELS)
 
 
 def _image(part: ImagePart) -> str:

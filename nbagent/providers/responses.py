@@ -10,7 +10,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec
-from nbagent.providers.answers import take_error, usage_in
+from nbagent.providers.answers import index_of, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
 from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
@@ -18,7 +18,7 @@ from nbagent.providers.history import arguments_text, attached, data_url, readab
 from nbagent.providers.toolset import WireNames, wire_schema
 from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
 
-_CHOICES = ("auto", "none", "required")
+CHOICES = ("auto", "none", "required")
 _ENDS = ("completed", "incomplete", "failed", "cancelled", "done")
 """As the status and in the name of the last event; OpenRouter says `response.done`."""
 
@@ -84,8 +84,8 @@ class ResponsesParser(Parser):
     def _place(self, found: dict[str, Any], item: dict[str, Any] | None = None) -> int:
         """Where the item of an event stands; llama.cpp says only its id."""
         id = text_or_empty(found.get("item_id") or (item or {}).get("id"))
-        place: Any = found.get("output_index")
-        if type(place) is not int:
+        place = index_of(found.get("output_index"))
+        if place is None:
             place = self._places.get(id, self._next)
         self._next = max(self._next, place + 1)
         if id:
@@ -108,9 +108,7 @@ class ResponsesParser(Parser):
 
     def _begin(self, place: int, item: dict[str, Any]) -> None:
         """An item that is announced, or comes whole without that."""
-        self._into.answered = True
-        if item.get("type") == "function_call" and (place, "call") not in self._streamed:
-            self._streamed.add((place, "call"))
+        if item.get("type") == "function_call":
             call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
             self._into.call(place, id=call_id, name=name)
 
@@ -168,7 +166,7 @@ class ResponsesParser(Parser):
         into.end()
 
     def _fail(self, holder: dict[str, Any]) -> None:
-        take_error(stream_error(holder), self._into)
+        self._into.fail(stream_error(holder))
         self._into.end()
 
 
@@ -198,7 +196,7 @@ class Responses(Wire):
         if request.tools:
             choice = request.tool_choice or "auto"
             named = {"type": "function", "name": names.to_wire(choice)}
-            params["tool_choice"] = choice if choice in _CHOICES else named
+            params["tool_choice"] = choice if choice in CHOICES else named
         if request.reasoning is not None:
             effort = effort_word(request.reasoning)
             summary = {} if effort == "none" else {"summary": "auto"}

@@ -18,7 +18,7 @@ _LONGEST = 64
 _CUT_AT = 55
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 _LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_LEAKED = re.compile(r"(?:functions|default_api|tools?)[.:]")
+_LEAKED = re.compile(r"^(?:functions|default_api|tools?)[.:]")
 """Prefixes that models copy from their own prompt format into the name."""
 _AFTER = re.compile(r"<\|.*|:\d+$", re.S)
 """What leaks behind it: channel marks of gpt-oss, the call's number of Kimi."""
@@ -49,9 +49,8 @@ class WireNames:
     def __init__(self, names: Iterable[str]) -> None:
         self._to_wire: dict[str, str] = {}
         self._from_wire: dict[str, str] = {}
-        ordered = list(dict.fromkeys(names))
         # Names that are legal as they are keep themselves, whatever the order of the tools.
-        for name in sorted(ordered, key=lambda name: _LEGAL.fullmatch(name) is None):
+        for name in sorted(dict.fromkeys(names), key=lambda name: _LEGAL.fullmatch(name) is None):
             wire = wire_name(name)
             if wire in self._from_wire:
                 wire = _hashed(wire, name)
@@ -62,17 +61,13 @@ class WireNames:
         """The name that a provider is given; also for tools that are no longer offered."""
         return self._to_wire.get(name) or wire_name(name)
 
-    def from_wire(self, text: str) -> str | None:
-        """The tool that the model means, or None when there is none of this name."""
-        found = self._lookup(text)
-        if found is None:
-            found = self._lookup(text := _AFTER.sub("", text).strip())
-        if found is None and (leaked := _LEAKED.match(text)):
-            found = self._lookup(text[leaked.end() :])
-        return found
-
-    def _lookup(self, text: str) -> str | None:
-        return self._from_wire.get(text, text if text in self._to_wire else None)
+    def from_wire(self, text: str) -> str:
+        """The tool that the model means; what it wrote when there is none of this name."""
+        bare = _AFTER.sub("", text).strip()
+        for name in (text, bare, _LEAKED.sub("", bare)):
+            if name in self._from_wire or name in self._to_wire:
+                return self._from_wire.get(name, name)
+        return text
 
 
 def wire_name(name: str) -> str:
