@@ -130,8 +130,12 @@ class OfflineModel(Protocol):
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
         response = _response(step, request)
         await _wait(step.wait_ms / 1000, until_s)
-        for attempt in range(step.retries):
-            yield ChatChunk(notice=_retry_notice(step, attempt + 1))
+        failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
+        for attempt in range(1, step.retries + 1):
+            said = f"retry {attempt} of {step.retries}: {failure.message}"
+            after_s = failure.retry_after_s or 0.0
+            notice = ClientNotice("retry", said, attempt, wait_s=after_s, error=failure.info)
+            yield ChatChunk(notice=notice)
         *pieces, last = response_chunks(response, step.pieces)
         if step.failure is not None and response.message.tool_calls:
             # A stream that breaks does so inside the last call, so that nobody takes it for whole.
@@ -178,17 +182,6 @@ async def _wait(seconds: float, until_s: float) -> None:
     if seconds > left_s:
         said = "the offline model waits longer than the deadline; allow more with --timeout."
         raise ModelError(said, code="LLM_TIMEOUT", retryable=True)
-
-
-def _retry_notice(step: Step, attempt: int) -> ClientNotice:
-    failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
-    return ClientNotice(
-        kind="retry",
-        text=f"retry {attempt} of {step.retries}: {failure.message}",
-        attempt=attempt,
-        wait_s=failure.retry_after_s or 0.0,
-        error=failure.info,
-    )
 
 
 def _within_limits(step: Step, request: ChatRequest) -> Step:
