@@ -126,7 +126,7 @@ def models() -> Iterator[Known]:
     Without the scripts that nobody gave a name to: a test makes hundreds.
     """
     offline = sys.modules.get("nbagent.providers.offline")
-    scripts = offline.scripts().values() if offline else []
+    scripts = list(offline.scripts.values()) if offline else []
     named = [script.model_id for script in scripts if script.is_named]
     found = [*(run.model for run in _recent()), *named]
     with suppress(Exception):

@@ -19,7 +19,6 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.providers.registry import find_provider, is_loopback, origin, provider_names
 from nbagent.providers.servers import PROVIDERS
 
-OFFLINE = "offline:demo"
 _OPENAI_URLS = ("OPENAI_BASE_URL", "LLM_BASE_URL")
 _PROBE_S = 0.25
 """What is left of 0.3 s is for starting and ending the thread."""
@@ -54,7 +53,7 @@ def choose_model(environ: Mapping[str, str], base_url: str | None = None) -> Cho
                 return Choice(f"{row.name}:{row.default_model}", None, f"{named[0]} is set")
     if (local := local_servers(environ).get("ollama")) and (model := _first_model("ollama", local)):
         return Choice(f"ollama:{model}", None, f"Ollama runs on {_place(local)}")
-    return Choice(OFFLINE, None, "no key and no local server was found")
+    return Choice("offline:demo", None, "no key and no local server was found")
 
 
 def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> dict[str, str]:
@@ -62,11 +61,8 @@ def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> di
     servers: dict[str, str] = {}
     for row in PROVIDERS:
         if row.start:
-            try:
-                config = row.resolve(ProviderConfig(), environ)
-            except UsageError:
-                continue  # what its variable says is no address
-            servers[row.name] = config.base_url or ""
+            with suppress(UsageError):  # what its variable says may be no address
+                servers[row.name] = row.resolve(ProviderConfig(), environ).base_url or ""
     addresses = [base_url or "", *(environ.get(it, "").strip() for it in _OPENAI_URLS)]
     if named := next(filter(None, addresses), None):
         servers["openai"] = named

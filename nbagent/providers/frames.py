@@ -84,14 +84,11 @@ class Splitter:
         searched = max(0, len(self._rest) + 1 - len(self.end))
         self._rest += piece
         frames: list[tuple[bytes, bytes]] = []
-        if (at := self._rest.find(self.end, searched)) >= 0:
-            held, start = bytes(self._rest), 0
-            while at >= 0:
-                if at > start:
-                    self._take(held[start:at], frames)
-                start = at + len(self.end)
-                at = held.find(self.end, start)
-            del self._rest[:start]
+        if self._rest.find(self.end, searched) >= 0:
+            *blocks, rest = bytes(self._rest).split(self.end)
+            self._rest = bytearray(rest)
+            for block in filter(None, blocks):
+                frames += self._frames(block)
         if len(self._rest) > MAX_FRAME_BYTES:
             raise bad_answer(f"a part of it has more than {MAX_FRAME_BYTES:,} bytes")
         return frames
@@ -100,8 +97,8 @@ class Splitter:
         """The last frames, if nothing ended them."""
         return self.feed(b"\n\n")
 
-    def _take(self, block: bytes, frames: list[tuple[bytes, bytes]]) -> None:
-        """Add what one block holds."""
+    def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What one block holds."""
         raise NotImplementedError
 
 
@@ -110,9 +107,9 @@ class Ndjson(Splitter):
 
     end = b"\n"
 
-    def _take(self, block: bytes, frames: list[tuple[bytes, bytes]]) -> None:
+    def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
         if block.strip():
-            frames.append((b"", block))
+            yield b"", block
 
 
 class Sse(Splitter):
@@ -120,20 +117,20 @@ class Sse(Splitter):
 
     end = b"\n\n"
 
-    def _take(self, block: bytes, frames: list[tuple[bytes, bytes]]) -> None:
+    def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
         # Nearly all events look like this; reading them by their lines costs several times as much.
         if usual := _USUAL_EVENT.fullmatch(block):
-            frames.append((usual[1] or b"", usual[2]))
+            yield usual[1] or b"", usual[2]
             return
         if block.count(b"\n") > _MOST_VALUES:
             raise bad_answer(f"an event of it has more than {_MOST_VALUES:,} lines")
         # Not SSE, but some servers write an error object as it is (Gemini, Ollama).
         for at, part in enumerate(_BARE_JSON.split(block)):
             if at % 2:
-                frames.append((b"", part))
+                yield b"", part
             elif data := _DATA.findall(part):
                 name = _EVENT.findall(part)
-                frames.append((name[-1].strip() if name else b"", b"\n".join(data)))
+                yield name[-1].strip() if name else b"", b"\n".join(data)
 
 
 def load_wire(data: bytes) -> Any:
@@ -148,9 +145,8 @@ def load_wire(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except ValueError:
-        pass
-    with suppress(ValueError, RecursionError):
-        return json.loads(data.decode("utf-8-sig"))
+        with suppress(ValueError, RecursionError):
+            return json.loads(data.decode("utf-8-sig"))
     raise bad_answer(f"a part of it is not JSON ({start_of(data)!r})")
 
 

@@ -69,8 +69,9 @@ class HttpClient:
             "Accept-Encoding": "identity",
             "User-Agent": f"nbagent/{__version__}",
         }
-        self._defaults, self._given = defaults, headers
-        given = {name.lower() for name in headers}
+        self._defaults, self._headers = defaults, headers
+        # Names have no case; what the person gave replaces the others.
+        self._given = given = {name.lower() for name in headers}
         self._key = None if key_header.lower() in given else key
         self.has_key = key is not None or bool(given & {key_header.lower(), "authorization"})
         """Whether a key is sent."""
@@ -121,7 +122,9 @@ class HttpClient:
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
     ) -> httpcore2.Request:
-        headers = _merged({**self._defaults, **extra}, self._given)
+        usual = {**self._defaults, **extra}.items()
+        headers = {name: text for name, text in usual if name.lower() not in self._given}
+        headers |= self._headers
         if body is not None:
             headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
@@ -347,12 +350,6 @@ def _proxy(address: str) -> httpcore2.Proxy:
     url = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target="/")
     # The library takes text for ASCII.
     return httpcore2.Proxy(url, auth=(user.encode(), password.encode()) if user else None)
-
-
-def _merged(headers: dict[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Headers, some of them replaced; their names have no case."""
-    given = {name.lower() for name in extra}
-    return {**{name: text for name, text in headers.items() if name.lower() not in given}, **extra}
 
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:

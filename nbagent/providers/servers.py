@@ -23,6 +23,7 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
     """A provider whose key and address are in `NAME_API_KEY` and `NAME_BASE_URL`."""
     facts.setdefault("key_variables", (f"{name.upper()}_API_KEY",))
     facts.setdefault("base_url_variables", (f"{name.upper()}_BASE_URL",))
+    facts.setdefault("needs_key", "start" not in facts)  # A server of this machine needs none.
 
     def opened(config: ProviderConfig) -> ChatClient:
         # Imported late: listing the providers must not load the HTTP library.
@@ -39,11 +40,6 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
 
     row = Provider(name=name, open=opened, wires=wires, default_base_url=base_url, **facts)
     return row
-
-
-def _local(name: str, wires: Wires, base_url: str, start: str, **facts: Any) -> Provider:
-    """A server of this machine: no key is needed, and it is looked for at its usual port."""
-    return _row(name, wires, base_url, start=start, needs_key=False, **facts)
 
 
 def _chat(server: str | None = None) -> Wires:
@@ -94,25 +90,22 @@ PROVIDERS: tuple[Provider, ...] = (
         base_url_variables=("GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
         default_model="gemini-3.8-flash",
     ),
-    _row(
-        "deepseek",
-        _chat("deepseek"),
-        "https://api.deepseek.com",
-        default_model="deepseek-flash",
-    ),
+    _row("deepseek", _chat("deepseek"), "https://api.deepseek.com", default_model="deepseek-flash"),
     _row("openrouter", _chat("openrouter"), "https://openrouter.ai/api/v1"),
     _row("groq", _chat("groq"), "https://api.groq.com/openai/v1"),
     _row("mistral", _chat("mistral"), "https://api.mistral.ai/v1"),
-    _local(
+    _row(
         "ollama",
         lambda config: [Ollama()],
         "http://127.0.0.1:11434",
-        "ollama serve",
+        start="ollama serve",
         key_hosts=("ollama.com",),
         base_url_variables=("OLLAMA_HOST",),
         read_url=ollama_url,
     ),
-    _local("vllm", _chat("vllm"), "http://127.0.0.1:8000/v1", "vllm serve MODEL"),
-    _local("lmstudio", _chat("lmstudio"), "http://127.0.0.1:1234/v1", "lms server start"),
-    _local("llamacpp", _chat("llamacpp"), "http://127.0.0.1:8080/v1", "llama-server -m FILE.gguf"),
+    _row("vllm", _chat("vllm"), "http://127.0.0.1:8000/v1", start="vllm serve MODEL"),
+    _row("lmstudio", _chat("lmstudio"), "http://127.0.0.1:1234/v1", start="lms server start"),
+    _row(
+        "llamacpp", _chat("llamacpp"), "http://127.0.0.1:8080/v1", start="llama-server -m FILE.gguf"
+    ),
 )

@@ -28,7 +28,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests in this process have listed models and named scripts."""
     fresh: Any = type(vars(model_lists)["_lists"])()
     monkeypatch.setattr(model_lists, "_lists", fresh)
-    monkeypatch.setattr(offline, "_scripts", {})
+    monkeypatch.setattr(offline, "scripts", {})
 
 
 @pytest.fixture(params=["jedi", "no jedi"])

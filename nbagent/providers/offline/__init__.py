@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol, cast
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig, ToolCall, redacted
+from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig, redacted
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import decide
@@ -159,7 +159,8 @@ class Script(OfflineModel):
         return replace(made, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
 
 
-_scripts: dict[str, Script] = {}
+scripts: dict[str, Script] = {}
+"""All scripts by their names, in the order in which they were made."""
 _numbers = itertools.count(1)
 
 
@@ -192,13 +193,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
                 " call, calls, error, cut or delay give, or a function of the request."
             )
     made = Script(steps, name=name, delay_ms=delay_ms)
-    _scripts[made.name] = made
+    scripts[made.name] = made
     return made
-
-
-def scripts() -> dict[str, Script]:
-    """All scripts by their names, in the order in which they were made."""
-    return dict(_scripts)
 
 
 def written(one: StepLike) -> str:
@@ -210,7 +206,10 @@ def written(one: StepLike) -> str:
     text = one.text if one.pieces is None else "".join(one.pieces)
     said = {"text": text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
     parts = {name: repr(value) for name, value in said.items() if value}
-    calls = [_written_call(made) for made in one.tool_calls]
+    calls: list[str] = []
+    for made in one.tool_calls:
+        given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
+        calls.append(f"offline.call({made.name!r}, {given})")
     if calls:
         parts["calls"] = f"[{', '.join(calls)}]"
     if one.failure:
@@ -224,11 +223,6 @@ def written(one: StepLike) -> str:
             return parts["error"]
         case _:
             return f"offline.step({', '.join(f'{name}={it}' for name, it in parts.items())})"
-
-
-def _written_call(made: ToolCall) -> str:
-    given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
-    return f"offline.call({made.name!r}, {given})"
 
 
 class Recorded(Protocol):
@@ -307,19 +301,18 @@ class OfflineClient(OfflineModel):
 
     async def list_models(self) -> list[ModelInfo]:
         """The demo and the scripts that were made in this process."""
-        named = (DEMO, *scripts())
+        named = (DEMO, *scripts)
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
     def answer(self, request: ChatRequest) -> Step:
         """What the demo or the named script says."""
-        known = scripts()
-        if request.model in known:
-            return known[request.model].answer(request)
+        if request.model in scripts:
+            return scripts[request.model].answer(request)
         if request.model != DEMO:
+            known = ", ".join(f"offline:{name}" for name in (DEMO, *scripts))
             raise ModelError(
-                f"there is no model offline:{request.model}; there are"
-                f" {', '.join(f'offline:{name}' for name in (DEMO, *known))}, and a script is there"
-                " once nbagent.offline.script([...]) has run.",
+                f"there is no model offline:{request.model}; there are {known}, and a script is"
+                " there once nbagent.offline.script([...]) has run.",
                 code="LLM_HTTP_ERROR",
                 status=404,
             )

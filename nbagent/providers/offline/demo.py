@@ -10,6 +10,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,15 +153,13 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
     for name, source in _WRITTEN_CALL.findall(prompt):
         if name not in tools:
             continue
-        try:
+        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             call = ast.parse(f"call({source})", mode="eval").body
             if isinstance(call, ast.Call):
                 names = list(tools[name].parameters.get("properties", {}))
                 given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
                 given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
                 made.append(_Call(name, load_json(dump_json(given))))
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            continue
     return made
 
 
@@ -228,10 +227,8 @@ def _by_itself(prompt: str) -> str:
         wanted = int(asked[1]) if asked else 400
         return " ".join((_FILLER * (wanted // 10 + 1)).split()[:wanted])
     if (found := _SUM.search(prompt)) and len(found[0]) < 200:
-        try:
+        with suppress(ValueError, SyntaxError, ArithmeticError, RecursionError):
             return f"{found[0]} = **{_calculated(ast.parse(found[0], mode='eval').body):,.12g}**"
-        except (ValueError, SyntaxError, ArithmeticError, RecursionError):
-            return ""
     return ""
 
 

@@ -32,6 +32,8 @@ from nbagent.contracts.errors import ModelError
 from nbagent.engine.size import message_chars, tools_chars
 from nbagent.providers.registry import whole_response
 
+_PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")
+"""Of the size of a token: a word with the space before it, or less."""
 _CHARS_PER_TOKEN = 4
 """A token of English text has about four characters; offline models count with that."""
 
@@ -108,16 +110,12 @@ class OfflineModel(Protocol):
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
         """One whole answer, without delays between pieces."""
-        return await whole_response(self._played(request, paced=False), notify)
+        return await whole_response(self.chat_stream(request, paced=False), notify)
 
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The answer in pieces of the size of tokens."""
-        return self._played(request, paced=True)
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    async def _played(self, request: ChatRequest, *, paced: bool) -> AsyncGenerator[ChatChunk]:
+    async def chat_stream(
+        self, request: ChatRequest, *, paced: bool = True
+    ) -> AsyncGenerator[ChatChunk]:
+        """The answer in pieces of the size of tokens; when `paced`, with delays between them."""
         until_s = time.monotonic() + self.timeout_s
         try:
             step = _within_limits(self.answer(request), request)
@@ -132,8 +130,12 @@ class OfflineModel(Protocol):
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
         response = _response(step, request)
         await _wait(step.wait_ms / 1000, until_s)
-        for attempt in range(step.retries):
-            yield ChatChunk(notice=_retry_notice(step, attempt + 1))
+        failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
+        for attempt in range(1, step.retries + 1):
+            said = f"retry {attempt} of {step.retries}: {failure.message}"
+            after_s = failure.retry_after_s or 0.0
+            notice = ClientNotice("retry", said, attempt, wait_s=after_s, error=failure.info)
+            yield ChatChunk(notice=notice)
         *pieces, last = response_chunks(response, step.pieces)
         if step.failure is not None and response.message.tool_calls:
             # A stream that breaks does so inside the last call, so that nobody takes it for whole.
@@ -148,15 +150,18 @@ class OfflineModel(Protocol):
             raise copy(step.failure)
         yield last
 
+    async def close(self) -> None:
+        """Nothing to close."""
+
 
 def response_chunks(
     response: ChatResponse, texts: Sequence[str] | None = None
 ) -> Iterator[ChatChunk]:
     """A whole answer as a stream; `texts` = the pieces of its text, else one for each token."""
     message = response.message
-    for piece in split_pieces(message.reasoning or ""):
+    for piece in _PIECE.findall(message.reasoning or ""):
         yield ChatChunk(reasoning=piece)
-    for piece in split_pieces(message.text) if texts is None else texts:
+    for piece in _PIECE.findall(message.text) if texts is None else texts:
         yield ChatChunk(content=piece)
     for index, call in enumerate(message.tool_calls):
         yield ChatChunk(tool_call_delta=ToolCallDelta(index, id=call.id, name=call.name))
@@ -164,11 +169,6 @@ def response_chunks(
             yield ChatChunk(tool_call_delta=ToolCallDelta(index, arguments=piece))
     finish, usage = response.finish_reason, response.usage
     yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
-
-
-def split_pieces(text: str) -> Iterator[str]:
-    """Cut a text into pieces of the size of tokens: a word with the space before it, or less."""
-    yield from re.findall(r"\s*\S{1,8}|\s+\Z", text)
 
 
 def estimated_tokens(chars: int) -> int:
@@ -182,17 +182,6 @@ async def _wait(seconds: float, until_s: float) -> None:
     if seconds > left_s:
         said = "the offline model waits longer than the deadline; allow more with --timeout."
         raise ModelError(said, code="LLM_TIMEOUT", retryable=True)
-
-
-def _retry_notice(step: Step, attempt: int) -> ClientNotice:
-    failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
-    return ClientNotice(
-        kind="retry",
-        text=f"retry {attempt} of {step.retries}: {failure.message}",
-        attempt=attempt,
-        wait_s=failure.retry_after_s or 0.0,
-        error=failure.info,
-    )
 
 
 def _within_limits(step: Step, request: ChatRequest) -> Step:
