@@ -13,7 +13,14 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import FinishReason, ModelInfo, Usage
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty, tokens
+from nbagent.providers.frames import (
+    arguments_of,
+    bad_answer,
+    clean,
+    objects_in,
+    text_or_empty,
+    tokens,
+)
 
 _FINISH: dict[FinishReason, str] = {
     "stop": r"stop|stop_sequence|eos|eos_token|end_turn|pause_turn|load|unload",
@@ -119,13 +126,14 @@ def models_in(body: Any) -> list[ModelInfo]:
     listed: Any = found.get("data") or found.get("models") or []  # Of none some write null.
     if not isinstance(listed, list) or not {"data", "models"} & found.keys():
         raise ValueError("no list of models")
-    models = [ModelInfo(id=item) for item in cast("list[Any]", listed) if isinstance(item, str)]
+    texts = [item for item in cast("list[Any]", listed) if isinstance(item, str)]
+    models = [ModelInfo(id=clean(text)) for text in texts]
     for item in objects_in(listed):
         names = [text_or_empty(item.get(field)) for field in ("id", "model", "name")]
         names[-1] = names[-1].removeprefix("models/")  # Google
         if (id := next(filter(None, names), "")) and _answers(item):
             length, able = _first_count(item, _CONTEXT_FIELDS) or None, _capabilities(item)
-            models.append(ModelInfo(id=id, context_length=length, capabilities=able))
+            models.append(ModelInfo(id=clean(id), context_length=length, capabilities=able))
     return models
 
 

@@ -168,7 +168,7 @@ class Chat(Wire):
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """With the deployment, where it is in the path."""
-        named = f"/deployments/{quote(request.model, safe='')}"
+        named = f"/deployments/{quote(request.model, safe='', errors='replace')}"
         return (named if self._profile.deployment_in_path else "") + self.endings[0]
 
     def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:

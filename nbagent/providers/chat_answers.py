@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
@@ -28,6 +27,7 @@ _MESSAGE_FIELDS = frozenset(
     + (REASONING_FIELDS + OPAQUE_FIELDS)
 )
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
+_MOST_NEAR = 64  # Details are sent side by side by so many at most.
 _JOINED = ("text", "summary", "signature", "data")
 _TAGGED = re.compile(r"<function=([\w.:-]{1,128})>?\s*(\{.*?\})\s*(?:</?function>|\Z)", re.S)
 
@@ -88,6 +88,8 @@ class ChatParser(Parser):
             raise bad_answer("there is no choice with a message in it", retry="choices" in found)
         self.event(b"", found)
         if not self._into.finished:
+            if "message" not in choice:
+                raise bad_answer("the stream was cut before the answer was complete")
             self._into.finish("stop")
 
     def settle(self, error: ModelError) -> bool:
@@ -179,7 +181,7 @@ class ChatParser(Parser):
         fields = self._into.kept.setdefault("fields", {})
         details: list[dict[str, Any]] = fields.setdefault(_DETAILS, [])
         # Without an index only the last one can be meant.
-        near = details[-1:] if item.get("index") is None else reversed(details)
+        near = details[-1:] if item.get("index") is None else details[:-_MOST_NEAR:-1]
         known = next((it for it in near if _is_same_detail(it, item)), None)
         if whole or known is None:
             details.append(dict(item))
@@ -219,21 +221,22 @@ def _is_same_detail(known: dict[str, Any], item: dict[str, Any]) -> bool:
     return not other_id and all(known.get(it) == item.get(it) for it in ("index", "type"))
 
 
-def _calls_in(text: str) -> Iterator[tuple[str, Any]]:
+def _calls_in(text: str) -> list[tuple[str, Any]]:
     """Calls that a model wrote in its own format: JSON, `<tool_call>`, `<function=…>`."""
     tagged = [(m[1], m[2]) for m in _TAGGED.finditer(text)]
     if tagged:
-        yield from tagged
-        return
+        return [] if "<function=" in _TAGGED.sub("", text) else tagged
+    found: list[tuple[str, Any]] = []
     plain = re.sub(r"</?tool_call>|```(?:json)?", "", text).strip()
     decoder = json.JSONDecoder()
     while plain:
         try:
             value, end = decoder.raw_decode(plain)
         except (ValueError, RecursionError):
-            return
+            return []  # Cut: those before it may be half of what was meant.
         for item in objects_in(value if isinstance(value, list) else [value]):
             call = json_object(item.get("function")) or item
             if name := text_or_empty(call.get("name")):
-                yield name, call.get("arguments", call.get("parameters"))
+                found.append((name, call.get("arguments", call.get("parameters"))))
         plain = plain[end:].lstrip(" \t\r\n,;")
+    return found

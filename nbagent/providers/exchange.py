@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
@@ -42,6 +42,7 @@ from nbagent.providers.wires import Encoding, Parser, Toolset, Wire
 _HISTORIES = 8
 _LIST_TIMEOUT_S = 30.0
 _MOST_PAGES = 20
+_MOST_LIST_BYTES = 4 * 1024 * 1024
 _MOST_HOPS = 16
 """An answer that the server gives in parts has at most so many."""
 _BYTES_PER_TOKEN = 4
@@ -137,10 +138,10 @@ class WireClient:
             headers = wire.headers(frozenset())
             sent = self._http.send("GET", path, deadline=deadline, headers=headers)
             async with aclosing(await sent) as response:
-                body = await response.read()
+                body = await response.read(_MOST_LIST_BYTES)
             try:
-                found, page = wire.models(load_json(body))
-            except (ValueError, RecursionError):
+                found, page = wire.models(load_wire(body))
+            except (ValueError, RecursionError, ModelError):
                 raise ModelError(
                     f"{self._http.address.shown}{wire.models_path} did not answer with a list of"
                     " models; check the base URL.",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -58,6 +57,8 @@ _MOST_UNSTREAMED = 32_768
 _OPENING = Message.of("user", "…")
 """Before an answer that begins a conversation: the first content has to be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_MOST_PARTS = 2_000
+"""Of one answer, texts joined: a signature lets all of them be kept once more."""
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 _CANDIDATE_FIELDS = frozenset(
     {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
@@ -71,8 +72,8 @@ class GoogleParser(Parser):
         super().__init__(request, into)
         self._before: list[dict[str, Any]] = into.kept.get("parts", [])
         """Of the answer so far, where it comes by several requests."""
-        self._parts: list[dict[str, Any]] = []
-        """As they came."""
+        self._parts: list[tuple[bool | None, dict[str, Any], list[str]]] = []
+        """Kind, part as it came, and the texts of those behind it that only go on with it."""
         self._usage: dict[str, Any] = {}
 
     def event(self, name: bytes, data: Any) -> None:
@@ -89,6 +90,7 @@ class GoogleParser(Parser):
             if not candidate.get("index"):  # Others were asked for with `extra_body`.
                 self._candidate(candidate)
         if into.finished:
+            self._keep_parts()  # A signature may come behind the finish reason.
             # Each chunk has counts: the last ones are enough. Thoughts and tools are beside them.
             counts = self._usage
             prompt = tokens(counts, "promptTokenCount") + tokens(counts, "toolUsePromptTokenCount")
@@ -132,16 +134,16 @@ class GoogleParser(Parser):
         token = text_or_empty(candidate.get("continuationToken"))
         if word == "CONTINUATION" and token:
             into.go_on = {"continuationToken": token}
-        self._keep_parts()
         into.finish(reason, word)
 
     def _part(self, part: dict[str, Any]) -> None:
-        into = self._into
-        if is_keepable(part):  # One that is nested too deeply is none of a record.
-            self._parts.append(part)
-        if into.finished:
-            self._keep_parts()  # A signature may come behind the finish reason.
-        text = part.get("text")
+        into, text, thought = self._into, part.get("text"), _plain_kind(part)
+        if thought is not None and self._parts and self._parts[-1][0] is thought:
+            self._parts[-1][2].append(part["text"])
+        elif part and is_keepable(part):  # One that is nested too deeply is none of a record.
+            self._parts.append((thought, part, []))
+            if len(self._parts) > _MOST_PARTS:
+                raise bad_answer(f"more than {_MOST_PARTS:,} parts are in it")
         if isinstance(text, str) and text:
             show = into.reasoning if part.get("thought") is True else into.text
             show(text)
@@ -150,12 +152,11 @@ class GoogleParser(Parser):
 
     def _keep_parts(self) -> None:
         """Keep the parts where the message cannot say them, or where the rest may be so."""
-        if self._into.go_on or self._before or any(map(_is_opaque, self._parts)):
+        opaque = any(_is_opaque(part) for _, part, _ in self._parts)
+        if self._into.go_on or self._before or opaque:
             kept = list(self._before)
-            for thought, run in groupby(self._parts, _plain_kind):
-                parts = list(run)
-                text = "".join(part["text"] for part in parts if thought is not None)
-                kept += parts if thought is None else [{**parts[0], "text": text}]
+            for _, part, more in self._parts:
+                kept.append({**part, "text": part["text"] + "".join(more)} if more else part)
             self._into.keep(parts=kept)
 
 

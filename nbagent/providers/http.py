@@ -18,7 +18,7 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import httpcore2
 from httpcore2 import AsyncConnectionPool as Pool
@@ -44,6 +44,7 @@ _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_S = 60.0
 _STALE_CONNECTIONS = 3  # Passed over at once; then the server is left alone.
+_IN_URL = "/%~!$&'()*+,;=:@?"  # Of a path or query, besides letters and digits.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
 
@@ -263,8 +264,8 @@ class Address:
             what = f"the base URL {base_url!r} is none"
             raise UsageError(f"{what}; write it as http://HOST:PORT/v1.") from None
         self.scheme, self.port = parts.scheme, parts.port
-        self._path = parts.path.rstrip("/")
-        self._query = parts.query
+        self._path = quote(parts.path.rstrip("/"), _IN_URL, errors="replace")
+        self._query = quote(parts.query, _IN_URL, errors="replace")
         name = f"[{self.host}]" if ":" in self.host else self.host
         self.server = name if self.port is None else f"{name}:{self.port}"
         self.shown = f"{self.scheme}://{self.server}{self._path}"

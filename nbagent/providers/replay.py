@@ -101,13 +101,13 @@ class Cassette:
     def __init__(self, file: Path, *, cache: bool = False) -> None:
         """Read and write a file; with `cache`, read all that lie beside it too."""
         self.name = "the cache" if cache else file.name
-        self._file = Path(os.path.realpath(file))
+        self._file, self._is_cache = Path(os.path.realpath(file)), cache
         self._others: list[Lines] | None = None if cache else []
 
     @property
     def is_missing(self) -> bool:
         """Whether a file that was named is not there."""
-        return self._others == [] and not self._file.exists()
+        return not self._is_cache and not self._file.exists()
 
     def find(self, key: str, n: int) -> Exchange | None:
         """The recorded exchange; the newest of several."""
@@ -133,7 +133,9 @@ class Cassette:
                     return
                 texts[exchange.key, exchange.n] = exchange.line()
                 fresh = self._file.with_name(f".{self._file.name}.new")
-                fresh.write_bytes(b"\n".join([*texts.values(), b""]))
+                fresh.unlink(missing_ok=True)  # A stranger's folder may hold a link of this name.
+                with fresh.open("xb") as new:
+                    new.write(b"\n".join([*texts.values(), b""]))
                 shutil.copymode(self._file, fresh)
                 fresh.replace(self._file)
                 return

@@ -70,6 +70,10 @@ _NEW_CALL = {"function": {"name": "f"}}
 _LISTS = b'data: {"choices":[' + b"[]," * (2 * _MB) + b"[]]}\n\n"
 _EXTENDED = b"1;" + b"x" * 8_000 + b"\r\n \r\n"
 _BAD = "LLM_BAD_RESPONSE"
+_DETAILS = events(delta(reasoning_details=[{"index": n} for n in range(12_000)]))
+_SIGNED = {"text": "part ", "thoughtSignature": "eA=="}
+_ENDED = {"content": {"parts": [_SIGNED]}, "finishReason": "STOP"}
+_BEHIND: dict[str, object] = {"content": {"parts": [{"text": "x"}, {"inlineData": {}}] * 10_000}}
 
 FLOODS: dict[str, tuple[Fault, str, str]] = {
     "whole-gzip bomb": (flood(*_BOMB, head=_ZIPPED), _BAD, ""),
@@ -82,6 +86,7 @@ FLOODS: dict[str, tuple[Fault, str, str]] = {
     "whole-endless spaces": (flood(b"", b" "), _BAD, ""),
     "whole-endless brackets": (flood(b"", b"["), _BAD, ""),
     "lists in an event": (flood(_PART + _LISTS, b"\n"), _BAD, "part "),
+    "details of many kinds": (flood(_PART + _DETAILS, b"\n"), _BAD, "part "),
     "endless headers": (flood(b"", b"x: y\r\n", head=_OPEN), "LLM_HTTP_ERROR", ""),
     "one endless header": (flood(b"x: ", b"y", head=_OPEN), "LLM_HTTP_ERROR", ""),
     "endless status line": (flood(b"", b"y", head=b"HTTP/1.1 200 "), "LLM_HTTP_ERROR", ""),
@@ -110,7 +115,9 @@ def floods_of(wire: Dialect) -> dict[str, tuple[Fault, str, str]]:
     call_events = wire.said("", Called(arguments={"at": "x" * 9_000}))
     called = wire.stream(call_events[_ARGUMENTS[wire.name]], end=b"")
     start, _, _ = json.dumps(wire.whole("PLACE")).encode().partition(b"PLACE")
-    return {
+    behind = wire.stream({"candidates": [_ENDED]}, {"candidates": [_BEHIND]}, end=b"")
+    own = {"many parts behind the end": (flood(behind, b"\n"), "", "part x")}
+    return (own if wire.name == "google" else {}) | {
         "endless text": (flood(part, text), _BAD, "part "),
         "endless reasoning": (flood(part, thought), _BAD, "part "),
         "endless arguments": (flood(part, called), _BAD, "part "),

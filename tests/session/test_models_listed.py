@@ -75,6 +75,7 @@ def test_servers_of_this_machine_are_found_and_told_no_key(
         {"id": "large", "max_model_len": 32_768},
         {"id": "gguf", "meta": {"n_ctx": 4096}},
         {"id": "odd", "context_length": "many", "meta": 7},
+        {"id": "half \ud800"},
     ]
     with ModelServer(models=models) as server:
         url = server.url.removesuffix("/v1") if variable == "OLLAMA_HOST" else server.url
@@ -84,6 +85,8 @@ def test_servers_of_this_machine_are_found_and_told_no_key(
     sizes = {name: found[f"{provider}:{name}"]["context_length"] for name in ("large", "gguf")}
     assert sizes == {"large": 32_768, "gguf": 4096}
     assert found[f"{provider}:odd"]["reachable"] is True
+    assert f"{provider}:half \ufffd" in found
+    monkeypatch.setenv(variable, f"{url}/ä")
     after = listed()
     assert f"{provider}:large" not in after, "it is gone, and that is seen at once"
 

@@ -206,6 +206,15 @@ def test_ids_and_vendor_fields_do_not_tell_requests_apart(file: Path) -> None:
     assert second.text == "Large."
 
 
+def test_recording_follows_no_link_that_came_with_the_folder(file: Path) -> None:
+    mine = file.with_name("mine.txt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    file.with_name(f".{file.name}.new").symlink_to(mine)
+    recorded(file)
+    assert (mine.read_text(), len(lines(file)), file.is_symlink()) == ("mine", 2, False)
+
+
 @pytest.mark.parametrize(
     "reply",
     [Reply(text="Half", cut=True), Reply(status=400), Reply(text="Half", finish="error")],

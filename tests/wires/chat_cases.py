@@ -409,6 +409,8 @@ def texts() -> Iterator[AnswerCase]:
         yield streamed(f"Mistral: lists of text and thoughts, {n} #54", *chunks, **expect)
     lines = "\n".join(map(json.dumps, (said("a"), said("b", "stop"))))
     yield answer_case("chunks on lines of their own", text="ab", stream=lines.encode())
+    alone = json.dumps(said("Half")).encode()
+    yield answer_case("one chunk and no more", text="Half", stream=alone, error="LLM_BAD_RESPONSE")
     for id, (listed, text) in CHOICES.items():
         yield streamed(f"choices: {id}", *({"choices": it} for it in listed), text=text)
     two = [{"index": n, "message": {"content": it}} for n, it in ((1, "B"), (0, "A"))]
@@ -600,6 +602,8 @@ WRITTEN: dict[str, Calls] = {
     '```json\n{"name": "b", "arguments": {}}\n```': BARE,
     "I would like to look at the weather.": [],
     '{"name": "b", "argu': [],
+    '{"name": "b", "arguments": {}} {"name": "c", "argu': [],
+    '<function=b>{}</function><function=c>{"n': [],
     "": [],
     '{"arguments": {}} {"name": 3}': [],
 }
