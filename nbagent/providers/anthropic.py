@@ -12,14 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    Part,
-    ToolSpec,
-    parse_arguments,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec, parse_arguments
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answers import finish_reason, frame_object, index_of, usage_in
 from nbagent.providers.assembly import Assembly

@@ -28,12 +28,7 @@ from nbagent.contracts.secrets import redact
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse, bad_answer, load_wire, start_of
 from nbagent.providers.history import History
-from nbagent.providers.http import (
-    BETWEEN_BYTES_S,
-    MAX_BODY_BYTES,
-    MAX_STREAM_BYTES,
-    HttpClient,
-)
+from nbagent.providers.http import BETWEEN_BYTES_S, MAX_BODY_BYTES, MAX_STREAM_BYTES, HttpClient
 from nbagent.providers.limits import Limiter, Place, backoff_s
 from nbagent.providers.refusals import Refusals, reword
 from nbagent.providers.registry import normal_base_url, origin, whole_response

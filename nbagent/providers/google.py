@@ -11,24 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    Part,
-    ToolSpec,
-    is_keepable,
-)
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, ToolSpec, is_keepable
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answers import finish_reason, frame_object, take_call, usage_in
 from nbagent.providers.assembly import Assembly
-from nbagent.providers.frames import (
-    bad_answer,
-    clean,
-    objects_in,
-    text_or_empty,
-    tokens,
-)
+from nbagent.providers.frames import bad_answer, clean, objects_in, text_or_empty, tokens
 from nbagent.providers.history import (
     arguments_object,
     attached,

@@ -14,23 +14,10 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.answers import finish_reason, frame_object, take_call, usage_in
-from nbagent.providers.frames import (
-    Ndjson,
-    bad_answer,
-    objects_in,
-    text_or_empty,
-    tokens,
-)
+from nbagent.providers.frames import Ndjson, bad_answer, objects_in, text_or_empty, tokens
 from nbagent.providers.history import arguments_object, readable, unreadable
 from nbagent.providers.toolset import WireNames, wire_schema
-from nbagent.providers.wires import (
-    Encoding,
-    Parser,
-    Wire,
-    described,
-    effort_word,
-    only_set,
-)
+from nbagent.providers.wires import Encoding, Parser, Wire, described, effort_word, only_set
 
 _BESIDE_OPTIONS = frozenset(
     {"format", "keep_alive", "logprobs", "options", "shift", "think", "top_logprobs", "truncate"}
