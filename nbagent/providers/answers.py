@@ -138,7 +138,12 @@ def models_in(body: Any) -> list[ModelInfo]:
 
 
 def _first_count(holder: Any, paths: Iterable[str]) -> int:
-    return next(filter(None, (tokens(holder, *path.split(".")) for path in paths)), 0)
+    for path in paths:
+        # Most names are those of other servers, and some send counts with each chunk.
+        first, _, rest = path.partition(".")
+        if first in holder and (count := tokens(holder, first, *filter(None, [rest]))):
+            return count
+    return 0
 
 
 def _answers(item: dict[str, Any]) -> bool:

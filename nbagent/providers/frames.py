@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, cast
@@ -61,7 +62,7 @@ def inflater_of(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
     return inflate
 
 
-class Splitter:
+class Splitter(ABC):
     """Frames from pieces of bytes, as `(event name, data)`.
 
     Only what has no end yet is held, as it came, so that one cap holds for every kind of flood.
@@ -97,9 +98,9 @@ class Splitter:
         """The last frames, if nothing ended them."""
         return self.feed(b"\n\n")
 
+    @abstractmethod
     def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
         """What one block holds."""
-        raise NotImplementedError
 
 
 class Ndjson(Splitter):

@@ -129,6 +129,7 @@ def origin(url: str | None) -> str | None:
 
 
 def host_of(url: str | None) -> str:
+    """The host of an address; empty where there is none or it cannot be read."""
     return urlsplit(origin(url) or "").hostname or ""
 
 
