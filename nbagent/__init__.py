@@ -41,17 +41,17 @@ _HOMES = {
     "ToolPolicy": "nbagent.contracts.policy",
     "ToolLimits": "nbagent.contracts.policy",
     "Question": "nbagent.contracts.policy",
-    "Answer": "nbagent.contracts.policy",
+    "PersonAnswer": "nbagent.contracts.policy",
 }
 _MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
 
 __all__ = [
     "Agent",
-    "Answer",
     "EngineError",
     "Message",
     "ModelError",
     "NbagentError",
+    "PersonAnswer",
     "Question",
     "Run",
     "StoreError",
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
         ToolError,
         UsageError,
     )
-    from nbagent.contracts.policy import Answer, Question, ToolLimits, ToolPolicy
+    from nbagent.contracts.policy import PersonAnswer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
     from nbagent.history import messages, models, runs, tool_runs, turns
     from nbagent.notebook.panel import panel

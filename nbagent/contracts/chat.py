@@ -244,7 +244,7 @@ class ChatResponse(Value):
 
 
 @dataclass(slots=True)
-class ToolCallDelta:
+class CallDelta:
     """A streamed fragment of a call. `index` counts the calls of this response from 0."""
 
     index: int
@@ -273,7 +273,7 @@ class ChatChunk:
 
     content: str = ""
     reasoning: str = ""
-    tool_call_delta: ToolCallDelta | None = None
+    tool_call_delta: CallDelta | None = None
     notice: ClientNotice | None = None
     done: bool = False
     finish_reason: FinishReason | None = None

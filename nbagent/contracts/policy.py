@@ -145,7 +145,7 @@ def _no_pattern(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RuleHit:
     """What a policy says to a call, and which rule said it."""
 
     ruling: Ruling
@@ -211,11 +211,11 @@ class ToolPolicy:
         plain |= {"limits": limits} if limits else {}
         return plain | ({"isolation": self.isolation} if self.isolation != "auto" else {})
 
-    def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> Verdict | None:
+    def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> RuleHit | None:
         """What its rules say to a call; None when none speaks of it."""
         for kind, text in self.rules:
             if call_pattern(text).fits(tool, host, arguments):
-                return Verdict(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
+                return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
 
     def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
@@ -282,7 +282,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PersonAnswer:
     """What a person says to a question."""
 
     choice: Literal["once", "session", "deny"]

@@ -18,8 +18,8 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.events import Event
-from nbagent.contracts.policy import Answer, CallPreview, Decision
-from nbagent.contracts.records import EngineTurn, Place, RunRecord, ToolResult
+from nbagent.contracts.policy import CallPreview, Decision, PersonAnswer
+from nbagent.contracts.records import EngineTurn, RanIn, RunRecord, ToolResult
 
 T = TypeVar("T")
 Where = Literal["waiting", "worker", "notebook"]
@@ -86,7 +86,7 @@ class CallRunner(Protocol):
         interruptible: bool,
         cancel: CancelToken,
         label: str = "",
-    ) -> tuple[T, Place]:
+    ) -> tuple[T, RanIn]:
         """Run a function in the thread that waits for the run (in order), or in a worker thread.
 
         A stop interrupts it (KeyboardInterrupt inside) unless it is not `interruptible`; then
@@ -96,7 +96,7 @@ class CallRunner(Protocol):
 
     async def run_async(
         self, work: Callable[[], Awaitable[T]], *, cancel: CancelToken, label: str = ""
-    ) -> tuple[T, Place]:
+    ) -> tuple[T, RanIn]:
         """Run a coroutine function on the loop of the thread that waits (the notebook's loop).
 
         A stop cancels it; then this raises Interrupted.
@@ -139,15 +139,30 @@ class ToolContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCall:
+    """A call that was checked once and can run. `ToolHost.prepare` makes it."""
+
+    spec: ToolSpec
+    arguments: dict[str, Any]
+    """The checked arguments, as JSON values: what rules judge, people see and records keep."""
+    preview: CallPreview = field(default_factory=CallPreview)
+    run: Callable[[ToolContext], Awaitable[ToolOutcome]]
+    """Runs it: closes over the tool, the values, and what was looked at. Whatever goes wrong is
+    in the outcome; of exceptions only CancelledError comes out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutcome:
     """What a tool host gives back for one call."""
 
     result: ToolResult
-    ran_in: Place | None = None
+    ran_in: RanIn | None = None
     started_at_ms: float | None = None
     """`monotonic_ms()` at which the tool itself began (after any queue)."""
     truncated: bool = False
     tool_sha: str = ""
+    isolation: str | None = None
+    """How a script was kept apart."""
     error_detail: str | None = None
     """For the person: the last frames of what the tool raised."""
     notes: tuple[str, ...] = ()
@@ -274,7 +289,7 @@ class RunControls(Protocol):
         """Stop at once, or pause after the running turn."""
         ...
 
-    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more)."""
         ...
 

@@ -30,7 +30,7 @@ StopReason = Literal[
     "stopped",
     "error",
 ]
-Place = Literal["main thread", "waiting thread", "worker thread", "engine loop", "notebook loop"]
+RanIn = Literal["main thread", "waiting thread", "worker thread", "engine loop", "notebook loop"]
 
 
 def turn_id(index: int) -> str:
@@ -83,8 +83,12 @@ class ToolRun(Value):
 
     tool_call_id: str
     tool_name: str
+    host: str = ""
+    """The source of the tool: `functions`, `filesystem`, `mcp:git`."""
     args: dict[str, Any] | None = None
     """The arguments that were used; None when they were not a JSON object."""
+    asked_args: dict[str, Any] | None = None
+    """What the model had written, where a person changed the arguments."""
     result: ToolResult | None = None
     """None only while it runs."""
     queued_at: datetime | None = None
@@ -94,11 +98,15 @@ class ToolRun(Value):
     """From start to end, without waiting."""
     waited_ms: float = 0.0
     """Waiting for a person's decision."""
-    ran_in: Place | None = None
+    ran_in: RanIn | None = None
+    isolation: str | None = None
+    """How a script was kept apart: `landlock` or `process`; None for everything else."""
     approval: str | None = None
     """`allowed`, `denied`, `edited`; None when nobody had to be asked."""
     approved_by: str | None = None
     """`person`, `callback`, `session`, `policy`, `nobody`."""
+    reason: str | None = None
+    """What the person or the rule said with it."""
     truncated: bool = False
     """The result was cut to fit its budget."""
     repeat_n: int = 1
@@ -151,6 +159,13 @@ class EngineTurn(Value):
     """Waited between attempts and for a rate limit."""
     cost_usd: float | None = None
     """None when the price is unknown."""
+    cost_input_usd: float | None = None
+    """Of it, for prompt tokens that were not cached."""
+    cost_cached_usd: float | None = None
+    """Of it, for prompt tokens read from or written to the provider's cache."""
+    cost_output_usd: float | None = None
+    saved_usd: float | None = None
+    """What cached tokens, or an answer from a record, would have cost more."""
     node: str | None = None
     agent: str | None = None
     error: ErrorInfo | None = None
@@ -177,6 +192,13 @@ class RunRecord(Value):
     parent_id: str | None = None
     shared_messages: int = 0
     kind: Literal["start", "continue", "resume", "fork"] = "start"
+    forked_from: str | None = None
+    """The turn of the parent that a fork asks anew."""
+    agent: str | None = None
+    workflow: str | None = None
+    nbagent_version: str = ""
+    execution_count: int | None = None
+    """Of the cell, where the kernel tells."""
     cell_id: str | None = None
     notebook: str | None = None
     """File name of the notebook, where the front end tells."""
@@ -197,7 +219,9 @@ class RunRecord(Value):
     usage: Usage = Usage()
     """Sum over the turns."""
     cost_usd: float | None = None
-    """Sum over the turns; None when a price is unknown."""
+    """Sum over the turns whose price is known; None when there is none."""
+    n_unpriced: int = 0
+    """Turns with a response whose price is unknown."""
     notices: tuple[str, ...] = ()
     system_prompts: dict[str, str] = Field(default_factory=dict[str, str])
     """Text by `system_sha`."""

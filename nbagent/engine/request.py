@@ -1,4 +1,4 @@
-"""One model request under a cancel token: its chunks as events, its outcome as an `Answer`.
+"""One model request under a cancel token: its chunks as events, its outcome as a `ModelAnswer`.
 
 Owns the partial text of a request that was stopped or cut. Does not decide what follows.
 """
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, new_id
 from nbagent.contracts.chat import (
+    CallDelta,
     ChatChunk,
     ChatRequest,
     ChatResponse,
@@ -28,7 +29,6 @@ from nbagent.contracts.chat import (
     parse_arguments,
     redacted,
 )
-from nbagent.contracts.chat import ToolCallDelta as ChunkDelta
 from nbagent.contracts.errors import ErrorInfo, ModelError, NbagentError
 from nbagent.contracts.events import (
     Event,
@@ -146,7 +146,7 @@ class Times:
 
 
 @dataclass(slots=True)
-class Answer:
+class ModelAnswer:
     """What came of a request."""
 
     response: ChatResponse | None = None
@@ -195,7 +195,7 @@ class Answer:
             response = response.model_copy(update={"message": message})
         self.response = response
 
-    def add_call(self, delta: ChunkDelta) -> str:
+    def add_call(self, delta: CallDelta) -> str:
         """Keep a fragment of a call; returns what may be shown of it."""
         call = self._calls.setdefault(delta.index, _PartialCall())
         call.id = call.id or delta.id
@@ -255,7 +255,7 @@ def _told_apart(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
 async def ask(
     client: ChatClient,
     request: ChatRequest,
-    answer: Answer,
+    answer: ModelAnswer,
     *,
     turn_id: str,
     cancel: CancelToken,
@@ -348,7 +348,7 @@ def _whole(response: ChatResponse) -> ChatChunk:
     )
 
 
-def _close(answer: Answer, task: asyncio.Task[None], cancel: CancelToken, model: str) -> None:
+def _close(answer: ModelAnswer, task: asyncio.Task[None], cancel: CancelToken, model: str) -> None:
     error = _look_at(task) if task.done() else None
     if answer.response is not None:
         return  # whole: what the client did after its last chunk does not count
@@ -381,7 +381,7 @@ def described(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str) -> list[Event]:
+def _events_of(chunk: ChatChunk, answer: ModelAnswer, turn_id: str) -> list[Event]:
     events: list[Event] = []
     if chunk.content:
         answer.add_text(chunk.content)
@@ -401,7 +401,7 @@ def _events_of(chunk: ChatChunk, answer: Answer, turn_id: str) -> list[Event]:
     return events
 
 
-def _rest_of(answer: Answer, turn_id: str) -> list[Event]:
+def _rest_of(answer: ModelAnswer, turn_id: str) -> list[Event]:
     """What the filters held back because it might have become a secret."""
     events: list[Event] = []
     if rest := answer.shown_reasoning.flush():
@@ -414,7 +414,7 @@ def _rest_of(answer: Answer, turn_id: str) -> list[Event]:
     return events
 
 
-def _notice_event(notice: ClientNotice, answer: Answer, turn_id: str) -> Event:
+def _notice_event(notice: ClientNotice, answer: ModelAnswer, turn_id: str) -> Event:
     text = redact(notice.text)
     if text:
         answer.notices.append(text)

@@ -29,7 +29,7 @@ from nbagent.contracts.secrets import redact
 from nbagent.engine.calls import CallSet, failed_run
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
-from nbagent.engine.request import Answer, ask, described
+from nbagent.engine.request import ModelAnswer, ask, described
 from nbagent.engine.room import OVERFLOW, Room
 
 _RESUME = "%agent resume goes on"
@@ -79,7 +79,7 @@ class Turn:
     room: Room
     earlier: Sequence[EngineTurn]
     """The run's turns before this one."""
-    answer: Answer = field(default_factory=Answer)
+    answer: ModelAnswer = field(default_factory=ModelAnswer)
     runs: tuple[ToolRun, ...] = ()
     end: End = End()
     messages: tuple[Message, ...] = ()
@@ -162,7 +162,7 @@ class Turn:
     def _shortened(self, request: ChatRequest, text: str) -> ChatRequest:
         """The request once more, with what `room` sends shortened now."""
         assert self._request is not None
-        self.answer = Answer(notices=[*self.answer.notices, text], times=self.answer.times)
+        self.answer = ModelAnswer(notices=[*self.answer.notices, text], times=self.answer.times)
         self._request = self._request.model_copy(update={"trimmed": self.room.trimmed})
         return request.model_copy(update={"messages": self.room.sent(self.history)})
 

@@ -49,7 +49,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """A path of the model, understood: a mount and the pieces below it."""
 
     mount: Mount
@@ -60,9 +60,9 @@ class Place:
         """The one way to write it: `@project/a/b.txt`."""
         return "/".join((self.mount.name, *self.parts))
 
-    def below(self, *parts: str) -> Place:
+    def below(self, *parts: str) -> FilePlace:
         """A place further down."""
-        return Place(self.mount, (*self.parts, *parts))
+        return FilePlace(self.mount, (*self.parts, *parts))
 
 
 def parse_mount(text: str, *, base: Path | None = None) -> Mount:
@@ -184,7 +184,7 @@ class Mounts(Mapping[str, Mount]):
     def __len__(self) -> int:
         return len(self._mounts)
 
-    def place(self, path: object) -> Place:
+    def place(self, path: object) -> FilePlace:
         """What a path means; one without a mount is below `@project`, which models forget to say.
 
         Raises:
@@ -202,7 +202,7 @@ class Mounts(Mapping[str, Mount]):
                 f"there is no mount {visible(name)}; there are: {', '.join(self._mounts)}",
                 code="E_SANDBOX_VIOLATION",
             )
-        place = Place(mount, below)
+        place = FilePlace(mount, below)
         if self._is_closed(place):
             raise ToolError(
                 f"{visible(place.text)} is kept by nbagent itself; use another folder",
@@ -210,7 +210,7 @@ class Mounts(Mapping[str, Mount]):
             )
         return place
 
-    def check_writable(self, place: Place) -> None:
+    def check_writable(self, place: FilePlace) -> None:
         """Refuse to write where a mount is read only, also when it lies within one that is not.
 
         Raises:
@@ -227,21 +227,21 @@ class Mounts(Mapping[str, Mount]):
                     code="E_DENIED",
                 )
 
-    def skipped_below(self, place: Place) -> frozenset[Parts]:
+    def skipped_below(self, place: FilePlace) -> frozenset[Parts]:
         """What a walk from a place leaves out, as pieces below its mount."""
         root = place.mount.root
         size = len(root.parts)
         below = (path.parts[size:] for path in self._closed if _is_within(path, root))
         return frozenset(parts for parts in below if parts)
 
-    def forms(self, place: Place) -> tuple[str, ...]:
+    def forms(self, place: FilePlace) -> tuple[str, ...]:
         """Every way to write a place, its own first: mounts may lie within each other."""
         host = self._host_path(place).parts
         places = [place]
         for mount in self._mounts.values():
             size = len(mount.root.parts)
             if mount.name != place.mount.name and _starts(host, mount.root.parts):
-                places.append(Place(mount, host[size:]))
+                places.append(FilePlace(mount, host[size:]))
         bare = ["/".join(it.parts) for it in places if it.mount.name == PROJECT and it.parts]
         return (*(it.text for it in places), *bare)
 
@@ -284,10 +284,10 @@ class Mounts(Mapping[str, Mount]):
         """The text with host paths of mounts replaced by their names."""
         return self._host_paths.sub(lambda match: self._roots[match[0]], text)
 
-    def _host_path(self, place: Place) -> Path:
+    def _host_path(self, place: FilePlace) -> Path:
         return place.mount.root.joinpath(*place.parts)
 
-    def _is_closed(self, place: Place) -> bool:
+    def _is_closed(self, place: FilePlace) -> bool:
         if not self._closed:
             return False
         host = self._host_path(place)
@@ -333,7 +333,7 @@ class Keeper:
 
     def _enter(self, parts: Parts) -> None:
         """The same for all names of one folder: how its paths begin, and which mounts are in it."""
-        here = Place(self._mount, parts)
+        here = FilePlace(self._mount, parts)
         forms = self._mounts.forms(here)
         bare = ("",) if PROJECT in forms else ()
         self._prefixes = (*(f"{form}/" for form in forms), *bare)
@@ -389,14 +389,14 @@ def _gone(mount: Mount) -> ToolError:
     )
 
 
-def failure(error: OSError, place: Place, root: AnyFolder) -> ToolError:
+def failure(error: OSError, place: FilePlace, root: AnyFolder) -> ToolError:
     """What the system said about a place, with the link on its way where there is one."""
     here: AnyFolder | None = None
     try:
         for number, name in enumerate(place.parts):
             here = root.folder(place.parts[:number])
             if stat.S_ISLNK(here.look(name).st_mode):
-                return link_error(Place(place.mount, place.parts[: number + 1]).text)
+                return link_error(FilePlace(place.mount, place.parts[: number + 1]).text)
             here.close()
     except (OSError, ToolError):
         pass

@@ -18,7 +18,7 @@ from typing import Any
 import re2
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import Keeper, Mounts, Place, failure
+from nbagent.files.mounts import FilePlace, Keeper, Mounts, failure
 from nbagent.files.names import looks_secret
 from nbagent.files.opening import AnyFolder, patiently
 from nbagent.files.refusals import NotRegular
@@ -79,7 +79,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Answer:
+class SearchResult:
     """What was found. `why_cut` says why it is not all; empty when it is."""
 
     matches: list[Match] = field(default_factory=list[Match])
@@ -139,7 +139,7 @@ def _no_query(why: str) -> ToolError:
     return ToolError(f"this query cannot be searched for: {why}", code="E_INVALID_ARGUMENTS")
 
 
-def search(mounts: Mounts, place: Place, order: Order) -> Answer:
+def search(mounts: Mounts, place: FilePlace, order: Order) -> SearchResult:
     """Search a file, or all files below a folder that are text and not ignored.
 
     Raises:
@@ -149,7 +149,7 @@ def search(mounts: Mounts, place: Place, order: Order) -> Answer:
 
 
 class _Search:
-    def __init__(self, mounts: Mounts, place: Place, order: Order) -> None:
+    def __init__(self, mounts: Mounts, place: FilePlace, order: Order) -> None:
         self._mounts = mounts
         self._place = place
         self._order = order
@@ -157,9 +157,9 @@ class _Search:
         self._globs = Globs(order.glob) if order.glob else None
         self._until = time.monotonic() + order.timeout_s
         self._left_chars = _MOST_TEXT_CHARS
-        self._answer = Answer()
+        self._answer = SearchResult()
 
-    def run(self) -> Answer:
+    def run(self) -> SearchResult:
         root = self._mounts.root(self._place.mount)
         try:
             if self._place.parts and self._is_file(root):

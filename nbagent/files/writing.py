@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.locks import locked
-from nbagent.files.mounts import Mounts, Place, failure
+from nbagent.files.mounts import FilePlace, Mounts, failure
 from nbagent.files.names import refused, visible
 from nbagent.files.opening import AnyFolder, patiently
 from nbagent.files.refusals import not_regular
@@ -66,7 +66,7 @@ def sha_of_file(descriptor: int, *, most: int = LARGEST_CHANGED_BYTES) -> str | 
     return digest.hexdigest()
 
 
-def sha_at(mounts: Mounts, place: Place) -> str | None:
+def sha_at(mounts: Mounts, place: FilePlace) -> str | None:
     """The SHA-256 of a file as it is now; None when it is not there.
 
     Raises:
@@ -81,7 +81,7 @@ def sha_at(mounts: Mounts, place: Place) -> str | None:
         os.close(descriptor)
 
 
-def is_there(mounts: Mounts, place: Place) -> bool:
+def is_there(mounts: Mounts, place: FilePlace) -> bool:
     """Whether there is such a file.
 
     Raises:
@@ -94,7 +94,7 @@ def is_there(mounts: Mounts, place: Place) -> bool:
     return True
 
 
-def _sha_to_replace(descriptor: int, place: Place) -> str:
+def _sha_to_replace(descriptor: int, place: FilePlace) -> str:
     sha = sha_of_file(descriptor)
     if sha is None:
         raise ToolError(
@@ -106,7 +106,7 @@ def _sha_to_replace(descriptor: int, place: Place) -> str:
     return sha
 
 
-def read_at(mounts: Mounts, place: Place, *, most: int) -> bytes | None:
+def read_at(mounts: Mounts, place: FilePlace, *, most: int) -> bytes | None:
     """What is in a file; None when it is not there or has more bytes than that.
 
     Raises:
@@ -122,7 +122,7 @@ def read_at(mounts: Mounts, place: Place, *, most: int) -> bytes | None:
     return data if len(data) <= most else None
 
 
-def _open_at(mounts: Mounts, place: Place) -> int | None:
+def _open_at(mounts: Mounts, place: FilePlace) -> int | None:
     root = mounts.root(place.mount)
     try:
         return patiently(lambda: root.open_file(place.parts))
@@ -134,7 +134,7 @@ def _open_at(mounts: Mounts, place: Place) -> int | None:
 
 def write_file(
     mounts: Mounts,
-    place: Place,
+    place: FilePlace,
     data: bytes,
     *,
     check: Callable[[str | None], None] | None = None,
@@ -169,7 +169,7 @@ def write_file(
 
 def change_file(
     mounts: Mounts,
-    place: Place,
+    place: FilePlace,
     change: Callable[[bytes | None], bytes],
     *,
     max_read_bytes: int,
@@ -197,7 +197,7 @@ def change_file(
     return _under_lock(mounts, place, inner, lambda: change(None), stopped)
 
 
-def too_large_to_patch(place: Place, max_read_bytes: int) -> ToolError:
+def too_large_to_patch(place: FilePlace, max_read_bytes: int) -> ToolError:
     """The error for a file that may not be read as a whole."""
     return ToolError(
         f"{visible(place.text)} has more than the {max_read_bytes:,} bytes that may be read, so it "
@@ -206,7 +206,7 @@ def too_large_to_patch(place: Place, max_read_bytes: int) -> ToolError:
     )
 
 
-def check_target(mounts: Mounts, place: Place) -> None:
+def check_target(mounts: Mounts, place: FilePlace) -> None:
     """Refuse what is never written: a mount itself, what is read only, what git keeps.
 
     Raises:
@@ -221,7 +221,7 @@ def check_target(mounts: Mounts, place: Place) -> None:
 
 def _under_lock(
     mounts: Mounts,
-    place: Place,
+    place: FilePlace,
     work: Callable[[AnyFolder, str, os.stat_result | None], Written],
     try_on_nothing: Callable[[], object],
     stopped: Callable[[], bool],
@@ -245,7 +245,7 @@ def _under_lock(
         raise failure(error, place, root) from None
 
 
-def _old_file(folder: AnyFolder, place: Place) -> os.stat_result | None:
+def _old_file(folder: AnyFolder, place: FilePlace) -> os.stat_result | None:
     try:
         found = patiently(lambda: folder.look(place.parts[-1]))
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.chat import MAX_DEPTH, is_keepable
-from nbagent.contracts.policy import Answer, Question
+from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.contracts.secrets import redact
 from nbagent.notebook.view_types import PieceView, QuestionView
 from nbagent.notebook.visible import visible
@@ -128,7 +128,7 @@ class Unclear:
     words: str
 
 
-def read_answer(action: Mapping[str, Any], asked: Asked | None) -> Answer | Unclear | None:
+def read_answer(action: Mapping[str, Any], asked: Asked | None) -> PersonAnswer | Unclear | None:
     """What a front end's `answer` message says.
 
     Args:
@@ -146,14 +146,14 @@ def read_answer(action: Mapping[str, Any], asked: Asked | None) -> Answer | Uncl
     if not isinstance(reason, str) or not (text is None or isinstance(text, str)):
         return None
     if choice == "deny":
-        return Answer(choice="deny", reason=said_reason(reason))
+        return PersonAnswer(choice="deny", reason=said_reason(reason))
     if text is None:
-        return Answer(choice=choice)
+        return PersonAnswer(choice=choice)
     given = read_arguments(text)
     if isinstance(given, str):
         return Unclear(asked.question.tool_call_id, nth, given)
     # Other arguments are another call, which an answer for the session does not cover.
-    return Answer(choice="once", arguments=given)
+    return PersonAnswer(choice="once", arguments=given)
 
 
 def said_reason(text: str) -> str:
@@ -193,7 +193,7 @@ def _indented(text: str, by: str = "  ") -> list[str]:
     return [f"{by}{line}" for line in text.split("\n")] if text else []
 
 
-def ask_by_input(question: Question) -> Answer:
+def ask_by_input(question: Question) -> PersonAnswer:
     """Ask where there are no buttons: print the whole question, and read what is typed.
 
     Raises:
@@ -206,15 +206,15 @@ def ask_by_input(question: Question) -> Answer:
     while True:
         word = input(prompt).strip().lower()
         if word in ("y", "yes"):
-            return Answer(choice="once")
+            return PersonAnswer(choice="once")
         if word in ("s", "session") and question.scope:
-            return Answer(choice="session")
+            return PersonAnswer(choice="session")
         if word in ("n", "no"):
-            return Answer(choice="deny", reason=said_reason(input("Reason, for the model: ")))
+            return PersonAnswer(choice="deny", reason=said_reason(input("Reason, for the model: ")))
         if word in ("e", "edit"):
             arguments = _typed_arguments(question)
             if arguments is not None:
-                return Answer(choice="once", arguments=arguments)
+                return PersonAnswer(choice="once", arguments=arguments)
         else:
             print(f"Type y, {'s, ' * bool(question.scope)}e or n.", flush=True)
 

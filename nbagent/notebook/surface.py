@@ -19,7 +19,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nbagent.contracts.events import Event, Notice, RunFinished, RunStarted
-from nbagent.contracts.policy import Answer, Question
+from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord, packed
 from nbagent.notebook import kernel
@@ -103,7 +103,7 @@ def make_front() -> Front:
     )
 
 
-def _asker() -> Callable[[Question], Answer] | None:
+def _asker() -> Callable[[Question], PersonAnswer] | None:
     """What asks by `input()`, where a person types: from a cell with stdin, or in a terminal."""
     if kernel.in_kernel():
         return ask_by_input if kernel.allow_stdin() else None

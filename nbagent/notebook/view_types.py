@@ -116,7 +116,7 @@ class ToolView(TypedDict):
     word: str
     """The phase for a person: `running`, `E_TOOL_FAILED`; empty when all went well."""
     where: str
-    """Place and time: `main thread · 12 ms`."""
+    """Where it ran and how long: `main thread · 12 ms`."""
     arguments: Block
     given: Block
     """What the model had written, where a person changed it."""

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbagent.contracts.chat import ToolCall, ToolCallDelta, parse_arguments
+from nbagent.contracts.chat import CallDelta, ToolCall, parse_arguments
 from nbagent.providers.frames import bad_answer, clean
 from nbagent.providers.toolset import WireNames
 
@@ -88,7 +88,7 @@ class Calls:
         name: str = "",
         arguments: str = "",
         extra: dict[str, Any] | None = None,
-    ) -> ToolCallDelta | None:
+    ) -> CallDelta | None:
         """Fold a call, or a fragment of one; returns what can be shown of it.
 
         Args:
@@ -120,7 +120,7 @@ class Calls:
             draft.position = len(self._calls)
             self._calls.append(draft)
         shown = self._names.from_wire(draft.name) if is_named else None
-        return ToolCallDelta(draft.position, draft.id or None, shown, arguments)
+        return CallDelta(draft.position, draft.id or None, shown, arguments)
 
     def replace(self, key: object, arguments: str) -> None:
         """Take the whole arguments of a call in place of its fragments: a later, sure word."""

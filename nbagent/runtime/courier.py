@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.ports import Interrupted, Where
-from nbagent.contracts.records import Place
+from nbagent.contracts.records import RanIn
 from nbagent.runtime.jobs import GRACE_S, AsyncJob, SyncJob
 from nbagent.runtime.watch import Watch
 
@@ -78,7 +78,7 @@ class Courier:
         interruptible: bool,
         cancel: CancelToken,
         label: str = "",
-    ) -> tuple[T, Place]:
+    ) -> tuple[T, RanIn]:
         """Run a function in the thread that waits (in order), or in a worker thread.
 
         Raises:
@@ -96,7 +96,7 @@ class Courier:
 
     async def run_async(
         self, work: Callable[[], Awaitable[T]], *, cancel: CancelToken, label: str = ""
-    ) -> tuple[T, Place]:
+    ) -> tuple[T, RanIn]:
         """Run a coroutine function on the loop of the thread that waits.
 
         Raises:
@@ -190,7 +190,7 @@ class Courier:
         else:
             other.post(job)
 
-    async def _outcome(self, job: SyncJob[T] | AsyncJob[T]) -> tuple[T, Place]:
+    async def _outcome(self, job: SyncJob[T] | AsyncJob[T]) -> tuple[T, RanIn]:
         self.post(job)
         loop, told = asyncio.get_running_loop(), set[str]()
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.ports import Interrupted
-from nbagent.contracts.records import Place
+from nbagent.contracts.records import RanIn
 from nbagent.runtime.watch import Watch
 
 T = TypeVar("T")
@@ -31,13 +31,13 @@ class Outcome:
 
     value: Any = None
     error: BaseException | None = None
-    place: Place = "waiting thread"
+    place: RanIn = "waiting thread"
 
 
 class Job(Generic[T]):
     """Made on the loop that wants the result; run once, anywhere, in the context it was made in."""
 
-    place: Place | None = None
+    place: RanIn | None = None
 
     def __init__(self, *, interruptible: bool, cancel: CancelToken, label: str) -> None:
         self.interruptible = interruptible
@@ -51,7 +51,7 @@ class Job(Generic[T]):
         self.state: Literal["queued", "running", "over"] = "queued"
         self._strike: Callable[[bool], None] = lambda again: None
 
-    async def outcome(self) -> tuple[T, Place]:
+    async def outcome(self) -> tuple[T, RanIn]:
         """Wait for the end. A stop, or the end of the task that waits here, interrupts the job."""
         forget = self.cancel.on_set(self.stop)
         try:
@@ -176,7 +176,7 @@ class AsyncJob(Job[T]):
             return Outcome(error=_tame(error), place="notebook loop")
 
 
-def here() -> Place:
+def here() -> RanIn:
     """The name of this thread for a record."""
     main = threading.current_thread() is threading.main_thread()
     return "main thread" if main else "waiting thread"

@@ -20,12 +20,12 @@ from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import (
-    Answer,
     Approval,
     CallPreview,
     Decision,
+    PersonAnswer,
     Question,
-    Verdict,
+    RuleHit,
 )
 from nbagent.contracts.ports import Interrupted, ToolContext
 from nbagent.contracts.secrets import redact
@@ -78,7 +78,7 @@ class Ways:
     """Whether a view is open whose front end answers."""
     may_have_buttons: Callable[[], bool] = lambda: False
     """Whether there is a view that may yet get ready."""
-    by_input: Callable[[Question], Answer] | None = None
+    by_input: Callable[[Question], PersonAnswer] | None = None
     """Asks in the thread that waits; None where `input()` cannot be answered."""
 
 
@@ -100,7 +100,7 @@ class SessionApprover:
         self._ways = ways
         self._session = session
         self._record = record
-        self._open: dict[str, asyncio.Future[Answer]] = {}
+        self._open: dict[str, asyncio.Future[PersonAnswer]] = {}
 
     async def review(
         self,
@@ -156,7 +156,7 @@ class SessionApprover:
                 return decided("denied", by, reason=redact(answer.reason)), bound
             if answer.arguments is not None and dict(answer.arguments) != call.arguments:
                 edited = await self._edited(call, dict(answer.arguments), spec, context, told)
-                if isinstance(edited, Verdict):
+                if isinstance(edited, RuleHit):
                     return decided("denied", "policy", reason=_denied(edited)), bound
                 if edited is not None:
                     used = dict(answer.arguments)
@@ -172,7 +172,7 @@ class SessionApprover:
         spec: ToolSpec,
         context: ToolContext,
         told: str,
-    ) -> CallPreview | Verdict | None:
+    ) -> CallPreview | RuleHit | None:
         """The call with other arguments; None when what was shown is no longer so."""
         edited = call.model_copy(update={"arguments": arguments})
         preview = await self._host.preview(edited, context)
@@ -182,7 +182,7 @@ class SessionApprover:
         shown = await self._host.preview(call, context)
         return preview if shown.binds == told else None
 
-    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
         future = self._open.get(tool_call_id)
         if future is None or future.done():
@@ -197,15 +197,15 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
         nobody: str,
-    ) -> tuple[str, Answer]:
+    ) -> tuple[str, PersonAnswer]:
         ways = self._ways
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        future: asyncio.Future[PersonAnswer] = loop.create_future()
         self._open[question.tool_call_id] = future
         forget = cancel.on_set(lambda: loop.call_soon_threadsafe(_settle, future, _STOPPED))
         try:
             if ways.callback is None and not await self._somebody_is_there(cancel):
-                return "nobody", Answer(choice="deny", reason=nobody)
+                return "nobody", PersonAnswer(choice="deny", reason=nobody)
             emit(
                 ApprovalRequested(
                     question.turn_id,
@@ -236,15 +236,15 @@ class SessionApprover:
         return ways.has_buttons() or ways.by_input is not None
 
 
-_STOPPED = Answer(choice="deny", reason="the run was stopped before somebody answered")
+_STOPPED = PersonAnswer(choice="deny", reason="the run was stopped before somebody answered")
 
 
-def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
     if not future.done():
         future.set_result(answer)
 
 
-def _denied(verdict: Verdict) -> str:
+def _denied(verdict: RuleHit) -> str:
     return f"the policy denies this call: {verdict.why}"
 
 
@@ -254,7 +254,7 @@ def _bound(spec: ToolSpec, call: ToolCall, preview: CallPreview) -> str:
     return sha_of([*whole, preview.binds, None if preview.for_tool else call.arguments])
 
 
-def _why(verdict: Verdict, preview: CallPreview) -> str:
+def _why(verdict: RuleHit, preview: CallPreview) -> str:
     """What the call would do, and the rule that asks, when one does."""
     if not verdict.rule or not preview.why:
         return verdict.why
@@ -285,10 +285,10 @@ def _question(
 
 async def _called(
     callback: OnApproval, question: Question, context: ToolContext, cancel: CancelToken
-) -> tuple[Answer, str]:
+) -> tuple[PersonAnswer, str]:
     """The answer of the person's program, and what was wrong with the program."""
 
-    async def body() -> tuple[Answer, str]:
+    async def body() -> tuple[PersonAnswer, str]:
         try:
             if inspect.iscoroutinefunction(callback):
                 given = await callback(question)
@@ -300,7 +300,7 @@ async def _called(
         except BaseException as error:  # SystemExit would end the loop
             said = without_folders(redact(f"{type(error).__name__}: {error}"))
             reason = f"on_approval failed ({said}), so the call is denied"
-            return Answer(choice="deny", reason=reason), reason
+            return PersonAnswer(choice="deny", reason=reason), reason
 
     task = asyncio.ensure_future(body())
     loop = asyncio.get_running_loop()
@@ -317,11 +317,11 @@ async def _called(
 
 
 async def _typed(
-    ask: Callable[[Question], Answer],
+    ask: Callable[[Question], PersonAnswer],
     question: Question,
     context: ToolContext,
     cancel: CancelToken,
-) -> Answer:
+) -> PersonAnswer:
     try:
         return await _in_waiting_thread(ask, question, context, cancel)
     except Interrupted:
@@ -329,7 +329,7 @@ async def _typed(
     except Exception as error:
         # EOFError where nobody types, StdinNotImplementedError where nobody can.
         said = f"{type(error).__name__}: {error}"
-        return Answer(choice="deny", reason=f"nobody answered ({said})")
+        return PersonAnswer(choice="deny", reason=f"nobody answered ({said})")
 
 
 async def _in_waiting_thread(
@@ -355,7 +355,7 @@ def checked_callback(given: OnApproval | None) -> OnApproval | None:
     return given
 
 
-def answer_of(given: object) -> Answer:
+def answer_of(given: object) -> PersonAnswer:
     """What `on_approval` returned, as an answer.
 
     True, `"once"` or `"allow"` allow the call, `"session"` allows it for the session; False, None
@@ -365,20 +365,20 @@ def answer_of(given: object) -> Answer:
     Raises:
         UsageError: it is none of these.
     """
-    if isinstance(given, Answer):
+    if isinstance(given, PersonAnswer):
         return given
     if given is True or given in ("once", "allow"):
-        return Answer(choice="once")
+        return PersonAnswer(choice="once")
     if given == "session":
-        return Answer(choice="session")
+        return PersonAnswer(choice="session")
     if given is None or given is False or given == "deny":
-        return Answer(choice="deny", reason="the person's program denied this call")
+        return PersonAnswer(choice="deny", reason="the person's program denied this call")
     if isinstance(given, str):
-        return Answer(choice="deny", reason=given)
+        return PersonAnswer(choice="deny", reason=given)
     arguments = json_object(cast("Any", given))
     if arguments is None:
         raise UsageError(
             f"on_approval returned a {type(given).__name__}; return True, 'session', False, a "
             "reason, or a dict of other arguments"
         )
-    return Answer(choice="once", arguments=arguments)
+    return PersonAnswer(choice="once", arguments=arguments)

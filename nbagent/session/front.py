@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
-from nbagent.contracts.policy import Answer, Question
+from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.contracts.ports import Sink, Surface
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
@@ -46,7 +46,7 @@ class Front:
     """File name of the notebook."""
     execution_id: Callable[[], str | None] = _nothing
     """Tells one execution of a cell from the next."""
-    ask: Callable[[], Callable[[Question], Answer] | None] = _nothing
+    ask: Callable[[], Callable[[Question], PersonAnswer] | None] = _nothing
     """Called where a run starts: what asks by `input()` in the thread that waits; None where
     nobody types."""
     pump: Callable[[], Pump | None] = _nothing
@@ -89,7 +89,7 @@ def plain_printer() -> Sink:
     return import_module(_PLAIN_LINES).PlainPrinter(sys.stdout.write, asked_by_input=asked)
 
 
-def _script_asker() -> Callable[[Question], Answer] | None:
+def _script_asker() -> Callable[[Question], PersonAnswer] | None:
     stdin: Any = sys.stdin
     if stdin is None or stdin.closed or not stdin.isatty():
         return None

@@ -31,7 +31,7 @@ from nbagent.contracts.events import (
     TurnFinished,
     Waiting,
 )
-from nbagent.contracts.policy import Answer
+from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
@@ -170,7 +170,7 @@ class LiveRun:
             on_warning=self.warn,
         )
 
-    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
         return self._approver.answer(tool_call_id, answer)
 

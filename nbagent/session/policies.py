@@ -14,8 +14,8 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import (
     CallPattern,
     CallPreview,
+    RuleHit,
     ToolPolicy,
-    Verdict,
     call_pattern,
     stricter,
 )
@@ -63,12 +63,12 @@ class Policies:
         spec: ToolSpec,
         preview: CallPreview,
         arguments: Mapping[str, Any] | None,
-    ) -> Verdict:
+    ) -> RuleHit:
         """What happens to a call; without arguments, to the tool in general."""
         host, names = spec.traits.host, _names(spec)
         judged = preview.arguments if preview.arguments is not None else arguments
         told = [said for name in names if (said := self.system.says(name, host, judged))]
-        default = Verdict(ruling=preview.ruling, why=preview.why or "its host says so")
+        default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
         verdict = told[0] if told else default
         if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
             verdict = default

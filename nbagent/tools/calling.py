@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.ports import Interrupted, ToolContext
-from nbagent.contracts.records import Place
+from nbagent.contracts.records import RanIn
 from nbagent.contracts.secrets import redact
 from nbagent.shown import is_iterator, shown_text
 
@@ -60,7 +60,7 @@ class Ending:
     error: BaseException | None = None
     why: Why | None = None
     """Set when a stop or a timeout hit the call, also when it still returned a value."""
-    place: Place | None = None
+    place: RanIn | None = None
     started_ms: float | None = None
     abandoned: bool = False
     """It may still be running, with nobody waiting."""
@@ -81,7 +81,7 @@ class _Attempt:
         self.options = options
         self.token = CancelToken()
         self.why: Why | None = None
-        self.place: Place | None = None
+        self.place: RanIn | None = None
         self.started_ms: float | None = None
         self._cancel = cancel
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class _Attempt:
         if options.interruptible:
             self._forget = cancel.on_set(lambda: self.stop("stop"))
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: RanIn) -> None:
         """The function is about to run, in this thread; its time counts from here."""
         if self.why is not None or self._cancel.is_set:
             # Stopped in the queue: also one that a stop would wait for does not start now.

@@ -23,7 +23,7 @@ from nbagent.contracts.policy import CallPreview, ToolPolicy, call_pattern
 from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files import patching
-from nbagent.files.mounts import STATE, Mounts, Place
+from nbagent.files.mounts import STATE, FilePlace, Mounts
 from nbagent.files.names import looks_secret, names_secret, plain_text, visible
 from nbagent.files.searching import Order, search
 from nbagent.files.writing import (
@@ -355,7 +355,7 @@ class FileTools:
         return CallPreview(binds=binds, arguments=told, other_arguments=others)
 
     def told(
-        self, place: Place, arguments: Mapping[str, Any]
+        self, place: FilePlace, arguments: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
         """The arguments in their one form, and in those that name the same path otherwise."""
         first, *others = ({**arguments, "path": form} for form in self.mounts.forms(place))
@@ -365,7 +365,7 @@ class FileTools:
     def _most_patched(self) -> int:
         return min(self._limits.max_read_bytes, LARGEST_CHANGED_BYTES)
 
-    def _check_approved(self, place: Place, context: ToolContext) -> None:
+    def _check_approved(self, place: FilePlace, context: ToolContext) -> None:
         """Refuse when the mount is another folder than the one that was approved."""
         if context.approved and context.approved != self.mounts.identity(place.mount):
             raise ToolError(
@@ -374,7 +374,7 @@ class FileTools:
                 code="E_PRECONDITION_FAILED",
             )
 
-    def check_secret(self, tool: str, place: Place) -> None:
+    def check_secret(self, tool: str, place: FilePlace) -> None:
         """Refuse what most likely holds keys, unless a policy allows it by its name.
 
         Raises:
@@ -397,7 +397,7 @@ class FileTools:
                 return True
         return False
 
-    def _checked_size(self, data: bytes, place: Place) -> bytes:
+    def _checked_size(self, data: bytes, place: FilePlace) -> bytes:
         most = self._limits.max_write_bytes
         if len(data) > most:
             raise ToolError(

@@ -15,7 +15,7 @@ from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.secrets import redact
 from nbagent.files import patching
 from nbagent.files.frontmatter import update_frontmatter
-from nbagent.files.mounts import Mounts, Place
+from nbagent.files.mounts import FilePlace, Mounts
 from nbagent.files.names import plain_text, visible
 
 ABSENT = "absent"
@@ -71,7 +71,7 @@ def _there(old: str | None) -> str:
     return old
 
 
-def patched(patch: Patch, old: bytes | None, place: Place) -> bytes:
+def patched(patch: Patch, old: bytes | None, place: FilePlace) -> bytes:
     if old is not None and b"\0" in old[:8_192]:
         raise ToolError(
             f"{visible(place.text)} is binary and cannot be patched; write it with a program",
@@ -80,13 +80,13 @@ def patched(patch: Patch, old: bytes | None, place: Place) -> bytes:
     return patching.to_bytes(patch.change(None if old is None else patching.to_text(old)))
 
 
-def bound_to(mounts: Mounts, place: Place, sha: str | None) -> str:
+def bound_to(mounts: Mounts, place: FilePlace, sha: str | None) -> str:
     """What an approval of a change binds to: the mount's folder, and the file as it is."""
     return sha256_hex(f"{mounts.identity(place.mount)} {sha or ABSENT}")
 
 
 def expecting(
-    mounts: Mounts, place: Place, if_match: str | None, approved: str
+    mounts: Mounts, place: FilePlace, if_match: str | None, approved: str
 ) -> Callable[[str | None], None] | None:
     """What checks the file's hash before it is changed; None when nobody named one."""
     wanted = (if_match or "").strip().lower().removeprefix("sha256:")
@@ -111,7 +111,7 @@ def expecting(
     return check
 
 
-def change_piece(place: Place, old: bytes | None, new: bytes, sha: str | None) -> PreviewPiece:
+def change_piece(place: FilePlace, old: bytes | None, new: bytes, sha: str | None) -> PreviewPiece:
     """The change for a person: a whole diff, or sizes and hashes where it is no text."""
     try:
         if sha is not None and old is None:

@@ -20,10 +20,10 @@ from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_json
-from nbagent.files.mounts import Keeper, Mounts, Place, failure
+from nbagent.files.mounts import FilePlace, Keeper, Mounts, failure
 from nbagent.files.names import visible
 from nbagent.files.opening import patiently
-from nbagent.files.searching import Answer
+from nbagent.files.searching import SearchResult
 from nbagent.files.walking import Entry, Globs, Level, walk
 from nbagent.files.writing import read_bytes, sha_of_file
 from nbagent.shown.budgets import IMAGE_BYTES, IMAGE_SIDE_PX
@@ -52,7 +52,7 @@ _CODECS = {
 class _File:
     """An open file, its size, and what the answer says first."""
 
-    place: Place
+    place: FilePlace
     descriptor: int
     size: int
     max_bytes: int
@@ -63,7 +63,7 @@ class _File:
 
 def read(
     mounts: Mounts,
-    place: Place,
+    place: FilePlace,
     *,
     offset: int | None,
     limit: int | None,
@@ -241,7 +241,7 @@ def _is_wide(data: bytes) -> bool:
     return data.startswith(b"\x89PNG") and max(sides) > IMAGE_SIDE_PX
 
 
-def search_answer(found: Answer) -> dict[str, Any]:
+def search_answer(found: SearchResult) -> dict[str, Any]:
     """The answer of `fs.search`."""
     stats = {"filesScanned": found.files_scanned, "matchesFound": found.matches_found}
     if found.files_skipped:
@@ -268,7 +268,7 @@ def search_answer(found: Answer) -> dict[str, Any]:
 
 def list_folder(
     mounts: Mounts,
-    place: Place,
+    place: FilePlace,
     *,
     glob: str | None,
     depth: int,
@@ -325,7 +325,7 @@ def _described(level: Level, entry: Entry, name: str) -> dict[str, Any]:
     return found
 
 
-def _no_folder(mounts: Mounts, place: Place) -> ToolError | None:
+def _no_folder(mounts: Mounts, place: FilePlace) -> ToolError | None:
     """The error for a file that was to be listed; None when it is no file."""
     try:
         os.close(mounts.root(place.mount).open_file(place.parts))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import Mounts, Place
+from nbagent.files.mounts import FilePlace, Mounts
 from nbagent.files.names import visible
 
 HOST = "fs"
@@ -79,7 +79,9 @@ class Rules:
         return [name, *(alias for alias in self._aliases if ALIASES[alias] == name)]
 
 
-def check_allowed(mounts: Mounts, place: Place, forbidden: Callable[[str], bool] | None) -> None:
+def check_allowed(
+    mounts: Mounts, place: FilePlace, forbidden: Callable[[str], bool] | None
+) -> None:
     """Refuse what a walk begins with, by any of its forms.
 
     Raises:

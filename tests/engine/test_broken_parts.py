@@ -14,6 +14,7 @@ from engine.laws import check_answered, check_record
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import (
+    CallDelta,
     ChatChunk,
     ChatRequest,
     ChatResponse,
@@ -21,7 +22,6 @@ from nbagent.contracts.chat import (
     Message,
     ModelInfo,
     ToolCall,
-    ToolCallDelta,
     ToolSpec,
     Usage,
 )
@@ -138,7 +138,7 @@ class Unspeakable(Exception):
 def test_whatever_a_client_raises_ends_the_run_with_its_part_kept(error: BaseException) -> None:
     async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
         yield ChatChunk(content="Half ")
-        yield ChatChunk(tool_call_delta=ToolCallDelta(0, id="c", name="look", arguments='{"pl'))
+        yield ChatChunk(tool_call_delta=CallDelta(0, id="c", name="look", arguments='{"pl'))
         raise error
 
     record = run_plan(plan_of(Client(stream)))

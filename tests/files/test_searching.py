@@ -18,7 +18,7 @@ import pytest
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import Mounts
 from nbagent.files.opening import open_root
-from nbagent.files.searching import Answer, Order, search
+from nbagent.files.searching import Order, SearchResult, search
 from nbagent.files.walking import walk
 
 
@@ -30,12 +30,12 @@ def lay(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder
 
 
-def found(folder: Path, query: str, path: str = "@project", **more: Any) -> Answer:
+def found(folder: Path, query: str, path: str = "@project", **more: Any) -> SearchResult:
     mounts = Mounts.of(folder)
     return search(mounts, mounts.place(path), Order(query=query, **more))
 
 
-def places(answer: Answer) -> list[tuple[str, int, int]]:
+def places(answer: SearchResult) -> list[tuple[str, int, int]]:
     return [(m.path.removeprefix("@project/"), m.line, m.column) for m in answer.matches]
 
 

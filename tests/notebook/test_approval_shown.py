@@ -11,7 +11,7 @@ from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import Answer, PreviewPiece, Question
+from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import ToolRun
 from nbagent.notebook.asking import (
     Asked,
@@ -141,22 +141,31 @@ ANSWER: dict[str, Any] = {"kind": "answer", "call": "c1", "nth": 7}
 @pytest.mark.parametrize(
     ("said", "answer"),
     [
-        ({"choice": "once"}, Answer(choice="once")),
-        ({"choice": "session"}, Answer(choice="session")),
-        ({"choice": "deny"}, Answer(choice="deny")),
-        ({"choice": "deny", "reason": "  not this "}, Answer(choice="deny", reason="not this")),
-        ({"choice": "once", "arguments": '{"a": 1}'}, Answer(choice="once", arguments={"a": 1})),
+        ({"choice": "once"}, PersonAnswer(choice="once")),
+        ({"choice": "session"}, PersonAnswer(choice="session")),
+        ({"choice": "deny"}, PersonAnswer(choice="deny")),
+        (
+            {"choice": "deny", "reason": "  not this "},
+            PersonAnswer(choice="deny", reason="not this"),
+        ),
+        (
+            {"choice": "once", "arguments": '{"a": 1}'},
+            PersonAnswer(choice="once", arguments={"a": 1}),
+        ),
         # Other arguments are another call, which an answer for the session does not cover.
-        ({"choice": "session", "arguments": '{"a": 1}'}, Answer(choice="once", arguments={"a": 1})),
+        (
+            {"choice": "session", "arguments": '{"a": 1}'},
+            PersonAnswer(choice="once", arguments={"a": 1}),
+        ),
         (
             {"choice": "once", "arguments": f'{{"n": {2**70}}}'},
-            Answer(choice="once", arguments={"n": 2**70}),
+            PersonAnswer(choice="once", arguments={"n": 2**70}),
         ),
-        ({"choice": "deny", "arguments": "not JSON"}, Answer(choice="deny")),
+        ({"choice": "deny", "arguments": "not JSON"}, PersonAnswer(choice="deny")),
     ],
     ids=["once", "session", "deny", "reason", "edit", "edit for session", "huge", "deny an edit"],
 )
-def test_an_answer_of_the_front_end_is_read(said: dict[str, Any], answer: Answer) -> None:
+def test_an_answer_of_the_front_end_is_read(said: dict[str, Any], answer: PersonAnswer) -> None:
     assert read_answer({**ANSWER, **said}, OPEN) == answer
 
 
@@ -226,20 +235,20 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("lines", "answer"),
     [
-        (["y"], Answer(choice="once")),
-        ([" YES "], Answer(choice="once")),
-        (["s"], Answer(choice="session")),
-        (["n", ""], Answer(choice="deny")),
-        (["no", "not this file"], Answer(choice="deny", reason="not this file")),
-        (["e", '{"path": "b.md"}'], Answer(choice="once", arguments={"path": "b.md"})),
-        (["e", "{path}", '{"path": 1}'], Answer(choice="once", arguments={"path": 1})),
-        (["e", "", "y"], Answer(choice="once")),
-        (["", "what?", "y"], Answer(choice="once")),
+        (["y"], PersonAnswer(choice="once")),
+        ([" YES "], PersonAnswer(choice="once")),
+        (["s"], PersonAnswer(choice="session")),
+        (["n", ""], PersonAnswer(choice="deny")),
+        (["no", "not this file"], PersonAnswer(choice="deny", reason="not this file")),
+        (["e", '{"path": "b.md"}'], PersonAnswer(choice="once", arguments={"path": "b.md"})),
+        (["e", "{path}", '{"path": 1}'], PersonAnswer(choice="once", arguments={"path": 1})),
+        (["e", "", "y"], PersonAnswer(choice="once")),
+        (["", "what?", "y"], PersonAnswer(choice="once")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_question_by_input(
-    lines: list[str], answer: Answer, typed: list[str], capsys: pytest.CaptureFixture[str]
+    lines: list[str], answer: PersonAnswer, typed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed += lines
     assert ask_by_input(question(why="it wri\u202etes")) == answer

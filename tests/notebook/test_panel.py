@@ -17,7 +17,7 @@ from nbagent import offline
 from nbagent.contracts import events
 from nbagent.contracts.errors import StoreError
 from nbagent.contracts.events import Event
-from nbagent.contracts.policy import Answer
+from nbagent.contracts.policy import PersonAnswer
 from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
@@ -39,7 +39,7 @@ class NoControls:
     def stop(self, *, after_turn: bool = False) -> None:
         raise NotImplementedError
 
-    def answer(self, tool_call_id: str, answer: Answer) -> bool:
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         raise NotImplementedError
 
 

@@ -21,7 +21,7 @@ from session.approval_stage import (
 
 import nbagent
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
-from nbagent.contracts.policy import Answer, CallPreview, Question, ToolPolicy
+from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, ToolPolicy
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.listings import tools_text
@@ -33,7 +33,7 @@ ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "true": (True, "allowed", ("a",)),
     "once": ("once", "allowed", ("a",)),
     "session": ("session", "allowed", ("a",)),
-    "an answer": (Answer(choice="once"), "allowed", ("a",)),
+    "an answer": (PersonAnswer(choice="once"), "allowed", ("a",)),
     "other arguments": ({"path": "b"}, "edited", ("b",)),
     "the same arguments": ({"path": "a"}, "allowed", ("a",)),
     "false": (False, "denied", ()),
@@ -255,10 +255,12 @@ def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> 
 
     def press(controls: RunControls, event: ApprovalRequested) -> None:
         choice = "deny" if event.args["path"] == "b" else "once"
-        told.append(controls.answer(event.tool_call_id, Answer(choice=choice, reason="not b")))
+        told.append(
+            controls.answer(event.tool_call_id, PersonAnswer(choice=choice, reason="not b"))
+        )
         time.sleep(0.05)
-        told.append(controls.answer(event.tool_call_id, Answer(choice="once")))
-        told.append(controls.answer("nobody's", Answer(choice="once")))
+        told.append(controls.answer(event.tool_call_id, PersonAnswer(choice="once")))
+        told.append(controls.answer("nobody's", PersonAnswer(choice="once")))
 
     use_front(Front(surface=View(press)))
     run, _ = ran(calls([call("delete", path="a"), call("delete", path="b")]))
@@ -280,16 +282,16 @@ def test_a_stop_while_a_question_is_open_ends_the_run_at_once() -> None:
 def test_input_asks_in_the_waiting_thread_where_no_view_answers() -> None:
     threads: list[object] = []
 
-    def ask(question: Question) -> Answer:
+    def ask(question: Question) -> PersonAnswer:
         threads.append(threading.current_thread())
-        return Answer(choice="once")
+        return PersonAnswer(choice="once")
 
     use_front(Front(ask=lambda: ask))
     run, _ = ran(call("delete", path="a"))
     assert (only(run).approved_by, done) == ("person", ["a"])
     assert threads == [threading.main_thread()]
 
-    def closed(question: Question) -> Answer:
+    def closed(question: Question) -> PersonAnswer:
         raise EOFError
 
     use_front(Front(ask=lambda: closed))
@@ -300,7 +302,7 @@ def test_input_asks_in_the_waiting_thread_where_no_view_answers() -> None:
 def test_a_view_that_never_gets_ready_gives_way_to_input() -> None:
     view = View(lambda controls, event: None)
     view.can_answer = False
-    use_front(Front(surface=view, ask=lambda: lambda question: Answer(choice="once")))
+    use_front(Front(surface=view, ask=lambda: lambda question: PersonAnswer(choice="once")))
     began = time.monotonic()
     run, _ = ran(call("delete", path="a"))
     assert 1.9 < time.monotonic() - began < 5

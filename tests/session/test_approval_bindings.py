@@ -19,7 +19,7 @@ from session.approval_stage import (
 
 import nbagent
 from nbagent.contracts.chat import ToolSpec, ToolTraits
-from nbagent.contracts.policy import Answer, CallPreview, Question, ToolPolicy
+from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, ToolPolicy
 from nbagent.contracts.ports import ToolContext
 from nbagent.providers.offline import call, script
 from nbagent.session.policies import Policies
@@ -65,8 +65,8 @@ def test_what_a_callback_does_to_its_question_changes_no_call() -> None:
 
 @pytest.mark.parametrize("choice", ["denied", "no", "", None])
 def test_an_answer_that_is_none_is_refused(choice: Any) -> None:
-    def answer(question: Question) -> Answer:
-        return Answer(choice=choice)
+    def answer(question: Question) -> PersonAnswer:
+        return PersonAnswer(choice=choice)
 
     run, _ = ran(call("delete", path="a"), answer=answer)
     assert (only(run).approval, done) == ("denied", [])

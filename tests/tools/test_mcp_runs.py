@@ -9,7 +9,7 @@ from servers.mcp_door import hand
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.policy import Answer, Question
+from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.tools.mcp import McpServer, mcp
 
 
@@ -26,9 +26,9 @@ def test_changed_definition_is_asked_about_again(server: McpServer) -> None:
     model = offline.script([echo, other, offline.call("runs__change"), echo, "Done."])
     asked: list[str] = []
 
-    def answer(question: Question) -> Answer:
+    def answer(question: Question) -> PersonAnswer:
         asked.append(question.tool)
-        return Answer(choice="session")
+        return PersonAnswer(choice="session")
 
     run = nbagent.Agent(model=model, tools=[server]).run("Go.", on_approval=answer)
     run.raise_for_error()

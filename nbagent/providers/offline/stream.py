@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
+    CallDelta,
     ChatChunk,
     ChatRequest,
     ChatResponse,
@@ -24,7 +25,6 @@ from nbagent.contracts.chat import (
     ResponseMeta,
     TextPart,
     ToolCall,
-    ToolCallDelta,
     Usage,
     parse_arguments,
 )
@@ -164,9 +164,9 @@ def response_chunks(
     for piece in _PIECE.findall(message.text) if texts is None else texts:
         yield ChatChunk(content=piece)
     for index, call in enumerate(message.tool_calls):
-        yield ChatChunk(tool_call_delta=ToolCallDelta(index, id=call.id, name=call.name))
+        yield ChatChunk(tool_call_delta=CallDelta(index, id=call.id, name=call.name))
         for piece in re.findall(r"(?s).{1,12}", call.arguments_raw):
-            yield ChatChunk(tool_call_delta=ToolCallDelta(index, arguments=piece))
+            yield ChatChunk(tool_call_delta=CallDelta(index, arguments=piece))
     finish, usage = response.finish_reason, response.usage
     yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
 
