@@ -15,7 +15,7 @@ from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
 from nbagent.providers.registry import origin
 from nbagent.session.approval import OnApproval
@@ -74,6 +74,8 @@ class Prepared:
     asked: Settings
     """What holds for this run: the options, over the settings."""
     first_index: int
+    phase_before: Phase
+    """Of the run that this one goes on with."""
     requests_before: int
     before: EngineTurn | None
     """The last turn that asked this model before this run; in a fork, the one asked anew."""
@@ -153,6 +155,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         params=params,
         asked=asked,
         first_index=base.first_index,
+        phase_before=parent.phase if parent else "Running",
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         before=base.turn_before(record),
         notices=notices,

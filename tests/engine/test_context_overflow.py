@@ -27,7 +27,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
 from nbagent.contracts.records import packed, unpacked
 from nbagent.contracts.trimming import Trimmed, is_worth_it, shortened
-from nbagent.engine.size import request_chars
+from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import OfflineClient, call, calls, error, script, step
 from nbagent.session.stores import close_stores
 
