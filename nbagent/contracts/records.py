@@ -45,17 +45,23 @@ class ToolResult(Value):
     error: ErrorInfo | None = None
     attachments: tuple[Part, ...] = ()
     """Images and files that the model is given beside the data."""
+    note: str = ""
+    """What the model has to know beside the result: that a person changed its arguments."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """What a model is given: `{ok, data}` or `{ok, error{code, message, details?}}`."""
+        """What a model is given: `{ok, data}` or `{ok, error{code, message, details?}}`.
+
+        With a `note` where there is one.
+        """
+        note = {"note": self.note} if self.note else {}
         if self.ok:
-            return {"ok": True, "data": self.data}
+            return {"ok": True, "data": self.data, **note}
         error = self.error or ErrorInfo("E_INTERNAL", "the tool failed without saying why")
         body: dict[str, Any] = {"code": error.code, "message": error.message}
         if error.details:
             body["details"] = error.details
-        return {"ok": False, "error": body}
+        return {"ok": False, "error": body, **note}
 
     def to_json(self) -> bytes:
         """The body as JSON."""
