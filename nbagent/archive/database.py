@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from nbagent.archive.audit.locking import locked
 from nbagent.archive.lease import Lease
+from nbagent.archive.locking import locked
 from nbagent.archive.schema import APPLICATION_ID, VERSION, statements
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
@@ -358,7 +358,7 @@ def _one_at_a_time(home: Path) -> Generator[None]:
     with contextlib.ExitStack() as stack:
         file = stack.enter_context((home / "runs.lock").open("ab"))
         with contextlib.suppress(OSError):
-            stack.enter_context(locked(file.fileno(), patience_s=BUSY_S))
+            stack.enter_context(locked(file.fileno(), wait_s=BUSY_S))
         yield
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from nbagent.archive.audit import AuditSink, is_audited
+from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import utc_now
