@@ -92,6 +92,9 @@ class ResponseReceived:
 
     turn: EngineTurn
     message: Message
+    system_prompt: str
+    tools: tuple[ToolSpec, ...]
+    """What the hashes of the turn's request stand for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
 _CHARS_PER_TOKEN = 4
-_IMAGE_CHARS = 4_000
+IMAGE_CHARS = 4_000
 """An image is some thousand tokens for a model, however many bytes it has."""
 _NAMED = 3
 _IN_LINE = 4
@@ -178,7 +178,7 @@ def message_chars(message: Message) -> int:
     chars = 0
     for part in message.content:
         if isinstance(part, ImagePart):
-            chars += _IMAGE_CHARS
+            chars += IMAGE_CHARS
         else:
             chars += len(part.data if isinstance(part, FilePart) else part.text)
     return chars + sum(len(call.name) + len(call.arguments_raw) for call in message.tool_calls)

@@ -179,7 +179,8 @@ class Turn:
             specs={tool.name: tool for tool in self.tools},
         )
         begun = self._record(work.planned(), End())
-        await self.events.commit(ResponseReceived(begun, response.message))
+        prompt = self.composition.system_prompt
+        await self.events.commit(ResponseReceived(begun, response.message, prompt, self.tools))
         self.runs = await work.run()
 
     def _why_not_run(self) -> tuple[ErrorCode, str] | None:

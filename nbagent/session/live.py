@@ -6,7 +6,6 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from nbagent.archive.audit import AuditSink, is_audited
+from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import monotonic_ms, utc_now
+from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.chat import Message
-from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError
+from nbagent.contracts.errors import ErrorInfo, NbagentError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -49,14 +48,9 @@ from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
 from nbagent.session.stores import alive, current_store, home_of
 from nbagent.settings import project_folder
 
-_LOCKED_S = 30.0
-"""After so long the store goes on in memory, and says so."""
-_LOCKED_POLL_S = 0.05
-"""The longest time between two tries; the first ones follow one another quickly."""
-_LOCKED_QUIET_S = 0.5
-_LOCKED = "another process is writing to the store of runs; this run goes on when it is done"
-_LOCKED_STOP = (
-    f"{_LOCKED.partition(';')[0]}; the run stops when it is done, at most {_LOCKED_S:.0f} s"
+_LOCKED = (
+    "another process is writing to the store of runs; this run goes on, or stops, when it is "
+    "done, or in half a minute"
 )
 
 
@@ -185,7 +179,6 @@ class LiveRun:
         with alive(self.store):
             try:
                 await self._look_at_tools()
-                await self._close_parent()
                 await run_engine(self.plan(), self)
             except BaseException as error:
                 self._break(error)
@@ -257,46 +250,6 @@ class LiveRun:
             return self.store.turn_places(self.record.parent_id)
         return {}
 
-    async def _close_parent(self) -> None:
-        """End a run that a dead kernel left open."""
-        parent_id = self.record.parent_id
-        if parent_id is None or not self.store.claim(parent_id):
-            return
-        try:
-            self.store.close_interrupted(parent_id, {})
-        except BaseException:
-            self.store.release(parent_id)
-            raise
-        kept = self.record.shared_messages
-        self.history = self.store.conversation(parent_id)[:kept]
-
-    async def _commit(self, event: Event) -> None:
-        """Commit an event; while another process is writing, wait and say so.
-
-        Nothing else waits with it: tools are interrupted and other runs go on. Also a stop waits
-        for the commit, else what it stops would be lost, or the store would leave the disk.
-        """
-        if self.store.try_write(event):
-            return
-        began, told, pause_s = monotonic_ms(), "", 0.001
-        while monotonic_ms() - began < _LOCKED_S * 1000:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOCKED_POLL_S)
-            if self.store.try_write(event):
-                return
-            text = _LOCKED_STOP if self.cancel.is_set else _LOCKED
-            if text != told and monotonic_ms() - began > _LOCKED_QUIET_S * 1000:
-                self._to_sinks(Waiting(None, text))
-                told = text
-        if isinstance(event, RunStarted):
-            # Nothing is lost yet, so the store need not leave the disk.
-            raise StoreError(
-                f"another process has been writing to the store for {_LOCKED_S:.0f} s; nothing was "
-                "started. End that process, or try again when it is done",
-                details={"reason": "locked"},
-            )
-        self.store.write_anyway(event)
-
     def emit(self, event: Event) -> None:
         """Tell the sinks of something that is not kept. On the engine's loop."""
         self._to_sinks(event)
@@ -305,7 +258,7 @@ class LiveRun:
 
     async def commit(self, event: Event) -> None:
         """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
-        await self._commit(event)
+        await self.store.commit(event, lambda: self._to_sinks(Waiting(None, _LOCKED)))
         if isinstance(event, RunStarted):
             self._begun = True
         elif isinstance(event, RunFinished):
