@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
-from nbagent.contracts.chat import Message, Part, TextPart, redacted
+from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
@@ -113,6 +113,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         named = settings.tools
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    _check_price(limits, chosen)
     params = redact_json(_params(options, asked))
     system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
@@ -326,6 +327,16 @@ def _limits(options: RunOptions, asked: Settings) -> Limits:
     )
     check_limits(limits.max_turns, limits.ceiling)
     return limits
+
+
+def _check_price(limits: Limits, chosen: Chosen) -> None:
+    if limits.max_cost_usd is None:
+        return
+    if chosen.price(Usage(prompt_tokens=1, total_tokens=1), chosen.model) is None:
+        raise UsageError(
+            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
+            "limit its tokens with max_total_tokens=…"
+        )
 
 
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
