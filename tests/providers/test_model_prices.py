@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nbagent.contracts.chat import Usage
+from nbagent.contracts.ports import Cost
 from nbagent.providers.prices import context_tokens, cost_of
 
 USAGE = Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100, cached_tokens=200)
@@ -84,12 +85,12 @@ def test_an_unknown_price_is_none_and_never_zero(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "localhost:1234", "http://[::1]:1/v1"])
 def test_this_machine_is_free(url: str) -> None:
-    assert cost_of("openai", "gpt-5.4", USAGE, url) == 0.0
+    assert cost_of("openai", "gpt-5.4", USAGE, url) == Cost()
 
 
 @pytest.mark.parametrize("name", ["offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"])
 def test_models_that_a_person_serves_are_free(name: str) -> None:
-    assert cost_of(name, "qwen3", None) == 0.0
+    assert cost_of(name, "qwen3", None) == Cost()
     assert context_tokens(name, "qwen3") is None
 
 
