@@ -75,7 +75,8 @@ RUNS: dict[str, Kind] = {
 TURNS: dict[str, Kind] = {  # no long texts: a frame of all turns is one quick scan
     "run": "whole",  # runs.n
     "turn": "whole",  # its number; its id is C and two digits or more of it
-    "open": "flag",  # its calls may still be at work
+    "open": "flag",  # its calls are at work; until they have ended its message and those of its
+    # tool runs that have not are in `doc`
     "phase_before": "word",
     "phase_after": "word",
     "stop_reason": "word",
@@ -121,7 +122,6 @@ TOOL_RUNS: dict[str, Kind] = {
     "model": "text",  # of the turn
     "host": "text",
     "tool_name": "text",
-    "touched": "flag",  # it may have done something
     "ok": "flag",  # NULL while it runs
     "error_code": "word",
     "error": "text",
@@ -137,7 +137,7 @@ TOOL_RUNS: dict[str, Kind] = {
     "approved_by": "word",
     "waited_ms": "number",
     "queued_at": "time",
-    "started_at": "time",
+    "started_at": "time",  # NULL when it did nothing
     "duration_ms": "number",
     "ran_in": "word",
     "isolation": "word",

@@ -6,10 +6,8 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,32 +16,29 @@ from typing import cast
 from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import Message, ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError, UsageError
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.chat import Message
+from nbagent.contracts.errors import ErrorInfo, NbagentError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
     Notice,
     RunFinished,
     RunStarted,
-    ToolCallFinished,
     TurnFinished,
     Waiting,
 )
 from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import redact
-from nbagent.engine import EnginePlan, run_call, run_engine
+from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.replay import Cassette, Mode
 from nbagent.runtime import (
     Courier,
     EventChannel,
     Guard,
     RunTask,
-    engine_loop,
-    on_engine_thread,
 )
 from nbagent.session.approval import SessionApprover, Ways
 from nbagent.session.clients import cache_file
@@ -53,15 +48,9 @@ from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
 from nbagent.session.stores import alive, current_store, home_of
 from nbagent.settings import project_folder
 
-_INTERRUPTIBLE_S = 0.2
-_LOCKED_S = 30.0
-"""After so long the store goes on in memory, and says so."""
-_LOCKED_POLL_S = 0.05
-"""The longest time between two tries; the first ones follow one another quickly."""
-_LOCKED_QUIET_S = 0.5
-_LOCKED = "another process is writing to the store of runs; this run goes on when it is done"
-_LOCKED_STOP = (
-    f"{_LOCKED.partition(';')[0]}; the run stops when it is done, at most {_LOCKED_S:.0f} s"
+_LOCKED = (
+    "another process is writing to the store of runs; this run goes on, or stops, when it is "
+    "done, or in half a minute"
 )
 
 
@@ -97,8 +86,6 @@ class LiveRun:
         self.host = self.prepared.tools.host
         self._audit = self._open_audit()
         self._approver = self._make_approver(here)
-        self._hosts_ready = False
-        self._get_hosts_ready()
         self.task: RunTask[RunRecord] | None = None
 
     @property
@@ -166,56 +153,32 @@ class LiveRun:
             return None
         return AuditSink(
             self.store.path.parent,
-            hosts_of=lambda tool: spec.traits.host if (spec := self.host.spec_of(tool)) else "",
+            hosts_of=self._host_of,
             on_warning=self.warn,
         )
+
+    def _host_of(self, tool: str) -> str:
+        return next((it.traits.host for it in self.host.offered if it.name == tool), "")
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
         return self._approver.answer(tool_call_id, answer)
 
-    def _get_hosts_ready(self) -> None:
-        """Wait for hosts that must get ready first: a server that cannot start starts no run."""
-        if self.host.prepares and on_engine_thread():
-            return  # `_drive` waits for them
-        if self.host.prepares:
-            ready = asyncio.run_coroutine_threadsafe(self.host.prepare(self.context), engine_loop())
-            try:
-                # In short pieces: not every system lets an interrupt end a wait.
-                while not ready.done():
-                    wait([ready], timeout=_INTERRUPTIBLE_S)
-                ready.result()
-            finally:
-                ready.cancel()
-            self._tell_warnings()
-        self._hosts_ready = True
-        self._check_choice()
-
-    def _tell_warnings(self) -> None:
-        """What hosts found out while they got ready."""
-        for text in self.host.warnings:
-            if text not in self.prepared.tools.warnings:
-                self.warn(redact(text))
-
-    def _check_choice(self) -> None:
-        choice = self.prepared.params.get("tool_choice")
-        names = [spec.name for spec in self.host.visible_tools(self.context)]
-        for text in self.prepared.tools.policies.doubts(self.host.offered):
+    async def _look_at_tools(self) -> None:
+        """List the tools once before the run begins, for what there is to say about them."""
+        try:
+            await self.host.tools(self.context)
+        except Exception:
+            return  # the engine lists them again, and the run fails with it
+        tools = self.prepared.tools
+        told = (text for text in self.host.warnings if text not in tools.warnings)
+        for text in (*told, *tools.policies.doubts(self.host.offered)):
             self.warn(redact(text))
-        if choice not in (None, "auto", "none", "required", *names):
-            known = ", ".join(names) or "there are no tools"
-            raise UsageError(
-                f"tool_choice={choice!r} names no tool of this run; use auto, none, required or "
-                f"one of its tools: {known}"
-            )
 
     async def _drive(self) -> RunRecord:
         with alive(self.store):
             try:
-                if self.host.prepares and not self._hosts_ready:
-                    await self.host.prepare(self.context)
-                    self._tell_warnings()
-                await self._close_parent()
+                await self._look_at_tools()
                 async for event in run_engine(self.plan()):
                     await self._hand_out(event)
             except BaseException as error:
@@ -287,85 +250,9 @@ class LiveRun:
             return self.store.turn_places(self.record.parent_id)
         return {}
 
-    async def _close_parent(self) -> None:
-        """End a run that a dead kernel left open, and run its idempotent tools again."""
-        parent_id = self.record.parent_id
-        if parent_id is None or not self.store.claim(parent_id):
-            return
-        try:
-            turn = self.store.open_turn(parent_id)
-            again = await self._run_again(turn) if turn is not None else {}
-            self.store.close_interrupted(parent_id, again)
-        except BaseException:
-            self.store.release(parent_id)
-            raise
-        kept = self.record.shared_messages
-        self.history = self.store.conversation(parent_id)[:kept]
-
-    async def _run_again(self, turn: EngineTurn) -> dict[str, ToolRun]:
-        host = self.host
-        specs = {spec.name: spec for spec in host.visible_tools(self.context)}
-        calls = {c.id: c for c in turn.response.message.tool_calls} if turn.response else {}
-        context = replace(self.context, run_id=turn.run_id, turn_id=turn.id)
-        results: dict[str, ToolRun] = {}
-        for run in turn.tool_runs:
-            spec = specs.get(run.tool_name)
-            interrupted = run.result is None or (
-                run.result.error is not None and run.result.error.code == "E_INTERRUPTED"
-            )
-            call: ToolCall | None = calls.get(run.tool_call_id)
-            if call is None or call.arguments is None:
-                continue
-            if interrupted and spec and spec.traits.idempotent and await self._may(call, spec):
-                again = await run_call(call, host=host, context=context, cancel=self.cancel)
-                results[run.tool_call_id] = again
-                if self._audit is not None:
-                    self._audit_again(ToolCallFinished(turn.run_id, turn.id, again, 0))
-        return results
-
-    def _audit_again(self, event: ToolCallFinished) -> None:
-        """A call that runs again before the run begins: no view is told, the audit log is."""
-        for sink in self._sinks:
-            if sink is self._audit:
-                with suppress(Exception):
-                    sink.handle(event)
-
-    async def _may(self, call: ToolCall, spec: ToolSpec) -> bool:
-        """Whether a call may run without anybody being asked: nothing is shown yet."""
-        preview = await self.host.preview(call, self.context)
-        policies = self.prepared.tools.policies
-        return policies.verdict(spec, preview, call.arguments).ruling == "allow"
-
-    async def _commit(self, event: Event) -> None:
-        """Commit an event; while another process is writing, wait and say so.
-
-        Nothing else waits with it: tools are interrupted and other runs go on. Also a stop waits
-        for the commit, else what it stops would be lost, or the store would leave the disk.
-        """
-        if self.store.try_write(event):
-            return
-        began, told, pause_s = monotonic_ms(), "", 0.001
-        while monotonic_ms() - began < _LOCKED_S * 1000:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOCKED_POLL_S)
-            if self.store.try_write(event):
-                return
-            text = _LOCKED_STOP if self.cancel.is_set else _LOCKED
-            if text != told and monotonic_ms() - began > _LOCKED_QUIET_S * 1000:
-                self._to_sinks(Waiting(None, text))
-                told = text
-        if isinstance(event, RunStarted):
-            # Nothing is lost yet, so the store need not leave the disk.
-            raise StoreError(
-                f"another process has been writing to the store for {_LOCKED_S:.0f} s; nothing was "
-                "started. End that process, or try again when it is done",
-                details={"reason": "locked"},
-            )
-        self.store.write_anyway(event)
-
     async def _hand_out(self, event: Event) -> None:
         # Nothing is seen before it is committed.
-        await self._commit(event)
+        await self.store.commit(event, lambda: self._to_sinks(Waiting(None, _LOCKED)))
         if isinstance(event, RunStarted):
             self._begun = True
         elif isinstance(event, RunFinished):

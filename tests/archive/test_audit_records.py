@@ -17,8 +17,7 @@ from nbagent.contracts.canonical import canonical_json, sha256_hex, sha_of
 from nbagent.contracts.chat import ImagePart, TextPart, ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, StoreError
 from nbagent.contracts.events import RunFinished, RunStarted, ToolCallFinished
-from nbagent.contracts.policy import Decision
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.ports import Decision, ToolContext
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import register
 from nbagent.runtime import Courier

@@ -14,6 +14,7 @@ from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply
 
 import nbagent
+from nbagent.archive.codec import packed, unpacked
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.chat import (
     ChatRequest,
@@ -25,7 +26,6 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
-from nbagent.contracts.records import packed, unpacked
 from nbagent.contracts.trimming import Trimmed, is_worth_it, shortened
 from nbagent.engine.size import request_chars
 from nbagent.providers.offline import OfflineClient, call, calls, error, script, step
