@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from nbagent.archive.locking import locked
 from nbagent.archive.lease import Lease
+from nbagent.archive.locking import locked
 from nbagent.archive.schema import APPLICATION_ID, VERSION, statements
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
