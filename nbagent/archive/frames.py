@@ -103,8 +103,8 @@ def _refuse_slips(table: Table, filters: dict[str, Any], connections: Sequence[C
         for cell in _cells(name, given, "category"):
             if cell is None or cell in known:
                 continue
-            near: list[str] = [word for word in sorted(known) if word.endswith(f":{cell}")]
-            near += difflib.get_close_matches(cell, known, n=1, cutoff=0.7)
+            near = [word for word in sorted(known) if word.endswith(f":{cell}")]
+            near += difflib.get_close_matches(str(cell), known, n=1, cutoff=0.7)
             if near:
                 raise UsageError(f"no row has {name}={cell!r}; did you mean {near[0]!r}?")
 
