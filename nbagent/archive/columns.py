@@ -199,7 +199,7 @@ TABLES = {
     "prompts": Table(
         columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
         source=_PROMPTS,
-        order="x.kind DESC, x.first_seen",
+        order="x.first_seen, x.sha",
         when="x.last_seen",
     ),
 }

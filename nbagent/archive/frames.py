@@ -93,20 +93,21 @@ def _refuse_slips(table: Table, filters: dict[str, Any], connections: Sequence[C
     for name, given in filters.items():
         if name in ("run", *_EXTRA) or table.dtype(name) != "category":
             continue
-        known: set[str] = set(VOCABULARY.get(name, ()))
+        known = set(VOCABULARY.get(name, ()))
+        unknown: list[str] = [
+            it for it in _cells(name, given, "category") if it and it not in known
+        ]
         sources = [(table.value(name), table.source)]
         if name in of_runs.columns:
             sources.append((of_runs.value(name), of_runs.source))
-        for connection, (value, source) in product(connections, sources):
+        for connection, (value, source) in product(connections if unknown else (), sources):
             found = connection.execute(f"SELECT DISTINCT {value} FROM {source}")
             known |= {cell_text(cell) for (cell,) in found if cell is not None}
-        for cell in _cells(name, given, "category"):
-            if cell is None or cell in known:
-                continue
-            near = [word for word in sorted(known) if word.endswith(f":{cell}")]
-            near += difflib.get_close_matches(str(cell), known, n=1, cutoff=0.7)
-            if near:
-                raise UsageError(f"no row has {name}={cell!r}; did you mean {near[0]!r}?")
+        for word in unknown:
+            near = [it for it in sorted(known) if it.endswith(f":{word}")]
+            near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+            if near and word not in known:
+                raise UsageError(f"no row has {name}={word!r}; did you mean {near[0]!r}?")
 
 
 def _rows(

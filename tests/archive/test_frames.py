@@ -192,6 +192,17 @@ def test_frames_say_what_the_records_say(name: str, store: Store) -> None:
         assert found == [utf8(value(row)) for row in rows], column
 
 
+@each_frame
+def test_limit_takes_the_newest_and_shows_them_oldest_first(name: str, store: Store) -> None:
+    filled(store, 4)
+    df = read(store, name)
+    for n in (0, 1, 3):
+        pd.testing.assert_frame_equal(
+            read(store, name, limit=n).astype(object),
+            df.tail(n).reset_index(drop=True).astype(object),
+        )
+
+
 def test_frames_join_by_their_ids(store: Store) -> None:
     filled(store)
     tool_runs, turns = read(store, "tool_runs"), read(store, "turns")

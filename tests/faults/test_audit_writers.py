@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-import nbagent
 from nbagent.archive.audit import AuditLog, verify_audit
 from nbagent.contracts.canonical import sha_of
 
