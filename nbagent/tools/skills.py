@@ -297,6 +297,7 @@ class SkillHost(MethodHost):
         return ScriptLimits(
             timeout_s=min(timeout or limits.script_timeout_s, limits.script_timeout_s),
             memory_bytes=limits.script_memory_bytes,
+            disk_bytes=limits.script_disk_bytes,
             output_bytes=limits.script_output_bytes,
         )
 
@@ -353,7 +354,7 @@ async def _ran(order: ScriptOrder, context: ToolContext) -> ScriptResult:
     token = CancelToken()
     work = asyncio.ensure_future(
         context.runner.run_sync(
-            lambda: run_script(order, cancel=token),
+            lambda: run_script(order, stop=token),
             where="worker",
             interruptible=False,
             cancel=token,
@@ -375,8 +376,8 @@ def _told(
     where = f"{STATE}/{kept.relative_to(state).as_posix()}/" if kept and state else ""
     told: dict[str, Any] = {
         "skill_name": skill.name,
-        "stdout": _without_places(result.stdout, result.places),
-        "stderr": _without_places(result.stderr, result.places),
+        "stdout": result.stdout,
+        "stderr": result.stderr,
         "returncode": result.returncode,
         "timed_out": result.timed_out,
         "duration_ms": result.duration_ms,
@@ -393,15 +394,6 @@ def _told(
     if notes:
         told["notes"] = notes
     return told
-
-
-def _without_places(text: str, places: tuple[tuple[str, str], ...]) -> str:
-    """Folders of this machine under names that say nothing of it."""
-    for path, name in sorted(places, key=lambda place: -len(place[0])):
-        if len(path) > 1 and path in text:
-            whole = rf"(?<!\w){re.escape(path)}(?![\w-])"
-            text = re.sub(whole, lambda _: name, text)  # noqa: B023
-    return text
 
 
 def _as_text(data: bytes, file: str) -> str:

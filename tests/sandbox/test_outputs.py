@@ -1,4 +1,4 @@
-"""Collecting what a script left, keeping its output, removing its folders; the filter's code."""
+"""What a script leaves: its output, its files, its folders; and the code of the filter of calls."""
 
 from __future__ import annotations
 
@@ -8,39 +8,47 @@ from pathlib import Path
 
 import pytest
 
-from nbagent.sandbox import ScriptLimits
-from nbagent.sandbox.capture import Capture
-from nbagent.sandbox.outputs import collect, remove_tree
-from nbagent.sandbox.syscalls import program
+from nbagent.sandbox.outputs import Output, collect, remove_tree
+from nbagent.sandbox.walls import program
+
+LEFT: dict[str, tuple[dict[str, int], list[str], tuple[str, ...]]] = {
+    # limits; what is kept; what is said of the rest
+    "all": ({}, ["0.txt", "a/1.txt", "fine.txt"], ()),
+    "two": (
+        {"most_files": 2},
+        ["0.txt", "fine.txt"],
+        ("1 outputs were left out: more than 2 files or 1,000 bytes",),
+    ),
+    "250 bytes": (
+        {"most_bytes": 150},
+        ["0.txt"],
+        ("2 outputs were left out: more than 9 files or 150 bytes",),
+    ),
+}
 
 
-def test_only_so_many_and_so_large_files_come_out(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    for number in range(6):
-        (out / f"{number}.txt").write_text("x" * 100)
-    limits = ScriptLimits(collected_files=4, collected_bytes=250)
-    files, notes = collect(out, keep_to=tmp_path / "kept", limits=limits)
-    assert [file.name for file in files] == ["0.txt", "1.txt"]
-    assert notes == ("4 outputs were left out: more than 4 files or 250 bytes",)
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["0.txt", "1.txt"]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_links_and_pipes_never_come_out(tmp_path: Path) -> None:
-    out, outside = tmp_path / "out", tmp_path / "outside"
-    out.mkdir()
+@pytest.mark.parametrize("case", LEFT)
+@pytest.mark.parametrize("odd", [False, True], ids=["plain", "odd ones too"])
+def test_so_many_regular_files_of_their_own_come_out(tmp_path: Path, case: str, odd: bool) -> None:
+    limits, names, notes = LEFT[case]
+    out, outside, kept = tmp_path / "out", tmp_path / "outside", tmp_path / "kept"
+    (out / "a").mkdir(parents=True)
     outside.mkdir()
     (outside / "secret").write_text("secret")
-    (out / "link").symlink_to(outside / "secret")
-    (out / "folder").symlink_to(outside)
-    os.link(outside / "secret", out / "hard")
-    os.mkfifo(out / "pipe")
-    (out / "new\nline").write_text("x")
-    (out / "fine").write_text("x")
-    files, notes = collect(out, keep_to=tmp_path / "kept", limits=ScriptLimits())
-    assert [file.name for file in files] == ["fine"]
-    assert notes == ("5 outputs were no regular files of their own and were left out",)
+    for name in ("0.txt", "a/1.txt", "fine.txt"):
+        (out / name).write_text("x" * 100)
+    if odd:
+        (out / "link").symlink_to(outside / "secret")
+        (out / "folder").symlink_to(outside)
+        os.link(outside / "secret", out / "hard")
+        os.mkfifo(out / "pipe")
+        (out / "new\nline").write_text("x")
+        (out / Path(*"bcdefghijklmnop")).mkdir(parents=True)
+        notes = ("6 outputs were no regular files of their own and were left out", *notes)
+    found = collect(out, keep_to=kept, **{"most_files": 9, "most_bytes": 1_000, **limits})
+    assert sorted(file.name for file in found[0]) == names
+    assert found[1] == notes
+    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()) == names
     remove_tree(out)
     assert not out.exists()
     assert (outside / "secret").read_text() == "secret"
@@ -51,50 +59,44 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     for folder in (out, kept):
         folder.mkdir()
         (folder / "a").write_text(folder.name)
-    files, notes = collect(out, keep_to=kept, limits=ScriptLimits())
+    files, notes = collect(out, keep_to=kept, most_files=9, most_bytes=99)
     assert not files
     assert notes == ("1 outputs could not be kept (FileExistsError)",)
     assert (kept / "a").read_text() == "kept"
 
 
-def test_folders_of_any_depth_are_removed(tmp_path: Path) -> None:
+def test_folders_of_any_depth_and_any_permissions_are_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
     here = os.open(top, os.O_RDONLY)
-    for _ in range(300):
+    for _ in range(1_500):
         os.mkdir("d" * 40, dir_fd=here)
         below = os.open("d" * 40, os.O_RDONLY, dir_fd=here)
+        os.chmod("d" * 40, 0, dir_fd=here)
         os.close(here)
         here = below
     os.close(here)
     remove_tree(top)
-    assert not top.exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 999, 100_000])
 @pytest.mark.parametrize("piece", [1, 7, 65536])
-def test_a_capture_keeps_both_ends(size: int, piece: int) -> None:
+def test_output_keeps_both_ends(size: int, piece: int) -> None:
     data = bytes(ord("a") + n % 26 for n in range(size))
-    capture = Capture(10)
+    output = Output(10)
     for start in range(0, size, piece):
-        capture.add(data[start : start + piece])
-    assert capture.total_bytes == size
-    if size <= 10:
-        assert capture.text == data.decode()
-        assert capture.cut_bytes == 0
-    else:
-        assert (
-            capture.text
-            == f"{data[:5].decode()}\n[… {size - 10:,} bytes cut …]\n{data[-5:].decode()}"
-        )
+        output.add(data[start : start + piece])
+    cut = f"{data[:5].decode()}\n[… {size - 10:,} bytes cut …]\n{data[-5:].decode()}"
+    assert (output.total_bytes, output.cut_bytes) == (size, max(0, size - 10))
+    assert output.text == (data.decode() if size <= 10 else cut)
 
 
 def test_a_cut_letter_is_left_out_and_a_broken_one_is_shown() -> None:
-    capture = Capture(8)
-    capture.add("aaaé€€€€€€é".encode())
-    assert "\ufffd" not in capture.text
-    broken = Capture(99)
+    output, broken = Output(8), Output(99)
+    output.add("aaaé€€€€€€é".encode())
     broken.add(b"a\xffb")
+    assert "\ufffd" not in output.text
     assert broken.text == "a\ufffdb"
 
 

@@ -13,7 +13,7 @@ from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.files.mounts import Mounts
-from nbagent.sandbox import isolation, isolation_level
+from nbagent.sandbox import isolation_level, script
 from nbagent.tools.base import HostOrder
 from nbagent.tools.hosts import open_hosts
 from nbagent.tools.skills import SkillHost
@@ -284,7 +284,7 @@ def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
 
 def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     isolated = stage.looked("pass")
-    monkeypatch.setattr(isolation, "_found", {"landlock": "not here", "bubblewrap": "nor here"})
+    monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
     shown = stage.looked("pass")
     assert (shown.ruling, shown.firm) == ("ask", True), "no setting does without the question"
     assert "NOT kept apart" in shown.why
