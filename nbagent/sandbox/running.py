@@ -88,6 +88,15 @@ class ScriptOrder:
     on_output: Callable[[str], object] = lambda line: None
     """Told the last line that it wrote, now and then while it runs."""
 
+    def __post_init__(self) -> None:
+        for number, text in enumerate(self.args, 1):
+            if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+                raise ToolError(
+                    f"argument {number} holds a NUL or half of a surrogate pair, which no program "
+                    "can be given; write it without",
+                    code="E_INVALID_ARGUMENTS",
+                )
+
 
 @dataclass(slots=True)
 class Ending:
@@ -113,8 +122,6 @@ def run_at(
         python: what it runs with.
         stop: ends it at once when it is set.
     """
-    if any("\0" in argument for argument in order.args):
-        raise ToolError("an argument holds a NUL character", code="E_INVALID_ARGUMENTS")
     source = place / "script.py"
     text = order.text
     source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)

@@ -200,14 +200,11 @@ def test_a_level_that_does_not_work_is_an_error_and_not_a_lesser_level(
     assert (plain.name, plain.is_isolated, "not here" in plain.why) == ("process", False, True)
 
 
-NOT_RUN: dict[str, tuple[dict[str, Any], str, str]] = {
-    "its folder is gone": (
-        {"cwd": Path("/nowhere")},
-        "isolation .* could not be set up",
-        "/python",
-    ),
-    "Python does not start": ({}, "their Python, sys.executable, does not start", "/nowhere/py"),
-    "an argument holds a NUL": ({"args": ("a\0b",)}, "NUL", "/python"),
+NOT_RUN: dict[str, tuple[str, str, str]] = {
+    # its folder, its argument, what is said
+    "its folder is gone": ("gone", "a", "isolation .* could not be set up: FileNotFoundError"),
+    "an argument holds a NUL": ("", "a\0b", "argument 1 holds a NUL"),
+    "Python does not start": ("", "a", "their Python, sys.executable, does not start"),
 }
 
 
@@ -215,11 +212,11 @@ NOT_RUN: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_what_cannot_be_run_as_it_should_is_not_run(
     tmp_path: Path, level: LevelName, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more, said, python = NOT_RUN[case]
-    if "nowhere" in python:
-        monkeypatch.setattr(sys, "executable", python)
+    folder, argument, said = NOT_RUN[case]
+    if "Python" in case:
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ToolError, match=said):
-        run_script(ScriptOrder(text="print(1)", isolation=level, **{"cwd": tmp_path, **more}))
+        ran(tmp_path / folder, "print(1)", level, args=(argument,))
 
 
 def test_nothing_is_left_on_disk(
