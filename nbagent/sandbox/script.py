@@ -143,10 +143,16 @@ def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> Script
         stop: ends it at once when it is set.
 
     Raises:
-        ToolError: nothing was run: the isolation wanted does not work here, or Python does not
-            start.
+        ToolError: nothing was run: the isolation wanted does not work here, Python does not start,
+            or the machine has no room for it.
     """
-    return _run_at(order, isolation_level(order.isolation).name, stop)
+    try:
+        return _run_at(order, isolation_level(order.isolation).name, stop)
+    except OSError as error:
+        raise ToolError(
+            f"the script was not run: {error.strerror or type(error).__name__}",
+            code="E_PRECONDITION_FAILED",
+        ) from error
 
 
 def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:

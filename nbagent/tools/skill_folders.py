@@ -46,6 +46,8 @@ class Skill:
     """Absolute, links resolved."""
     owner: str
     """`given`, `project` or `user`."""
+    place: str
+    """Its folder as the owner writes it: `~/.agents/skills/report`."""
     body: str
     """SKILL.md without its front matter."""
     compatibility: str = ""
@@ -128,7 +130,9 @@ def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
     found: list[Skill] = []
     for base, limit, owner in _places(project, given):
         for folder in _skill_folders(base, limit, seen, warnings):
-            skill = _load(folder, owner, warnings)
+            place = folder.name if folder == limit else folder.relative_to(limit).as_posix()
+            place = ("~/" if owner == "user" else "") + visible(place)
+            skill = _load(folder, owner, place, warnings)
             found += [skill] if skill is not None else []
     found.sort(key=lambda it: (_OWNERS.index(it.owner), it.name != it.root.name))
     kept: dict[str, Skill] = {}
@@ -136,23 +140,12 @@ def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
         first = kept.setdefault(skill.name, skill)
         if first is not skill:
             warnings.append(
-                f"the skill {skill.name!r} of the {_whose(skill, project)} is hidden by the one of "
-                f"the {_whose(first, project)}"
+                f"the skill {skill.name!r} of the {skill.owner} ({skill.place}) is hidden by the "
+                f"one of the {first.owner} ({first.place})"
             )
     skills = tuple(kept[name] for name in sorted(kept))
     notes = [f"{skill.name}: {warning}" for skill in skills for warning in skill.warnings]
     return FoundSkills(skills, (*warnings, *notes))
-
-
-def _whose(skill: Skill, project: Path) -> str:
-    """Its owner and its folder: `project (.agents/skills/report)`."""
-    folder = visible(skill.root.name)
-    for base, before in ((project, ""), (Path.home(), "~/")):
-        real = Path(os.path.realpath(base))
-        if skill.root.is_relative_to(real):
-            folder = before + visible(skill.root.relative_to(real).as_posix())
-            break
-    return f"{skill.owner} ({folder})"
 
 
 def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path, str]]:
@@ -222,7 +215,7 @@ def _is_shown(name: str) -> bool:
     return _is_entered(name) and is_nameable(name) and not looks_secret(name)
 
 
-def _load(folder: Path, owner: str, warnings: list[str]) -> Skill | None:
+def _load(folder: Path, owner: str, place: str, warnings: list[str]) -> Skill | None:
     where, notes = visible(folder.name), list[str]()
     try:
         name = next(n for n in os.listdir(folder) if n.casefold() == _FILE.casefold())
@@ -249,6 +242,7 @@ def _load(folder: Path, owner: str, warnings: list[str]) -> Skill | None:
         description=description[:_SHOWN_CHARS],
         root=folder,
         owner=owner,
+        place=place,
         body=matter.body.lstrip("\r\n"),
         compatibility=_line(fields.get("compatibility"))[:_COMPATIBILITY_CHARS],
         warnings=(*matter.warnings, *notes),

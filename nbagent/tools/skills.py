@@ -11,7 +11,7 @@ import platform
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -129,12 +129,10 @@ class SkillHost:
 
             return PreparedCall(spec=tool.spec, arguments=arguments, run=read)
         # It reads files, and the first look at the isolation runs a script of its own.
-        script = await asyncio.to_thread(self.run_python_script, **bound.values)
-
-        async def run(context: ToolContext) -> ToolOutcome:
-            return replace(await self._run(script, context), tool_sha=tool.sha)
-
-        return PreparedCall(spec=tool.spec, arguments=arguments, preview=script.preview, run=run)
+        script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
+        return PreparedCall(
+            spec=tool.spec, arguments=arguments, preview=script.preview, run=script.run
+        )
 
     # --- the tools ------------------------------------------------------------------------------
 
@@ -169,6 +167,7 @@ class SkillHost:
 
     def run_python_script(
         self,
+        context: ToolContext,
         skill_name: Annotated[str, Field(description="A name that list_skills gave.")],
         script: Annotated[
             str,
@@ -186,20 +185,22 @@ class SkillHost:
         The notebook's packages can be imported; its variables are not there. Files are written to
         the folder os.environ["OUTPUT_DIR"]; the result names them.
         """
-        # The model reads the lines above. This prepares the script; `_run` runs what it gave.
-        skill = self._skill(skill_name)
+        # The model reads the lines above. This prepares the script; what it gives is run later.
+        skill, limits = self._skill(skill_name), self._policy.limits
         source, path = _source_of(skill, script)
         missing = missing_for(source.decode("utf-8", "replace"))
         if missing:
             raise ToolError(f"the script was not run: {missing}", code="E_PRECONDITION_FAILED")
         level = isolation_level(self._policy.isolation)
-        limits = self._policy.limits
+        call = f"{context.run_id[:8]}-{context.turn_id}-{context.tool_call_id}"
+        kept = re.sub(r"[^A-Za-z0-9_-]", "_", call)[:80]
         longest = limits.script_timeout_s
         order = ScriptOrder(
             text=source,
             file=skill.root / path if path else None,
             args=tuple(args or ()),
             cwd=skill.root,
+            keep_to=self._state / "scripts" / kept if self._state else None,
             limits=ScriptLimits(
                 timeout_s=min(timeout or longest, longest),
                 memory_bytes=limits.script_memory_bytes,
@@ -207,10 +208,12 @@ class SkillHost:
                 output_bytes=limits.script_output_bytes,
             ),
             isolation=level.name,
+            on_output=lambda line: context.progress(line, None),
         )
         cut = f"the timeout was cut to the longest allowed: {longest:g} s"
-        notes = (cut,) if timeout is not None and timeout > longest else ()
-        return _Script(skill, path, order, level, notes)
+        notes = [cut] if timeout is not None and timeout > longest else []
+        where = f"{STATE}/scripts/{kept}/" if self._state else ""
+        return _Script(skill, path, order, level, where, notes)
 
     # --- behind them ----------------------------------------------------------------------------
 
@@ -234,39 +237,6 @@ class SkillHost:
             code="ENOENT",
         )
 
-    async def _run(self, script: _Script, context: ToolContext) -> ToolOutcome:
-        kept = self._folder_for(context)
-
-        def tell(line: str) -> None:
-            context.progress(line, None)
-
-        order = replace(script.order, keep_to=kept, on_output=tell)
-        began_ms = monotonic_ms()
-        try:
-            ended = await _in_worker(order, context)
-        except NbagentError as error:
-            result = ToolResult.failure(ToolError(error.message, code="E_PRECONDITION_FAILED").info)
-            return ToolOutcome(result=result, isolation=script.level.name)
-        where = f"{STATE}/scripts/{kept.name}/" if kept else ""
-        return ToolOutcome(
-            result=ToolResult(ok=True, data=_shown(script, ended, where)),
-            ran_in="worker thread",
-            started_at_ms=began_ms,
-            isolation=ended.isolation,
-        )
-
-    def _folder_for(self, context: ToolContext) -> Path | None:
-        """A fresh folder below `@state` for what the script makes."""
-        if self._state is None:
-            return None
-        plain = re.sub(r"[^A-Za-z0-9_-]", "_", f"{context.run_id[:8]}-{context.tool_call_id}")[:80]
-        folder = self._state / "scripts" / plain
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = folder.with_name(f"{plain}-{number}")
-        return folder
-
 
 def _tool(function: Callable[..., Any], name: str, ruling: Ruling) -> FunctionTool:
     return method_tool(
@@ -286,7 +256,9 @@ class _Script:
     """Its file in the skill; empty when the text was given."""
     order: ScriptOrder
     level: ActiveIsolation
-    notes: tuple[str, ...]
+    where: str
+    """Where the model finds its files; empty where they are thrown away."""
+    notes: list[str]
 
     @property
     def preview(self) -> CallPreview:
@@ -308,6 +280,51 @@ class _Script:
             pieces=tuple(pieces),
             binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), beside]),
         )
+
+    async def run(self, context: ToolContext) -> ToolOutcome:
+        """Run it in a worker thread; where this is cancelled, end it and wait for its end."""
+        stop, began_ms = CancelToken(), monotonic_ms()
+        work = asyncio.ensure_future(
+            context.runner.run_sync(
+                lambda: run_script(self.order, stop=stop),
+                where="worker",
+                interruptible=False,
+                cancel=stop,
+                label=_RUN,
+            )
+        )
+        try:
+            ended, place = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait((work,), timeout=_STOP_S)
+            raise
+        except ToolError as error:
+            return ToolOutcome(result=ToolResult.failure(error.info))
+        return ToolOutcome(
+            result=ToolResult(ok=True, data=self._shown(ended)),
+            ran_in=place,
+            started_at_ms=began_ms,
+            isolation=ended.isolation,
+        )
+
+    def _shown(self, ended: ScriptResult) -> dict[str, Any]:
+        """What the model reads of it."""
+        unkept = "its files were not kept: there is no @state here"
+        left = [unkept] if ended.files and not self.where else []
+        notes = [*self.notes, *ended.notes, *left]
+        return {
+            "skill_name": self.skill.name,
+            "stdout": ended.stdout,
+            "stderr": ended.stderr,
+            "returncode": ended.returncode,
+            "timed_out": ended.timed_out,
+            "duration_ms": ended.duration_ms,
+            "isolation": ended.isolation,
+            "files": [{"path": self.where + it.name, "bytes": it.size_bytes} for it in ended.files],
+            **({"ended_by": ended.ended_by} if ended.ended_by else {}),
+            **({"notes": notes} if notes else {}),
+        }
 
 
 def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
@@ -331,44 +348,6 @@ def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
             code="E_WRITE_LIMIT",
         )
     return source, ""
-
-
-async def _in_worker(order: ScriptOrder, context: ToolContext) -> ScriptResult:
-    """Run it in a worker thread; where this is cancelled, end it and wait for its end."""
-    stop = CancelToken()
-    work = asyncio.ensure_future(
-        context.runner.run_sync(
-            lambda: run_script(order, stop=stop),
-            where="worker",
-            interruptible=False,
-            cancel=stop,
-            label=_RUN,
-        )
-    )
-    try:
-        return (await asyncio.shield(work))[0]
-    except asyncio.CancelledError:
-        stop.set()
-        await asyncio.wait((work,), timeout=_STOP_S)
-        raise
-
-
-def _shown(script: _Script, result: ScriptResult, where: str) -> dict[str, Any]:
-    """What the model reads of a script that ended; its files lie at `where`."""
-    unkept = "its files were not kept: there is no @state here"
-    notes = [*script.notes, *result.notes, *([unkept] if result.files and not where else [])]
-    return {
-        "skill_name": script.skill.name,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "returncode": result.returncode,
-        "timed_out": result.timed_out,
-        "duration_ms": result.duration_ms,
-        "isolation": result.isolation,
-        "files": [{"path": f"{where}{it.name}", "bytes": it.size_bytes} for it in result.files],
-        **({"ended_by": result.ended_by} if result.ended_by else {}),
-        **({"notes": notes} if notes else {}),
-    }
 
 
 # --- what a script says that it needs (PEP 723) --------------------------------------------------

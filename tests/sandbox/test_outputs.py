@@ -121,26 +121,19 @@ def decided(code: bytes, arch: int, number: int, *args: int) -> int:
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 REFUSED, UNKNOWN, PRETENDED = 0x50001, 0x50026, 0x50000
 X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
+# What the attacks do not try: another machine's numbers, and calls that no library makes.
 CASES: dict[str, tuple[tuple[str, int], int, tuple[int, ...], int]] = {
-    "read": (X86, 0, (3,), ALLOW),
-    "read, arm": (ARM, 63, (3,), ALLOW),
-    "socket": (X86, 41, (1, 1), REFUSED),
-    "socket, arm": (ARM, 198, (1, 1), REFUSED),
-    "stream pair": (X86, 53, (1, 1 | 0x80000), ALLOW),
-    "datagram pair": (X86, 53, (1, 2), REFUSED),
-    "datagram pair, arm": (ARM, 199, (1, 2), REFUSED),
-    "inet pair": (X86, 53, (2, 1), REFUSED),
-    "fork": (X86, 56, (0x11,), ALLOW),
-    "thread, arm": (ARM, 220, (0x3D0F00,), ALLOW),
-    "new user namespace": (X86, 56, (0x10000011,), REFUSED),
-    "clone3": (X86, 435, (), UNKNOWN),
-    "chmod": (X86, 90, (), PRETENDED),
-    "fchmodat, arm": (ARM, 53, (), PRETENDED),
-    "own priority": (X86, 141, (0, 0), ALLOW),
-    "priority of another": (X86, 141, (0, 9), REFUSED),
-    "priority of a user": (X86, 141, (2, 0), REFUSED),
-    "own limits": (X86, 302, (0,), ALLOW),
-    "limits of another": (X86, 302, (9,), REFUSED),
+    "read": (ARM, 63, (3,), ALLOW),
+    "socket": (ARM, 198, (1, 1), REFUSED),
+    "stream pair": (ARM, 199, (1, 1 | 0x80000), ALLOW),
+    "datagram pair": (ARM, 199, (1, 2), REFUSED),
+    "inet pair": (ARM, 199, (2, 1), REFUSED),
+    "thread": (ARM, 220, (0x3D0F00,), ALLOW),
+    "new user namespace": (ARM, 220, (0x10000011,), REFUSED),
+    "fchmodat": (ARM, 53, (), PRETENDED),
+    "own priority": (ARM, 140, (0, 0), ALLOW),
+    "priority of another": (ARM, 140, (0, 9), REFUSED),
+    "limits of another": (ARM, 261, (9,), REFUSED),
     "typing": (X86, 16, (0, 0x5412), REFUSED),
     "another control": (X86, 16, (0, 0x5401), ALLOW),
     "a call of tomorrow": (X86, 463, (), UNKNOWN),
@@ -157,22 +150,17 @@ def test_the_filter_answers_each_call(case: str) -> None:
     assert decided(code, arch, number, *args) == answer
 
 
-@pytest.mark.parametrize("machine", [X86, ARM], ids=["x86_64", "aarch64"])
-def test_before_landlock_knew_signals_and_truncating_the_filter_does(
-    machine: tuple[str, int],
-) -> None:
-    name, arch = machine
-    kill, tgkill, openat, truncate = (62, 234, 257, 76) if name == "x86_64" else (129, 131, 56, 45)
+def test_before_landlock_knew_signals_and_truncating_the_filter_does() -> None:
+    name, arch = ARM
     for abi, others, cuts in ((1, REFUSED, REFUSED), (3, REFUSED, ALLOW), (6, ALLOW, ALLOW)):
         code = program(name, landlock_abi=abi, pid=5)
         assert code is not None
-        assert decided(code, arch, kill, 5, 9) == ALLOW
-        assert decided(code, arch, kill, 6, 9) == others
-        assert decided(code, arch, kill, 0xFFFFFFFF, 9) == others
-        assert decided(code, arch, tgkill, 6, 6, 9) == others
-        assert decided(code, arch, truncate) == cuts
-        assert decided(code, arch, openat, 0, 0, 0x200) == cuts
-        assert decided(code, arch, openat, 0, 0, 0x241) == ALLOW
+        for pid, answer in ((5, ALLOW), (6, others), (0xFFFFFFFF, others)):
+            assert decided(code, arch, 129, pid, 9) == answer
+        assert decided(code, arch, 131, 6, 6, 9) == others
+        assert decided(code, arch, 45) == cuts
+        assert decided(code, arch, 56, 0, 0, 0x200) == cuts
+        assert decided(code, arch, 56, 0, 0, 0x241) == ALLOW
 
 
 def test_there_is_no_filter_for_an_unknown_machine() -> None:

@@ -236,11 +236,10 @@ def test_a_script_whose_needs_are_met_runs(stage: Stage, wanted: str) -> None:
 
 def test_what_a_script_writes_is_kept_in_the_state(stage: Stage) -> None:
     text = "import os; open(os.environ['OUTPUT_DIR'] + '/a.csv', 'w').write('1,2')"
-    first, second = (stage.ran(text)["files"][0] for _ in range(2))
-    assert first == {"path": "@state/scripts/00000000-call_1/a.csv", "bytes": 3}
-    assert second["path"] == "@state/scripts/00000000-call_1-2/a.csv"
+    (file,) = stage.ran(text)["files"]
+    assert file == {"path": "@state/scripts/00000000-C01-call_1/a.csv", "bytes": 3}
     assert stage.state
-    assert (stage.state / "scripts/00000000-call_1/a.csv").read_text() == "1,2"
+    assert (stage.state / "scripts/00000000-C01-call_1/a.csv").read_text() == "1,2"
     stage.state = None
     assert "were not kept" in str(stage.ran(text))
 
