@@ -206,11 +206,6 @@ _KILL = _instruction(0x06, 0, 0, 0x80000000)
 _REFUSE = _answer(errno.EPERM)
 
 
-def _rule(number: int | None, body: list[bytes]) -> list[bytes]:
-    """The body, which ends the filter in every branch, for one call."""
-    return [] if number is None else [_jump(0x15, number, 0, len(body)), *body]
-
-
 def _among(argument: int, values: tuple[int, ...], yes: bytes, no: bytes) -> list[bytes]:
     """One answer if an argument is one of these, another if it is none."""
     tests = [_jump(0x15, value, len(values) - at, 0) for at, value in enumerate(values)]
@@ -355,6 +350,54 @@ _CONTROLS = (
 )
 
 
+_Rule = tuple[tuple[int | None, int | None], list[bytes]]
+"""The numbers of a call, and the code that answers it: every branch of it ends the filter."""
+
+
+def _by_their_arguments() -> list[_Rule]:
+    own_priority = [_argument(0), _jump(0x15, 0, 1, 0), _REFUSE, *_among(1, (0,), _ALLOW, _REFUSE)]
+    # A datagram pair can send to any address; a connected stream cannot.
+    pair = [
+        *(_argument(0), _jump(0x15, 1, 1, 0), _REFUSE),
+        *(_argument(1), _mask(0xF)),
+        *(_jump(0x15, 1, 1, 0), _jump(0x15, 5, 0, 1), _ALLOW, _REFUSE),
+    ]
+    return [
+        *((numbers, _among(0, (0,), _ALLOW, _REFUSE)) for numbers in _ONLY_ITSELF.values()),
+        ((141, 140), own_priority),
+        ((53, 199), pair),
+        ((56, 220), [_argument(0), _jump(0x45, _NAMESPACES, 0, 1), _REFUSE, _ALLOW]),
+        ((16, 29), _among(1, _CONTROLS, _REFUSE, _ALLOW)),
+        # F_SETOWN and F_SETOWN_EX let the kernel send signals in the script's name.
+        ((72, 25), _among(1, (8, 15), _REFUSE, _ALLOW)),
+        # PR_SET_DUMPABLE would hide a process from its supervisor.
+        ((157, 167), _among(0, (4,), _REFUSE, _ALLOW)),
+    ]
+
+
+def _without_scopes(pid: int) -> list[_Rule]:
+    own = {"kill": (0, pid), "tkill": (pid,), "tgkill": (pid,)}
+    return [
+        *((_SIGNALS[name], _among(0, pids, _ALLOW, _REFUSE)) for name, pids in own.items()),
+        *((numbers, [_REFUSE]) for numbers in _QUEUED_SIGNALS.values()),
+    ]
+
+
+def _without_truncate() -> list[_Rule]:
+    def flags(argument: int) -> list[bytes]:
+        # Opening to read and to truncate (O_TRUNC without O_WRONLY or O_RDWR).
+        test = [_argument(argument), _mask(0x203), _jump(0x15, 0x200, 0, 1)]
+        return [*test, _REFUSE, _ALLOW]
+
+    openat2 = [_answer(errno.ENOSYS)]
+    return [
+        ((76, 45), [_REFUSE]),
+        ((2, None), flags(1)),
+        ((257, 56), flags(2)),
+        ((437, 437), openat2),
+    ]
+
+
 def program(machine: str, *, landlock_abi: int, pid: int) -> bytes | None:
     """The filter for a machine; None when its calls are not known here.
 
@@ -365,71 +408,21 @@ def program(machine: str, *, landlock_abi: int, pid: int) -> bytes | None:
     """
     if machine not in ARCHES:
         return None
-    column = 0 if machine == "x86_64" else 1
     code = [_load(4), _jump(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
-    if column == 0:
+    if machine == "x86_64":
         # The x32 table has the same calls under other numbers.
         code += [_jump(0x35, 0x40000000, 0, 1), _REFUSE]
     code += [_jump(0x35, _NEWEST + 1, 0, 1), _answer(errno.ENOSYS)]
-    for table, error in (
-        (_REFUSED, errno.EPERM),
-        (_UNKNOWN, errno.ENOSYS),
-        (_PRETENDED, 0),
-        (_ATTRIBUTES, errno.ENOTSUP),
-    ):
-        for numbers in table.values():
-            code += _rule(numbers[column], [_answer(error)])
-    for numbers in _ONLY_ITSELF.values():
-        code += _rule(numbers[column], _among(0, (0,), _ALLOW, _REFUSE))
-    code += _always(column)
-    if landlock_abi < 6:
-        code += _without_scopes(column, pid)
-    if landlock_abi < 3:
-        code += _without_truncate(column)
+    tables = ((_REFUSED, errno.EPERM), (_UNKNOWN, errno.ENOSYS), (_ATTRIBUTES, errno.ENOTSUP))
+    rules: list[_Rule] = [
+        *((numbers, [_answer(error)]) for table, error in tables for numbers in table.values()),
+        *((numbers, [_answer(0)]) for numbers in _PRETENDED.values()),
+        *_by_their_arguments(),
+        *(_without_scopes(pid) if landlock_abi < 6 else ()),
+        *(_without_truncate() if landlock_abi < 3 else ()),
+    ]
+    for numbers, body in rules:
+        number = numbers[0 if machine == "x86_64" else 1]
+        if number is not None:
+            code += [_jump(0x15, number, 0, len(body)), *body]
     return b"".join([*code, _ALLOW])
-
-
-def _always(column: int) -> list[bytes]:
-    own_priority = [_argument(0), _jump(0x15, 0, 1, 0), _REFUSE, *_among(1, (0,), _ALLOW, _REFUSE)]
-    # A datagram pair can send to any address; a connected stream cannot.
-    pair = [
-        *(_argument(0), _jump(0x15, 1, 1, 0), _REFUSE),
-        *(_argument(1), _mask(0xF)),
-        *(_jump(0x15, 1, 1, 0), _jump(0x15, 5, 0, 1), _ALLOW, _REFUSE),
-    ]
-    spaces = [_argument(0), _jump(0x45, _NAMESPACES, 0, 1), _REFUSE, _ALLOW]
-    # F_SETOWN and F_SETOWN_EX let the kernel send signals in the script's name.
-    owners = _among(1, (8, 15), _REFUSE, _ALLOW)
-    return [
-        *_rule((141, 140)[column], own_priority),
-        *_rule((53, 199)[column], pair),
-        *_rule((56, 220)[column], spaces),
-        *_rule((16, 29)[column], _among(1, _CONTROLS, _REFUSE, _ALLOW)),
-        *_rule((72, 25)[column], owners),
-        # PR_SET_DUMPABLE would hide a process from its supervisor.
-        *_rule((157, 167)[column], _among(0, (4,), _REFUSE, _ALLOW)),
-    ]
-
-
-def _without_scopes(column: int, pid: int) -> list[bytes]:
-    code: list[bytes] = []
-    for name, numbers in _SIGNALS.items():
-        own = (0, pid) if name == "kill" else (pid,)
-        code += _rule(numbers[column], _among(0, own, _ALLOW, _REFUSE))
-    for numbers in _QUEUED_SIGNALS.values():
-        code += _rule(numbers[column], [_REFUSE])
-    return code
-
-
-def _without_truncate(column: int) -> list[bytes]:
-    def flags(argument: int) -> list[bytes]:
-        # Opening to read and to truncate (O_TRUNC without O_WRONLY or O_RDWR).
-        test = [_argument(argument), _mask(0x203), _jump(0x15, 0x200, 0, 1)]
-        return [*test, _REFUSE, _ALLOW]
-
-    return [
-        *_rule((76, 45)[column], [_REFUSE]),
-        *_rule((2, None)[column], flags(1)),
-        *_rule((257, 56)[column], flags(2)),
-        *_rule((437, 437)[column], [_answer(errno.ENOSYS)]),
-    ]
