@@ -50,12 +50,10 @@ INSIDE = {
         {"loop"},
     ],
     "sandbox": [
-        {"order", "plan", "capture", "syscalls", "tree"},
         {"walls", "grants", "outputs"},
-        {"command", "plain", "supervisor"},
+        {"supervisor"},
         {"running"},
-        {"isolation"},
-        {"scripts"},
+        {"script"},
     ],
     "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [

@@ -16,7 +16,7 @@ from nbagent.contracts.errors import UsageError
 
 Approval = Literal["allowed", "denied", "edited"]
 Ruling = Literal["allow", "ask", "deny"]
-Isolation = Literal["auto", "landlock", "bubblewrap", "process"]
+Isolation = Literal["auto", "landlock", "process"]
 _STRICTNESS: tuple[Ruling, ...] = ("allow", "ask", "deny")
 _RULINGS: dict[str, Ruling] = {"hide": "deny", "deny": "deny", "ask": "ask", "allow": "allow"}
 
@@ -49,6 +49,8 @@ class ToolLimits:
     script_timeout_s: float = 120.0
     """The longest that a script may ask for."""
     script_memory_bytes: int = 2_000_000_000
+    script_disk_bytes: int = 100 * 1024 * 1024
+    """Of all that a script writes; there it is ended."""
     script_output_bytes: int = 20_000
     """Of stdout and of stderr, which a model reads whole; the rest is cut visibly."""
 

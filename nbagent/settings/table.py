@@ -396,6 +396,9 @@ class Settings(_Shared):
     script_memory_bytes = Option(
         "", "memory of one script", _COUNT, _LIMITS.script_memory_bytes, project="tighten"
     )
+    script_disk_bytes = Option(
+        "", "disk space of one script", _COUNT, _LIMITS.script_disk_bytes, project="tighten"
+    )
     script_output_bytes = Option(
         "", "output of one script", _COUNT, _LIMITS.script_output_bytes, project="tighten"
     )
@@ -403,7 +406,7 @@ class Settings(_Shared):
         "",
         "how scripts are kept apart: auto is the strongest that works here",
         default="auto",
-        words=("auto", "landlock", "bubblewrap", "process"),
+        words=("auto", "landlock", "process"),
     )
     after_run = Option(
         "",
