@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json
+from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json, register_environment
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -33,6 +33,7 @@ V = TypeVar("V", bound=Value)
 
 def redacted(value: V) -> V:
     """The value with every known secret in it hidden; the value itself when it holds none."""
+    register_environment()
     if not any_secret_known():
         return value
     plain = value.model_dump()
