@@ -35,23 +35,30 @@ def source_of(name: str, environ: dict[str, str], folder: Path) -> tuple[Any, st
     return found.value, found.source
 
 
+def files(folder: Path, *, own: str = "", project: str = "") -> dict[str, str]:
+    """Write the person's file and the project's; the environment that leads to them."""
+    config = folder / "config" / "nbagent"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "settings.toml").write_text(own, "utf-8")
+    (folder / "pyproject.toml").write_text(f"[tool.nbagent]\n{project}\n", "utf-8")
+    return {"XDG_CONFIG_HOME": str(folder / "config")}
+
+
 def test_each_layer_wins_over_the_ones_below_it(tmp_path: Path) -> None:
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    assert source_of("max_turns", environ, tmp_path) == (20, "default")
-    user_file = tmp_path / "config" / "nbagent" / "settings.toml"
-    user_file.parent.mkdir(parents=True)
-    user_file.write_text("max_turns = 3\n")
-    assert source_of("max_turns", environ, tmp_path) == (3, "settings.toml")
-    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nmax_turns = 4\n")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert source_of("max_turns", environ, below) == (4, "pyproject.toml")
-    environ["NBAGENT_MAX_TURNS"] = "5"
-    assert source_of("max_turns", environ, below) == (5, "environment")
-    nbagent.configure(max_turns=6)
-    assert source_of("max_turns", environ, below) == (6, "configure")
-    nbagent.configure(max_turns=None)
-    assert source_of("max_turns", environ, below) == (5, "environment")
+    environ = files(tmp_path)
+    assert source_of("top_p", environ, below) == (None, "default")
+    files(tmp_path, project="top_p = 0.2")
+    assert source_of("top_p", environ, below) == (0.2, "pyproject.toml")
+    files(tmp_path, project="top_p = 0.2", own="top_p = 0.3")
+    assert source_of("top_p", environ, below) == (0.3, "settings.toml")
+    environ["NBAGENT_TOP_P"] = "0.5"
+    assert source_of("top_p", environ, below) == (0.5, "environment")
+    nbagent.configure(top_p=0.6)
+    assert source_of("top_p", environ, below) == (0.6, "configure")
+    nbagent.configure(top_p=None)
+    assert source_of("top_p", environ, below) == (0.5, "environment")
 
 
 def test_the_common_variables_name_model_and_server() -> None:
@@ -187,29 +194,32 @@ def test_a_base_url_is_an_address_with_or_without_its_scheme(url: str) -> None:
     assert checked_value("base_url", url) == url
 
 
-def test_a_project_may_tighten_and_not_loosen(tmp_path: Path) -> None:
-    config = tmp_path / "config" / "nbagent"
-    config.mkdir(parents=True)
-    (config / "settings.toml").write_text(
-        'deny = ["fs.write"]\nmax_read_bytes = 1000\nmax_cost_usd = 9\n', "utf-8"
-    )
-    project = tmp_path / "project"
-    project.mkdir()
-    file = project / "pyproject.toml"
-    table = '[tool.nbagent]\ndeny = ["zzz"]\nmax_read_bytes = 1000000000\nscript_timeout_s = 5\n'
-    table += "max_cost_usd = 5\nmax_total_tokens = 500\n"
-    file.write_text(table, "utf-8")
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    held = effective(environ, project)
-    assert held.deny == ("fs.write", "zzz")
-    assert (held.max_read_bytes, held.script_timeout_s) == (1000, 5)
-    assert (held.max_cost_usd, held.max_total_tokens) == (5, 500)
-    sources = {origin.name: origin.source for origin in origins(environ, project)}
-    assert sources["deny"] == "settings.toml and pyproject.toml"
-    assert (sources["max_read_bytes"], sources["script_timeout_s"]) == (
-        "settings.toml",
-        "pyproject.toml",
-    )
+LIMITS: dict[str, tuple[str, str, Any, bool]] = {
+    "rules are added": ('deny = ["fs"]', 'deny = ["zzz"]', ("fs", "zzz"), True),
+    "a number of one's own": ("max_read_bytes = 1000", "max_read_bytes = 9999999", 1000, False),
+    "a default": ("", "script_timeout_s = 5", 5, True),
+    "no less than a default": ("", "script_timeout_s = 500", 120, False),
+    "turns": ("max_turns = 5", "max_turns = 40", 5, False),
+    "turns by default": ("", "max_turns = 40", 20, False),
+    "fewer turns": ("max_turns = 5", "max_turns = 4", 4, True),
+    "requests": ("", "ceiling = 500", 50, False),
+    "fewer requests than turns": ("max_turns = 30", "ceiling = 10", 10, True),
+    "equal calls": ("", "loop_limit = 99", 3, False),
+    "time": ("timeout_s = 30", "timeout_s = 3000", 30, False),
+    "tokens": ("max_total_tokens = 100", "max_total_tokens = 5000", 100, False),
+    "tokens of nobody": ("", "max_total_tokens = 5000", 5000, True),
+    "cost": ("max_cost_usd = 9", "max_cost_usd = 5", 5, True),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None:
+    own, project, value, tightened = LIMITS[case]
+    environ = files(tmp_path, own=own, project=project)
+    name = project.partition(" ")[0]
+    assert getattr(effective(environ, tmp_path), name) == value
+    assert ("pyproject.toml" in source_of(name, environ, tmp_path)[1]) == tightened
+    assert effective(environ, tmp_path).max_turns <= effective(environ, tmp_path).ceiling
 
 
 REFUSED = {

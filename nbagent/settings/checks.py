@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
@@ -25,9 +24,13 @@ Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ONE_PATTERN = r"(?:[^\s,()]|\([^)]*\))+"
-_HOST = re.compile(r"[\w.-]*\w[\w.-]*|[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?")
-_API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
-"""The one query that a base URL may have: Azure's, which can hold no key."""
+_ADDRESS = re.compile(
+    r"(?P<scheme>https?://)?(?P<host>[\w.-]*\w[\w.-]*|\[[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?\])"
+    r"(?::(?P<port>\d{1,5}))?(?:/[^\s?#]*)?"
+    # The one query that it may have: Azure's, which can hold no key.
+    r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
+    re.IGNORECASE,
+)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
@@ -80,27 +83,16 @@ def variable_name(value: Any) -> str:
 def base_url(value: Any) -> str:
     """The address of a server that holds no key."""
     given = text(value)
+    address = _ADDRESS.fullmatch(given)
+    if not address and any(mark in given for mark in "@?#"):
+        raise UsageError(
+            "base_url holds a name, a password or a part after '?' or '#', which would be kept and "
+            "shown; remove it, and give the key in LLM_API_KEY"
+        )
     # Without a scheme a host is meant (`localhost:8000/v1`); the provider puts one before it.
-    bare = "://" not in given
-    try:
-        parts = urlsplit(f"//{given}" if bare else given)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), "", None
-    # A name and a password may stand in what is no address, too; it would be shown below.
-    if "@" in parts.netloc or (not host and "@" in given):
-        raise UsageError(
-            "base_url holds a name or a password, which would be kept and shown; "
-            "give the key in LLM_API_KEY instead"
-        )
-    if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
-        raise UsageError(
-            "base_url has a part after '?' or '#', which would be kept and shown; remove it, keys "
-            "belong in the environment: LLM_API_KEY"
-        )
-    known = parts.scheme in (("",) if bare else ("http", "https")) and _HOST.fullmatch(host)
-    named = not bare or port is not None or "." in host or host == "localhost"
-    if not known or not named or not given.isprintable() or " " in given:
+    named = address and (address["scheme"] or address["port"] or "." in address["host"])
+    named = named or (address and address["host"] == "localhost")
+    if not address or not named or int(address["port"] or 0) > 65_535 or not given.isprintable():
         raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
     return given
 

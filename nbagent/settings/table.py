@@ -221,7 +221,7 @@ class _Shared(Values):
         "deadline of one request, its retries included (default: 600 s)",
         checks.seconds,
         600.0,
-        project="yes",
+        project="tighten",
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
@@ -240,9 +240,9 @@ class _Shared(Values):
         checks.tools,
         project="yes",
     )
-    max_turns = Option("--max-turns N", "pause after so many turns", _COUNT, 20, project="yes")
-    ceiling = Option("", "end after so many requests without new words", _COUNT, 50, project="yes")
-    loop_limit = Option("", "stop at so many equal failing calls", _COUNT, 3, project="yes")
+    max_turns = Option("--max-turns N", "pause after so many turns", _COUNT, 20, project="tighten")
+    ceiling = Option("", "end after N requests without new words", _COUNT, 50, project="tighten")
+    loop_limit = Option("", "stop at so many equal failing calls", _COUNT, 3, project="tighten")
     max_total_tokens = Option[int | None](
         "",
         "pause once all its requests and answers have used so many tokens",
