@@ -57,7 +57,7 @@ INSIDE = {
         {"isolation"},
         {"scripts"},
     ],
-    "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
+    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
         {"approval"},

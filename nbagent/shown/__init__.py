@@ -19,7 +19,7 @@ from nbagent.shown.budgets import (
     PROMPT_CHARS,
     PROMPT_TEXT_CHARS,
 )
-from nbagent.shown.plain import Fitted, Normal, NotPlainError, fitted, is_iterator
+from nbagent.shown.plain import Fitted, Normal, fitted, is_iterator
 from nbagent.shown.texts import (
     BROKEN,
     bytes_text,
@@ -38,7 +38,6 @@ __all__ = [
     "PROMPT_TEXT_CHARS",
     "Fitted",
     "Normal",
-    "NotPlainError",
     "bytes_text",
     "clean",
     "cut_middle",
