@@ -33,8 +33,9 @@ SIDEWAYS = {
 # Inside a room: from bottom to top; a module may import those before it.
 INSIDE = {
     "contracts": [
+        {"secrets"},
         {"errors"},
-        {"secrets", "canonical", "cancel"},
+        {"canonical", "cancel"},
         {"chat"},
         {"policy", "trimming"},
         {"records"},

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overloa
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
-from nbagent.contracts.secrets import redact, redact_json, register, register_environment
+from nbagent.contracts.secrets import redact_json, register
 from nbagent.settings import checks
 from nbagent.settings.checks import Tools
 
@@ -100,9 +100,7 @@ class Option(Generic[T]):
         except (ValueError, TypeError) as error:
             place = where if where.startswith("-") else f"{where or self.name}: {self.name}"
             given = "" if self.secret else f"={value!r}"
-            register_environment()  # what does not fit may be a key that was put in a wrong place
-            said = redact(f"{place}{given} does not fit; expected {error}")
-            raise UsageError(said) from None
+            raise UsageError(f"{place}{given} does not fit; expected {error}") from None
 
     def shown(self, value: Any) -> Any:
         """The value as it may be seen and kept."""
