@@ -57,17 +57,13 @@ ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
 CODES: frozenset[str] = frozenset(get_args(ModelCode) + get_args(EngineCode) + get_args(ToolCode))
 
 
-def _no_details() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
     """An error as data: what a record keeps and a tool result shows."""
 
     code: ErrorCode
     message: str
-    details: dict[str, Any] = field(default_factory=_no_details)
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
     """JSON values only."""
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from json import JSONDecoder
@@ -161,8 +161,8 @@ def call_pattern(text: str) -> CallPattern:
         rest = rest[argument.end() :]
         size = _json_chars(rest)
         if size is None:
-            found = re.search(r",\s+", rest)
-            size = found.start() if found else len(rest)
+            comma = re.search(r",\s+", rest)
+            size = comma.start() if comma else len(rest)
         where.append((argument["name"], rest[:size].strip()))
         rest = rest[size:].lstrip().removeprefix(",")
     return CallPattern(text.strip(), match["tool"], tuple(where))
@@ -241,17 +241,9 @@ class ToolPolicy:
 
     def as_json(self) -> dict[str, Any]:
         """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
-        usual = ToolPolicy()
-        plain: dict[str, Any] = {
-            kind: list(getattr(self, kind)) for kind in _RULINGS if getattr(self, kind)
-        }
-        limits = {
-            f.name: value
-            for f in fields(ToolLimits)
-            if (value := getattr(self.limits, f.name)) != getattr(usual.limits, f.name)
-        }
-        plain |= {"limits": limits} if limits else {}
-        return plain | ({"isolation": self.isolation} if self.isolation != "auto" else {})
+        usual, plain = asdict(ToolPolicy()), asdict(self)
+        changed = {name: value for name, value in plain.items() if value != usual[name]}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in changed.items()}
 
     def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> RuleHit | None:
         """What its rules say to a call; None when none speaks of it."""
@@ -329,7 +321,7 @@ class PersonAnswer:
 
     choice: Literal["once", "session", "deny"]
     reason: str = ""
-    """With `deny`: told to the model."""
+    """With `deny`: what the model gets to know of it."""
     arguments: Mapping[str, Any] | None = None
     """Run it with these arguments instead."""
 

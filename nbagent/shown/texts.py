@@ -18,7 +18,7 @@ BROKEN = (Exception, SystemExit, GeneratorExit)
 """What a value's own code may raise while it is shown; a person's interrupt is not among it."""
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{4,16}\b| id='\d{6,20}'")
 _MARGIN_CHARS = 10_000
-"""Around a cut, so that a secret or an address which lies across it is found. No key is longer."""
+"""Around a cut, so that a secret or an address which lies across it is seen. No key is longer."""
 _BINARY = re.compile(r"[^\t\n\r\f\x1b -~\x80-\U0010ffff]")
 _BYTES_READ = 4_096
 _CODES = re.compile(
