@@ -241,9 +241,10 @@ class ToolPolicy:
 
     def as_json(self) -> dict[str, Any]:
         """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
-        usual, plain = asdict(ToolPolicy()), asdict(self)
+        usual: dict[str, Any] = asdict(ToolPolicy())
+        plain: dict[str, Any] = asdict(self)
         changed = {name: value for name, value in plain.items() if value != usual[name]}
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in changed.items()}
+        return {n: list(v) if n in _RULINGS else v for n, v in changed.items()}
 
     def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> RuleHit | None:
         """What its rules say to a call; None when none speaks of it."""

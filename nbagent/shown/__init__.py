@@ -14,7 +14,6 @@ from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.shown.budgets import (
     BUDGET_CHARS,
     IMAGE_BYTES,
-    IMAGE_SIDE_PX,
     PATIENCE_S,
     PROMPT_CHARS,
     PROMPT_TEXT_CHARS,
@@ -22,7 +21,6 @@ from nbagent.shown.budgets import (
 from nbagent.shown.plain import Fitted, Normal, fitted, is_iterator
 from nbagent.shown.texts import (
     BROKEN,
-    bytes_text,
     clean,
     cut_middle,
     plain_repr,
@@ -32,13 +30,10 @@ from nbagent.shown.texts import (
 __all__ = [
     "BUDGET_CHARS",
     "IMAGE_BYTES",
-    "IMAGE_SIDE_PX",
     "PATIENCE_S",
-    "PROMPT_CHARS",
     "PROMPT_TEXT_CHARS",
     "Fitted",
     "Normal",
-    "bytes_text",
     "clean",
     "cut_middle",
     "fitted",

@@ -43,7 +43,6 @@ from nbagent.shown.texts import (
 )
 
 _SLICED = (list, tuple, deque, range)
-_MISSING: Any = object()
 _TOP_LEVELS = 2
 """So deep a list that is cut keeps its end too. Deeper ones would read their items too often."""
 
@@ -199,21 +198,14 @@ class Normal:
         if issubclass(kind, ImagePart | FilePart):
             return self.named(value)
         if issubclass(kind, BaseModel):
-            return self._model(value)
+            # A root model gives what it wraps: anything.
+            return self.json(value.model_dump(warnings=False))
         if dataclasses.is_dataclass(kind):
             names = [field.name for field in dataclasses.fields(kind)]
             return self._object({name: getattr(value, name, "[not set]") for name in names})
         if is_iterator(value):
-            return self._read(value)
+            return self._list(value)
         raise _NotPlainError
-
-    def _model(self, model: BaseModel) -> Any:
-        try:
-            # A root model gives what it wraps: anything.
-            return self.json(model.model_dump(warnings=False))
-        except BROKEN:
-            # A computed field raised, or it holds itself.
-            return self._object(dict(model.__dict__))
 
     def _object(self, items: Mapping[Any, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -230,20 +222,11 @@ class Normal:
             out[name] = self.json(item)
         return out
 
-    def _read(self, items: Iterator[Any]) -> list[Any]:
-        """What an iterator gives, as far as the budget goes: it may never end."""
-        out: list[Any] = []
-        while True:
-            if self._left <= 0 or time.monotonic() > self._end:
-                self.cut = True
-                return [*out, f"… [all after the first {len(out):,} items{LEFT_OUT}] …"]
-            item = next(items, _MISSING)
-            if item is _MISSING:
-                return out
-            out.append(self.json(item))
-
     def _list(self, items: Sequence[Any] | Iterable[Any]) -> list[Any]:
-        """The items; when they do not fit, the first ones and, near the top, the last ones too."""
+        """The items; when they do not fit, the first ones and, near the top, the last ones too.
+
+        An iterator may never end.
+        """
         size = _size(items)
         whole = self._left
         out: list[Any] = []

@@ -100,18 +100,6 @@ class City(pydantic.BaseModel):
     extra: object = None
 
 
-class Failing(pydantic.BaseModel):
-    """Its computed field raises."""
-
-    name: str = "Oslo"
-
-    @pydantic.computed_field
-    @property
-    def boom(self) -> int:
-        """Raise."""
-        raise ValueError("boom")
-
-
 class Pair(NamedTuple):
     """A named tuple."""
 
@@ -313,7 +301,6 @@ put("int enum as a key", lambda: {Level.HIGH: 1}, '{"3":1}')
 put("dataclass", lambda: Point(1, [2]), '{"x":1,"y":[2]}')
 put("dataclass not whole", lambda: Half(1), '{"x":1,"unset":"[not set]"}')
 put("pydantic", lambda: City(), '"founded":"1048-01-01"')
-put("pydantic that raises", lambda: Failing(), '{"name":"Oslo"}')
 put("pydantic with a table", lambda: City(extra=frame(a=[1])), "DataFrame: 1 rows × 1 columns")
 put("named tuple", lambda: Pair(1, 2), '{"left":1,"right":2}')
 put("row of SQLite", lambda: rows(sqlite3.Row).fetchone(), '{"a":1}')
@@ -342,7 +329,7 @@ put("file", lambda: io.TextIOWrapper(io.BytesIO(b"a")), "<_io.TextIOWrapper enco
 put("mock", MagicMock, "<MagicMock>")
 # Iterators
 put("generator", lambda: (i for i in range(3)), "[0,1,2]")
-put("endless generator", lambda: (i for i in itertools.count()), "all after the first")
+put("endless generator", lambda: (i for i in itertools.count()), "more items left out")
 put("huge items", lambda: ("x" * 1_000_000 for _ in range(10_000)), "left out")
 put("cursor", rows, "[[1],[2]]")
 put("endless list", Endless, "[0,1,2,")
