@@ -86,24 +86,31 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest_and_the_place(tmp_pa
         effective({}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "value"),
-    [
+ADDRESSES = [
+    *("http://127.0.0.1:1/v1", "https://h/v1", "http://[::1]:8000/v1", "HTTPS://Example.com"),
+    *("localhost:8000/v1", "localhost", "api.example.com/v1", "127.0.0.1:8000"),
+    *("http://my_host:80/v1", "https://bücher.example/v1", "https://h/a@b/v1"),
+    *(f"https://h/v1?api-version={it}" for it in ("2024-10-21", "2025-04-01-preview", "preview")),
+]
+FIT: list[tuple[str, Any, Any]] = [
+    *(
         ("max_turns", "7", 7),
         ("temperature", "0.5", 0.5),
-        ("stream", "off", False),
-        ("stream", True, True),
-        ("tools", "all", "all"),
-        ("tools", "none", "none"),
-        ("tools", "a, b c", ("a", "b", "c")),
-        ("tools", ["a", "b"], ("a", "b")),
-        ("stop_sequences", "a b", ("a b",)),
-        ("stop_sequences", ["\n", "END"], ("\n", "END")),
         ("system", "", ""),
-        ("after_run", "live", "live"),
         ("model", None, None),
-    ],
-)
+    ),
+    *(("stream", "off", False), ("stream", True, True), ("after_run", "live", "live")),
+    *(("tools", "all", "all"), ("tools", "a, b c", ("a", "b", "c")), ("tools", ["a"], ("a",))),
+    *(("stop_sequences", "a b", ("a b",)), ("stop_sequences", ["\n", "END"], ("\n", "END"))),
+    *(("base_url", url, url) for url in ADDRESSES),
+    *(("reasoning", "LOW", "low"), ("reasoning", "off", "none"), ("reasoning", "xhigh", "xhigh")),
+    *(("reasoning", "02048", "2048"), ("reasoning", 2048, "2048")),
+    ("deny", "f(path=a b.md, x=y), mcp:git", ("f(path=a b.md, x=y)", "mcp:git")),
+    ("deny", 'f(tags=["a", "b"]) g', ('f(tags=["a", "b"])', "g")),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "value"), FIT)
 def test_values_come_in_their_right_type(name: str, given: Any, value: Any) -> None:
     assert checked_value(name, given) == value
 
@@ -153,12 +160,6 @@ def test_a_base_url_that_may_hold_a_key_is_refused_and_not_shown(url: str) -> No
         assert "SECRET" not in str(caught.value)
 
 
-def test_a_base_url_may_say_which_version_of_azure_it_means() -> None:
-    for query in ("2024-10-21", "2025-04-01-preview", "preview"):
-        url = f"https://h/openai/v1?api-version={query}"
-        assert checked_value("base_url", url) == url
-
-
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
     *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:99999/v1"),
@@ -180,18 +181,6 @@ def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -
         ):
             ask()
     assert effective().base_url is None
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("http://127.0.0.1:1/v1", "https://h/v1", "http://[::1]:8000/v1", "HTTPS://Example.com"),
-        *("localhost:8000/v1", "localhost", "api.example.com/v1", "127.0.0.1:8000"),
-        *("http://my_host:80/v1", "https://bücher.example/v1", "https://h/a@b/v1"),
-    ],
-)
-def test_a_base_url_is_an_address_with_or_without_its_scheme(url: str) -> None:
-    assert checked_value("base_url", url) == url
 
 
 LIMITS: dict[str, tuple[str, str, Any, bool]] = {
@@ -242,18 +231,6 @@ def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -
     assert "pyproject.toml" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["(", "fs.write(", '["fs.write"]', "a b(c"])
-def test_what_is_no_rule_in_the_environment_is_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="pattern"):
-        effective({"NBAGENT_DENY": text}, tmp_path)
-
-
-def test_rules_as_text_may_have_blanks_inside_their_parentheses(tmp_path: Path) -> None:
-    text = "fs.write(path=@project/a b.md, content=x), mcp:git"
-    held = effective({"NBAGENT_DENY": text}, tmp_path)
-    assert held.deny == ("fs.write(path=@project/a b.md, content=x)", "mcp:git")
-
-
 NEW: dict[str, tuple[Any, Any]] = {
     "organization_id": ("org-1", "org-1"),
     "project_id": ("p", "p"),
@@ -279,18 +256,8 @@ def test_what_is_about_the_server_comes_from_the_environment_and_never_from_a_pr
         effective({}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        *(("LOW", "low"), ("off", "none"), ("none", "none"), ("max", "max"), ("xhigh", "xhigh")),
-        *(("02048", "2048"), (2048, "2048")),
-    ],
-)
-def test_reasoning_is_a_word_or_a_number_of_tokens(given: Any, value: str) -> None:
-    assert checked_value("reasoning", given) == value
-
-
 ODD: list[tuple[str, Any]] = [
+    *(("deny", given) for given in ("(", "fs.write(", '["fs.write"]', "a b(c")),
     *(("max_turns", given) for given in ("0", -1, "many", True, 1.5, float("inf"), float("nan"))),
     *(("stop_sequences", [1]), ("name", 5), ("tags", [1]), ("session", ""), ("after_run", "gone")),
     ("top_p", 1.1),
@@ -322,7 +289,8 @@ def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
     doors += [nbagent.configure] if name in Settings.rows() else []
     assert doors
     for ask in doors:
-        with pytest.raises(UsageError, match=f"{name}.* does not fit; expected ") as caught:
+        said = "is no pattern" if name == "deny" else f"{name}.* does not fit; expected "
+        with pytest.raises(UsageError, match=said) as caught:
             ask(**{name: given})
         assert "\n" not in str(caught.value)
 
