@@ -120,6 +120,16 @@ def test_no_part_of_a_key_is_left_where_a_value_is_cut(name: str) -> None:
     assert CUT_KEY[-8:] not in text
 
 
+@pytest.mark.parametrize("rest", [9_000, 90_000])
+def test_no_cut_leaves_a_part_of_a_key_wherever_it_falls(rest: int) -> None:
+    register(CUT_KEY)
+    for before in range(1_920, 1_980):
+        for text in ("x" * before + CUT_KEY + "z" * rest, "x" * rest + CUT_KEY + "z" * before):
+            cut = cut_middle(text, 4_000)
+            assert CUT_KEY[:8] not in cut
+            assert CUT_KEY[-8:] not in cut
+
+
 @pytest.mark.parametrize(
     ("text", "hidden"),
     [
