@@ -157,6 +157,7 @@ def logs(_: Json, __: Json) -> Json:
 
 TOOLS: dict[str, Callable[[Json, Json], Json]] = {
     "echo": lambda arguments, _: text(json.dumps(arguments)),
+    "pid": lambda _, __: text(str(os.getpid())),
     "environment": lambda _, __: text(json.dumps(dict(os.environ))),
     "fail": lambda _, __: text("no such city", error=True),
     "structured": lambda _, __: {
