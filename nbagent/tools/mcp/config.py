@@ -25,9 +25,7 @@ from nbagent.tools.mcp.server import (
     TIMEOUT_S,
     McpServer,
     Protocol,
-    allow,
     check_installed,
-    is_allowed,
     is_secret,
     known_servers,
     prefix_of,
@@ -37,6 +35,8 @@ from nbagent.tools.mcp.server import (
 PROJECT_FILE = ".mcp.json"
 _MOST_BYTES = 1_000_000
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+_allowed: set[str] = set()
+"""Identities of projects' servers that the person allowed, as long as this process lives."""
 _HTTP = ("http", "streamable-http", "streamableHttp", "streamable_http")
 
 
@@ -60,7 +60,7 @@ class ProjectServer:
         Raises:
             UsageError: the entry describes no server, or a variable of it is not set.
         """
-        allow(self.identity)
+        _allowed.add(self.identity)
         return remember(_server(self.path, self.name, self.entry, looked_up=True))
 
 
@@ -196,7 +196,7 @@ def _found(name: str, project: Path) -> McpServer | ProjectServer:
     for path, entries in _files(project).items():
         if name in entries:
             server = ProjectServer(name, path, entries[name])
-            if path.name == PROJECT_FILE and not is_allowed(server.identity):
+            if path.name == PROJECT_FILE and server.identity not in _allowed:
                 return server
             return remember(_server(path, name, entries[name], looked_up=True))
     close = nearest(name, _names(project))

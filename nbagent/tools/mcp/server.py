@@ -1,8 +1,7 @@
-"""What an MCP server is: how it is started or reached, which ones are known, and by which name.
+"""What an MCP server is: how it is started or reached, and those that this process knows.
 
-Owns the checks, the hiding of keys, and whose a server is: one that the person made or wrote into
-a file of their own, or one of a project's `.mcp.json`, which is a stranger's until the person
-allowed it. Reading `mcpServers` files is `files`', talking to a server `connection`'s.
+Owns the checks and the hiding of keys. Finding a server by its name and files of servers are
+`config`'s, talking to one is `connection`'s.
 """
 
 from __future__ import annotations
@@ -188,8 +187,6 @@ class _Known:
         self.connections: dict[McpServer, Connection] = {}
         """Of all there ever were: a run may still use one that was replaced, and in a forked copy
         of this process, freeing one would end the parent's server."""
-        self.allowed: set[str] = set()
-        """Identities of projects' servers that the person allowed."""
 
 
 _known = _Known()
@@ -209,16 +206,6 @@ def remember(server: McpServer) -> McpServer:
 def known_servers() -> Mapping[str, McpServer]:
     """By name, those made with `nbagent.mcp(…)`, or used from a file, in this process."""
     return dict(_known.servers)
-
-
-def allow(identity: str) -> None:
-    """Take a project's server as the person's own, for as long as this process lives."""
-    _known.allowed.add(identity)
-
-
-def is_allowed(identity: str) -> bool:
-    """Whether the person allowed a project's server of this identity."""
-    return identity in _known.allowed
 
 
 def prefix_of(server: str) -> str:
