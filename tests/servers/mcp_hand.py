@@ -291,8 +291,9 @@ def main() -> None:
     if "--broken" in FLAGS:
         say("Traceback (most recent call last): no database at db.example")
         sys.exit(7)
-    if "--slow" in FLAGS:
-        time.sleep(5)
+    if "--once" in FLAGS:
+        # In the folder that it is started in.
+        open("started", "x").close()
     if "--silent" in FLAGS:
         print("Welcome to my server!", flush=True)
         time.sleep(600)

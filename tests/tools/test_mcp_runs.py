@@ -94,6 +94,17 @@ def test_server_that_cannot_start_is_a_failed_run() -> None:
     assert nbagent.open_run(run.id).record == run.record
 
 
+def test_server_that_dies_and_cannot_start_again_fails_its_calls_not_the_run(
+    tmp_path: Path,
+) -> None:
+    once = mcp("once", command=hand("--once"), cwd=tmp_path)
+    calls = [offline.call(f"once__{tool}") for tool in ("echo", "die", "echo")]
+    run = run_of([once], *calls, on_approval=Person())
+    assert run.ok
+    assert [result.ok for result in results(run)] == [True, False, False]
+    assert "FileExistsError" in results(run)[2].error.message
+
+
 def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -> None:
     names = ["one", "two"]
     tools = [mcp(name, command=hand("--silent"), start_timeout=0.8) for name in names]
@@ -170,6 +181,17 @@ def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_s
     write(project, env={"KEY": "${CITY_KEY}", "MORE": "other"})
     run = run_of(["mcp:git"], ECHO, START, on_approval=Person("deny"))
     assert [result.error.code for result in results(run)] == ["E_UNKNOWN_TOOL", "E_DENIED"]
+
+
+def test_projects_server_that_does_not_start_says_so_to_the_model(project: Path) -> None:
+    write(project, args=[*hand()[1:], "--broken"])
+    run = run_of(["mcp:git"], START, on_approval=Person())
+    assert run.ok
+    assert "no database at" in results(run)[0].error.message
+    write(project, env={"KEY": "${NOT_SET_4711}"})
+    run = run_of(["mcp:git"], START, on_approval=Person())
+    assert "needs the variable NOT_SET_4711" in results(run)[0].error.message
+    assert str(project) not in str(results(run))
 
 
 def test_projects_server_needs_somebody_who_answers(project: Path) -> None:

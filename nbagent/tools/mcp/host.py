@@ -60,25 +60,6 @@ class ListedTool:
     keys: Mapping[str, str]
     """The server's name of each parameter, by the one that the model is shown."""
 
-    def shown_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments under the names that the model is shown, where it used the server's.
-
-        Raises:
-            ToolError: one is given twice, under the server's name and under ours.
-        """
-        ours = {theirs: name for name, theirs in self.keys.items()}
-        shown: dict[str, Any] = {}
-        for key, value in arguments.items():
-            name = ours.get(key, key)
-            if name in shown:
-                raise ToolError(
-                    f"the argument {visible(key, 60)!r} is given twice, under two names; give it "
-                    "once",
-                    code="E_INVALID_ARGUMENTS",
-                )
-            shown[name] = value
-        return shown
-
 
 class McpHost:
     """Lists and runs the tools of one server.
@@ -115,19 +96,26 @@ class McpHost:
         server = self._server
         if not isinstance(server, McpServer):
             return [_start_spec(server)]
+        if self._listed is not None:
+            # One that died is started again by the next call, which says so when it cannot.
+            if server.is_running:
+                with suppress(ToolError):
+                    await self._update(server)
+            return self._specs()
         if self._failure is not None:
             raise self._failure
-        first = self._listed is None
         try:
             if not server.is_running:
                 context.waiting(f"the MCP server {server.name!r} starts")
-            await self._update(server, anew=first)
+            await self._update(server, anew=True)
         except ToolError as error:
             where = f"{error.message} ({server.where})"  # For the person alone.
             self._failure = ToolError(where, code=error.code, details=error.details)
             raise self._failure from error
-        if first:
-            self._check_named(server)
+        self._check_named(server)
+        return self._specs()
+
+    def _specs(self) -> list[ToolSpec]:
         return [tool.spec for tool in self._tools.values()]
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
@@ -145,45 +133,42 @@ class McpHost:
         tool = self._tools.get(call.name)
         if tool is None:
             raise unknown_call(call.name, tuple(self._tools))
-        arguments = tool.shown_arguments(call.arguments or {})
+        # The model may write a parameter as the server calls it.
+        ours = {theirs: name for name, theirs in tool.keys.items()}
+        arguments = {ours.get(key, key): value for key, value in (call.arguments or {}).items()}
+        if len(arguments) < len(call.arguments or {}):
+            raise ToolError(
+                f"an argument of {call.name} is given twice, under two names; give it once",
+                code="E_INVALID_ARGUMENTS",
+            )
         sent = {tool.keys.get(name, name): value for name, value in arguments.items()}
-        pretty = {"tool": tool.own_name, "arguments": redact_json(sent)}
+        whole = {"tool": tool.own_name, "arguments": redact_json(sent)}
         why = f"runs {tool.own_name!r} on the MCP server {server.name!r}; what it does is its own"
         binds = _binds(tool, server)
-        pieces = (
-            PreviewPiece("server", server.name),
-            PreviewPiece("URL" if server.url is not None else "command", server.where),
-            *([PreviewPiece("folder", redact(server.cwd))] if server.cwd else []),
-            PreviewPiece("call", _pretty(pretty), "code"),
-        )
-        return PreparedCall(
-            spec=tool.spec,
-            arguments=arguments,
-            preview=CallPreview(
-                ruling="ask", why=visible(why, 300), pieces=pieces, binds=binds, for_tool=True
+        preview = CallPreview(
+            ruling="ask",
+            why=visible(why, 300),
+            pieces=(
+                PreviewPiece("server", server.name),
+                PreviewPiece("URL" if server.url is not None else "command", server.where),
+                *([PreviewPiece("folder", redact(server.cwd))] if server.cwd else []),
+                PreviewPiece("call", _pretty(whole), "code"),
             ),
-            run=partial(self._run, server, call.name, sent, binds),
+            binds=binds,
+            for_tool=True,
         )
 
-    async def _run(
-        self,
-        server: McpServer,
-        name: str,
-        arguments: dict[str, Any],
-        binds: str,
-        context: ToolContext,
-    ) -> ToolOutcome:
-        started_ms = monotonic_ms()
-        try:
-            answer = await self._answer(server, name, arguments, binds, context)
-            # A large picture takes its time.
-            outcome = await asyncio.to_thread(_outcome_of, answer)
-        except ToolError as error:
-            outcome = ToolOutcome(result=failure_of(error))
-        except Exception as error:
-            unusable = ToolError(f"the server's answer cannot be used: {type(error).__name__}")
-            outcome = ToolOutcome(result=failure_of(unusable), error_detail=detail_of(error))
-        return replace(outcome, ran_in="engine loop", started_at_ms=started_ms)
+        async def run(context: ToolContext) -> ToolOutcome:
+            started_ms = monotonic_ms()
+            try:
+                answer = await self._answer(server, call.name, sent, binds, context)
+                # A large picture takes its time.
+                outcome = await asyncio.to_thread(_outcome_of, answer)
+            except Exception as error:
+                outcome = _failed(error)
+            return replace(outcome, ran_in="engine loop", started_at_ms=started_ms)
+
+        return PreparedCall(spec=tool.spec, arguments=arguments, preview=preview, run=run)
 
     async def _answer(
         self,
@@ -234,13 +219,15 @@ class McpHost:
 
         async def start(context: ToolContext) -> ToolOutcome:
             try:
-                self._server = server.allow()
-                specs = await self.tools(context)
+                self._server = allowed = server.allow()
+                await self._update(allowed)
             except (ToolError, UsageError) as error:
-                failed = ToolError(redact(error.message), details=error.details)
-                return ToolOutcome(result=failure_of(failed))
-            data = {"tools": [spec.name for spec in specs]}
-            return ToolOutcome(result=ToolResult(ok=True, data=data), ran_in="engine loop")
+                self._server = server
+                # The model is not told where the file lies.
+                said = error.message.replace(str(server.path), server.path.name)
+                return _failed(ToolError(said, details=error.details))
+            result = ToolResult(ok=True, data={"tools": list(self._tools)})
+            return ToolOutcome(result=result, ran_in="engine loop")
 
         return PreparedCall(
             spec=spec,
@@ -360,6 +347,13 @@ def _progress(context: ToolContext) -> Callable[[float, float | None, str | None
             context.progress(visible(text or number, 500), fraction)
 
     return hand_on
+
+
+def _failed(error: Exception) -> ToolOutcome:
+    if isinstance(error, ToolError):
+        return ToolOutcome(result=failure_of(error))
+    unusable = ToolError(f"the server's answer cannot be used: {type(error).__name__}")
+    return ToolOutcome(result=failure_of(unusable), error_detail=detail_of(error))
 
 
 def _pretty(value: Any) -> str:
