@@ -81,23 +81,18 @@ class Connection:
         self._definitions = Definitions()
         self._life: _Life | None = None
         self._lock = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = os.getpid()
         self._lives: list[_Life] = []
         """Those that have not ended."""
-        self._inherited: list[_Life] = []
-        """Of the process that this one was forked off: one that is freed would end its server."""
 
     @property
     def is_open(self) -> bool:
         """Whether the server runs or is reached. Any thread."""
-        life = self._life
-        return life is not None and not life.over.is_set() and self._process == os.getpid()
+        return self._life is not None and not self._life.over.is_set()
 
     @property
     def has_ended(self) -> bool:
-        """Whether no process and no task of it is left in this process. Any thread."""
-        return self._process != os.getpid() or all(life.task.done() for life in self._lives)
+        """Whether no process and no task of it is left. Any thread."""
+        return not self._lives
 
     @property
     def version(self) -> str | None:
@@ -173,15 +168,10 @@ class Connection:
     async def close(self) -> None:
         """End the connection and the server's process."""
         self._life = None
-        for life in () if self.has_ended else tuple(self._lives):
+        for life in tuple(self._lives):
             await life.end()
 
     async def _ready(self) -> _Life:
-        loop = asyncio.get_running_loop()
-        if (self._loop, self._process) != (loop, os.getpid()):
-            # It belongs to a loop that is gone, or to the process that this one forked off.
-            self._inherited, self._lives = self._inherited + self._lives, []
-            self._loop, self._process, self._life = loop, os.getpid(), None
         if self._life is None or self._life.over.is_set():
             await self.close()
             self._life = await self._started()
@@ -207,7 +197,7 @@ class Connection:
         """Start the server and list its tools; what went wrong stands in the life's `failure`."""
         life = _Life(self.server, mode)
         self._lives.append(life)
-        life.task.add_done_callback(lambda _: life in self._lives and self._lives.remove(life))
+        life.task.add_done_callback(lambda _: self._lives.remove(life))
         try:
             async with asyncio.timeout(self.server.start_timeout_s):
                 await asyncio.wait((life.client, life.task), return_when="FIRST_COMPLETED")

@@ -144,19 +144,23 @@ class McpServer:
 
     def connection(self) -> Connection:
         """The one connection to it, not open yet. Imports the package `mcp` the first time."""
-        if self not in _known.connections:
+        if self._open() is None:
             check_installed()
             try:
                 module = import_module("nbagent.tools.mcp.connection")
             except ImportError as error:
                 raise _missing(f" ({error})") from None
-            _known.connections.setdefault(self, module.Connection(self))
-        return _known.connections[self]
+            _known.connections.setdefault((self, os.getpid()), module.Connection(self))
+        return _known.connections[self, os.getpid()]
+
+    def _open(self) -> Connection | None:
+        return _known.connections.get((self, os.getpid()))
 
     def close(self) -> None:
         """End its process or connection now; the next use starts it again."""
-        if self in _known.connections and not self.connection().has_ended:
-            closing = asyncio.run_coroutine_threadsafe(self.connection().close(), engine_loop())
+        connection = self._open()
+        if connection is not None and not connection.has_ended:
+            closing = asyncio.run_coroutine_threadsafe(connection.close(), engine_loop())
             if not on_engine_thread():
                 with suppress(TimeoutError):
                     closing.result(_CLOSE_S)
@@ -164,12 +168,14 @@ class McpServer:
     @property
     def is_running(self) -> bool:
         """Whether it is started or connected."""
-        return self in _known.connections and _known.connections[self].is_open
+        connection = self._open()
+        return connection is not None and connection.is_open
 
     @property
     def log(self) -> tuple[str, ...]:
         """The last lines that it wrote to stderr or logged."""
-        return _known.connections[self].log_lines() if self in _known.connections else ()
+        connection = self._open()
+        return () if connection is None else connection.log_lines()
 
     def __repr__(self) -> str:
         words = [redact(word) for word in self.command]
@@ -184,9 +190,9 @@ class _Known:
 
     def __init__(self) -> None:
         self.servers: dict[str, McpServer] = {}
-        self.connections: dict[McpServer, Connection] = {}
-        """Of all there ever were: a run may still use one that was replaced, and in a forked copy
-        of this process, freeing one would end the parent's server."""
+        self.connections: dict[tuple[McpServer, int], Connection] = {}
+        """By server and process. None is ever taken out: a run may still use a server that was
+        replaced, and in a forked process freeing one would end the parent's server."""
 
 
 _known = _Known()
@@ -312,7 +318,8 @@ def _check_url(name: str, url: str) -> None:
 
 def _close_all() -> None:
     """At the end of the process: no server is left behind."""
-    left = [one for one in _known.connections.values() if not one.has_ended]
+    ours = (one for (_, process), one in _known.connections.items() if process == os.getpid())
+    left = [one for one in ours if not one.has_ended]
     if left:
         loop = engine_loop()
         wait([asyncio.run_coroutine_threadsafe(one.close(), loop) for one in left], _CLOSE_S)
