@@ -133,6 +133,7 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("{", ["line 1, column 2", "correct it"]),
         ("[]", ["names no MCP servers"]),
         ('{"mcpServers": []}', ["names no MCP servers"]),
+        (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', ["names no MCP servers"]),
         ('{"mcpServers": {"a": 7}}', ["mcpServers.a", "command or url"]),
         ('{"mcpServers": {"a": {}}}', ["mcpServers.a", "either command"]),
         ('{"mcpServers": {"a": {"command": 7.5, "args": "x"}}}', ["mcpServers.a", "list of texts"]),
@@ -147,7 +148,18 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ('{"mcpServers": {"a b": {"command": "x"}}}', ["mcpServers.a b", "no name"]),
     ],
     ids=[
-        *("no JSON", "list", "no servers", "number", "empty", "args", "item", "env", "env list"),
+        *(
+            "no JSON",
+            "list",
+            "no servers",
+            "deep",
+            "number",
+            "empty",
+            "args",
+            "item",
+            "env",
+            "env list",
+        ),
         *("variable", "old transport", "name"),
     ],
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, overload
 
 from nbagent.contracts.canonical import json_object, sha_of
+from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.secrets import SecretKey, redact, register
@@ -178,14 +179,14 @@ def _meant(word: str, project: Path) -> tuple[str | None, str | None]:
     return max(owners, key=len, default=name.partition("__")[0]), name
 
 
-def _files(project: Path) -> dict[Path, dict[str, Any]]:
+def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The entries of the person's own file, which comes first, and of the project's."""
     own = Path.home() / ".config" / "nbagent" / "mcp.json"
-    return {path: _entries(path) for path in (own, project / PROJECT_FILE) if path.is_file()}
+    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
 
 
 def _names(project: Path) -> list[str]:
-    in_files = (name for entries in _files(project).values() for name in entries)
+    in_files = (name for _, entries in _files(project) for name in entries)
     return list(dict.fromkeys([*known_servers(), *in_files]))
 
 
@@ -193,7 +194,7 @@ def _found(name: str, project: Path) -> McpServer | ProjectServer:
     known = known_servers().get(name)
     if known is not None and not known.looked_up:
         return known
-    for path, entries in _files(project).items():
+    for path, entries in _files(project):
         if name in entries:
             server = ProjectServer(name, path, entries[name])
             if path.name == PROJECT_FILE and server.identity not in _allowed:
@@ -221,7 +222,7 @@ def _entries(path: Path) -> dict[str, Any]:
             place = f", line {error.lineno}, column {error.colno}: {error.msg}"
         raise UsageError(f"{path} is no JSON{place}; correct it") from None
     entries = json_object(whole.get("mcpServers", whole.get("servers")))
-    if entries is None:
+    if entries is None or not is_keepable(entries):
         raise UsageError(
             f'{path} names no MCP servers; it should read {{"mcpServers": {{"name": '
             '{"command": "…", "args": […]}}}'
