@@ -152,6 +152,7 @@ TOOLS: dict[str, Callable[[Json, Json], Json]] = {
     "nothing": lambda _, __: {"content": []},
     "nonsense": lambda _, __: {"content": 7},
     "refuse": lambda _, __: {"refused": True},
+    "schema": lambda _, __: {"content": [], "structuredContent": {"x": "b"}},
     "deep": lambda _, __: {},
     "pieces": pieces,
     "progress": progress,
@@ -272,7 +273,9 @@ def answer(request: Json) -> None:
         send({"id": one, "result": {**(cached() if MODERN else {}), "tools": listing()}})
     elif method == "tools/call":
         _cancelled.setdefault(one, threading.Event())
-        threading.Thread(target=call, args=(request,), daemon=True).start()
+        # One of a single thread answers nothing else meanwhile.
+        thread = threading.Thread(target=call, args=(request,), daemon=True)
+        (thread.run if "--single" in FLAGS else thread.start)()
     elif one is not None:
         if "--strict" in FLAGS:
             say(f"expected initialize, not {method}")
