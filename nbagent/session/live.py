@@ -6,6 +6,7 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
