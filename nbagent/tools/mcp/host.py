@@ -25,17 +25,18 @@ from nbagent.contracts.canonical import (
     sha_of,
 )
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_json
+from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
 from nbagent.tools.base import listed, nearest, unknown_call
 from nbagent.tools.mcp.schemas import legal
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, prefix_of
 from nbagent.tools.mcp.texts import visible
-from nbagent.tools.results import detail_of, failure_of, result_of
+from nbagent.tools.results import detail_of, result_of
 
 if TYPE_CHECKING:
     from nbagent.tools.mcp.config import ProjectServer
@@ -350,10 +351,12 @@ def _progress(context: ToolContext) -> Callable[[float, float | None, str | None
 
 
 def _failed(error: Exception) -> ToolOutcome:
-    if isinstance(error, ToolError):
-        return ToolOutcome(result=failure_of(error))
-    unusable = ToolError(f"the server's answer cannot be used: {type(error).__name__}")
-    return ToolOutcome(result=failure_of(unusable), error_detail=detail_of(error))
+    said = error.info if isinstance(error, ToolError) else None
+    why = f"the server's answer cannot be used: {type(error).__name__}"
+    info = said or ErrorInfo("E_TOOL_FAILED", why)
+    shown = ErrorInfo(info.code, without_folders(redact(info.message)), info.details)
+    detail = None if said else detail_of(error)
+    return ToolOutcome(result=ToolResult.failure(shown), error_detail=detail)
 
 
 def _pretty(value: Any) -> str:
@@ -369,7 +372,7 @@ def _outcome_of(answer: Any) -> ToolOutcome:
         if not any(said) and "structuredContent" in raw:
             said = [dump_json(raw["structuredContent"]).decode()]
         message = visible("\n".join(said), 4_000) or "the tool failed without saying why"
-        return ToolOutcome(result=failure_of(ToolError(message)))
+        return _failed(ToolError(message))
     items: list[Any] = [_item(block) for block in blocks[:_MOST_BLOCKS]]
     if len(blocks) > _MOST_BLOCKS:
         items.append(f"[{len(blocks) - _MOST_BLOCKS:,} more pieces of content, not sent]")

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlsplit
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
-from nbagent.contracts.secrets import SecretKey, redact, register
+from nbagent.contracts.secrets import SecretKey, is_secret_name, redact, register
 from nbagent.runtime import engine_loop, on_engine_thread
 from nbagent.tools.base import HostOrder
 
@@ -41,10 +41,6 @@ _CLOSE_S = 8.0
 """The `mcp` package asks a server to end, then ends it, within so long."""
 _NAME = re.compile(r"(?!.*__)[^\W_][\w.-]{0,39}")
 _NOT_ON_WIRES = re.compile(r"[^A-Za-z0-9_-]")
-_SECRET_NAME = re.compile(
-    r"key|token|secret|passw|pwd|auth|cred|cookie|session|bearer|signature|dsn|(?:^|[_-])pat(?:$|[_-])",
-    re.IGNORECASE,
-)
 _PLAIN = re.compile(
     r"(?:[A-Za-z]+|\d{1,4})(?:[-_ /.,:+=]+(?:[A-Za-z]+|\d{1,4}))*"
     r"|(?:~|\.{0,2}[/\\]|[A-Za-z]:[/\\])[^@]*"
@@ -226,7 +222,7 @@ def revealed(held: Mapping[str, Held]) -> dict[str, str]:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable of this name and value may hold a key."""
-    return bool(_SECRET_NAME.search(name)) or not _PLAIN.fullmatch(value)
+    return is_secret_name(name) or not _PLAIN.fullmatch(value)
 
 
 def is_loopback(url: str) -> bool:
@@ -269,7 +265,7 @@ def _words(name: str, command: str | Sequence[str], args: Sequence[str]) -> tupl
     for flag, value in zip(texts, (*texts[1:], ""), strict=True):
         # Keys belong into env; one that is given as an argument is hidden all the same.
         inside, equals, behind = flag.partition("=")
-        if _FLAG.fullmatch(inside) and _SECRET_NAME.search(inside):
+        if _FLAG.fullmatch(inside) and is_secret_name(inside):
             register(behind if equals else value)
     return texts
 
@@ -304,7 +300,7 @@ def _check_url(name: str, url: str) -> None:
         host, parts = None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"url={url!r} of {name!r} is no address; write https://host/path")
-    secret = [key for key, _ in parse_qsl(parts.query) if _SECRET_NAME.search(key)]
+    secret = [key for key, _ in parse_qsl(parts.query) if is_secret_name(key)]
     if parts.username is not None or parts.password is not None or secret:
         raise UsageError(
             f"the URL of the MCP server {name!r} holds {secret[0] if secret else 'a login'!r}; "
