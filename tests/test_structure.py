@@ -18,7 +18,7 @@ ROOT = Path(nbagent.__file__).parent
 LAYERS: list[set[str]] = [
     {"notebook"},
     {"testing"},
-    {"history", "agent"},
+    {"frames", "agent"},
     {"run"},
     {"lab"},
     {"session"},
@@ -33,8 +33,9 @@ SIDEWAYS = {
 # Inside a room: from bottom to top; a module may import those before it.
 INSIDE = {
     "contracts": [
+        {"secrets"},
         {"errors"},
-        {"secrets", "canonical", "cancel"},
+        {"canonical", "cancel"},
         {"chat"},
         {"policy", "trimming"},
         {"records"},
@@ -55,7 +56,7 @@ INSIDE = {
         {"running"},
         {"script"},
     ],
-    "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
+    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
         {"approval"},
