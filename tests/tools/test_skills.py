@@ -281,7 +281,7 @@ def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
     mark = f"stopped-{os.getpid()}"
     error = stage.failed("import time; time.sleep(60)", args=[mark])
     assert error.code == "E_INTERRUPTED"
-    assert 0.5 < time.monotonic() - began < 1.5
+    assert 0.5 < time.monotonic() - began < 2.0
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             assert mark.encode() not in path.read_bytes()
