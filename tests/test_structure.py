@@ -49,6 +49,13 @@ INSIDE = {
         {"turn"},
         {"loop"},
     ],
+    "files": [
+        {"names", "frontmatter", "patching"},
+        {"opening"},
+        {"mounts"},
+        {"writing"},
+        {"searching"},
+    ],
     "sandbox": [
         {"order", "plan", "capture", "syscalls", "tree"},
         {"walls", "grants", "outputs"},
@@ -87,7 +94,7 @@ HOMES = {
     "huggingface_hub": ("providers.local",),
     "markdown_it": ("notebook",),
     "ruamel": ("files.frontmatter",),
-    "pathspec": ("files.walking",),
+    "pathspec": ("files.searching",),
     "re2": ("files.searching",),
     "mcp": ("tools.mcp",),
     "mcp_types": ("tools.mcp",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -70,6 +70,15 @@ _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
 
 
+Resolve = Callable[[str, str, str], Sequence[str]]
+"""The host of a tool, an argument's name, and a glob → the globs that it is compared with."""
+
+
+def as_written(host: str, name: str, glob: str) -> Sequence[str]:
+    """The glob itself, where an argument has one form only."""
+    return (glob,)
+
+
 @dataclass(frozen=True, slots=True)
 class CallPattern:
     """Which calls a rule is about: `fs.write`, `fs.*`, `mcp:git`, `fs.write(path=@project/*.md)`.
@@ -83,14 +92,21 @@ class CallPattern:
     tool: str
     where: tuple[tuple[str, str], ...] = ()
 
-    def fits(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> bool:
+    def fits(
+        self,
+        tool: str,
+        host: str,
+        arguments: Mapping[str, Any] | None,
+        resolve: Resolve = as_written,
+    ) -> bool:
         """Whether it speaks of this call; without arguments, of the tool in general."""
         if not self.fits_tool(tool, host):
             return False
         if not self.where:
             return True
         return arguments is not None and all(
-            name in arguments and fnmatchcase(_as_text(arguments[name]), glob)
+            name in arguments
+            and any(fnmatchcase(_as_text(arguments[name]), it) for it in resolve(host, name, glob))
             for name, glob in self.where
         )
 
@@ -211,17 +227,18 @@ class ToolPolicy:
         plain |= {"limits": limits} if limits else {}
         return plain | ({"isolation": self.isolation} if self.isolation != "auto" else {})
 
-    def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> RuleHit | None:
+    def says(
+        self,
+        tool: str,
+        host: str,
+        arguments: Mapping[str, Any] | None,
+        resolve: Resolve = as_written,
+    ) -> RuleHit | None:
         """What its rules say to a call; None when none speaks of it."""
         for kind, text in self.rules:
-            if call_pattern(text).fits(tool, host, arguments):
+            if call_pattern(text).fits(tool, host, arguments, resolve):
                 return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
-
-    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a rule forbids this call."""
-        said = self.says(tool, host, arguments)
-        return said is not None and said.ruling == "deny"
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:

@@ -49,7 +49,7 @@ def _opens(tree: Path, times: int) -> Iterator[Row]:
 
     def ours() -> int:
         place = mounts.place("@project/a/b/file.txt")
-        return mounts.root(place.mount).open_file(place.parts)
+        return place.root.open_file(place.parts)
 
     ways: dict[str, Callable[[], int]] = {
         "open below a mount, depth 3, median": ours,
@@ -87,7 +87,7 @@ def _searches(tree: Path, name: str, *, quick: bool) -> Iterator[Row]:
     place = mounts.place("@project")
     times = 2 if quick else 7
     order = Order(query=query, regex=regex, max_matches=100_000, timeout_s=60)
-    ours, found = _best(lambda: len(search(mounts, place, order).matches), times)
+    ours, found = _best(lambda: len(search(place, order).matches), times)
     plain, theirs = _best(lambda: _plain(tree, pattern), 2 if quick else 3)
     assert found == theirs
     n = 300 if quick else 5_000

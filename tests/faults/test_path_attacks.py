@@ -25,7 +25,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.files import opening
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.opening import open_root
-from nbagent.files.writing import change_file, read_bytes, write_file
+from nbagent.files.writing import read_bytes, replace
 from nbagent.runtime import Courier
 from nbagent.tools.base import HostOrder, adapted
 from nbagent.tools.filesystem import open_hosts
@@ -207,7 +207,7 @@ def test_nothing_is_written_behind_a_folder_swapped_for_a_link(tmp_path: Path) -
     try:
         while written + refused < 150 or (not (written and refused) and time.monotonic() < until):
             try:
-                write_file(mounts, mounts.place("a/b/file.txt"), b"new")
+                replace(mounts.place("a/b/file.txt"), lambda _: b"new")
                 written += 1
             except ToolError as error:
                 refused += error.code == "E_SANDBOX_VIOLATION"
@@ -288,5 +288,5 @@ def test_a_killed_writer_leaves_a_whole_file_and_the_next_one_tidies_up(tmp_path
         assert len(lines) == 50_000
         assert len(set(lines)) == 1
     mounts = Mounts.of(tmp_path)
-    change_file(mounts, mounts.place("big.txt"), lambda _: b"last\n", max_read_bytes=10_000_000)
+    replace(mounts.place("big.txt"), lambda _: b"last\n")
     assert [path.name for path in tmp_path.iterdir() if "nbagent-tmp" in path.name] == []

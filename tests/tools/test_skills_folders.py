@@ -204,7 +204,7 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
         ("../two/SKILL.md", "E_SANDBOX_VIOLATION"),
         ("/etc/passwd", "E_SANDBOX_VIOLATION"),
         ("link", "E_SANDBOX_VIOLATION"),
-        ("linked/secret", "E_SANDBOX_VIOLATION"),
+        ("linked/outside", "E_SANDBOX_VIOLATION"),
         ("scripts", "E_"),
         ("nothing.md", "ENOENT"),
         ("SKILL.md/x", "ENOENT"),
@@ -218,8 +218,8 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
 def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, code: str) -> None:
     folder = put(project / ".agents/skills", "one")
     put(project / ".agents/skills", "two")
-    (home / "secret").write_text("secret")
-    (folder / "link").symlink_to(home / "secret")
+    (home / "outside").write_text("secret")
+    (folder / "link").symlink_to(home / "outside")
     (folder / "linked").symlink_to(home)
     (folder / "scripts").mkdir()
     (folder / ".env").write_text("x")
