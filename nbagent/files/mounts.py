@@ -19,7 +19,7 @@ from typing import Literal
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.names import Parts, path_parts, refused, visible
-from nbagent.files.opening import AnyFolder, failure, open_root
+from nbagent.files.opening import Folder, failure, open_root
 
 Mode = Literal["ro", "rw"]
 PROJECT, PACKAGE, STATE = "@project", "@pkg", "@state"
@@ -58,7 +58,7 @@ class FilePlace:
 
     mount: Mount
     parts: Parts
-    root: AnyFolder = field(compare=False, repr=False)
+    root: Folder = field(compare=False, repr=False)
     """Of the mount; not to be closed."""
     identity: str = field(default="", repr=False)
     """Hash of which folder the mount is: its path, and what the system knows it by."""
@@ -111,7 +111,7 @@ def _folder(text: str, base: Path | None) -> Path | None:
 class _Held:
     """The open root of a mount, and which folder it is."""
 
-    folder: AnyFolder
+    folder: Folder
     device: int
     number: int
 
@@ -280,7 +280,7 @@ class Mounts(Mapping[str, Mount]):
         below = (path.parts[size:] for path in self._closed if _is_within(path, mount.root))
         return frozenset(tuple(map(str.casefold, parts)) for parts in below if parts)
 
-    def _root(self, mount: Mount) -> AnyFolder:
+    def _root(self, mount: Mount) -> Folder:
         try:
             if mount.name == STATE:
                 mount.root.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ import errno
 import os
 import platform
 import stat
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ class Folder:
 
     @property
     def descriptor(self) -> int | None:
-        """Its descriptor; a lock can be put on it."""
+        """What a lock can be put on; None where a folder has none."""
         return self._fd
 
     @property
@@ -117,6 +118,9 @@ class Folder:
             if here != self._fd:
                 os.close(here)
 
+    def _at(self, name: str) -> str | Path:
+        return name
+
     def scan(self) -> list[os.DirEntry[str]]:
         """What is in it, by name."""
         with os.scandir(self._fd) as found:
@@ -124,23 +128,26 @@ class Folder:
 
     def look(self, name: str) -> os.stat_result:
         """What stands under a name in it, a link itself."""
-        return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
     def new_file(self, name: str, mode: int) -> int:
         """A descriptor of a file that was not there, to be written."""
-        return os.open(name, _NEW, mode, dir_fd=self._fd)
+        return os.open(self._at(name), _NEW, mode, dir_fd=self.descriptor)
 
     def replace(self, old: str, new: str) -> None:
         """Rename within it, over what bears the new name."""
-        os.replace(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        os.replace(
+            self._at(old), self._at(new), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor
+        )
 
     def remove(self, name: str) -> None:
         """Take away a file."""
-        os.unlink(name, dir_fd=self._fd)
+        os.unlink(self._at(name), dir_fd=self.descriptor)
 
     def sync(self) -> None:
         """Make renames last."""
-        os.fsync(self._fd)
+        if self._fd >= 0:
+            os.fsync(self._fd)
 
     def close(self) -> None:
         """Give the descriptor back; a second time does nothing."""
@@ -152,7 +159,7 @@ class Folder:
         self.close()
 
 
-class PathFolder:
+class PathFolder(Folder):
     """A folder held by its path, where the system cannot open relative to a folder: Windows.
 
     No link or junction is gone through, and the open file must be the one that was looked at. What
@@ -161,13 +168,16 @@ class PathFolder:
 
     __slots__ = ("_path",)
 
-    descriptor: int | None = None
-    """There is nothing to put a lock on."""
-
     def __init__(self, path: Path) -> None:
+        super().__init__(-1)
         self._path = Path(os.path.realpath(path))
         if not self._path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    @property
+    def descriptor(self) -> None:
+        """None."""
+        return None
 
     @property
     def identity(self) -> str:
@@ -206,35 +216,13 @@ class PathFolder:
                 raise _a_link()
         return here
 
+    def _at(self, name: str) -> Path:
+        return self._path / name
+
     def scan(self) -> list[os.DirEntry[str]]:
         """What is in it, by name."""
         with os.scandir(self._path) as found:
             return sorted(found, key=_name_of)
-
-    def look(self, name: str) -> os.stat_result:
-        """What stands under a name in it, a link itself."""
-        return (self._path / name).lstat()
-
-    def new_file(self, name: str, mode: int) -> int:
-        """A descriptor of a file that was not there, to be written."""
-        return os.open(self._path / name, _NEW, mode)
-
-    def replace(self, old: str, new: str) -> None:
-        """Rename within it, over what bears the new name."""
-        os.replace(self._path / old, self._path / new)
-
-    def remove(self, name: str) -> None:
-        """Take away a file."""
-        os.unlink(self._path / name)
-
-    def sync(self) -> None:
-        """Nothing: such a system cannot sync a folder by its path."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-AnyFolder = Folder | PathFolder
 
 
 def _name_of(entry: os.DirEntry[str]) -> str:
@@ -260,7 +248,7 @@ def _a_link() -> OSError:
     return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
-def open_root(root: Path, *, walked: bool = False) -> AnyFolder:
+def open_root(root: Path, *, walked: bool = False) -> Folder:
     """Open the folder that a mount is; its path has no link in it (it was resolved before).
 
     Each piece is opened without following links: a folder that was swapped for one since then is
@@ -272,18 +260,10 @@ def open_root(root: Path, *, walked: bool = False) -> AnyFolder:
         return top.folder(root.parts[1:])
 
 
-class _How(ctypes.Structure):
-    """`struct open_how` of openat2(2)."""
-
-    _fields_ = (
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    )
-
-
 _OPENAT2 = 437
 """The same number on every architecture that it is asked on."""
+_HOW = struct.Struct("=QQQ")
+"""`struct open_how` of openat2(2): flags, mode, resolve."""
 _RESOLVE = 0x02 | 0x04 | 0x08
 """RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH."""
 
@@ -292,16 +272,9 @@ _RESOLVE = 0x02 | 0x04 | 0x08
 def _syscall() -> Any:
     found = ctypes.CDLL(None, use_errno=True).syscall
     found.restype = ctypes.c_long
-    found.argtypes = (
-        *(ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t),
-    )
+    text = ctypes.c_char_p
+    found.argtypes = (ctypes.c_long, ctypes.c_int, text, text, ctypes.c_size_t)
     return found
-
-
-@cache
-def _how(flags: int) -> tuple[Any, int]:
-    how = _How(flags, 0, _RESOLVE)
-    return ctypes.cast(ctypes.pointer(how), ctypes.c_void_p), ctypes.sizeof(how)
 
 
 @cache
@@ -320,11 +293,10 @@ def _has_openat2() -> bool:
 
 
 def _openat2(fd: int, path: str, flags: int) -> int:
-    pointer, size = _how(flags)
-    raw = os.fsencode(path)
+    how, raw = _HOW.pack(flags, 0, _RESOLVE), os.fsencode(path)
     attempts = 0
     while True:
-        opened: int = _syscall()(_OPENAT2, fd, raw, pointer, size)
+        opened: int = _syscall()(_OPENAT2, fd, raw, how, len(how))
         if opened >= 0:
             return opened
         number = ctypes.get_errno()
@@ -376,7 +348,7 @@ _SAID: dict[str, tuple[ErrorCode, str]] = {
 _ALIKE = {"EMLINK": "ELOOP", "ENODEV": "ENXIO", "EPERM": "EACCES"}
 
 
-def failure(error: OSError, path: str, root: AnyFolder | None = None) -> ToolError:
+def failure(error: OSError, path: str, root: Folder | None = None) -> ToolError:
     """What the system said, as a typed error that names the path of the model and no other.
 
     With the mount's root, a link that the system took for a file on the way is named as one.
@@ -395,7 +367,7 @@ def failure(error: OSError, path: str, root: AnyFolder | None = None) -> ToolErr
     return ToolError(message, code=code)
 
 
-def _in_the_way(root: AnyFolder, parts: Sequence[str]) -> str:
+def _in_the_way(root: Folder, parts: Sequence[str]) -> str:
     """What is no folder: a link, the file that was named, or something else on the way."""
     mode = 0
     with suppress(OSError):

@@ -24,7 +24,7 @@ import re2
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import FilePlace
 from nbagent.files.names import Parts, is_nameable, looks_secret
-from nbagent.files.opening import AnyFolder, NotRegular, failure, patiently
+from nbagent.files.opening import Folder, NotRegular, failure, patiently
 from nbagent.files.writing import TEMPORARY, read_bytes
 
 Kind = Literal["file", "folder", "link", "other"]
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
 class Level:
     """One folder of a walk. Its `folder` is open only until the next level is asked for."""
 
-    folder: AnyFolder
+    folder: Folder
     parts: Parts
     """Below the mount."""
     entries: list[Entry]
@@ -170,7 +170,7 @@ def walk(
             waiting += reversed(below)
 
 
-def _entries(folder: AnyFolder, parts: Parts, rules: _Ignoring, hides: Hides) -> list[Entry]:
+def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> list[Entry]:
     found = folder.scan()
     if any(entry.name == ".gitignore" for entry in found):
         rules.read(folder, parts)
@@ -200,7 +200,7 @@ class _Ignoring:
     def __init__(self) -> None:
         self._specs: dict[Parts, Any] = {}
 
-    def read(self, folder: AnyFolder, parts: Parts, name: Parts = (".gitignore",)) -> None:
+    def read(self, folder: Folder, parts: Parts, name: Parts = (".gitignore",)) -> None:
         """Take the rules of a folder, if it has a file of them."""
         try:
             descriptor = folder.open_file(name)
@@ -412,7 +412,7 @@ class _Search:
             )
         return bool(answer.why_cut)
 
-    def _file(self, folder: AnyFolder, parts: tuple[str, ...], path: str) -> None:
+    def _file(self, folder: Folder, parts: tuple[str, ...], path: str) -> None:
         if not self._order.allows(path):
             self._answer.files_skipped += 1
             return

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import FilePlace
 from nbagent.files.names import visible
-from nbagent.files.opening import AnyFolder, NotRegular, failure, patiently
+from nbagent.files.opening import Folder, NotRegular, failure, patiently
 
 TEMPORARY = ".nbagent-tmp-"
 """How a half-written file is named; listings leave it out."""
@@ -77,7 +77,7 @@ def read_state(place: FilePlace) -> FileState:
         raise failure(error, place.text, place.root) from None
 
 
-def _state(folder: AnyFolder, parts: tuple[str, ...], place: FilePlace) -> FileState:
+def _state(folder: Folder, parts: tuple[str, ...], place: FilePlace) -> FileState:
     try:
         descriptor = patiently(lambda: folder.open_file(parts))
     except FileNotFoundError:
@@ -133,7 +133,7 @@ def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileS
         raise failure(error, place.text, place.root) from None
 
 
-def _look(folder: AnyFolder, name: str, place: FilePlace) -> os.stat_result | None:
+def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
     try:
         found = patiently(lambda: folder.look(name))
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def _look(folder: AnyFolder, name: str, place: FilePlace) -> os.stat_result | No
     return found
 
 
-def _swap_in(folder: AnyFolder, name: str, data: bytes, old: os.stat_result | None) -> None:
+def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> None:
     temporary = _temporary_name(folder, name)
     try:
         mode = 0o666 if old is None else 0o600
@@ -172,7 +172,7 @@ def _swap_in(folder: AnyFolder, name: str, data: bytes, old: os.stat_result | No
         folder.sync()
 
 
-def _temporary_name(folder: AnyFolder, name: str) -> str:
+def _temporary_name(folder: Folder, name: str) -> str:
     """One name for each file: what a killed writer left is taken away by the next one."""
     temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
     try:
@@ -206,7 +206,7 @@ _msvcrt: Any = _module("msvcrt")
 
 
 @contextmanager
-def locked(folder: AnyFolder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
+def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
     """Keep other writers out of a folder, over threads and processes of this machine.
 
     The lock is put on the folder itself (flock), so that nothing is left lying in it. Where that
@@ -261,7 +261,7 @@ def _flock(descriptor: int, operation: int) -> None:
     _fcntl.flock(descriptor, operation)
 
 
-def _lock_file(folder: AnyFolder) -> Path:
+def _lock_file(folder: Folder) -> Path:
     owner = getattr(os, "getuid", lambda: 0)()
     home = Path(tempfile.gettempdir()) / f"nbagent-locks-{owner}"
     home.mkdir(mode=0o700, exist_ok=True)

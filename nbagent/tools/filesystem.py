@@ -25,12 +25,12 @@ from nbagent.contracts.secrets import redact, redact_json
 from nbagent.files import patching, writing
 from nbagent.files.frontmatter import update_frontmatter
 from nbagent.files.mounts import STATE, FilePlace, Mounts
-from nbagent.files.names import Parts, looks_secret, names_secret, plain_text, visible
+from nbagent.files.names import looks_secret, names_secret, plain_text, visible
 from nbagent.files.searching import Order
 from nbagent.files.writing import FileState
 from nbagent.tools.base import HostOrder, unknown_call, unknown_name
 from nbagent.tools.definition import FunctionTool
-from nbagent.tools.filesystem_answers import list_folder, read_file, search_files
+from nbagent.tools.filesystem_answers import Hidden, list_folder, read_file, search_files
 from nbagent.tools.methods import method_tool
 
 HOST = "fs"
@@ -174,7 +174,7 @@ class FileHost:
         """
         place = self._place("fs.list", path, folder=True)
         given = {"glob": glob, "depth": depth, "sizes": sizes}
-        hidden = _Hidden(self._mounts, place, self._forbidden(place, ("fs.list", given)))
+        hidden = Hidden(self._mounts, place, self._forbidden(place, ("fs.list", given)))
         return _looking(
             place,
             lambda stopped: list_folder(
@@ -212,7 +212,7 @@ class FileHost:
         given |= {"context": context, "maxMatches": maxMatches}
         # It shows what is in files.
         forbidden = self._forbidden(place, ("fs.search", given), ("fs.read", {}))
-        hidden = _Hidden(self._mounts, place, forbidden)
+        hidden = Hidden(self._mounts, place, forbidden)
         order = Order(
             query=plain_text(query),
             regex=regex,
@@ -366,31 +366,6 @@ class FileHost:
                 details={"bytes": len(data), "maxBytes": most},
             )
         return data
-
-
-class _Hidden:
-    """What is not there for a list or a search: what nbagent keeps, and what rules forbid."""
-
-    def __init__(self, mounts: Mounts, place: FilePlace, forbidden: Callable[[str], bool]) -> None:
-        self._mounts = mounts
-        self._place = place
-        self._closed = mounts.closed_below(place.mount)
-        self._forbidden = forbidden
-        self._parts: Parts | None = None
-        self._folder = ""
-        self.by_rules = 0
-        """How many names rules left out."""
-
-    def __call__(self, parts: Parts, name: str) -> bool:
-        if parts != self._parts:
-            self._parts = parts
-            self._folder = self._mounts.form(replace(self._place, parts=parts))
-        if self._closed and tuple(map(str.casefold, (*parts, name))) in self._closed:
-            return True
-        if not self._forbidden(f"{self._folder}/{name}"):
-            return False
-        self.by_rules += 1
-        return True
 
 
 def _looking(

@@ -10,19 +10,19 @@ import importlib
 import os
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.records import ToolResult
-from nbagent.files.mounts import FilePlace
+from nbagent.files.mounts import FilePlace, Mounts
 from nbagent.files.names import Parts, visible
 from nbagent.files.opening import failure, patiently
 from nbagent.files.searching import Globs, Order, search, walk
 from nbagent.files.writing import read_bytes, sha_of_bytes
-from nbagent.shown.budgets import IMAGE_BYTES, IMAGE_SIDE_PX
 from nbagent.shown.pictures import encoded_image
 
 _READ_CHARS = 40_000
@@ -32,26 +32,32 @@ _PREVIEW_CHARS = 20_000
 _MOST_ENTRIES, _MOST_ENTRY_CHARS = 500, 40_000
 _PROBE_BYTES = 8_192
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
-_CODECS = {
-    "utf-8": "utf-8",
-    "utf8": "utf-8",
-    "utf-16": "utf-16",
-    "latin-1": "latin-1",
-    "iso-8859-1": "latin-1",
-    "cp1252": "cp1252",
-    "windows-1252": "cp1252",
-    "ascii": "utf-8",
-}
+_CODECS = ("utf-8", "utf-16", "latin-1", "cp1252", "base64")
 
 
-class Hidden(Protocol):
-    """What a walk leaves out, and how much of it by rules."""
+class Hidden:
+    """What is not there for a list or a search: what nbagent keeps, and what rules forbid."""
 
-    by_rules: int
+    def __init__(self, mounts: Mounts, place: FilePlace, forbidden: Callable[[str], bool]) -> None:
+        self._mounts = mounts
+        self._place = place
+        self._closed = mounts.closed_below(place.mount)
+        self._forbidden = forbidden
+        self._parts: Parts | None = None
+        self._folder = ""
+        self.by_rules = 0
+        """How many names rules left out."""
 
     def __call__(self, parts: Parts, name: str) -> bool:
-        """Whether a name in a folder is as if it were not there."""
-        ...
+        if parts != self._parts:
+            self._parts = parts
+            self._folder = self._mounts.form(replace(self._place, parts=parts))
+        if self._closed and tuple(map(str.casefold, (*parts, name))) in self._closed:
+            return True
+        if not self._forbidden(f"{self._folder}/{name}"):
+            return False
+        self.by_rules += 1
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +104,11 @@ def read_file(
             "offset and limit must be positive: offset=1 is the first line",
             code="E_INVALID_ARGUMENTS",
         )
-    codec = encoding.strip().lower().replace("_", "-")
-    if codec != "base64" and codec not in _CODECS:
+    codec = encoding.strip().lower()
+    codec = {"utf8": "utf-8", "ascii": "utf-8", "iso-8859-1": "latin-1"}.get(codec, codec)
+    if codec not in _CODECS:
         raise ToolError(
-            f"there is no encoding {encoding[:40]!r} here; use one of: utf-8, utf-16, latin-1, "
-            "cp1252, base64",
+            f"there is no encoding {encoding[:40]!r} here; use one of: {', '.join(_CODECS)}",
             code="E_INVALID_ARGUMENTS",
         )
     try:
@@ -121,7 +127,7 @@ def read_file(
             os.close(descriptor)
     except OSError as error:
         raise failure(error, place.text, place.root) from None
-    return _text(file, offset, limit, _CODECS[codec])
+    return _text(file, offset, limit, codec)
 
 
 def _bytes(file: _File, descriptor: int, offset: int, limit: int | None) -> dict[str, Any]:
@@ -210,10 +216,8 @@ def _picture(file: _File) -> ToolResult | dict[str, Any] | None:
     data = file.data
     if not data.startswith(_IMAGE_STARTS) and data[8:12] != b"WEBP":
         return None
-    if len(data) > IMAGE_BYTES or _is_wide(data):
-        # Where Pillow is there, it makes the picture smaller.
-        with suppress(ImportError):
-            importlib.import_module("PIL.Image")
+    with suppress(ImportError):
+        importlib.import_module("PIL.Image")  # Where it is there, it makes the picture smaller.
     part = encoded_image(data)
     if isinstance(part, ImagePart):
         answer = file.answer(truncated=False, content=f"[{part.alt}: attached]")
@@ -222,12 +226,6 @@ def _picture(file: _File) -> ToolResult | dict[str, Any] | None:
         return None
     hint = "the picture cannot be shown; make a smaller one of it first"
     return file.answer(truncated=True, contentPreview=part, hint=hint)
-
-
-def _is_wide(data: bytes) -> bool:
-    """Whether a PNG says that it has more pixels than are sent."""
-    sides = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    return data.startswith(b"\x89PNG") and max(sides) > IMAGE_SIDE_PX
 
 
 def search_files(place: FilePlace, order: Order, hidden: Hidden) -> dict[str, Any]:
