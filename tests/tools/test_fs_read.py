@@ -289,6 +289,10 @@ def test_a_search_ends_in_its_time_and_at_a_stop(door: Door, project: Path) -> N
     began = time.monotonic()
     assert door.error("fs.search", query=query, regex=True).code == "E_INTERRUPTED"
     assert 0.2 < time.monotonic() - began < 0.4
+    time.sleep(0.3)
+    spent = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - spent < 0.05, "the search goes on, with nobody waiting"
 
 
 def test_the_model_is_told_which_mounts_there_are(
