@@ -88,7 +88,7 @@ class Folder:
             try:
                 with suppress(FileExistsError):  # Mostly it is there.
                     os.mkdir(name, 0o777, dir_fd=here)
-                below = os.open(name, _FOLDER if number == len(parts) else _STEP, dir_fd=here)
+                below = _open_in(here, name, _FOLDER if number == len(parts) else _STEP)
             finally:
                 os.close(here)
             here = below
@@ -98,11 +98,11 @@ class Folder:
         here = self._fd
         try:
             for name in parts[:-1]:
-                below = os.open(name, _STEP, dir_fd=here)
+                below = _open_in(here, name, _STEP)
                 if here != self._fd:
                     os.close(here)
                 here = below
-            return os.open(parts[-1], flags, dir_fd=here)
+            return _open_in(here, parts[-1], flags)
         finally:
             if here != self._fd:
                 os.close(here)
@@ -218,6 +218,16 @@ def _name_of(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
+def _open_in(here: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=here)
+    except NotADirectoryError:
+        # O_DIRECTORY speaks before O_NOFOLLOW does.
+        if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+            raise _a_link() from None
+        raise
+
+
 def _regular(fd: int) -> int:
     try:
         mode = os.fstat(fd).st_mode
@@ -273,10 +283,6 @@ _SAID: dict[str, tuple[ErrorCode, str]] = {
         "E_PRECONDITION_FAILED",
         "{path} is a folder; list it with fs.list, or name a file in it",
     ),
-    "IS_FILE": (
-        "E_PRECONDITION_FAILED",
-        "{path} is a file; read it with fs.read, or list its folder",
-    ),
     "EXDEV": ("E_SANDBOX_VIOLATION", "{path} leads out of its mount; use a path below it"),
     "ENXIO": (
         "E_SANDBOX_VIOLATION",
@@ -291,33 +297,15 @@ _SAID: dict[str, tuple[ErrorCode, str]] = {
 _ALIKE = {"EMLINK": "ELOOP", "ENODEV": "ENXIO", "EPERM": "EACCES"}
 
 
-def failure(error: OSError, path: str, root: Folder | None = None) -> ToolError:
-    """What the system said, as a typed error that names the path of the model and no other.
-
-    With the mount's root, a link that the system took for a file on the way is named as one.
-    """
+def failure(error: OSError, path: str) -> ToolError:
+    """What the system said, as a typed error that names the path of the model and no other."""
     number = error.errno or 0
     name = errno.errorcode.get(number, "")
     if isinstance(error, NotRegular):
         kinds = ((stat.S_ISDIR, "EISDIR"), (stat.S_ISLNK, "ELOOP"))
         name = next((kind for is_kind, kind in kinds if is_kind(error.mode)), "ENXIO")
-    if name == "ENOTDIR" and root is not None:
-        name = _in_the_way(root, path.split("/")[1:])
     unknown = ("E_TOOL_FAILED", "{path} cannot be used: {why}; try again")
     code, words = _SAID.get(_ALIKE.get(name, name), unknown)
     why = os.strerror(number) if number else type(error).__name__
     message = words.replace("{path}", visible(path)).replace("{why}", why)
     return ToolError(message, code=code)
-
-
-def _in_the_way(root: Folder, parts: Sequence[str]) -> str:
-    """What is no folder: a link, the file that was named, or something else on the way."""
-    mode = 0
-    with suppress(OSError):
-        for number, name in enumerate(parts):
-            with closing(root.folder(parts[:number])) as here:
-                mode = here.look(name).st_mode
-            if stat.S_ISLNK(mode):
-                return "ELOOP"
-        return "IS_FILE" if stat.S_ISREG(mode) else "ENOTDIR"
-    return "ENOTDIR"

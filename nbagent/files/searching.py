@@ -375,7 +375,7 @@ class _Search:
                     except OSError:
                         self._answer.files_skipped += 1
         except OSError as error:
-            raise failure(error, place.text, place.root) from None
+            raise failure(error, place.text) from None
         return self._answer
 
     def _is_folder(self) -> bool:

@@ -74,7 +74,7 @@ def read_state(place: FilePlace) -> FileState:
     try:
         return _state(place.root, place.parts, place)
     except OSError as error:
-        raise failure(error, place.text, place.root) from None
+        raise failure(error, place.text) from None
 
 
 def _state(folder: Folder, parts: tuple[str, ...], place: FilePlace) -> FileState:
@@ -130,7 +130,7 @@ def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileS
             _swap_in(folder, name, data, old)
             return before, data
     except OSError as error:
-        raise failure(error, place.text, place.root) from None
+        raise failure(error, place.text) from None
 
 
 def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:

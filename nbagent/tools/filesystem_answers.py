@@ -126,7 +126,7 @@ def read_file(
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise failure(error, place.text, place.root) from None
+        raise failure(error, place.text) from None
     return _text(file, offset, limit, codec)
 
 
@@ -281,8 +281,16 @@ def list_folder(
                 cut = f"{timeout_s:g} s were up"
             if cut:
                 break
+    except NotADirectoryError as error:
+        with suppress(OSError):
+            os.close(place.root.open_file(place.parts))
+            raise ToolError(
+                f"{visible(place.text)} is a file; read it with fs.read, or list its folder",
+                code="E_PRECONDITION_FAILED",
+            ) from None
+        raise failure(error, place.text) from None
     except OSError as error:
-        raise failure(error, place.text, place.root) from None
+        raise failure(error, place.text) from None
     answer = {"path": place.text, "entriesPreview" if cut else "entries": entries}
     answer |= {"sizes": bytes_of} if sizes else {}
     hint = f"{cut}; list a folder in it, less deep, or use a glob" if cut else ""
