@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fs_door import Door
@@ -83,8 +84,8 @@ def test_a_denied_folder_is_empty_by_each_of_its_names(project: Path, deny: str)
 @pytest.mark.parametrize("rule", [rule.replace("/*)", "/x.txt)") for rule in ONE_FOLDER[:4]])
 @pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
 def test_a_rule_holds_for_a_file_by_each_of_its_names(project: Path, rule: str, kind: str) -> None:
-    policy = ToolPolicy(**{kind: [rule]})
-    door = Door(project, mounts=mounts_of(project), policy=policy)
+    rules: dict[str, Any] = {kind: [rule]}
+    door = Door(project, mounts=mounts_of(project), policy=ToolPolicy(**rules))
     for path in FOLDER_NAMES:
         for file, ruling in (("x.txt", kind), ("x.txt2", "ask")):
             prepared = door.prepared("fs.write", path=f"{path}/{file}", content="x")
