@@ -313,8 +313,6 @@ class CallPreview:
     arguments: Mapping[str, Any] | None = None
     """The arguments in the one form that patterns are compared with (`@project/a`, not `./a`);
     None: as the model wrote them."""
-    other_arguments: tuple[Mapping[str, Any], ...] = ()
-    """Further forms of the same call (a file by another mount); rules that forbid hold for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,8 +86,8 @@ class Policies:
         verdict = self.system.says(name, host, judged, self.resolve) or default
         if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
             verdict = default
-        # A rule that forbids holds for every form of the arguments.
-        for form in (judged, written, *preview.other_arguments):
+        # A rule that forbids holds for the arguments as the model wrote them, too.
+        for form in (judged, written):
             for policy in self._both():
                 other = policy.says(name, host, form, self.resolve)
                 if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:

@@ -99,9 +99,9 @@ def test_what_asks_every_time_is_never_allowed_for_the_session() -> None:
 
 
 def test_rules_that_forbid_hold_for_every_form_of_a_call() -> None:
-    nbagent.configure(deny=["shift(path=@b/x)"])
-    forms = CallPreview(arguments={"path": "@a/x"}, other_arguments=({"path": "@b/x"},))
-    run, _ = ran(call("shift", path="x"), tools=[Shifting(["one"], forms)])
+    nbagent.configure(deny=["shift(path=x)"])
+    form = CallPreview(arguments={"path": "@a/x"})
+    run, _ = ran(call("shift", path="x"), tools=[Shifting(["one"], form)])
     assert only(run).approved_by == "policy"
 
 
