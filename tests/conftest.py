@@ -55,5 +55,5 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         module = sys.modules.get(f"nbagent.providers.{name}")
         if module is not None:
             vars(module)[learnt].clear()
-    fresh_filter: Any = type(vars(secrets)["_filter"])()
-    monkeypatch.setattr(secrets, "_filter", fresh_filter)
+    monkeypatch.setattr(secrets, "_forms", frozenset[str]())
+    monkeypatch.setattr(secrets, "_environment", {})

@@ -37,7 +37,7 @@ INSIDE = {
         {"errors"},
         {"canonical", "cancel"},
         {"chat"},
-        {"policy", "trimming"},
+        {"policy"},
         {"records"},
         {"events"},
         {"ports"},

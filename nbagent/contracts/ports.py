@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import (
@@ -74,26 +74,6 @@ class Cost:
         return self.input_usd + self.cached_usd + self.output_usd
 
 
-@dataclass(frozen=True, slots=True)
-class WireRequest:
-    """What a client would send for a request."""
-
-    url: str
-    """Without a query."""
-    body: bytes
-    dropped_params: tuple[str, ...] = ()
-    """What it leaves out because the server refused it before."""
-
-
-@runtime_checkable
-class WireClient(Protocol):
-    """A client that can say what it would send. Those without a wire cannot."""
-
-    def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
-        """The first attempt's request; nothing is sent. On the engine's loop."""
-        ...
-
-
 class CallRunner(Protocol):
     """Runs synchronous work, or work of the notebook's own loop, where it belongs."""
 
@@ -143,7 +123,6 @@ class ToolContext:
     agent: str | None = None
     mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     policy: Any = None
-    validators: tuple[Any, ...] = ()
     runner: CallRunner
     namespace: Callable[[], Mapping[str, Any]] = _no_namespace
     """The names of the notebook, where there is one."""
@@ -301,7 +280,11 @@ class EventPort(Protocol):
 
 
 class Sink(Protocol):
-    """Takes the events of one run, on the engine thread. Raising detaches it."""
+    """Takes the events of one run, on the engine thread. Raising detaches it.
+
+    One in which a person may answer questions, by `RunControls.answer`, has a true `can_answer`;
+    it may become true while a run goes on.
+    """
 
     @property
     def name(self) -> str:
@@ -314,16 +297,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """The run is over, or this sink was detached."""
-        ...
-
-
-@runtime_checkable
-class AnsweringSink(Protocol):
-    """A sink that a person may answer questions in, by `RunControls.answer`."""
-
-    @property
-    def can_answer(self) -> bool:
-        """Whether somebody is there with buttons. May become true while a run goes on."""
         ...
 
 

@@ -5,16 +5,17 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child r
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
-from nbagent.contracts.canonical import dump_json, sha_of
+from nbagent.contracts.canonical import dump_json, json_object, load_json, sha_of
 from nbagent.contracts.chat import ChatResponse, Message, Part, TextPart, ToolSpec, Usage, Value
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.trimming import Trimmed
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
 StopReason = Literal[
@@ -114,6 +115,68 @@ class ToolRun(Value):
     error_detail: str | None = None
     """For the person: the last frames of what the tool raised."""
     notes: tuple[str, ...] = ()
+
+
+KEEP_CHARS = 200
+"""Of an old tool result that is sent shortened."""
+_WORTH_CHARS = 500
+"""A shorter result would hardly become smaller."""
+
+
+class Trimmed(Value):
+    """The tool messages of a request that were sent shortened, and the rule.
+
+    The engine decides which; the store rebuilds them. The history itself never changes.
+    """
+
+    places: tuple[int, ...]
+    """Their places in the conversation, from 0, ascending."""
+    keep_chars: int = KEEP_CHARS
+    """So many characters of each result were kept."""
+
+    def applied(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages as they were sent."""
+        return tuple(
+            shortened(message, self.keep_chars) if place in self.places else message
+            for place, message in enumerate(messages)
+        )
+
+
+def is_worth_it(message: Message) -> bool:
+    """Whether a message is a tool result that becomes much smaller when it is shortened."""
+    if message.role != "tool":
+        return False
+    return len(message.content) > 1 or len(message.text) >= _WORTH_CHARS
+
+
+def shortened(message: Message, keep_chars: int = KEEP_CHARS) -> Message:
+    """A tool message with the start of its result, as JSON that says what is missing.
+
+    `{"ok": true, "data": "<the first characters>…", "trimmed": "from 48,213 to 200 characters"}`;
+    of an error the code stays whole and its message is cut; images and files are left out.
+    """
+    try:
+        body = json_object(load_json(message.text)) or {}
+    except (ValueError, RecursionError):
+        body = {}
+    error = None if body.get("ok") else json_object(body.get("error"))
+    pieces: list[Any] = [body.get("data", message.text)]
+    if error is not None:
+        pieces = [error.get("message", ""), *([error["details"]] if "details" in error else [])]
+    whole = "".join(it if isinstance(it, str) else _json_text(it) for it in pieces)
+    start = whole if len(whole) <= keep_chars else f"{whole[:keep_chars]}…"
+    kept: dict[str, Any] = {"ok": body["ok"]} if isinstance(body.get("ok"), bool) else {}
+    kept |= {"error": {"code": error.get("code"), "message": start}} if error else {"data": start}
+    cut = f"from {len(whole):,} to {keep_chars:,} characters"
+    kept["trimmed"] = cut if start is not whole else "its text is whole"
+    kinds = Counter(part.type for part in message.content if not isinstance(part, TextPart))
+    if left := [f"{n} {kind}{'s' * (n > 1)}" for kind, n in kinds.items()]:
+        kept["trimmed"] += f"; {' and '.join(left)} left out"
+    return message.model_copy(update={"content": (TextPart(text=_json_text(kept)),)})
+
+
+def _json_text(value: Any) -> str:
+    return dump_json(value).decode("utf-8", "replace")
 
 
 class TurnRequest(Value):

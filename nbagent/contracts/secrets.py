@@ -16,7 +16,7 @@ import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 from urllib.parse import quote, quote_plus, unquote
@@ -46,6 +46,7 @@ _COUNTED = frozenset(
 )
 """With one of these words, tokens are those of a language model."""
 _IN_ADDRESS = re.compile(r"\w://[^\s/:@'\"]{0,200}:([^\s/@'\"]{1,500})@")
+_URL_SAFE = str.maketrans("+/", "-_")
 _HTTP_LOGS = ("httpcore2", "httpx2")
 
 
@@ -80,55 +81,25 @@ class SecretKey:
         return self
 
 
-class _Filter:
-    """Every form of every secret, and the patterns of all of them, made when they are needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.forms: frozenset[str] = frozenset()
-        self.environment: dict[Any, Any] = {}
-        """As it was read last."""
-        self._ready: tuple[frozenset[str], re.Pattern[str], _Starts, _Starts] | None = None
-
-    def add(self, forms: set[str]) -> None:
-        with self._lock:
-            self.forms |= forms
-
-    def ready(self) -> tuple[frozenset[str], re.Pattern[str], _Starts, _Starts]:
-        """The pattern of whole forms, and what finds starts of them and ends."""
-        ready, forms = self._ready, self.forms
-        if ready is None or ready[0] is not forms:
-            backwards = frozenset(form[::-1] for form in forms)
-            ready = (forms, _any_of(forms), _Starts(forms), _Starts(backwards))
-            self._ready = ready
-        return ready
-
-
-def _any_of(forms: frozenset[str]) -> re.Pattern[str]:
-    """One pattern, the longest form first. Grouped, it looks at few branches a character."""
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for form in sorted(forms, key=len, reverse=True):
-        groups[form[0]].append(re.escape(form[1:]))
-    return re.compile("|".join(f"{re.escape(c)}(?:{'|'.join(g)})" for c, g in groups.items()))
-
-
 class _Starts:
     """Finds the first characters of a form where the rest of it was cut off or is still to come."""
 
-    def __init__(self, forms: frozenset[str]) -> None:
+    def __init__(self, forms: Iterable[str]) -> None:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
         for form in forms:
             for size in range(1, _SHORTEST + 1):
                 self._forms[form[:size]].append(form)
-        self._pattern = _any_of(frozenset(form[:_SHORTEST] for form in forms))
-        self.longest = max(map(len, forms))
+        self._pattern = _any_of(start for start in self._forms if len(start) == _SHORTEST)
+        self._longest = max(map(len, forms))
 
     def hidden(self, text: str, mask: str) -> str:
+        """The text without what a cut left of a form."""
         pieces: list[str] = []
         after = 0
         for match in self._pattern.finditer(text):
             start = match.start()
-            end = start + max(_shared(text, start, form) for form in self._forms[match[0]])
+            there = ((form, text[start : start + len(form)]) for form in self._forms[match[0]])
+            end = start + max(len(os.path.commonprefix(both)) for both in there)  # noqa: RUF071
             if start >= after and _AT_CUT.match(text, end):
                 pieces += [text[after:start], mask]
                 after = end
@@ -136,69 +107,76 @@ class _Starts:
 
     def at_end(self, text: str) -> int:
         """How many characters at the end of a text may be the start of a form."""
-        for start in range(max(len(text) - self.longest, 0), len(text)):
+        for start in range(max(len(text) - self._longest, 0), len(text)):
             forms = self._forms.get(text[start : start + _SHORTEST], ())
             if any(form.startswith(text[start:]) for form in forms):
                 return len(text) - start
         return 0
 
 
-def _shared(text: str, start: int, form: str) -> int:
-    """How many characters of the form stand there; the first ones are known to."""
-    size = _SHORTEST
-    while size < len(form) and text[start + size : start + size + 1] == form[size]:
-        size += 1
-    return size
+class _Finder:
+    """Finds whole forms, their starts and, read backwards, their ends."""
+
+    def __init__(self, forms: frozenset[str]) -> None:
+        self.whole = _any_of(forms)
+        self.starts = _Starts(forms)
+        self.ends = _Starts({form[::-1] for form in forms})
 
 
-_filter = _Filter()
+_finder = lru_cache(maxsize=1)(_Finder)
+_lock = threading.Lock()
+_forms: frozenset[str] = frozenset()
+"""Of every secret."""
+_environment: Mapping[Any, Any] = {}
+"""As it was read last."""
+
+
+def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
+    """One pattern, the longest form first. Grouped, it looks at few branches a character."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for form in sorted(forms, key=len, reverse=True):
+        groups[form[0]].append(re.escape(form[1:]))
+    return re.compile("|".join(f"{re.escape(c)}(?:{'|'.join(g)})" for c, g in groups.items()))
 
 
 def register(text: str) -> None:
     """Make `redact` hide this text: literal, as URL, JSON, hexadecimal, base64 and base32."""
+    global _forms
     text = text.strip()
-    if len(text) < _SHORTEST or text in _filter.forms:
+    if len(text) < _SHORTEST or text in _forms:
         return
-    forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1]}
     raw = text.encode("utf-8", "surrogatepass")
-    forms |= {raw.hex(), raw.hex().upper(), *_escaped(text)}
-    for shift in range(5):
-        # As below: five alignments of a longer text, and only what no neighbour blurs.
-        coded = base64.b32encode(b"\0" * shift + raw).decode()
-        middle = coded[-(shift * -8 // 5) : (shift + len(raw)) * 8 // 5]
-        forms |= {middle, middle.lower()}
-    for shift in range(3):
-        # Base64 of a longer text that holds the key: three alignments, the blurred ends cut off.
-        coded = base64.b64encode(b"\0" * shift + raw).decode()
-        start = (0, 2, 3)[shift]
-        middle = coded[start : len(coded) - (4 if coded.endswith("=") else 0)]
-        if len(middle) >= _SHORTEST:
-            forms |= {middle, middle.replace("+", "-").replace("/", "_")}
-    _filter.add(forms)
+    forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1], *_escaped(text)}
+    forms |= {raw.hex(), raw.hex().upper()}
+    for encode, bits, alignments in ((base64.b64encode, 6, 3), (base64.b32encode, 5, 5)):
+        for shift in range(alignments):
+            # Of a longer text that holds the key: without what its neighbours blur.
+            coded = encode(b"\0" * shift + raw).decode()
+            coded = coded[-(-shift * 8 // bits) : (shift + len(raw)) * 8 // bits]
+            forms |= {coded, coded.translate(_URL_SAFE) if bits == 6 else coded.lower()}
+    with _lock:
+        _forms |= forms
 
 
 def _escaped(text: str) -> set[str]:
     """Every character as the escape of JSON and Python; beyond the first plane they differ."""
-    units = text.encode("utf-16-be", "surrogatepass").hex()
-    json_form = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-    python_form = "".join(
-        f"\\u{ord(c):04x}" if c < "\U00010000" else f"\\U{ord(c):08x}" for c in text
-    )
-    lower = {json_form, python_form}
-    return lower | {re.sub(r"(?<=\\[uU])[0-9a-f]+", lambda m: m[0].upper(), one) for one in lower}
+    in_json = "\\u" + text.encode("utf-16-be", "surrogatepass").hex("-", 2).replace("-", "\\u")
+    in_python = (f"\\u{ord(c):04x}" if c < "\U00010000" else f"\\U{ord(c):08x}" for c in text)
+    return {in_json, in_json.upper().replace("U", "u"), "".join(in_python)}
 
 
-def register_environment(environ: Mapping[str, str] | None = None) -> None:
+def register_environment() -> None:
     """Make `redact` hide every secret of the environment, whoever set it and whenever.
 
     Called before anything of a run is read, and where it is written: the environment changes.
     """
     # The dict inside is compared in no time, os.environ itself decodes every text of it.
-    now = dict(getattr(os.environ, "_data", os.environ) if environ is None else environ)
-    if now == _filter.environment:
+    global _environment
+    now = dict(getattr(os.environ, "_data", os.environ))
+    if now == _environment:
         return
-    _filter.environment = now
-    named = dict(os.environ if environ is None else environ)
+    _environment = now
+    named = dict(os.environ)
     register_named(named)
     for variable, text in named.items():
         if variable.upper().endswith("_API_KEY"):
@@ -231,13 +209,12 @@ def is_secret_name(name: object) -> bool:
 def _is_secret_name(name: str) -> bool:
     if name.endswith("Error"):
         return False
-    words = _words_of(name)
     if shortest_secret(name) == _SHORTEST:
         return True
+    words = _words_of(name)
     ending = [w for w in words if w.endswith(_ENDINGS) and not _NO_KEYS.fullmatch(w)]
-    if ending and all(word in ("token", "tokens") for word in ending):
-        return _COUNTED.isdisjoint(words)
-    return bool(ending)
+    counts = all(word in ("token", "tokens") for word in ending)
+    return bool(ending) and not (counts and not _COUNTED.isdisjoint(words))
 
 
 def shortest_secret(name: str) -> int:
@@ -264,12 +241,12 @@ def _looks_secret(name: str, text: str) -> bool:
 
 def any_secret_known() -> bool:
     """Whether there is anything to hide; False lets hot paths skip the filter."""
-    return bool(_filter.forms)
+    return bool(_forms)
 
 
 def redact(text: str) -> str:
     """The text with every known secret replaced by `[redacted]`."""
-    return _filter.ready()[1].sub(MASK, text) if _filter.forms else text
+    return _finder(_forms).whole.sub(MASK, text) if _forms else text
 
 
 def redact_cut(text: str) -> str:
@@ -278,16 +255,16 @@ def redact_cut(text: str) -> str:
     That is its start before a `…`, `...` or the end of the text, or its end behind one of them or
     at the start. Less than eight characters stay: so many are in ordinary words too.
     """
-    if not _filter.forms:
+    if not _forms:
         return text
-    _, _, starts, ends = _filter.ready()
-    text = starts.hidden(redact(text), MASK)
-    return ends.hidden(text[::-1], MASK[::-1])[::-1]
+    finder = _finder(_forms)
+    text = finder.starts.hidden(redact(text), MASK)
+    return finder.ends.hidden(text[::-1], MASK[::-1])[::-1]
 
 
 def redact_json(value: Any) -> Any:
     """A JSON value with every string in it (keys too) passed through `redact`."""
-    if not _filter.forms:
+    if not _forms:
         return value
     if isinstance(value, str):
         return redact(value)
@@ -308,10 +285,10 @@ class StreamFilter:
 
     def feed(self, piece: str) -> str:
         """What may be shown now."""
-        if not _filter.forms:
+        if not _forms:
             return piece
         text = redact(self._held + piece)
-        keep = _filter.ready()[2].at_end(text)
+        keep = _finder(_forms).starts.at_end(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

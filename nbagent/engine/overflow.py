@@ -1,7 +1,7 @@
 """A request that is too long: old tool results are sent shortened, or it is said what is large.
 
 Owns the set of tool results that a run sends shortened; it only grows, so that between two growths
-requests extend one another. The short form itself is in `contracts/trimming`.
+requests extend one another. The short form itself is in `contracts/records`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import EngineTurn
-from nbagent.contracts.trimming import KEEP_CHARS, Trimmed, is_worth_it, shortened
+from nbagent.contracts.records import KEEP_CHARS, EngineTurn, Trimmed, is_worth_it, shortened
 from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"

@@ -23,7 +23,6 @@ from nbagent.contracts.chat import (
     ResponseMeta,
 )
 from nbagent.contracts.errors import ModelError, UsageError
-from nbagent.contracts.ports import WireRequest
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse, bad_answer, load_wire, start_of
 from nbagent.providers.history import History
@@ -54,6 +53,17 @@ _BOM = b"\xef\xbb\xbf"
 
 NO_CALLS = "no_calls"
 """The code of an answer that announces calls and has none; such a one is asked for once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """What a client would send for a request."""
+
+    url: str
+    """Without a query."""
+    body: bytes
+    dropped_params: tuple[str, ...] = ()
+    """What it leaves out because the server refused it before."""
 
 
 class WireClient:

@@ -30,7 +30,7 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.policy import PersonAnswer
-from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
+from nbagent.contracts.ports import ChatClient, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_engine
@@ -137,8 +137,8 @@ class LiveRun:
     def _make_approver(self, here: Front) -> SessionApprover:
         ways = Ways(
             callback=self.ask.on_approval,
-            has_buttons=lambda: any(sink.can_answer for sink in self._answering()),
-            may_have_buttons=lambda: bool(self._answering()),
+            has_buttons=lambda: any(self._buttons()),
+            may_have_buttons=lambda: bool(self._buttons()),
             by_input=here.ask(),
         )
         tools = self.prepared.tools
@@ -149,8 +149,10 @@ class LiveRun:
             tools.host, tools.policies, ways, session=session, record=audit.decided
         )
 
-    def _answering(self) -> list[AnsweringSink]:
-        return [sink for sink in self._sinks if isinstance(sink, AnsweringSink)]
+    def _buttons(self) -> list[bool]:
+        """Of each sink that may have buttons, whether they are there now."""
+        buttons = (getattr(sink, "can_answer", None) for sink in self._sinks)
+        return [bool(there) for there in buttons if there is not None]
 
     def _open_audit(self) -> AuditSink | None:
         """The audit log, for a run with tools that touch the world."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.ports import WireClient, WireRequest
 from nbagent.contracts.records import turn_id
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.engine import first_request
@@ -27,6 +26,9 @@ from nbagent.session.live import LiveRun
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
 from nbagent.settings import HIDDEN
+
+if TYPE_CHECKING:
+    from nbagent.providers.exchange import WireRequest
 
 _LOOKS = "nbagent.notebook.dry_run"
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
@@ -123,6 +125,9 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
 
 
 async def _looked_at(live: LiveRun) -> tuple[ChatRequest, WireRequest, tuple[str, ...]]:
+    # With it comes the HTTP client, which offline models do without.
+    from nbagent.providers.exchange import WireClient, WireRequest
+
     plan = live.plan()
     request, notices = await first_request(plan, live)
     if isinstance(plan.client, WireClient):

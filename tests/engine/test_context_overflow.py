@@ -22,7 +22,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
-from nbagent.contracts.trimming import Trimmed, is_worth_it, shortened
+from nbagent.contracts.records import Trimmed, is_worth_it, shortened
 from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores

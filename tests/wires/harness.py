@@ -29,8 +29,9 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.ports import ChatClient, WireClient
+from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.exchange import WireClient
 from nbagent.providers.registry import find_provider
 
 T = TypeVar("T")

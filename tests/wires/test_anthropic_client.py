@@ -23,7 +23,7 @@ from nbagent.contracts.chat import (
     TextPart,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.ports import WireClient
+from nbagent.providers.exchange import WireClient
 
 BETA = "thinking-binding-controls-2026-08-01"
 DROPS = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
