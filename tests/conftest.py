@@ -43,7 +43,7 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
     settings = sys.modules.get("nbagent.settings")
     if settings is not None:
-        vars(settings)["_first_folder"].cache_clear()  # a test of its own begins where it is
+        vars(settings)["project_folder"].cache_clear()  # a test of its own begins where it is
     listed = sys.modules.get("nbagent.session.listed")
     if listed is not None:
         vars(listed)["_kept"].clear()

@@ -127,6 +127,14 @@ def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
     nbagent.configure(ceiling=None, max_turns=None)
 
 
+def test_a_ceiling_of_the_project_is_to_be_raised_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"ceiling with nbagent\.configure\(ceiling=60\)"):
+        nbagent.Agent("offline:demo", max_turns=60).run("Go.")
+    files(tmp_path, project="ceiling = 10")
+    with pytest.raises(UsageError, match=r"ceiling in pyproject\.toml, which sets it"):
+        nbagent.Agent("offline:demo", max_turns=60).run("Go.")
+
+
 def test_options_are_checked_as_settings_are() -> None:
     options = RunOptions(temperature=1, stop_sequences="x", tags="one", name="n")
     assert (options.stop_sequences, options.tags, options.max_turns) == (("x",), ("one",), None)

@@ -97,9 +97,8 @@ def effective(environ: Mapping[str, str] | None = None, folder: Path | None = No
     if held["max_turns"].source == "default" or _PROJECT in held["ceiling"].source:
         # Who lowers only the ceiling means both.
         values["max_turns"] = min(values["max_turns"], values["ceiling"])
-    settings = Settings(**values)
-    check_limits(settings.max_turns, settings.ceiling)
-    return settings
+    check_limits(values["max_turns"], values["ceiling"])
+    return Settings(**values)
 
 
 def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Origin]:
@@ -165,16 +164,12 @@ def store_home(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
     environ = os.environ if environ is None else environ
     chosen = environ.get("NBAGENT_HOME")
-    return Path(chosen).expanduser() if chosen else _first_folder() / ".nbagent"
-
-
-def project_folder() -> Path:
-    """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
-    return _first_folder()
+    return Path(chosen).expanduser() if chosen else project_folder() / ".nbagent"
 
 
 @cache
-def _first_folder() -> Path:
+def project_folder() -> Path:
+    """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
     return Path.cwd()
 
@@ -182,9 +177,11 @@ def _first_folder() -> Path:
 def check_limits(max_turns: int, ceiling: int) -> None:
     """Raise UsageError when the ceiling would end a run before its limit pauses it."""
     if max_turns > ceiling:
+        by_project = any(_PROJECT in it.source for it in origins() if it.name == "ceiling")
+        own = f"with nbagent.configure(ceiling={max_turns})"
         raise UsageError(
-            f"max_turns={max_turns} is larger than the ceiling of {ceiling} requests; "
-            f"lower it, or raise the ceiling with nbagent.configure(ceiling={max_turns})"
+            f"max_turns={max_turns} is larger than the ceiling of {ceiling} requests; lower it, or "
+            f"raise the ceiling {f'in {_PROJECT}, which sets it' if by_project else own}"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
@@ -32,8 +32,13 @@ _ADDRESS = re.compile(
     re.IGNORECASE,
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_TEXT = "[ -~]+"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
+_SWITCH = {
+    **dict[str, bool].fromkeys(("true", "1", "on", "yes"), True),
+    **dict[str, bool].fromkeys(("false", "0", "off", "no"), False),
+}
 _LONGEST_VARIABLE = 64
 _SHORTEST_KEY = 12
 """Of a word with letters and digits in a header or in extra fields."""
@@ -48,29 +53,21 @@ _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connec
 """Set to what is true of a request: another value would let its end be misread."""
 
 
-def text(value: Any) -> str:
-    """A text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text")
-    return value
+def matching(pattern: str, what: str) -> Callable[[Any], str]:
+    """A check for texts of a form; `what` is said of others."""
+    form = re.compile(pattern, re.DOTALL)
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not form.fullmatch(value):
+            raise ValueError(what)
+        return value
+
+    return check
 
 
-def header_text(value: Any) -> str:
-    """What is sent in a header of its own."""
-    if not value or not _is_header_text(value):
-        raise ValueError("a text of one line in ASCII")
-    return value
-
-
-def _is_header_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and value.isascii()
-
-
-def any_text(value: Any) -> str:
-    """A text, also an empty one."""
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    return value
+any_text = matching(".*", "a text")
+text = matching(".+", "a text")
+header_text = matching(_HEADER_TEXT, "a text of one line in ASCII")
 
 
 def variable_name(value: Any) -> str:
@@ -125,13 +122,10 @@ usd = number(0, 1e9, what="an amount in USD")
 
 def switch(value: Any) -> bool:
     """True or false, also as a word."""
-    words = {"true": True, "1": True, "on": True, "yes": True}
-    words |= {"false": False, "0": False, "off": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() not in words:
+    word = str(value).lower()
+    if word not in _SWITCH:
         raise ValueError("true or false")
-    return words[str(value).lower()]
+    return _SWITCH[word]
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -147,15 +141,22 @@ def one_of(*words: str) -> Callable[[Any], str]:
     return check
 
 
-def names(value: Any) -> tuple[str, ...]:
-    """Names: a list, or one text with blanks or commas between them."""
-    if isinstance(value, str):
-        return tuple(part for part in value.replace(",", " ").split() if part)
-    if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        if all(isinstance(item, str) for item in items):
-            return tuple(items)
-    raise ValueError("names, separated by commas")
+def several(split: Callable[[str], list[str]]) -> Callable[[Any], tuple[str, ...]]:
+    """A check for texts: a list, or one text that is split."""
+
+    def check(value: Any) -> tuple[str, ...]:
+        items = split(value) if isinstance(value, str) else value
+        texts = cast("list[str]", items) if isinstance(items, list | tuple) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("names, separated by commas")
+        return tuple(map(str, texts))
+
+    return check
+
+
+names = several(lambda text: text.replace(",", " ").split())
+sequences = several(lambda text: [text])
+lines = several(lambda text: [line.strip() for line in text.splitlines() if line.strip()])
 
 
 def tools(value: Any) -> Tools:
@@ -170,26 +171,19 @@ def tools(value: Any) -> Tools:
     return chosen
 
 
-def sequences(value: Any) -> tuple[str, ...]:
-    """One text, or several."""
-    return (value,) if isinstance(value, str) else names(value)
+def _split_patterns(text: str) -> list[str]:
+    # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only. If
+    # something is left over, the whole is shown as what it is not.
+    rest = re.sub(_ONE_PATTERN, "", text).strip(" \t\r\n,")
+    return [text] if rest else re.findall(_ONE_PATTERN, text)
 
 
-def texts(value: Any) -> tuple[str, ...]:
-    """Texts that may hold spaces: a list, or one text with a text on each line."""
-    if isinstance(value, str):
-        return tuple(line.strip() for line in value.splitlines() if line.strip())
-    return names(value)
+_patterns = several(_split_patterns)
 
 
 def patterns(value: Any) -> tuple[str, ...]:
     """Patterns of calls: a list, or one text with blanks or commas between them."""
-    if isinstance(value, str):
-        # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only. If
-        # something is left over, the whole is shown as what it is not.
-        rest = re.sub(_ONE_PATTERN, "", value).strip(" \t\r\n,")
-        value = [value] if rest else re.findall(_ONE_PATTERN, value)
-    rules = names(value if isinstance(value, list | tuple) else [value])
+    rules = _patterns(value)
     for rule in rules:
         call_pattern(rule)
     return rules
@@ -251,7 +245,8 @@ def headers(value: Any) -> dict[str, str]:
     """
     given = _object(value)
     for name, held in given.items():
-        if not _HEADER_NAME.fullmatch(name) or not _is_header_text(held):
+        plain = isinstance(held, str) and held.isprintable() and held.isascii()
+        if not plain or not _HEADER_NAME.fullmatch(name):
             raise ValueError('names and texts of one line such as {"X-Tenant": "a"}')
         if name.lower() in _OWN_HEADERS:
             raise ValueError(f"headers without {name}, which is set for each request")
@@ -265,12 +260,13 @@ def extra_body(value: Any) -> dict[str, Any]:
     return _object(value)
 
 
+_jsonl = matching(r"[^\x00-\x1f\x7f]+\.jsonl", "the path of a file that ends in .jsonl")
+
+
 def cassette(value: Any) -> str:
     """The path of a file of recorded answers."""
     path = str(value) if isinstance(value, Path) else value
-    if not isinstance(path, str) or not path.endswith(".jsonl") or not path.isprintable():
-        raise ValueError("the path of a file that ends in .jsonl")
-    return path
+    return _jsonl(path)
 
 
 def policy(value: Any) -> ToolPolicy:

@@ -289,12 +289,12 @@ class _Shared(Values):
     mounts = Option[tuple[str, ...]](
         "--mount NAME=PATH[:ro|rw]",
         "a folder that file tools may use, beside @project",
-        checks.texts,
+        checks.lines,
         (),
         many=True,
     )
     skills = Option[tuple[str, ...]](
-        "--skills DIR", "a folder of skills, beside the project's own", checks.texts, (), many=True
+        "--skills DIR", "a folder of skills, beside the project's own", checks.lines, (), many=True
     )
     session = Option(
         "--session NAME",

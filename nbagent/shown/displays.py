@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import inspect
+import re
 import types
 from collections.abc import Mapping
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any, cast
 
 from nbagent.contracts.chat import ImagePart
@@ -26,6 +27,17 @@ _METHODS = {
 }
 _HTML_CHARS = 200_000
 """Of a value's HTML that is read for its text."""
+# None of these looks further than the next tag, or it would take ages on broken HTML.
+_SILENT = re.compile(
+    r"<!--.*?(?:-->|\Z)|<(script|style|head|template|svg|noscript)\b.*?(?:</\1\s*>|\Z)", re.S | re.I
+)
+_IMAGE = re.compile(r"<img\b[^<>]*>", re.I)
+_ATTRIBUTE = re.compile(r"\b(alt|src)\s*=\s*[\"']([^\"']*)")
+_CELL = re.compile(r"<t[dh]\b[^<>]*>", re.I)
+_WITHIN_A_LINE = re.compile(
+    r"</?(?:t[dh]|a|abbr|b|code|em|font|i|mark|small|span|strong|su[bp]|u)\b[^<>]*>", re.I
+)
+_TAG = re.compile(r"<[/!]?[a-z][^<>]*>", re.I)
 
 
 def display_of(value: Any) -> ImagePart | str | None:
@@ -74,53 +86,22 @@ def _says_nothing(text: str) -> bool:
     return text.startswith("<") and text.rstrip().endswith(">") and "\n" not in text
 
 
-class _Words(HTMLParser):
-    """Collects what a person reads: cells apart, blocks on lines of their own, no scripts."""
-
-    _SILENT = frozenset({"script", "style", "head", "template", "svg", "noscript"})
-    _WITHIN_A_LINE = frozenset(
-        {"a", "abbr", "b", "code", "em", "font", "i", "mark", "small", "span", "strong", "sub"}
-        | {"sup", "u"}
-    )
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self._silent = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self._SILENT:
-            self._silent += 1
-        elif tag in ("td", "th"):
-            self.pieces.append(" | ")
-        elif tag == "img":
-            given = dict(attrs)
-            source = given.get("src") or ""
-            name = given.get("alt") or ("inline" if source.startswith("data:") else source)
-            self.pieces.append(f"[image: {name}, not sent]")
-        elif tag not in self._WITHIN_A_LINE:
-            self.pieces.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._SILENT:
-            self._silent = max(self._silent - 1, 0)
-        elif tag not in self._WITHIN_A_LINE | {"td", "th"}:
-            self.pieces.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._silent:
-            self.pieces.append(data)
-
-
 def html_text(html: str) -> str:
-    """What a person reads of HTML."""
-    words = _Words()
-    words.feed(cut_middle(clean(html), _HTML_CHARS))
-    words.close()
-    lines = (
-        " ".join(line.split()).removeprefix("| ") for line in "".join(words.pieces).split("\n")
-    )
+    """What a person reads of HTML: cells apart, blocks on lines of their own, no scripts."""
+    text = _SILENT.sub("", cut_middle(clean(html), _HTML_CHARS))
+    text = _IMAGE.sub(_image_name, text)
+    for tags, instead in ((_CELL, " | "), (_WITHIN_A_LINE, ""), (_TAG, "\n")):
+        text = tags.sub(instead, text)
+    lines = (" ".join(line.split()).removeprefix("| ") for line in unescape(text).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def _image_name(tag: re.Match[str]) -> str:
+    given = dict(_ATTRIBUTE.findall(tag[0]))
+    source = given.get("src", "")
+    return (
+        f"[image: {given.get('alt') or ('inline' if source[:5] == 'data:' else source)}, not sent]"
+    )
 
 
 def described(value: Any) -> str | None:
