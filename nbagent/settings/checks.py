@@ -13,7 +13,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
