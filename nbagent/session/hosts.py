@@ -21,7 +21,7 @@ from nbagent.session.front import Front
 from nbagent.session.policies import Policies, check_agent_policy
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
 from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
-from nbagent.tools.functions import FunctionHost, namespace_tools
+from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.hosts import OWN, host_of, host_words, open_hosts
 
 _SKILL_FOLDERS = "nbagent.tools.skill_folders"

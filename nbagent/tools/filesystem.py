@@ -20,7 +20,7 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import CallPreview, ToolPolicy, call_pattern
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files import patching
 from nbagent.files.mounts import STATE, FilePlace, Mounts
@@ -36,12 +36,13 @@ from nbagent.files.writing import (
     too_large_to_patch,
     write_file,
 )
+from nbagent.tools.arguments import Bound
 from nbagent.tools.base import HostOrder, unknown_name
-from nbagent.tools.definition import FunctionTool
 from nbagent.tools.filesystem_changes import bound_to, change_piece, expecting, patch_of, patched
 from nbagent.tools.filesystem_reading import list_folder, read, search_answer
 from nbagent.tools.filesystem_rules import ALIASES, HOST, Rules, check_allowed
-from nbagent.tools.methods import MethodHost, method_tool
+from nbagent.tools.function_host import MethodHost
+from nbagent.tools.function_tool import FunctionTool, method_tool
 
 _WRITING = ("fs.write", "fs.apply_patch")
 _RESULT_CHARS = 300_000
@@ -114,7 +115,6 @@ class FileTools:
                 host=HOST,
                 ruling="ask" if writes else "allow",
                 interruptible=not writes,
-                idempotent=not writes,
                 max_result_chars=_RESULT_CHARS,
             )
 
@@ -426,13 +426,19 @@ class FileHost(MethodHost):
         super().__init__(HOST, chosen)
         self._files = tools
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        """Run one call; its errors name mounts and no folder of the host."""
-        token = _cancel.set(cancel)
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call; its errors name mounts and no folder of the host."""
         try:
-            outcome = await super().execute(call, context, cancel)
+            return await super().prepare(call, context)
+        except ToolError as error:
+            message = self._files.mounts.hide_roots(error.message)
+            raise ToolError(message, code=error.code, details=error.details) from error
+
+    async def run_tool(self, tool: FunctionTool, bound: Bound, context: ToolContext) -> ToolOutcome:
+        """Run one call; its errors name mounts and no folder of the host."""
+        token = _cancel.set(context.cancel)
+        try:
+            outcome = await super().run_tool(tool, bound, context)
         finally:
             _cancel.reset(token)
         error = outcome.result.error
@@ -445,7 +451,6 @@ class FileHost(MethodHost):
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """Reads are allowed; a write to `@state`, too; any other one is asked, with a diff."""
         name = ALIASES.get(name, name)
-        arguments = self._files.all[name].judged(arguments)
         if name in _WRITING:
             return await asyncio.to_thread(self._files.look_at_change, name, arguments)
         return await asyncio.to_thread(self._files.look_at_read, arguments)

@@ -32,8 +32,8 @@ from nbagent.sandbox import (
     run_script,
 )
 from nbagent.tools.base import HostOrder, listed, nearest, unknown_name
-from nbagent.tools.definition import FunctionTool
-from nbagent.tools.methods import MethodHost, method_tool
+from nbagent.tools.function_host import MethodHost
+from nbagent.tools.function_tool import FunctionTool, method_tool
 from nbagent.tools.script_needs import needs_of
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills, skill_mounts
 
@@ -136,9 +136,9 @@ class SkillHost(MethodHost):
         """Their folders for the file tools, read only."""
         return skill_mounts(self._found.skills)
 
-    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """Its tools; none where there is no skill."""
-        return super().visible_tools(context) if self._skills else []
+        return await super().tools(context) if self._skills else []
 
     # --- the tools ------------------------------------------------------------------------------
 
@@ -319,7 +319,6 @@ def _tool(function: Any, name: str, ruling: Ruling = "allow") -> FunctionTool:
         name=name,
         host=HOST,
         ruling=ruling,
-        idempotent=name != _RUN,
         max_result_chars=_RESULT_CHARS,
     )
 

@@ -14,11 +14,11 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.runtime import Courier, RunTask, wait
 from nbagent.tools.base import adapted
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 
 T = TypeVar("T")
 
@@ -64,6 +64,10 @@ class HostDoor:
         """Do something on the engine's loop while this thread waits, as a cell does."""
         return wait(RunTask[T].start(work, self._courier, self.cancel))
 
+    async def prepared(self, name: str, /, **arguments: Any) -> PreparedCall:
+        """A call, checked."""
+        return await adapted(self.host).prepare(_call(name, arguments), self.context())
+
     async def acall(
         self, name: str, arguments: dict[str, Any] | None, approved: str = ""
     ) -> ToolOutcome:
@@ -95,10 +99,11 @@ class HostDoor:
         return refused(self.call(name, approved=approved, **arguments))
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
-        """What a person would be shown."""
-        host = adapted(self.host)
-        call = _call(name, arguments)
-        return self.on_engine(lambda: host.prepare(call, self.context())).preview
+        """What a person would be shown; of a call that fails at once, why."""
+        try:
+            return self.on_engine(lambda: self.prepared(name, **arguments)).preview
+        except ToolError as error:
+            return CallPreview(why=error.message)
 
     async def arun(self, target: object, /, **arguments: Any) -> ToolOutcome:
         """Call one function, on the engine's loop."""

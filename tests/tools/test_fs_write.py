@@ -119,17 +119,6 @@ def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
     assert (project / "a.md").read_text() == TEXT
 
 
-def test_what_was_refused_without_asking_is_not_done_a_moment_later(
-    door: Door, project: Path
-) -> None:
-    arguments = {"path": "a.md", "oldText": "three", "newText": "3"}
-    assert door.preview("fs.apply_patch", **arguments).ruling == "allow"
-    (project / "a.md").write_text("three\n")
-    assert door.error("fs.apply_patch", **arguments).code == "E_PRECONDITION_FAILED"
-    assert (project / "a.md").read_text() == "three\n"
-    assert door.preview("fs.apply_patch", **arguments).ruling == "ask"
-
-
 def test_a_file_too_large_to_be_read_is_not_patched_and_may_be_replaced(project: Path) -> None:
     door = Door(project, policy=ToolPolicy(limits=ToolLimits(max_read_bytes=10)))
     patch = {"path": "a.md", "diff": "@@ -0,0 +1 @@\n+x\n"}

@@ -308,20 +308,6 @@ def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
     assert "changed after it was approved" in error.message
 
 
-def test_a_call_that_could_not_be_looked_at_does_not_run(stage: Stage) -> None:
-    stage.policy = ToolPolicy(isolation="process")
-    door = HostDoor(stage.open())
-    made = {"skill_name": "report", "script": "late.py"}
-    preview = door.preview("run_python_script", **made)
-    assert (preview.ruling, preview.binds) == ("allow", "")
-    stage.write("late.py", "print('nobody was asked')")
-    assert door.error("run_python_script", **made).code == "ENOENT"
-    # Looked at again, it is there, and somebody is asked.
-    preview = door.preview("run_python_script", **made)
-    assert preview.ruling == "ask"
-    assert door.data("run_python_script", approved=preview.binds, **made)
-
-
 def test_an_approval_where_nothing_is_kept_apart_holds_for_the_files_beside(stage: Stage) -> None:
     stage.policy = ToolPolicy(isolation="process")
     stage.write("helper.py", "word = 'seen'")
@@ -350,18 +336,6 @@ def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
     error = stage.failed("scripts/make.py", args=["fine", bad])
     assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
     assert stage.looked("scripts/make.py", args=["fine", bad]).pieces == ()
-
-
-def test_a_host_that_fails_while_it_looks_asks_whatever_is_allowed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> str:
-        raise RuntimeError("no more memory")
-
-    monkeypatch.setattr("nbagent.tools.skills._binds", broken)
-    preview = stage.looked("print(1)")
-    assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
-    assert "no more memory" in preview.why
 
 
 def test_the_folders_above_a_skill_have_no_names_of_the_host(stage: Stage) -> None:

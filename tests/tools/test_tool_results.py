@@ -17,7 +17,7 @@ from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
-from nbagent.tools.functions import tool
+from nbagent.tools.function_tool import tool
 from nbagent.tools.results import MAX_RESULT_CHARS
 
 

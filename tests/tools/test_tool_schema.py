@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.secrets import SecretKey
-from nbagent.tools.functions import as_tool
+from nbagent.tools.function_tool import as_tool
 
 
 class Colour(Enum):
@@ -128,14 +128,19 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
         {
             "type": "object",
             "additionalProperties": INT,
-            "description": "Keys: one of 'red', 'blue'.",
+            "description": "Keys: 'red', 'blue'.",
         },
     ),
     "set": (set[int], {"items": INT, "type": "array"}),
-    "a type that holds itself": (Loop, {"$ref": "#/$defs/Loop"}),
-    "text beside a reference": (
+    "a type that holds itself": (
         Annotated[Loop, "The loop."],
-        {"anyOf": [{"$ref": "#/$defs/Loop"}], "description": "The loop."},
+        {
+            "type": "object",
+            "properties": {
+                "next": {"anyOf": [{"$ref": "#/$defs/Loop"}, NULL], "default": None},
+            },
+            "description": "The loop.",
+        },
     ),
 }
 
@@ -227,7 +232,7 @@ def test_key_in_a_default_is_hidden() -> None:
 
     def ask(q: str, key: str = "sk-default-of-a-tool") -> None: ...
 
-    assert schema_of(ask)["properties"]["key"]["default"] == "[redacted]"
+    assert schema_of(ask)["properties"]["key"] == {"type": "string"}
 
 
 def test_string_hints_are_resolved_in_the_functions_module_then_in_the_namespace() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.errors import ErrorInfo
@@ -17,13 +17,25 @@ from nbagent.shown import clean, cut_middle
 from nbagent.shown.pictures import encoded_image
 from nbagent.tools.mcp.life import UNREADABLE
 from nbagent.tools.mcp.texts import visible
-from nbagent.tools.results import Settled, result_of
+from nbagent.tools.results import result_of
 
 _ERROR_CHARS = 4_000
 _MOST_BLOCKS = 200
 _LARGEST_IMAGE_CHARS = 70_000_000
 _WORD_CHARS = 200
 _INVALID_PARAMS = -32602
+
+
+class Settled(NamedTuple):
+    """A result, and whether it was cut."""
+
+    result: ToolResult
+    truncated: bool
+
+
+def _settled(value: object) -> Settled:
+    outcome = result_of(value)
+    return Settled(outcome.result, outcome.truncated)
 
 
 class Answer(Protocol):
@@ -46,11 +58,11 @@ def settled(answer: Answer) -> Settled:
     if len(blocks) > _MOST_BLOCKS:
         items.append(f"[{len(blocks) - _MOST_BLOCKS:,} more pieces of content, not sent]")
     if "structuredContent" not in raw:
-        return result_of(items[0] if len(items) == 1 else items)
+        return _settled(items[0] if len(items) == 1 else items)
     structured = raw["structuredContent"]
     # For older clients servers say the same once more as text.
     items = [item for item in items if not _says(item, structured)]
-    return result_of({"structured": structured, "content": items} if items else structured)
+    return _settled({"structured": structured, "content": items} if items else structured)
 
 
 def refused(code: int, message: str) -> ErrorInfo:

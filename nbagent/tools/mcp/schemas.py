@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.tools.json_schema import wire_keys
 from nbagent.tools.mcp.texts import visible
-from nbagent.tools.shape import wire_keys
 
 JsonSchema = dict[str, Any]
 _MOST_NODES = 600
