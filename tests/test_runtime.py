@@ -8,18 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.events import Notice
-from nbagent.contracts.ports import Where
 from nbagent.runtime import (
     Courier,
     EventChannel,
-    RunTask,
     engine_loop,
     use_nested_runner,
     wait,
@@ -30,24 +28,27 @@ class Bench:
     """One run under test: a courier, a token, and a body that runs on the engine thread."""
 
     def __init__(self) -> None:
-        self.courier = Courier()
         self.cancel = CancelToken()
+        self.courier = Courier(self.cancel)
 
-    def start(self, body: Callable[[Bench], Awaitable[Any]]) -> RunTask[Any]:
+    def start(self, body: Callable[[Bench], Awaitable[Any]]) -> Courier:
         async def run() -> Any:
             return await body(self)
 
-        return RunTask[Any].start(run, self.courier, self.cancel)
+        return self.courier.start(run)
 
     async def call(
-        self, work: Callable[[], Any], where: Where = "waiting", interruptible: bool = True
+        self,
+        work: Callable[[], Any],
+        where: Literal["waiting", "worker"] = "waiting",
+        interruptible: bool = True,
     ) -> tuple[Any, str]:
         return await self.courier.run_sync(
-            work, where=where, interruptible=interruptible, cancel=self.cancel, label="work"
+            work, where=where, interruptible=interruptible, label="work"
         )
 
     async def call_async(self, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
-        return await self.courier.run_async(work, cancel=self.cancel)
+        return await self.courier.run_async(work, where="notebook")
 
 
 @pytest.fixture
@@ -108,10 +109,10 @@ def test_waiting_on_the_engine_thread_is_refused(bench: Bench) -> None:
 
 
 def test_async_job_under_a_running_loop_needs_the_nested_runner(bench: Bench) -> None:
-    async def cell(task: RunTask[Any]) -> Any:
+    async def cell(task: Courier) -> Any:
         return wait(task)
 
-    def job() -> RunTask[Any]:
+    def job() -> Courier:
         bench = Bench()
         return bench.start(lambda b: b.call_async(lambda: asyncio.sleep(0, "nested")))
 
@@ -182,7 +183,7 @@ def test_process_ends_quietly_and_stops_what_is_at_work() -> None:
     code = """
 import asyncio
 from nbagent.contracts.cancel import CancelToken
-from nbagent.runtime import Courier, RunTask, wait
+from nbagent.runtime import Courier, wait
 cancel, courier = CancelToken(), Courier()
 async def obedient():
     stopped = asyncio.Event()
@@ -196,11 +197,11 @@ async def stubborn():
         finally: pass
 async def broken():
     asyncio.ensure_future(crash())
-    return (await courier.run_async(lambda: asyncio.sleep(0, "kept"), cancel=CancelToken()))[0]
+    return (await courier.run_async(lambda: asyncio.sleep(0, "kept")))[0]
 async def crash(): raise ValueError("nobody looks")
-print(wait(RunTask.start(broken, courier, CancelToken())))
-RunTask.start(obedient, Courier(), cancel)
-RunTask.start(stubborn, Courier(), CancelToken())
+print(wait(courier.start(broken)))
+Courier(cancel).start(obedient)
+Courier().start(stubborn)
 import time; time.sleep(0.1)
 """
     started = time.monotonic()

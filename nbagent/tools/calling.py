@@ -187,7 +187,7 @@ async def _run_async(work: Work, attempt: _Attempt, context: ToolContext) -> End
         return await _contained(_awaited(work, context))
 
     if attempt.options.loop != "notebook":
-        attempt.begin("engine loop")
+        attempt.begin("tool loop")
         return await _on_engine_loop(body(), attempt)
 
     async def on_notebook_loop() -> _Boxed:
@@ -321,7 +321,7 @@ async def _late_awaitable(
     async def body() -> _Boxed:
         return await _contained(_settled(value, work, context))
 
-    attempt.place = "engine loop"
+    attempt.place = "tool loop"
     return await _on_engine_loop(body(), attempt)
 
 
