@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 
 class CancelToken:
@@ -43,6 +45,39 @@ class CancelToken:
                 return lambda: self._forget(callback)
         callback()
         return lambda: None
+
+    async def finished(self, task: asyncio.Future[Any], grace_s: float | None) -> bool:
+        """Wait for a task of this loop; a stop cancels it and leaves it after `grace_s` seconds.
+
+        With None it is waited for to its end, whatever happens. Returns whether it ended; what
+        it ended with is for the caller to look at.
+        """
+        loop = asyncio.get_running_loop()
+        stopped: asyncio.Future[None] = loop.create_future()
+
+        def stop() -> None:
+            if not stopped.done():
+                stopped.set_result(None)
+
+        def soon() -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(stop)
+
+        forget = (lambda: None) if grace_s is None else self.on_set(soon)
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=grace_s)
+        except BaseException:
+            task.cancel()
+            raise
+        finally:
+            forget()
+            if not task.done():
+                # Whatever it ends with is of no use to anybody, and no news for asyncio's log.
+                task.add_done_callback(lambda it: it.cancelled() or it.exception())
+        return task.done()
 
     def _forget(self, callback: Callable[[], object]) -> None:
         with self._lock, suppress(ValueError):

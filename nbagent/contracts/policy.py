@@ -296,18 +296,3 @@ class PersonAnswer:
             raise UsageError(
                 f"choice={self.choice!r} is no answer; write 'once', 'session' or 'deny'"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a person or a policy says to one call."""
-
-    approval: Approval = "allowed"
-    by: str = ""
-    """`person`, `callback`, `session`, `policy`, `nobody`; empty when nobody had to be asked."""
-    reason: str = ""
-    arguments: dict[str, Any] | None = None
-    """The arguments to use instead, when `edited`."""
-    waited_ms: float = 0.0
-    binds: str = ""
-    """Hash of what was approved: definition, arguments, and what else decides what happens."""

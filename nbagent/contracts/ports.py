@@ -18,7 +18,7 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.events import Event
-from nbagent.contracts.policy import CallPreview, Decision, PersonAnswer
+from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
 from nbagent.contracts.records import EngineTurn, RanIn, RunRecord, ToolResult
 
 T = TypeVar("T")
@@ -145,7 +145,9 @@ class ToolContext:
     """The names of the notebook, where there is one."""
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
     approved: str = ""
-    """`CallPreview.binds` of what was approved; a host refuses when it is no longer so."""
+    """Of hosts that are still `Adapted`: `CallPreview.binds` of what was approved."""
+    cancel: CancelToken | None = None
+    """Of hosts that are still `Adapted`."""
 
     @property
     def idempotency_key(self) -> str:
@@ -191,37 +193,36 @@ class ToolHost(Protocol):
         """Stands in the traits of its tools."""
         ...
 
-    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """What the model is shown now. Asked before every request."""
-        ...
-
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        """Run one call. Never raises: whatever goes wrong is in the outcome."""
-        ...
-
-
-@runtime_checkable
-class PreviewingHost(Protocol):
-    """A tool host that can say what a call would do. Others are allowed by default."""
-
-    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
-        """Look at a call without doing it. Never raises: what is wrong, the call itself says."""
-        ...
-
-
-@runtime_checkable
-class PreparingHost(Protocol):
-    """A tool host that has to do something before it can list its tools."""
-
-    async def prepare(self, context: ToolContext) -> None:
-        """Get ready; once before a run. On the engine's loop.
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """What the model is shown now. Asked before every request.
 
         Raises:
-            UsageError: it cannot; nothing was started.
+            NbagentError: it cannot be used; the run fails with this.
         """
         ...
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call without doing anything yet.
+
+        Raises:
+            ToolError: this is the result of the call.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person or a policy says to one call."""
+
+    prepared: PreparedCall
+    """The call that runs when it is allowed."""
+    approval: Approval = "allowed"
+    by: str = ""
+    """`person`, `callback`, `session`, `policy`, `nobody`; empty when nobody had to be asked."""
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+    """The arguments to use instead, when `edited`."""
+    waited_ms: float = 0.0
 
 
 class Approver(Protocol):
@@ -230,11 +231,16 @@ class Approver(Protocol):
     async def review(
         self,
         call: ToolCall,
+        prepared: PreparedCall,
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        """Allow, deny or change one call. Emits ApprovalRequested when somebody is asked."""
+        """Allow, deny or change one call. Emits ApprovalRequested when somebody is asked.
+
+        Raises:
+            ToolError: after it was asked, or with other arguments, it could not be prepared.
+        """
         ...
 
 

@@ -47,16 +47,22 @@ class ToolResult(Value):
     error: ErrorInfo | None = None
     attachments: tuple[Part, ...] = ()
     """Images and files that the model is given beside the data."""
+    note: str = ""
+    """What the model has to know beside the result: that a person changed its arguments."""
 
     def to_json(self) -> bytes:
-        """The tool message's content: `{ok, data}` or `{ok, error{code, message, details?}}`."""
+        """The tool message's content: `{ok, data}` or `{ok, error{code, message, details?}}`.
+
+        With a `note` where there is one.
+        """
+        note = {"note": self.note} if self.note else {}
         if self.ok:
-            return dump_json({"ok": True, "data": self.data})
+            return dump_json({"ok": True, "data": self.data, **note})
         error = self.error or ErrorInfo("E_INTERNAL", "the tool failed without saying why")
         body: dict[str, Any] = {"code": error.code, "message": error.message}
         if error.details:
             body["details"] = error.details
-        return dump_json({"ok": False, "error": body})
+        return dump_json({"ok": False, "error": body, **note})
 
     @property
     def is_told_by_its_json(self) -> bool:

@@ -14,15 +14,14 @@ from datetime import timedelta
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, utc_now
 from nbagent.contracts.chat import MAX_DEPTH, ToolCall, ToolSpec, is_keepable, redacted
-from nbagent.contracts.errors import ErrorCode, ErrorInfo
+from nbagent.contracts.errors import ErrorCode, ErrorInfo, ToolError
 from nbagent.contracts.events import (
     Event,
     ToolCallFinished,
     ToolCallStarted,
     ToolProgress,
 )
-from nbagent.contracts.policy import Decision
-from nbagent.contracts.ports import Approver, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import Approver, Decision, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine.repeats import Repeats, call_key
@@ -34,11 +33,14 @@ _GRACE_S = 1.0
 Emit = Callable[[Event], None]
 
 
-def failed_run(call: ToolCall, code: ErrorCode, message: str, *, repeat_n: int = 1) -> ToolRun:
+def failed_run(
+    call: ToolCall, code: ErrorCode, message: str, *, repeat_n: int = 1, host: str = ""
+) -> ToolRun:
     """The run of a call that never started."""
     return ToolRun(
         tool_call_id=call.id,
         tool_name=call.name,
+        host=host,
         args=call.arguments,
         result=ToolResult.failure(ErrorInfo(code, message)),
         queued_at=utc_now(),
@@ -83,52 +85,36 @@ class CallSet:
         """Run all calls; yield what happens."""
         mailbox: Mailbox[Event] = Mailbox()
         keys = [call_key(c.name, c.arguments, c.arguments_raw) for c in self.calls]
-        counts = [self.repeats.begin(key) for key in keys]
         tasks = [
-            asyncio.ensure_future(self._one(call, counts[i], mailbox.put))
-            for i, call in enumerate(self.calls)
+            asyncio.ensure_future(self._one(call, self.repeats.begin(key), mailbox.put))
+            for call, key in zip(self.calls, keys, strict=True)
         ]
         for task in tasks:
             task.add_done_callback(lambda _: mailbox.wake())
-        loop = asyncio.get_running_loop()
-        watchdog = _Watchdog(loop, self, tasks, mailbox)
-        forget = self.cancel.on_set(lambda: loop.call_soon_threadsafe(watchdog.start))
         try:
             while len(self.runs) < len(tasks):
-                for event in self._collect(tasks, keys, mailbox, watchdog):
+                for event in self._collect(tasks, keys, mailbox):
                     yield event
                 if len(self.runs) < len(tasks):
                     await mailbox.wait()
         finally:
-            forget()
-            watchdog.cancel()
             for task in tasks:
                 task.cancel()
 
     def _collect(
-        self,
-        tasks: Sequence[asyncio.Future[ToolRun]],
-        keys: list[str],
-        mailbox: Mailbox[Event],
-        watchdog: _Watchdog,
+        self, tasks: Sequence[asyncio.Future[ToolRun]], keys: list[str], mailbox: Mailbox[Event]
     ) -> list[Event]:
         events: list[Event] = list(mailbox.take())
-        settled = [
+        ended = [
             self._settle(i, _result_of(task, self.calls[i]), keys[i])
             for i, task in enumerate(tasks)
             if i not in self.runs and task.done()
         ]
-        if watchdog.overdue:
-            settled += [
-                self._settle(i, _abandoned(self.calls[i]), keys[i])
-                for i in range(len(tasks))
-                if i not in self.runs
-            ]
         # Calls that ended together are told together: the store commits the last ones with the
         # turn, and three commits on a slow disk take as long as a tool.
         pending = len(tasks) - len(self.runs)
         run_id, turn_id = self.context.run_id, self.context.turn_id
-        events += [ToolCallFinished(run_id, turn_id, run, pending) for run in settled]
+        events += [ToolCallFinished(run_id, turn_id, run, pending) for run in ended]
         return events
 
     def _settle(self, i: int, run: ToolRun, key: str) -> ToolRun:
@@ -152,58 +138,13 @@ class CallSet:
             repeat_n=repeat_n,
         )
 
-    def interruptible(self, i: int) -> bool:
-        """Whether a stop may leave the call's tool behind."""
-        spec = self.specs.get(self.calls[i].name)
-        return spec is None or spec.traits.interruptible
-
-
-class _Watchdog:
-    """After a stop: gives the tools a grace, then lets the run go on without them."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        calls: CallSet,
-        tasks: Sequence[asyncio.Future[ToolRun]],
-        mailbox: Mailbox[Event],
-    ) -> None:
-        self.loop, self.calls, self.tasks, self.mailbox = loop, calls, tasks, mailbox
-        self.overdue = False
-        self.timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        if self.timer is None:
-            self.timer = self.loop.call_later(_GRACE_S, self.check)
-
-    def check(self) -> None:
-        left = [i for i, task in enumerate(self.tasks) if not task.done()]
-        if any(not self.calls.interruptible(i) for i in left):
-            self.timer = self.loop.call_later(_GRACE_S, self.check)
-            return
-        for i in left:
-            self.tasks[i].cancel()
-        self.overdue = True
-        self.mailbox.wake()
-
-    def cancel(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-
 
 def _result_of(task: asyncio.Future[ToolRun], call: ToolCall) -> ToolRun:
-    if task.cancelled():
-        return _abandoned(call)
-    error = task.exception()
+    error = None if task.cancelled() else task.exception()
     if error is None:
         return task.result()
     # A host never raises; one that does is a defect, and still the call gets its one result.
     return failed_run(call, "E_INTERNAL", described(error))
-
-
-def _abandoned(call: ToolCall) -> ToolRun:
-    run = failed_run(call, "E_INTERRUPTED", "the person stopped the run; the tool was left behind")
-    return run.model_copy(update={"started_at": run.queued_at})
 
 
 def _not_an_object(call: ToolCall) -> str:
@@ -230,8 +171,49 @@ async def run_call(
     emit: Emit = lambda event: None,
     repeat_n: int = 1,
 ) -> ToolRun:
-    """Run one call whose arguments are an object: ask, execute, time it."""
+    """Run one call whose arguments are an object: prepare, ask, run, time it."""
     queued_at, queued_ms = utc_now(), monotonic_ms()
+    context = replace(
+        context, tool_call_id=call.id, progress=_progress(call, context, emit), cancel=cancel
+    )
+    decision, outcome = await _decided(call, host, context, cancel, approver, emit)
+    used = call.arguments
+    if decision is not None and decision.arguments is not None:
+        used = decision.arguments
+    if outcome is None and decision is not None:
+        emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}))
+        outcome = await _run(decision, context, cancel)
+    assert outcome is not None
+    result = redacted(_keepable(outcome.result))
+    ended_ms, waited_ms = monotonic_ms(), decision.waited_ms if decision else 0.0
+    began_ms = outcome.started_at_ms
+    if began_ms is None and outcome.ran_in is not None:
+        began_ms = queued_ms + waited_ms
+    return ToolRun(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        args=used,
+        result=result,
+        queued_at=queued_at,
+        started_at=None
+        if began_ms is None
+        else queued_at + timedelta(milliseconds=began_ms - queued_ms),
+        duration_ms=0.0 if began_ms is None else max(0.0, ended_ms - began_ms),
+        waited_ms=waited_ms,
+        ran_in=outcome.ran_in,
+        approval=decision.approval if decision and decision.by else None,
+        approved_by=decision.by or None if decision else None,
+        truncated=outcome.truncated,
+        repeat_n=repeat_n,
+        tool_sha=outcome.tool_sha or (decision.prepared.spec.traits.sha if decision else ""),
+        error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
+        notes=tuple(redact(note) for note in outcome.notes),
+    )
+
+
+def _progress(
+    call: ToolCall, context: ToolContext, emit: Emit
+) -> Callable[[str, float | None], None]:
     loop = asyncio.get_running_loop()
 
     def progress(text: str, fraction: float | None) -> None:
@@ -239,44 +221,49 @@ async def run_call(
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(emit, event)
 
-    context = replace(context, tool_call_id=call.id, progress=progress)
-    decision = Decision()
-    if approver is not None and not cancel.is_set:
-        decision = await approver.review(call, context, cancel, emit)
-        context = replace(context, approved=decision.binds)
-        if decision.arguments is not None:
-            call = call.model_copy(update={"arguments": decision.arguments})
+    return progress
+
+
+async def _decided(
+    call: ToolCall,
+    host: ToolHost,
+    context: ToolContext,
+    cancel: CancelToken,
+    approver: Approver | None,
+    emit: Emit,
+) -> tuple[Decision | None, ToolOutcome | None]:
+    """What may run; or the outcome of a call that may not."""
+    decision: Decision | None = None
+    try:
+        preparing = asyncio.ensure_future(host.prepare(call, context))
+        if not await cancel.finished(preparing, _GRACE_S) or preparing.cancelled():
+            return None, _stopped_before()
+        decision = Decision(prepared=preparing.result())
+        if approver is not None and not cancel.is_set:
+            decision = await approver.review(call, decision.prepared, context, cancel, emit)
+    except ToolError as error:
+        return decision, ToolOutcome(result=ToolResult.failure(error.info))
     if cancel.is_set:
-        outcome = _refused("E_INTERRUPTED", "the person stopped the run before the tool began")
-    elif decision.approval == "denied":
-        outcome = _refused("E_DENIED", decision.reason or "the person denied this call")
-    else:
-        emit(ToolCallStarted(context.turn_id, call.id, call.name, call.arguments or {}))
-        outcome = await host.execute(call, context, cancel)
-    ended_ms = monotonic_ms()
-    began_ms = outcome.started_at_ms
-    if began_ms is None and outcome.ran_in is not None:
-        began_ms = queued_ms + decision.waited_ms
-    return ToolRun(
-        tool_call_id=call.id,
-        tool_name=call.name,
-        args=call.arguments,
-        result=redacted(_keepable(outcome.result)),
-        queued_at=queued_at,
-        started_at=None
-        if began_ms is None
-        else queued_at + timedelta(milliseconds=began_ms - queued_ms),
-        duration_ms=0.0 if began_ms is None else max(0.0, ended_ms - began_ms),
-        waited_ms=decision.waited_ms,
-        ran_in=outcome.ran_in,
-        approval=decision.approval if decision.by else None,
-        approved_by=decision.by or None,
-        truncated=outcome.truncated,
-        repeat_n=repeat_n,
-        tool_sha=outcome.tool_sha,
-        error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
-        notes=tuple(redact(note) for note in outcome.notes),
-    )
+        return decision, _stopped_before()
+    if decision.approval == "denied":
+        return decision, _refused("E_DENIED", decision.reason or "the person denied this call")
+    return decision, None
+
+
+async def _run(decision: Decision, context: ToolContext, cancel: CancelToken) -> ToolOutcome:
+    began_ms, prepared = monotonic_ms(), decision.prepared
+    context = replace(context, approved=prepared.preview.binds if decision.by else "")
+    task = asyncio.ensure_future(prepared.run(context))
+    ended = await cancel.finished(task, _GRACE_S if prepared.spec.traits.interruptible else None)
+    if ended and not task.cancelled():
+        return task.result()
+    text = f"{prepared.spec.name} was stopped before it had finished; what it did so far is unknown"
+    text += "" if ended else "; it was left behind and may still be running"
+    return replace(_refused("E_INTERRUPTED", text), started_at_ms=began_ms)
+
+
+def _stopped_before() -> ToolOutcome:
+    return _refused("E_INTERRUPTED", "the person stopped the run before the tool began")
 
 
 def _keepable(result: ToolResult) -> ToolResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
@@ -38,7 +39,7 @@ async def run_engine(plan: EnginePlan) -> AsyncGenerator[Event]:
 async def first_request(plan: EnginePlan) -> tuple[ChatRequest, tuple[str, ...]]:
     """What the run would send first, and what would be noted with it. Nothing is sent."""
     run = _Run(plan)
-    tools = tuple(plan.host.visible_tools(plan.context))
+    tools = tuple(await plan.host.tools(plan.context))
     composition = await plan.composer.before_turn(tools)
     turn = run.next_turn(composition, tools)
     run.add(composition.new_messages)
@@ -72,7 +73,10 @@ class _Run:
             self.end = aborted()
             return
         try:
-            tools = tuple(self.plan.host.visible_tools(self.plan.context))
+            tools = await self._tools()
+            if tools is None:
+                self.end = aborted()
+                return
             composition = await self.plan.composer.before_turn(tools)
             turn = self.next_turn(composition, tools)
             if composition.new_messages:
@@ -95,6 +99,13 @@ class _Run:
         if directives:
             self.add(directives)
             yield MessagesAdded(run_id, directives)
+
+    async def _tools(self) -> tuple[ToolSpec, ...] | None:
+        """What the host shows now; None when a stop came while it was asked."""
+        listing = asyncio.ensure_future(self.plan.host.tools(self.plan.context))
+        if not await self.plan.cancel.finished(listing, 0.0) or listing.cancelled():
+            return None
+        return tuple(listing.result())
 
     def next_turn(self, composition: Composition, tools: tuple[ToolSpec, ...]) -> Turn:
         """The turn that comes now; `new_messages` are still to be added."""

@@ -56,6 +56,7 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._wake: asyncio.Future[None] | None = None
+        self._woken = False
 
     def put(self, item: T) -> None:
         """Add an item."""
@@ -64,17 +65,19 @@ class Mailbox(Generic[T]):
 
     def wake(self) -> None:
         """Let the reader look again, also without an item."""
+        self._woken = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def take(self) -> deque[T]:
         """All items that are there."""
+        self._woken = False
         items, self._items = self._items, deque()
         return items
 
     async def wait(self) -> None:
         """Return as soon as there may be something to take."""
-        if self._items:
+        if self._woken:
             return
         self._wake = asyncio.get_running_loop().create_future()
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
 from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, TextPart, ToolSpec, Usage
-from nbagent.contracts.errors import ErrorCode, ErrorInfo, NbagentError
+from nbagent.contracts.errors import ErrorCode, ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import Event, Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition
 from nbagent.contracts.records import (
@@ -172,6 +172,7 @@ class Turn:
         choice = params.pop("tool_choice", None)
         if self.tools:
             forced = choice not in (None, "auto", "none")
+            self._check_choice(choice)
             # A forced choice holds for the first request only: else the loop could never answer.
             params["tool_choice"] = (
                 "auto" if choice is None or (forced and self.counts.turns) else choice
@@ -199,6 +200,14 @@ class Turn:
             request = request.model_copy(update={"messages": self.room.sent(self.history)})
         self._request = self._request.model_copy(update={"trimmed": self.room.trimmed})
         return request
+
+    def _check_choice(self, choice: str | None) -> None:
+        names = [tool.name for tool in self.tools]
+        if choice not in (None, "auto", "none", "required", *names):
+            raise UsageError(
+                f"tool_choice={choice!r} names no tool of this run; use auto, none, required or "
+                f"one of its tools: {', '.join(names)}"
+            )
 
     async def _run_calls(self) -> AsyncGenerator[Event]:
         response = self.answer.response

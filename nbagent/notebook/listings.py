@@ -32,9 +32,8 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     options = (given or RunOptions()).changed(tools=wanted)
     chosen = tools_of(options.tools, None, options=options, settings=settings, front=here)
     context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
-    if chosen.host.prepares:
-        asyncio.run_coroutine_threadsafe(chosen.host.prepare(context), engine_loop()).result()
-    specs = chosen.host.visible_tools(context)
+    listing = chosen.host.tools(context)
+    specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
     lines = [line for spec in specs for line in _tool_lines(spec, chosen.policies)]
     lines += [
         f"{spec.name}  [not shown to the model: {rule}]"
@@ -92,7 +91,7 @@ def _tool_lines(spec: ToolSpec, policies: Policies) -> list[str]:
 
 def _happens(spec: ToolSpec, policies: Policies) -> list[str]:
     """What happens at a call, where it is not simply allowed, and which rule says so."""
-    verdict = policies.verdict(spec, CallPreview(ruling=spec.traits.ruling), None)
+    verdict = policies.says(spec, CallPreview(ruling=spec.traits.ruling))
     words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
     if verdict.rule:
         return [f"{words}: {verdict.why}"]

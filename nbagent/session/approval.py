@@ -19,19 +19,11 @@ from nbagent.contracts.canonical import json_object, monotonic_ms, sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
-from nbagent.contracts.policy import (
-    Approval,
-    CallPreview,
-    Decision,
-    PersonAnswer,
-    Question,
-    RuleHit,
-)
-from nbagent.contracts.ports import Interrupted, ToolContext
+from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, RuleHit
+from nbagent.contracts.ports import Decision, Interrupted, PreparedCall, ToolContext, ToolHost
 from nbagent.contracts.secrets import redact
 from nbagent.session.policies import Policies
 from nbagent.shown import without_folders
-from nbagent.tools.base import HostSet
 
 T = TypeVar("T")
 OnApproval = Callable[[Question], Any]
@@ -87,7 +79,7 @@ class SessionApprover:
 
     def __init__(
         self,
-        host: HostSet,
+        host: ToolHost,
         policies: Policies,
         ways: Ways,
         *,
@@ -105,82 +97,93 @@ class SessionApprover:
     async def review(
         self,
         call: ToolCall,
+        prepared: PreparedCall,
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        """Allow, deny or change one call."""
-        spec = self._host.spec_of(call.name, context)
-        if spec is None:
-            return Decision()  # no host has it: that is what the model is told
-        decision, key = await self._decided(call, spec, context, cancel, emit)
-        self._record(call, spec, context, decision, key)
+        """Allow, deny or change one call.
+
+        Raises:
+            ToolError: after somebody was asked, it could no longer be prepared.
+        """
+        decision = await self._decided(call, prepared, context, cancel, emit)
+        made = decision.prepared
+        used = call
+        if decision.arguments is not None:
+            used = call.model_copy(update={"arguments": decision.arguments})
+        self._record(call, made.spec, context, decision, _bound(used, made))
         return decision
 
     async def _decided(
         self,
         call: ToolCall,
-        spec: ToolSpec,
+        prepared: PreparedCall,
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
-    ) -> tuple[Decision, str]:
-        began_ms, by, told = monotonic_ms(), "", ""
-
-        def decided(approval: Approval, by: str, **more: Any) -> Decision:
-            waited_ms = monotonic_ms() - began_ms if by in ("person", "callback", "nobody") else 0.0
-            return Decision(approval, by, waited_ms=waited_ms, **more)
-
-        while True:
-            preview = await self._host.preview(call, context)
-            verdict = self._policies.verdict(spec, preview, call.arguments)
-            bound = _bound(spec, call, preview)
-            if verdict.ruling == "deny":
-                return decided("denied", "policy", reason=_denied(verdict)), bound
-            if by and told == preview.binds:
-                return decided("allowed", by, binds=preview.binds), bound
-            if verdict.ruling == "allow" and not by:
-                return Decision(), bound
-            grant = (self._session, self._ways.callback, bound)
-            if grant in _granted.keys and not preview.every_time:
-                return decided("allowed", "session", binds=preview.binds), bound
-            changed = "what it would do changed while it was decided; " if by else ""
-            question = _question(spec, call, context, preview, changed + _why(verdict, preview))
-            nobody = _NOBODY_AT_ALL if preview.firm or preview.every_time else _NOBODY
-            by, answer = await self._ask(question, context, cancel, emit, nobody)
-            told = preview.binds
+    ) -> Decision:
+        hit = self._policies.verdict(prepared, call.arguments)
+        if hit.ruling == "allow":
+            return Decision(prepared=prepared)
+        changed, waited_ms = "", 0.0
+        while hit.ruling == "ask":
+            grant = (self._session, self._ways.callback, _bound(call, prepared))
+            if grant in _granted.keys and not prepared.preview.every_time:
+                return Decision(prepared=prepared, by="session", waited_ms=waited_ms)
+            question = _question(call, prepared, context, changed + _why(hit, prepared.preview))
+            firm = prepared.preview.firm or prepared.preview.every_time
+            asked_ms = monotonic_ms()
+            by, answer = await self._ask(
+                question, context, cancel, emit, _NOBODY_AT_ALL if firm else _NOBODY
+            )
+            waited_ms += monotonic_ms() - asked_ms
             if cancel.is_set:
                 # Nobody decided: the call is told that the run was stopped.
-                return Decision(waited_ms=monotonic_ms() - began_ms), bound
+                return Decision(prepared=prepared, waited_ms=waited_ms)
             if answer.choice == "deny":
-                return decided("denied", by, reason=redact(answer.reason)), bound
-            if answer.arguments is not None and dict(answer.arguments) != call.arguments:
-                edited = await self._edited(call, dict(answer.arguments), spec, context, told)
-                if isinstance(edited, RuleHit):
-                    return decided("denied", "policy", reason=_denied(edited)), bound
-                if edited is not None:
-                    used = dict(answer.arguments)
-                    return decided("edited", by, arguments=used, binds=edited.binds), bound
-                # What was shown changed meanwhile: the person looks at it again.
-            elif answer.choice == "session" and not preview.every_time:
-                _granted.keys.add(grant)
+                return Decision(
+                    prepared=prepared,
+                    approval="denied",
+                    by=by,
+                    reason=redact(answer.reason),
+                    waited_ms=waited_ms,
+                )
+            shown = prepared
+            prepared = await self._host.prepare(call, context)
+            same = _bound(call, prepared) == _bound(call, shown)
+            hit = self._policies.verdict(prepared, call.arguments)
+            if same and hit.ruling != "deny":
+                edited = answer.arguments is not None and dict(answer.arguments) != call.arguments
+                if edited:
+                    assert answer.arguments is not None
+                    return await self._edited(call, dict(answer.arguments), context, by, waited_ms)
+                if answer.choice == "session" and not prepared.preview.every_time:
+                    _granted.keys.add(grant)
+                return Decision(prepared=prepared, by=by, waited_ms=waited_ms)
+            # What was shown changed meanwhile: the person looks at it again.
+            changed = "what it would do changed while it was decided; "
+        if hit.ruling == "allow":
+            return Decision(prepared=prepared, waited_ms=waited_ms)
+        return _denied_by(hit, prepared, waited_ms)
 
     async def _edited(
         self,
         call: ToolCall,
         arguments: dict[str, Any],
-        spec: ToolSpec,
         context: ToolContext,
-        told: str,
-    ) -> CallPreview | RuleHit | None:
-        """The call with other arguments; None when what was shown is no longer so."""
+        by: str,
+        waited_ms: float,
+    ) -> Decision:
+        """The call with other arguments, which the policy judges anew; the person has seen them."""
         edited = call.model_copy(update={"arguments": arguments})
-        preview = await self._host.preview(edited, context)
-        verdict = self._policies.verdict(spec, preview, arguments)
-        if verdict.ruling == "deny":
-            return verdict
-        shown = await self._host.preview(call, context)
-        return preview if shown.binds == told else None
+        prepared = await self._host.prepare(edited, context)
+        hit = self._policies.verdict(prepared, arguments)
+        if hit.ruling == "deny":
+            return _denied_by(hit, prepared, waited_ms)
+        return Decision(
+            prepared=prepared, approval="edited", by=by, arguments=arguments, waited_ms=waited_ms
+        )
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -244,21 +247,25 @@ def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
         future.set_result(answer)
 
 
-def _denied(verdict: RuleHit) -> str:
-    return f"the policy denies this call: {verdict.why}"
+def _denied_by(hit: RuleHit, prepared: PreparedCall, waited_ms: float) -> Decision:
+    reason = f"the policy denies this call: {hit.why}"
+    return Decision(
+        prepared=prepared, approval="denied", by="policy", reason=reason, waited_ms=waited_ms
+    )
 
 
-def _bound(spec: ToolSpec, call: ToolCall, preview: CallPreview) -> str:
+def _bound(call: ToolCall, prepared: PreparedCall) -> str:
     """What an approval is bound to: the definition and, but for whole tools, the very call."""
+    spec, preview = prepared.spec, prepared.preview
     whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
     return sha_of([*whole, preview.binds, None if preview.for_tool else call.arguments])
 
 
-def _why(verdict: RuleHit, preview: CallPreview) -> str:
+def _why(hit: RuleHit, preview: CallPreview) -> str:
     """What the call would do, and the rule that asks, when one does."""
-    if not verdict.rule or not preview.why:
-        return verdict.why
-    return f"{preview.why} (the rule {verdict.why} asks)"
+    if not hit.rule or not preview.why:
+        return hit.why
+    return f"{preview.why} (the rule {hit.why} asks)"
 
 
 def _scope(spec: ToolSpec, preview: CallPreview) -> str:
@@ -267,9 +274,8 @@ def _scope(spec: ToolSpec, preview: CallPreview) -> str:
     return f"every call of {spec.name}" if preview.for_tool else "this very call"
 
 
-def _question(
-    spec: ToolSpec, call: ToolCall, context: ToolContext, preview: CallPreview, why: str
-) -> Question:
+def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:
+    spec, preview = prepared.spec, prepared.preview
     return Question(
         run_id=context.run_id,
         turn_id=context.turn_id,

@@ -97,7 +97,7 @@ def tools_of(
         hosts += open_hosts(chosen.words, order)
         hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
     hosts += chosen.hosts
-    host = HostSet(hosts, hides=policies.hides)
+    host = HostSet(hosts, hides=policies.hiding)
     return RunTools(host=host, policies=policies, mounts=mounts, warnings=host.warnings)
 
 
@@ -176,7 +176,7 @@ def _is_source(it: object) -> bool:
 
 def _is_host(it: object) -> bool:
     kind = type(it)
-    return hasattr(kind, "visible_tools") and hasattr(kind, "execute")
+    return (hasattr(kind, "prepare") and hasattr(kind, "tools")) or hasattr(kind, "visible_tools")
 
 
 def _mounts(options: RunOptions, settings: Settings, skills: tuple[str, ...] | None) -> Mounts:

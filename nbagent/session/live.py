@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, utc_now
 from nbagent.contracts.chat import Message, ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError, ToolError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -37,12 +36,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_call, run_engine
 from nbagent.providers.replay import Cassette, Mode
-from nbagent.runtime import (
-    Courier,
-    EventChannel,
-    engine_loop,
-    on_engine_thread,
-)
+from nbagent.runtime import Courier, EventChannel
 from nbagent.session.approval import SessionApprover, Ways
 from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front, plain_printer
@@ -51,7 +45,6 @@ from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
 from nbagent.session.stores import alive, current_store, home_of
 from nbagent.settings import project_folder
 
-_INTERRUPTIBLE_S = 0.2
 _LOCKED_S = 30.0
 """After so long the store goes on in memory, and says so."""
 _LOCKED_POLL_S = 0.05
@@ -96,8 +89,6 @@ class LiveRun:
         self.host = self.prepared.tools.host
         self._audit = self._open_audit()
         self._approver = self._make_approver(here)
-        self._hosts_ready = False
-        self._get_hosts_ready()
 
     @property
     def done(self) -> bool:
@@ -166,55 +157,32 @@ class LiveRun:
             return None
         return AuditSink(
             self.store.path.parent,
-            hosts_of=lambda tool: spec.traits.host if (spec := self.host.spec_of(tool)) else "",
+            hosts_of=self._host_of,
             on_warning=self.warn,
         )
+
+    def _host_of(self, tool: str) -> str:
+        return next((it.traits.host for it in self.host.offered if it.name == tool), "")
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
         return self._approver.answer(tool_call_id, answer)
 
-    def _get_hosts_ready(self) -> None:
-        """Wait for hosts that must get ready first: a server that cannot start starts no run."""
-        if self.host.prepares and on_engine_thread():
-            return  # `_drive` waits for them
-        if self.host.prepares:
-            ready = asyncio.run_coroutine_threadsafe(self.host.prepare(self.context), engine_loop())
-            try:
-                # In short pieces: not every system lets an interrupt end a wait.
-                while not ready.done():
-                    wait([ready], timeout=_INTERRUPTIBLE_S)
-                ready.result()
-            finally:
-                ready.cancel()
-            self._tell_warnings()
-        self._hosts_ready = True
-        self._check_choice()
-
-    def _tell_warnings(self) -> None:
-        """What hosts found out while they got ready."""
-        for text in self.host.warnings:
-            if text not in self.prepared.tools.warnings:
-                self.warn(redact(text))
-
-    def _check_choice(self) -> None:
-        choice = self.prepared.params.get("tool_choice")
-        names = [spec.name for spec in self.host.visible_tools(self.context)]
-        for text in self.prepared.tools.policies.doubts(self.host.offered):
+    async def _look_at_tools(self) -> None:
+        """List the tools once before the run begins, for what there is to say about them."""
+        try:
+            await self.host.tools(self.context)
+        except Exception:
+            return  # the engine lists them again, and the run fails with it
+        tools = self.prepared.tools
+        told = (text for text in self.host.warnings if text not in tools.warnings)
+        for text in (*told, *tools.policies.doubts(self.host.offered)):
             self.warn(redact(text))
-        if choice not in (None, "auto", "none", "required", *names):
-            known = ", ".join(names) or "there are no tools"
-            raise UsageError(
-                f"tool_choice={choice!r} names no tool of this run; use auto, none, required or "
-                f"one of its tools: {known}"
-            )
 
     async def _drive(self) -> RunRecord:
         with alive(self.store):
             try:
-                if self.host.prepares and not self._hosts_ready:
-                    await self.host.prepare(self.context)
-                    self._tell_warnings()
+                await self._look_at_tools()
                 await self._close_parent()
                 async for event in run_engine(self.plan()):
                     await self._hand_out(event)
@@ -304,7 +272,7 @@ class LiveRun:
 
     async def _run_again(self, turn: EngineTurn) -> dict[str, ToolRun]:
         host = self.host
-        specs = {spec.name: spec for spec in host.visible_tools(self.context)}
+        specs = {spec.name: spec for spec in await host.tools(self.context)}
         calls = {c.id: c for c in turn.response.message.tool_calls} if turn.response else {}
         context = replace(self.context, run_id=turn.run_id, turn_id=turn.id)
         results: dict[str, ToolRun] = {}
@@ -332,9 +300,12 @@ class LiveRun:
 
     async def _may(self, call: ToolCall, spec: ToolSpec) -> bool:
         """Whether a call may run without anybody being asked: nothing is shown yet."""
-        preview = await self.host.preview(call, self.context)
+        try:
+            prepared = await self.host.prepare(call, self.context)
+        except ToolError:
+            return True
         policies = self.prepared.tools.policies
-        return policies.verdict(spec, preview, call.arguments).ruling == "allow"
+        return policies.verdict(prepared, call.arguments).ruling == "allow"
 
     async def _commit(self, event: Event) -> None:
         """Commit an event; while another process is writing, wait and say so.

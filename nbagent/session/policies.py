@@ -19,6 +19,7 @@ from nbagent.contracts.policy import (
     call_pattern,
     stricter,
 )
+from nbagent.contracts.ports import PreparedCall
 from nbagent.tools.base import nearest
 
 
@@ -42,10 +43,6 @@ class Policies:
             isolation=own if tighter else usual,
         )
 
-    def hides(self, spec: ToolSpec) -> bool:
-        """Whether the model is not shown the tool."""
-        return bool(self.hiding(spec))
-
     def hiding(self, spec: ToolSpec) -> str:
         """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
         for kind, text in self._rules():
@@ -59,21 +56,32 @@ class Policies:
         return any(policy.denies(tool, host, arguments) for policy in self._both())
 
     def verdict(
+        self, prepared: PreparedCall, arguments: Mapping[str, Any] | None = None
+    ) -> RuleHit:
+        """What happens to a call.
+
+        Args:
+            prepared: has its arguments in the one form that rules are compared with.
+            arguments: as the model wrote them; rules that forbid hold for these too.
+        """
+        return self.says(prepared.spec, prepared.preview, prepared.arguments, arguments)
+
+    def says(
         self,
         spec: ToolSpec,
         preview: CallPreview,
-        arguments: Mapping[str, Any] | None,
+        judged: Mapping[str, Any] | None = None,
+        written: Mapping[str, Any] | None = None,
     ) -> RuleHit:
         """What happens to a call; without arguments, to the tool in general."""
         host, names = spec.traits.host, _names(spec)
-        judged = preview.arguments if preview.arguments is not None else arguments
         told = [said for name in names if (said := self.system.says(name, host, judged))]
         default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
         verdict = told[0] if told else default
         if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
             verdict = default
         # A rule that forbids holds for every form of the arguments and every name of the tool.
-        for form in (judged, arguments, *preview.other_arguments):
+        for form in (judged, written, *preview.other_arguments):
             for policy in self._both():
                 for name in names:
                     other = policy.says(name, host, form)

@@ -6,6 +6,7 @@ point of an installed package (group `nbagent.tools`); `hosts` finds it by its w
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,15 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, UsageError
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
-from nbagent.contracts.ports import (
-    PreparingHost,
-    PreviewingHost,
-    ToolContext,
-    ToolHost,
-    ToolOutcome,
-)
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 
 _MOST_LISTED = 60
@@ -98,12 +93,17 @@ def unknown_name(name: str, available: Sequence[str]) -> UsageError:
 
 def unknown_tool(name: str, known: Sequence[str]) -> ToolOutcome:
     """The result for a model that called a tool that is not there."""
+    return ToolOutcome(result=ToolResult.failure(unknown_call(name, known).info))
+
+
+def unknown_call(name: str, known: Sequence[str]) -> ToolError:
+    """The error for a model that called a tool that is not there."""
     close = nearest(name, known)
     message = f"there is no tool {name[:100]!r}"
     if close:
         message += f"; did you mean {close!r}?"
     message += f" Use one of: {listed(known)}" if known else "; answer without tools"
-    return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_UNKNOWN_TOOL", message)))
+    return ToolError(message, code="E_UNKNOWN_TOOL")
 
 
 class HostSet:
@@ -114,19 +114,15 @@ class HostSet:
 
     Args:
         hosts: in the order in which their tools are listed.
-        hides: says which tools the model is not shown; for it they are not there.
+        hides: why the model is not shown a tool; empty where it is.
     """
 
     def __init__(
-        self,
-        hosts: Sequence[ToolHost],
-        *,
-        hides: Callable[[ToolSpec], bool] = lambda spec: False,
+        self, hosts: Sequence[ToolHost], *, hides: Callable[[ToolSpec], str] = lambda spec: ""
     ) -> None:
-        self._hosts = tuple(hosts)
+        self._hosts = tuple(adapted(host) for host in hosts)
         self._hides = hides
         self._owners: dict[str, ToolHost] = {}
-        self._specs: dict[str, ToolSpec] = {}
         self.offered: tuple[ToolSpec, ...] = ()
         """All that the hosts listed last, the hidden ones too."""
         self._listed_once = False
@@ -135,39 +131,6 @@ class HostSet:
     def name(self) -> str:
         """The hosts' names, joined."""
         return "+".join(self.host_names)
-
-    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """The tools of all hosts, in the order of the hosts.
-
-        Raises:
-            UsageError: two hosts offer a tool of the same name (first listing only).
-        """
-        return self._list(context, strict=not self._listed_once)
-
-    def _list(self, context: ToolContext, *, strict: bool) -> list[ToolSpec]:
-        owners: dict[str, ToolHost] = {}
-        offers = [(host, spec) for host in self._hosts for spec in host.visible_tools(context)]
-        self.offered = tuple(spec for _, spec in offers)
-        offers = [(host, spec) for host, spec in offers if not self._hides(spec)]
-        for host, spec in offers:
-            first = owners.setdefault(spec.name, host)
-            if first is not host and strict:
-                raise UsageError(
-                    f"the tool hosts {first.name!r} and {host.name!r} both have a tool "
-                    f"{spec.name!r}; rename one of them or leave it out with --tools"
-                )
-            if self._owners.get(spec.name) is host:
-                owners[spec.name] = host
-        self._owners, self._listed_once = owners, True
-        kept = [spec for host, spec in offers if owners[spec.name] is host]
-        self._specs = {spec.name: spec for spec in kept}
-        return kept
-
-    def spec_of(self, name: str, context: ToolContext | None = None) -> ToolSpec | None:
-        """The tool as it was last listed; with a context an unknown one is looked for once more."""
-        if name not in self._specs and context is not None:
-            self._list(context, strict=False)
-        return self._specs.get(name)
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -179,34 +142,120 @@ class HostSet:
         """What the hosts want the person to know by now."""
         return tuple(text for host in self._hosts for text in getattr(host, "warnings", ()))
 
-    @property
-    def prepares(self) -> bool:
-        """Whether a host has to get ready before the first listing."""
-        return any(isinstance(host, PreparingHost) for host in self._hosts)
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """The tools of all hosts, in the order of the hosts, without the hidden ones.
 
-    async def prepare(self, context: ToolContext) -> None:
-        """Let each host get ready that has to. On the engine's loop."""
-        for host in self._hosts:
-            if isinstance(host, PreparingHost):
-                await host.prepare(context)
+        Raises:
+            UsageError: two hosts offer a tool of the same name (first listing only).
+            NbagentError: a host cannot be used.
+        """
+        if self._listed_once or len(self._hosts) == 1:
+            listings = [await host.tools(context) for host in self._hosts]
+        else:  # servers start side by side
+            listings = await asyncio.gather(*(host.tools(context) for host in self._hosts))
+        offers = [
+            (host, spec)
+            for host, specs in zip(self._hosts, listings, strict=True)
+            for spec in specs
+        ]
+        owners: dict[str, ToolHost] = {}
+        for host, spec in offers:
+            first = owners.setdefault(spec.name, host)
+            if first is not host and not self._listed_once:
+                raise UsageError(
+                    f"the tool hosts {first.name!r} and {host.name!r} both have a tool "
+                    f"{spec.name!r}; rename one of them or leave it out with --tools"
+                )
+            if self._owners.get(spec.name) is host:
+                owners[spec.name] = host
+        self._owners, self._listed_once = owners, True
+        kept = [spec for host, spec in offers if owners[spec.name] is host]
+        self.offered = tuple(kept)
+        return [spec for spec in kept if not self._hides(spec)]
 
-    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
-        """What the tool's host says about a call."""
-        owner, spec = self._owners.get(call.name), self._specs.get(call.name)
-        if owner is None or spec is None:
-            return CallPreview()
-        if isinstance(owner, PreviewingHost):
-            return await owner.preview(call, context)
-        return CallPreview(ruling=spec.traits.ruling)
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call on the host that has the tool.
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        """Run one call on the host that has the tool."""
-        if not self._listed_once:
-            self._list(context, strict=False)
-        # Not looked for anew: what was not there when the call was reviewed does not run.
+        Raises:
+            ToolError: no host has it, or the call cannot be made.
+        """
         owner = self._owners.get(call.name)
         if owner is None:
-            return unknown_tool(call.name, tuple(self._owners))
-        return await owner.execute(call, context, cancel)
+            await self.tools(context)  # it may be new
+            owner = self._owners.get(call.name)
+        if owner is None:
+            shown = [spec.name for spec in self.offered if not self._hides(spec)]
+            raise unknown_call(call.name, shown)
+        spec = next(spec for spec in self.offered if spec.name == call.name)
+        if rule := self._hides(spec):
+            return _denied(spec, call, rule)
+        return await owner.prepare(call, context)
+
+
+def _denied(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:
+    """A call of a tool that the model is not shown: no host sees it."""
+    error = ErrorInfo("E_DENIED", f"the policy denies this call: {rule}")
+
+    async def refuse(context: ToolContext) -> ToolOutcome:
+        return ToolOutcome(result=ToolResult.failure(error))
+
+    preview = CallPreview(ruling="deny", firm=True, why=rule)
+    return PreparedCall(spec=spec, arguments=call.arguments or {}, preview=preview, run=refuse)
+
+
+def adapted(host: Any) -> ToolHost:
+    """A host of the older protocol (`visible_tools`, `preview`, `execute`) as one of this."""
+    return Adapted(host) if hasattr(host, "visible_tools") else host
+
+
+class Adapted:
+    """A host that still lists with `visible_tools` and looks at calls with `preview`."""
+
+    _GRACE_S = 2.0
+    """What a stop interrupts has so long to say itself what became of it."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self._ready = not hasattr(host, "prepare")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    @property
+    def name(self) -> str:
+        """Stands in the traits of its tools."""
+        return self._host.name
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """What the host shows."""
+        if not self._ready:
+            await self._host.prepare(context)
+            self._ready = True
+        return self._host.visible_tools(context)
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Look at a call as the host does."""
+        specs = {spec.name: spec for spec in self._host.visible_tools(context)}
+        spec = specs.get(call.name)
+        if spec is None:
+            raise unknown_call(call.name, tuple(specs))
+        preview = CallPreview(ruling=spec.traits.ruling)
+        if hasattr(self._host, "preview"):
+            preview = await self._host.preview(call, context)
+
+        async def run(context: ToolContext) -> ToolOutcome:
+            cancel = context.cancel or CancelToken()
+            task = asyncio.ensure_future(self._host.execute(call, context, cancel))
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                await asyncio.wait((task,), timeout=self._GRACE_S)
+                if task.done() and not task.cancelled():
+                    return task.result()
+                task.cancel()
+                raise
+
+        arguments = dict(
+            preview.arguments if preview.arguments is not None else call.arguments or {}
+        )
+        return PreparedCall(spec=spec, arguments=arguments, preview=preview, run=run)

@@ -150,7 +150,8 @@ def test_a_host_that_is_denied_or_hidden_is_not_shown(case: HostCase, kind: str)
     assert not specs_of(run)
     assert it.result is not None
     assert it.result.error is not None
-    assert it.result.error.code == "E_UNKNOWN_TOOL"
+    assert it.result.error.code == "E_DENIED"
+    assert (it.approval, it.approved_by) == ("denied", "policy")
 
 
 def test_a_rule_over_arguments_denies_the_call_and_says_which_rule(case: HostCase) -> None:

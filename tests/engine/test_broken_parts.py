@@ -26,12 +26,12 @@ from nbagent.contracts.chat import (
     Usage,
 )
 from nbagent.contracts.events import Event, RunFinished, TextDelta, TurnStarted
-from nbagent.contracts.policy import Decision
-from nbagent.contracts.ports import Composition, ToolContext, ToolOutcome, Verdict
+from nbagent.contracts.ports import Composition, Decision, PreparedCall, ToolContext, Verdict
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
+from nbagent.tools.base import HostSet
 from nbagent.tools.functions import FunctionHost
 
 Streamer = Callable[[ChatRequest], AsyncGenerator[Any]]
@@ -88,7 +88,7 @@ def plan_of(client: Any, **changes: Any) -> EnginePlan:
         run=run,
         client=client,
         model="m",
-        host=FunctionHost([look]),
+        host=HostSet([FunctionHost([look])]),
         composer=Composer(),
         context=ToolContext(run_id=run_id, session="s", runner=Courier()),
         cancel=CancelToken(),
@@ -244,7 +244,7 @@ def two_turns() -> Any:
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize(
     ("part", "method"),
-    [("composer", "before_turn"), ("host", "visible_tools")],
+    [("composer", "before_turn"), ("host", "tools")],
 )
 def test_a_part_that_raises_before_a_turn_ends_the_run_with_the_turns_before(
     part: str, method: str, nth: int
@@ -271,13 +271,13 @@ def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(part: str
     class Parts:
         name = "odd"
 
-        async def review(self, call: Any, context: Any, cancel: Any, emit: Any) -> Decision:
+        async def review(self, *asked: Any) -> Decision:
             raise RuntimeError("cannot decide")
 
-        def visible_tools(self, context: Any) -> Sequence[ToolSpec]:
+        async def tools(self, context: Any) -> Sequence[ToolSpec]:
             return [ToolSpec(name="look")]
 
-        async def execute(self, call: Any, context: Any, cancel: Any) -> ToolOutcome:
+        async def prepare(self, call: Any, context: Any) -> PreparedCall:
             raise RuntimeError("cannot run")
 
     record = run_plan(plan_of(two_turns(), **{part: Parts()}))

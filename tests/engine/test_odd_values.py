@@ -11,7 +11,6 @@ from engine.laws import check_run, codes, results
 from engine.test_broken_parts import Client, asked, plan_of, run_plan, whole
 
 import nbagent
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import (
     MAX_DEPTH,
     ChatRequest,
@@ -22,7 +21,7 @@ from nbagent.contracts.chat import (
     Usage,
 )
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult, packed, unpacked
 from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.view_state import view_of
@@ -118,13 +117,14 @@ class Digger:
     def __init__(self, result: ToolResult) -> None:
         self._result = result
 
-    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
+    async def tools(self, context: ToolContext) -> list[ToolSpec]:
         return [ToolSpec(name="look")]
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        return ToolOutcome(result=self._result)
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        async def run(context: ToolContext) -> ToolOutcome:
+            return ToolOutcome(result=self._result)
+
+        return PreparedCall(spec=ToolSpec(name="look"), arguments={}, run=run)
 
 
 @pytest.mark.parametrize(

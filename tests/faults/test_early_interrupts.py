@@ -203,7 +203,7 @@ STARTING = ["start", "arun", "stream"]
 
 def test_interrupt_from_the_start_of_a_run_on_orphans_no_run(tmp_path: Path) -> None:
     doors = ["cell", "run", "start", "stream"]
-    sweep(tmp_path, doors, since="_check_choice", step=17, limit_s=60)
+    sweep(tmp_path, doors, since="_take_sigint", step=17, limit_s=60)
 
 
 DURING = """

@@ -18,16 +18,16 @@ import pytest
 from file_writers import count_up, exchanged, swapped, swaps, write_on
 from path_attacks import CREATES, PATHS, SECRET, lay, picture
 
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import CODES, ToolError
-from nbagent.contracts.ports import PreviewingHost, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.files import opening
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.opening import open_root
 from nbagent.files.writing import change_file, read_bytes, write_file
 from nbagent.runtime import Courier
-from nbagent.tools.base import HostOrder
+from nbagent.tools.base import HostOrder, adapted
 from nbagent.tools.filesystem import open_hosts
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs of POSIX")
@@ -51,7 +51,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return request.param
 
 
-def world(tmp_path: Path) -> tuple[Path, ToolHost]:
+def world(tmp_path: Path) -> tuple[Path, Any]:
     project = lay(tmp_path)
     mounts = Mounts.of(
         project,
@@ -62,14 +62,16 @@ def world(tmp_path: Path) -> tuple[Path, ToolHost]:
     return project, host
 
 
-async def call(host: ToolHost, name: str, arguments: dict[str, Any]) -> ToolOutcome:
+async def call(host: Any, name: str, arguments: dict[str, Any]) -> ToolOutcome:
     context = ToolContext(run_id="0" * 16, session="s", runner=Courier())
     made = ToolCall(id="c1", name=name, arguments=arguments, arguments_raw="{}")
-    assert isinstance(host, PreviewingHost)
     # As in a run: first what it would do, then the call.
-    preview = await asyncio.wait_for(host.preview(made, context), 5)
-    assert SECRET not in repr(preview)
-    return await asyncio.wait_for(host.execute(made, context, CancelToken()), 5)
+    try:
+        prepared = await asyncio.wait_for(adapted(host).prepare(made, context), 5)
+    except ToolError as error:
+        return ToolOutcome(result=ToolResult.failure(error.info))
+    assert SECRET not in repr(prepared.preview)
+    return await asyncio.wait_for(prepared.run(context), 5)
 
 
 @pytest.mark.parametrize("tool", CALLS)

@@ -8,10 +8,9 @@ from typing import Any
 from engine.laws import check_run
 
 import nbagent
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.policy import CallPreview, Question
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.providers.offline import script
 
@@ -67,16 +66,18 @@ class Shifting:
         self.looks, self.base = looks, preview
         self.approved: list[str] = []
 
-    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
+    async def tools(self, context: ToolContext) -> list[ToolSpec]:
         traits = ToolTraits(host=self.name, sha="1", ruling=self.base.ruling)
         return [ToolSpec(name="shift", description="Shift.", traits=traits)]
 
-    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         state = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        return replace(self.base, binds=state)
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        self.approved.append(context.approved)
-        return ToolOutcome(result=ToolResult(ok=True, data="ok"))
+        async def run(context: ToolContext) -> ToolOutcome:
+            self.approved.append(state)
+            return ToolOutcome(result=ToolResult(ok=True, data="ok"))
+
+        (spec, *more) = await self.tools(context)
+        spec = next((one for one in more if one.name == call.name), spec)
+        preview = replace(self.base, binds=state)
+        return PreparedCall(spec=spec, arguments=call.arguments or {}, preview=preview, run=run)

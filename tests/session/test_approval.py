@@ -148,7 +148,7 @@ def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
     nbagent.configure(allow=None, ask=None, deny=None, hide="delete")
     run, model = ran(call("delete", path="a"))
     assert [tool.name for tool in model.requests[0].tools] == ["look"]
-    assert only(run).result.error.code == "E_UNKNOWN_TOOL"
+    assert only(run).result.error.code == "E_DENIED"
 
 
 def test_an_agent_may_tighten_and_never_loosen() -> None:

@@ -28,8 +28,8 @@ from nbagent.session.policies import Policies
 class Appearing(Shifting):
     """A host with one more tool after its first listing."""
 
-    def visible_tools(self, context: ToolContext) -> list[ToolSpec]:
-        (first,) = super().visible_tools(context)
+    async def tools(self, context: ToolContext) -> list[ToolSpec]:
+        (first,) = await super().tools(context)
         late = first.model_copy(update={"name": "late"})
         self.listed = getattr(self, "listed", 0) + 1
         return [first, late] if self.listed > 2 else [first]
@@ -106,14 +106,14 @@ def test_rules_that_forbid_hold_for_every_form_and_every_name_of_a_call() -> Non
     spec = ToolSpec(name="old_name", traits=ToolTraits(host="h", alias_of="new.name"))
     for rule in ("new.name", "new.*", "old_name", "h"):
         policies = Policies(system=ToolPolicy(deny=[rule]))
-        assert policies.verdict(spec, CallPreview(), {}).ruling == "deny", rule
-        assert policies.hides(spec)
+        assert policies.says(spec, CallPreview(), {}).ruling == "deny", rule
+        assert policies.hiding(spec)
 
 
 @pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])
 def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
     spec = ToolSpec(name="git__log", traits=ToolTraits(host="mcp:git"))
-    assert Policies(system=ToolPolicy(deny=[rule])).hides(spec)
+    assert Policies(system=ToolPolicy(deny=[rule])).hiding(spec)
 
 
 def test_an_agent_cannot_choose_a_weaker_isolation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine
@@ -11,10 +12,12 @@ from legal_schema import check_legal
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import PreviewingHost, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.runtime import Courier, wait
+from nbagent.tools.base import adapted
 from nbagent.tools.functions import FunctionHost
 
 T = TypeVar("T")
@@ -31,7 +34,7 @@ class HostDoor:
     """A host, and what a run gives it: a courier, the notebook's names, a stop."""
 
     def __init__(self, host: ToolHost | None = None) -> None:
-        self.host: ToolHost = host or FunctionHost()
+        self.host: Any = host or FunctionHost()
         self.cancel = CancelToken()
         self.names: dict[str, Any] = {}
         self.progress: list[str] = []
@@ -48,12 +51,14 @@ class HostDoor:
             namespace=lambda: self.names,
             progress=lambda text, _: self.progress.append(text),
             approved=approved,
+            cancel=self.cancel,
         )
 
     @property
     def specs(self) -> dict[str, ToolSpec]:
         """What the model is shown, by name."""
-        return {spec.name: spec for spec in self.host.visible_tools(self.context())}
+        listed = self.on_engine(lambda: adapted(self.host).tools(self.context()))
+        return {spec.name: spec for spec in listed}
 
     def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something on the engine's loop while this thread waits, as a cell does."""
@@ -64,8 +69,17 @@ class HostDoor:
         self, name: str, arguments: dict[str, Any] | None, approved: str = ""
     ) -> ToolOutcome:
         """A call, on the engine's loop."""
-        made = _call(name, arguments)
-        return await self.host.execute(made, self.context(approved), self.cancel)
+        context = self.context(approved)
+        try:
+            prepared = await adapted(self.host).prepare(_call(name, arguments), context)
+        except ToolError as error:
+            return ToolOutcome(result=ToolResult.failure(error.info))
+        task = asyncio.ensure_future(prepared.run(context))
+        # As the engine stops a call.
+        await self.cancel.finished(task, 1.0 if prepared.spec.traits.interruptible else None)
+        if not task.done() or task.cancelled():
+            return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
+        return task.result()
 
     def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
         """A call, and all that came of it."""
@@ -83,14 +97,14 @@ class HostDoor:
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
         """What a person would be shown."""
-        assert isinstance(self.host, PreviewingHost)
-        host = self.host
-        return self.on_engine(lambda: host.preview(_call(name, arguments), self.context()))
+        host = adapted(self.host)
+        call = _call(name, arguments)
+        return self.on_engine(lambda: host.prepare(call, self.context())).preview
 
     async def arun(self, target: object, /, **arguments: Any) -> ToolOutcome:
         """Call one function, on the engine's loop."""
         self.host = FunctionHost([target], namespace=lambda: self.names, names=[])
-        (spec,) = self.specs.values()
+        (spec,) = await adapted(self.host).tools(self.context())
         check_legal(spec)
         return await self.acall(spec.name, arguments)
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 from host_door import HostDoor
 
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.tools.base import HostSet
 from nbagent.tools.functions import FunctionHost
@@ -26,13 +25,14 @@ class OtherHost:
     def name(self) -> str:
         return "other"
 
-    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         return [ToolSpec(name=name) for name in self.names]
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        return ToolOutcome(result=ToolResult(ok=True, data=f"other {call.name}"))
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        async def run(context: ToolContext) -> ToolOutcome:
+            return ToolOutcome(result=ToolResult(ok=True, data=f"other {call.name}"))
+
+        return PreparedCall(spec=ToolSpec(name=call.name), arguments={}, run=run)
 
 
 def greet() -> str:

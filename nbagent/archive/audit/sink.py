@@ -31,8 +31,7 @@ from nbagent.contracts.canonical import json_object, load_json, sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import StoreError, ToolCode
 from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFinished
-from nbagent.contracts.policy import Decision
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.ports import Decision, ToolContext
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 
