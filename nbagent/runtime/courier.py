@@ -382,6 +382,9 @@ async def _until(
         me = asyncio.current_task()
         if me is not None and me.cancelling():
             raise
-        raise Interrupted("a stop came before it ended") from None
+        if job.state == "over" and job.error is None:
+            return job.value, job.place
+        left = job.state == "running"
+        raise Interrupted("left behind" if left else "a stop came before it ended") from None
     finally:
         forget()

@@ -45,8 +45,8 @@ class Job:
         self.state: Literal["queued", "running", "over"] = "queued"
         self.task: asyncio.Task[Any] | None = None
         """What runs it, on the loop that it runs on."""
-        self._value: Any = None
-        self._error: BaseException | None = None
+        self.value: Any = None
+        self.error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._lock = threading.Lock()
@@ -69,11 +69,11 @@ class Job:
             if not self._over.is_set():
                 self.on_left()
             unwanted = self.interruptible and isinstance(why, asyncio.CancelledError)
-            if unwanted or self._error is not None or not self._over.is_set():
+            if unwanted or self.error is not None or not self._over.is_set():
                 raise
-        if self._error is not None:
-            raise self._error
-        return self._value, self.place
+        if self.error is not None:
+            raise self.error
+        return self.value, self.place
 
     def begin(self, strike: Callable[[bool], None]) -> bool:
         """Say that it runs now and how to interrupt it; false when it is not wanted any more."""
@@ -106,7 +106,7 @@ class Job:
         with self._lock:
             if self.state == "over":
                 return
-            self.state, self._value, self._error = "over", value, error
+            self.state, self.value, self.error = "over", value, error
         self._on_its_loop(self._over.set)
 
     def run_in(self, watch: Watch) -> None:
