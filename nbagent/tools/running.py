@@ -19,8 +19,8 @@ from typing import Any, Literal, cast
 
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ErrorCode, ErrorInfo
-from nbagent.contracts.ports import Interrupted, ToolContext, ToolOutcome
-from nbagent.contracts.records import RanIn, ToolResult
+from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.shown import shown_text
 from nbagent.tools.results import MAX_RESULT_CHARS, failure_of, loop_hint, result_of
@@ -78,13 +78,8 @@ class CallOfFunction:
             self._tell_hook()
             return self._ended(
                 "E_TIMEOUT",
-                f"{self._name} took longer than {limit_s:g} s and was interrupted; what it did so "
-                "far is unknown. Ask for less at once",
-            )
-        except Interrupted:
-            self._tell_hook()
-            return self._ended(
-                "E_INTERRUPTED", f"{self._name} was stopped; what it did so far is unknown"
+                f"{self._name} took longer than {limit_s:g} s and was given up; what it did so far "
+                "is unknown. Ask for less at once",
             )
         except asyncio.CancelledError:
             self._tell_hook()
@@ -95,8 +90,7 @@ class CallOfFunction:
         body: Callable[[], Any] = self._sync_body
         if self._options.threaded:
             body = functools.partial(contextvars.copy_context().run, body)
-        made, place = await run_sync(
-            self._context,
+        made, place = await self._context.runner.run_sync(
             body,
             where="worker" if self._options.threaded else "waiting",
             interruptible=self._options.interruptible,
@@ -109,8 +103,7 @@ class CallOfFunction:
         return replace(cast("ToolOutcome", made), ran_in=place)
 
     async def _on_loop(self, work: Callable[[], Any], limit_s: float | None) -> ToolOutcome:
-        outcome, place = await run_async(
-            self._context,
+        outcome, place = await self._context.runner.run_async(
             lambda: self._async_body(work),
             where=self._options.loop or "tools",
             interruptible=self._options.interruptible,
@@ -253,73 +246,3 @@ def _yields(target: Callable[..., Any], value: object) -> bool:
     while isinstance(inner, functools.partial):
         inner = cast("functools.partial[Any]", inner).func
     return inspect.isgeneratorfunction(inner if inspect.isroutine(inner) else type(inner).__call__)
-
-
-# -- until the runtime has its new signatures ------------------------------------------------
-
-
-async def run_sync(
-    context: ToolContext,
-    work: Callable[[], Any],
-    *,
-    where: Literal["waiting", "worker"],
-    interruptible: bool,
-    timeout_s: float | None,
-    label: str,
-) -> tuple[Any, RanIn]:
-    from nbagent.contracts.cancel import CancelToken
-
-    token, loop, late = CancelToken(), asyncio.get_running_loop(), False
-
-    def end() -> None:
-        nonlocal late
-        late = True
-        token.set()
-
-    def timed() -> Any:
-        if timeout_s is not None:
-            loop.call_soon_threadsafe(loop.call_later, timeout_s, end)
-        return work()
-
-    try:
-        made = await context.runner.run_sync(
-            timed, where=where, interruptible=interruptible, cancel=token, label=label
-        )
-    except Interrupted:
-        if late:
-            raise TimeoutError from None
-        raise
-    if late:
-        raise TimeoutError
-    return made
-
-
-async def run_async(
-    context: ToolContext,
-    work: Callable[[], Awaitable[Any]],
-    *,
-    where: Literal["tools", "notebook"],
-    interruptible: bool,
-    timeout_s: float | None,
-    label: str,
-) -> tuple[Any, RanIn]:
-    from nbagent.contracts.cancel import CancelToken
-
-    token = CancelToken()
-
-    async def on_engine() -> tuple[Any, RanIn]:
-        return await work(), "engine loop"
-
-    there = on_engine() if where == "tools" else context.runner.run_async(work, cancel=token)
-    task = asyncio.ensure_future(there)
-    try:
-        await asyncio.wait((task,), timeout=timeout_s)
-        if task.done():
-            return task.result()
-        token.set()
-        task.cancel()
-        await asyncio.wait((task,), timeout=0.3)
-        raise TimeoutError
-    finally:
-        token.set()
-        task.cancel()

@@ -177,7 +177,7 @@ class McpHost:
             )
         except Exception as error:
             outcome = _failed(error)
-            return replace(outcome, ran_in="engine loop", started_at_ms=started_ms)
+            return replace(outcome, ran_in="tool loop", started_at_ms=started_ms)
         server = self._connection.server
         if why == "done":
             # A large picture takes its time.
@@ -187,7 +187,7 @@ class McpHost:
             result = ToolResult.failure(_given_up(tool.spec.name, why, server.timeout_s))
         return ToolOutcome(
             result=result,
-            ran_in="engine loop",
+            ran_in="tool loop",
             started_at_ms=started_ms,
             truncated=truncated,
             notes=notes,
