@@ -181,6 +181,11 @@ class ToolSpec(Value):
     """JSON Schema, root `type: object`."""
     traits: ToolTraits = ToolTraits()
 
+    @property
+    def title(self) -> str:
+        """The display name where it says something else than the name; else empty."""
+        return "" if self.display_name == self.name else self.display_name
+
 
 class ChatRequest(Value):
     """One request to a model. Only what is set is sent."""

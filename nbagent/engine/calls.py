@@ -181,7 +181,8 @@ async def run_call(
     if decision is not None and decision.arguments is not None:
         used = decision.arguments
     if outcome is None and decision is not None:
-        emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}))
+        title = decision.prepared.spec.title
+        emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}, title))
         outcome = await _run(decision, context, cancel)
     assert outcome is not None
     result = redacted(_keepable(outcome.result))
@@ -192,6 +193,7 @@ async def run_call(
     return ToolRun(
         tool_call_id=call.id,
         tool_name=call.name,
+        display_name=decision.prepared.spec.title if decision else "",
         args=used,
         result=result,
         queued_at=queued_at,
