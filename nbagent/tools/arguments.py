@@ -23,7 +23,6 @@ from nbagent.contracts.secrets import redact
 from nbagent.shown import clean, plain_repr
 from nbagent.tools.habits import Habits
 from nbagent.tools.hints import (
-    NOT_GIVEN,
     Parameter,
     UndefinedHintError,
     adapted,
@@ -141,8 +140,6 @@ class Arguments:
                 values[p.name] = context
             elif p.is_stepped and p.name in values:
                 values[p.name] = iter(values[p.name])
-            elif p.unpacked_from and p.name in values:
-                values.setdefault(p.unpacked_from, {})[p.name] = values.pop(p.name)
         rest = next((p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
         if not in_order and not any(p.kind in _POSITIONAL for p in self._all):
             further: dict[str, Any] = values.pop(rest.name, {}) if rest is not None else {}
@@ -247,8 +244,6 @@ def _expressible(hint: Any) -> Any:
 
 def _default_of(value: Any) -> JsonSchema:
     """The `default` of a schema; empty where the value has no form in JSON."""
-    if value is NOT_GIVEN:
-        return {}
     if isinstance(value, Enum):
         scalar = isinstance(value.value, str | int | float | None)
         return {"default": value.value if scalar else value.name}

@@ -29,7 +29,6 @@ from nbagent.contracts.ports import ToolContext
 from nbagent.shown import plain_repr
 
 _EMPTY = inspect.Parameter.empty
-_UNPACK = (typing.Unpack, typing_extensions.Unpack)
 _MARKED = (
     *(typing.Required, typing.NotRequired, typing_extensions.Required),
     *(typing_extensions.NotRequired, typing_extensions.ReadOnly),
@@ -41,7 +40,10 @@ _AS_LIST = (
 """Abstract kinds of which pydantic knows none, or reads them item by item while the tool runs."""
 _STEPPED = (collections.abc.Iterator, collections.abc.Generator)
 _NO_TYPES = (types.FunctionType, list, dict)
-_MISREAD = (type, *(getattr(module, "Self") for module in (typing, typing_extensions)))  # noqa: B009
+_MISREAD = (
+    *(type, typing.Unpack, typing_extensions.Unpack),
+    *(getattr(module, "Self") for module in (typing, typing_extensions)),  # noqa: B009
+)
 """What pydantic would take for something else."""
 _COMPACT_DAY = re.compile(r"(?:19|20)\d{6}")
 _AN_ARRAY = "take a list[float] and make the array inside"
@@ -58,8 +60,6 @@ _ADVICE = {
     **dict.fromkeys(("IO", "TextIO", "BinaryIO"), "take the path as a str"),
 }
 _ELSE = "take a name or a number instead, or a dataclass of such"
-NOT_GIVEN = object()
-"""The default of a key that may be missing: it has none, and is not passed on."""
 
 
 class UndefinedHintError(UsageError):
@@ -86,8 +86,6 @@ class Parameter:
     """`inspect.Parameter.empty` where there is none."""
     is_context: bool = False
     """It takes the ToolContext and is not shown to a model."""
-    unpacked_from: str | None = None
-    """The name of the `**kwargs: Unpack[…]` that it is one key of."""
 
     @property
     def required(self) -> bool:
@@ -127,11 +125,7 @@ def parameters_of(
             made.append(Parameter(parameter.name, parameter.kind, Any, parameter.default, True))
             continue
         hint = Any if hint is _EMPTY else _resolved(hint, parameter.name, name, scope)
-        keys = get_args(hint)[0] if get_origin(hint) in _UNPACK else None
-        if typing_extensions.is_typeddict(keys):
-            made.extend(_unpacked(parameter.name, keys, {p.name for p in made}, name))
-        else:
-            made.append(Parameter(parameter.name, parameter.kind, hint, parameter.default))
+        made.append(Parameter(parameter.name, parameter.kind, hint, parameter.default))
     return tuple(made)
 
 
@@ -149,7 +143,7 @@ def adapted(hint: Any) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if isinstance(hint, typing.ParamSpecArgs | typing.ParamSpecKwargs):
         return Any
-    if hint in _MISREAD or origin is type or isinstance(hint, _NO_TYPES):
+    if hint in _MISREAD or origin in _MISREAD or isinstance(hint, _NO_TYPES):
         raise UnfitHintError(hint)
     if (origin or hint) in _AS_LIST:
         return cast("Any", list)[adapted(args[0]) if args else Any]
@@ -259,19 +253,6 @@ def members_of(hint: Any) -> tuple[Any, ...]:
     members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
     structural = any(getattr(get_origin(it) or it, "_is_protocol", False) for it in members)
     return () if structural else members
-
-
-def _unpacked(variadic: str, keys: Any, taken: set[str], tool: str) -> list[Parameter]:
-    """`**options: Unpack[Options]` as one keyword for each key."""
-    made: list[Parameter] = []
-    for key, hint in typing_extensions.get_type_hints(keys, include_extras=True).items():
-        if key in taken:
-            raise UsageError(f"{key!r} is a parameter of tool {tool!r} and a key of {variadic!r}")
-        hint = get_args(hint)[0] if get_origin(hint) in _MARKED else hint
-        default = _EMPTY if key in keys.__required_keys__ else NOT_GIVEN
-        kind = inspect.Parameter.KEYWORD_ONLY
-        made.append(Parameter(key, kind, hint, default, unpacked_from=variadic))
-    return made
 
 
 def _is_context(hint: Any, name: str) -> bool:

@@ -326,13 +326,6 @@ def test_interrupt_that_a_result_raises_is_a_failure_of_the_tool(
     assert (error.code, bench.cancel.is_set) == ("E_TOOL_FAILED", False)
 
 
-def test_exit_in_a_coroutine_leaves_the_loop_alive(bench: HostDoor) -> None:
-    async def leave() -> None:
-        raise SystemExit(1)
-
-    assert [refused(bench.run(leave)).message for _ in range(2)] == ["SystemExit: 1"] * 2
-
-
 # -- other loops -----------------------------------------------------------------------------
 
 
