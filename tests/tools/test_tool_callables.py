@@ -147,6 +147,10 @@ def with_context(a: int, ctx: ToolContext, /, *, tool_context: Any = None) -> li
     return [a, ctx.session, tool_context]
 
 
+def guarded(*rest: int, tool_context: ToolContext, **more: Any) -> list[Any]:
+    return [tool_context.session, more]
+
+
 def traced(function: Callable[P, Any]) -> Callable[P, Any]:
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -224,6 +228,11 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "unicode names by wire key": (sizes, {"lange": 1, "strasse": 2, "arg3": 3}, [1, 2, 3]),
     "unicode names as written": (sizes, {"länge": 1, "straße": 2, "数": 3}, [1, 2, 3]),
     "context": (with_context, {"a": 1}, [1, "test", None]),
+    "context that a model gives": (
+        guarded,
+        {"rest": [1], "tool_context": "mine", "x": 2},
+        ["test", {"x": 2}],
+    ),
     "method": (shop.method, {"count": 2}, "abab"),
     "classmethod": (Shop.made, {"count": 2}, "ShopShop"),
     "staticmethod": (Shop.fixed, {"count": 2}, 2),
