@@ -346,4 +346,5 @@ def test_a_display_name_stands_in_the_question_the_events_and_the_record() -> No
     begun = [event for event in events if isinstance(event, ToolCallStarted)]
     names = [asked[0].display_name, begun[0].display_name, run.turns[0].tool_runs[0].display_name]
     assert names == ["Fetch a page"] * 3
+    assert nbagent.open_run(run.id).turns[0].tool_runs == run.turns[0].tool_runs
     assert question_text(asked[0]).startswith("? Fetch a page (fetch) (functions) waits for you")

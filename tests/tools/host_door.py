@@ -65,7 +65,7 @@ class HostDoor:
         self._courier = Courier(self.cancel)
         return wait(self._courier.start(work))
 
-    async def prepared(self, name: str, /, **arguments: Any) -> PreparedCall:
+    async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
         """A call, checked."""
         return await adapted(self.host).prepare(_call(name, arguments), self.context())
 
@@ -102,7 +102,7 @@ class HostDoor:
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
         """What a person would be shown; of a call that fails at once, why."""
         try:
-            return self.on_engine(lambda: self.prepared(name, **arguments)).preview
+            return self.on_engine(lambda: self.aprepare(name, **arguments)).preview
         except ToolError as error:
             return CallPreview(why=error.message)
 

@@ -250,7 +250,7 @@ def test_what_was_prepared_is_what_runs() -> None:
     door = door_of(namespace=lambda: names, names=["population"])
 
     async def late() -> ToolOutcome:
-        prepared = await door.prepared("population", city="Bonn")
+        prepared = await door.aprepare("population", city="Bonn")
         exec(CELL.format(n=2), names)
         return await prepared.run(door.context())
 
@@ -264,5 +264,5 @@ def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -
     ) -> None: ...
 
     door = door_of(delete)
-    prepared = door.on_engine(lambda: door.prepared("delete", day="2026-01-02", force="yes"))
+    prepared = door.on_engine(lambda: door.aprepare("delete", day="2026-01-02", force="yes"))
     assert prepared.arguments == {"day": "2026-01-02", "force": True, "n": 3}
