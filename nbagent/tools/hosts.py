@@ -25,10 +25,7 @@ OWN = "functions"
 _BUILT_IN = {"fs": "filesystem", "skills": "skills", "notebook": "notebook", "mcp": "mcp"}
 """The module of each built-in host, by its word; it has an `open_hosts`."""
 _MODULES = {**_BUILT_IN, "nb": "notebook", "filesystem": "filesystem"}
-_SINGLE = {
-    **dict.fromkeys(("list_skills", "get_skill", "run_python_script"), "skills"),
-    **dict.fromkeys(("read_file", "write_file", "list_files"), "filesystem"),
-}
+_SINGLE: dict[str, str] = dict.fromkeys(("list_skills", "get_skill", "run_python_script"), "skills")
 """Built-in tools whose names do not begin with their host's word."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 

@@ -37,6 +37,7 @@ _FORMATS = frozenset(
 )
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -69,10 +70,11 @@ def legal_schema(schema: object) -> LegalSchema:
 
 def visible(text: str, budget_chars: int) -> str:
     """The text without control, direction and invisible characters, within a budget."""
-    text = clean(text[: 4 * budget_chars + 1_000])
+    text = _ESCAPE.sub("", clean(text[: 4 * budget_chars + 1_000]))
     if not text.isascii() or not text.isprintable():
-        kept = (c for c in text if c in "\n\t" or unicodedata.category(c)[0] != "C")
-        text = "".join(kept)
+        # Control, format (directions, zero width, tags), surrogate, private use, unassigned.
+        hidden = {c for c in text if c not in "\n\t" and unicodedata.category(c)[0] == "C"}
+        text = text.translate(dict.fromkeys(map(ord, hidden)))
     return redact_cut(cut_middle(text.strip(), budget_chars))
 
 
@@ -227,7 +229,8 @@ class _Walker:
         options = _objects(node.get("anyOf")) or _objects(node.get("oneOf"))
         kinds = node.get("type")
         if isinstance(kinds, list):
-            several = [kind for kind in cast("list[Any]", kinds) if kind in _TYPES]
+            several_given = [it for it in cast("list[Any]", kinds) if isinstance(it, str)]
+            several = [kind for kind in several_given if kind in _TYPES]
             rest = {k: v for k, v in node.items() if k not in ("type", "description")}
             options = options or [{**rest, "type": kind} for kind in several]
         if options:
@@ -351,8 +354,8 @@ def _bounds(node: JsonSchema, out: JsonSchema, kind: str | None) -> None:
             out[key] = value
     if kind != "string":
         return
-    if node.get("format") in _FORMATS:
-        out["format"] = node["format"]
+    if str(node.get("format")) in _FORMATS:
+        out["format"] = str(node["format"])
     pattern = node.get("pattern")
     # Look-around is in no wire's dialect.
     if isinstance(pattern, str) and "(?" not in pattern:

@@ -17,7 +17,6 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.runtime import Courier, wait
-from nbagent.tools.base import adapted
 from nbagent.tools.function_host import FunctionHost
 
 T = TypeVar("T")
@@ -57,7 +56,7 @@ class HostDoor:
     @property
     def specs(self) -> dict[str, ToolSpec]:
         """What the model is shown, by name."""
-        listed = self.on_engine(lambda: adapted(self.host).tools(self.context()))
+        listed = self.on_engine(lambda: self.host.tools(self.context()))
         return {spec.name: spec for spec in listed}
 
     def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -67,7 +66,7 @@ class HostDoor:
 
     async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
         """A call, checked."""
-        return await adapted(self.host).prepare(_call(name, arguments), self.context())
+        return await self.host.prepare(_call(name, arguments), self.context())
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None, approved: str = ""
@@ -75,7 +74,7 @@ class HostDoor:
         """A call, on the engine's loop."""
         context = self.context(approved)
         try:
-            prepared = await adapted(self.host).prepare(_call(name, arguments), context)
+            prepared = await self.host.prepare(_call(name, arguments), context)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
         task = asyncio.ensure_future(prepared.run(context))
@@ -109,7 +108,7 @@ class HostDoor:
     async def arun(self, target: object, /, **arguments: Any) -> ToolOutcome:
         """Call one function, on the engine's loop."""
         self.host = FunctionHost([target], namespace=lambda: self.names, names=[])
-        (spec,) = await adapted(self.host).tools(self.context())
+        (spec,) = await self.host.tools(self.context())
         check_legal(spec)
         return await self.acall(spec.name, arguments)
 
