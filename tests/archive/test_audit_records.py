@@ -31,7 +31,7 @@ WROTE = {"path": "@project/a.md", "bytesWritten": 9, "sha256After": "2" * 64}
 CHAIN = ("seq", "prev", "at", "pid", "sha")
 BEGIN, END = RunStarted(Story().run), RunFinished(Story().run)
 
-BY_PERSON = Decision("allowed", "person", waited_ms=1500.12345)
+BY_PERSON = Decision(approval="allowed", approved_by="person", waited_ms=1500.12345)
 NOBODY_ASKED = Decision()
 DENIED = Decision("denied", "policy", "the policy denies this call")
 CHANGED = Decision("edited", "callback", arguments=EDITED)

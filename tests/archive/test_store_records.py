@@ -112,8 +112,8 @@ def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:
 def test_prompt_and_toolset_of_all_turns_are_stored_once(store: Store) -> None:
     for run_id in ("a" * 16, "b" * 16):
         write(store, plain_run(5, run_id=run_id))
-    with store.reading() as (connection, _):
-        assert connection.execute("SELECT count(*) FROM blobs").fetchone()[0] == 2
+    with store.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM texts").fetchone()[0] == 2
 
 
 def test_same_run_cannot_begin_twice(store: Store) -> None:
