@@ -30,7 +30,6 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.records import (
     EngineTurn,
     RunRecord,
-    ToolResult,
     ToolRun,
     turn_id,
 )
@@ -186,8 +185,8 @@ def _message(row: Row, runs: Mapping[int, Sequence[ToolRun]]) -> Message:
     doc = _doc_of(row)
     content: Any = doc.get("content")
     if row.get("call") is not None:
-        result: ToolResult | None = runs[row["turn"]][row["call"]].result
-        content = result.as_content() if result else ()
+        run = runs[row["turn"]][row["call"]]
+        content = run.result.as_content() if run.result else ()
     elif content is None:
         content = (TextPart(text=row["text"]),) if row["text"] else ()
     calls: list[Row] = row.get("tool_calls") or []

@@ -83,7 +83,7 @@ class Table:
         return "string"
 
 
-_TURN_ID = {"turn_id": "printf('C%02d', x.turn)"}
+_TURN_ID = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
 _OF_RUN = {"run_id": "r.run_id", "session": "r.session"}
 _PROVIDER = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
 _ANSWER = (
@@ -199,7 +199,7 @@ TABLES = {
     "prompts": Table(
         columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
         source=_PROMPTS,
-        order="x.kind DESC, x.first_seen",
+        order="x.first_seen, x.sha",
         when="x.last_seen",
     ),
 }

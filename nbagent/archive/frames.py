@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from nbagent.archive.codec import cell_text
+from nbagent.archive.codec import cell_text, to_us
 from nbagent.archive.columns import LINEAGE, TABLES, VOCABULARY, WHEN, Dtype, Table
 from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
@@ -94,19 +94,20 @@ def _refuse_slips(table: Table, filters: dict[str, Any], connections: Sequence[C
         if name in ("run", *_EXTRA) or table.dtype(name) != "category":
             continue
         known = set(VOCABULARY.get(name, ()))
+        unknown: list[str] = [
+            it for it in _cells(name, given, "category") if it and it not in known
+        ]
         sources = [(table.value(name), table.source)]
         if name in of_runs.columns:
             sources.append((of_runs.value(name), of_runs.source))
-        for connection, (value, source) in product(connections, sources):
+        for connection, (value, source) in product(connections if unknown else (), sources):
             found = connection.execute(f"SELECT DISTINCT {value} FROM {source}")
             known |= {cell_text(cell) for (cell,) in found if cell is not None}
-        for cell in _cells(name, given, "category"):
-            if cell is None or cell in known:
-                continue
-            near = [word for word in sorted(known) if word.endswith(f":{cell}")]
-            near += difflib.get_close_matches(cell, known, n=1, cutoff=0.7)
-            if near:
-                raise UsageError(f"no row has {name}={cell!r}; did you mean {near[0]!r}?")
+        for word in unknown:
+            near = [it for it in sorted(known) if it.endswith(f":{word}")]
+            near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+            if near and word not in known:
+                raise UsageError(f"no row has {name}={word!r}; did you mean {near[0]!r}?")
 
 
 def _rows(
@@ -216,7 +217,7 @@ def _moment(name: str, value: Any) -> int:
         moment: Any = pd.to_datetime(value, utc=True)
         if pd.isna(moment) is not False:
             raise TypeError
-        return int(moment.as_unit("us").value)
+        return to_us(moment.to_pydatetime(warn=False))
     except (TypeError, ValueError, OverflowError, AttributeError):
         raise _unusable(name, value, WHEN) from None
 
@@ -283,26 +284,25 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     Raises:
         UsageError: there is no such column, or it holds something else than JSON.
     """
-    pd = _pandas()
-    if column not in frame.columns:
-        near = difflib.get_close_matches(str(column), list(map(str, frame.columns)), n=1)
+    pd, given = _pandas(), cast("Any", frame)
+    names: list[str] = list(given.columns)
+    if column not in names:
+        near = difflib.get_close_matches(column, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"the frame has no column {column!r}{hint}")
-    cells: Any = frame[column]
     try:
-        found = [
-            {} if pd.isna(cell) else json_object(load_json(cell)) or {} for cell in list(cells)
-        ]
+        missing = given[column].isna()
+        cells = zip(missing, given[column], strict=True)
+        found = [{} if no else json_object(load_json(cell)) or {} for no, cell in cells]
     except (TypeError, ValueError):
         raise UsageError(f"{column!r} holds no JSON; args, params and such columns do") from None
-    names = dict.fromkeys(name for row in found for name in row)
     added = {
-        f"{column}.{name}": pd.Series(
-            [row.get(name) for row in found], index=frame.index, dtype=object
+        f"{column}.{key}": pd.Series(
+            [row.get(key) for row in found], index=given.index, dtype=object
         ).convert_dtypes()
-        for name in names
+        for key in dict.fromkeys(key for row in found for key in row)
     }
-    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+    return pd.concat([given, pd.DataFrame(added, index=given.index)], axis=1)
 
 
 def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataFrame:

@@ -17,7 +17,8 @@ from nbagent.contracts.canonical import canonical_json, sha256_hex, sha_of
 from nbagent.contracts.chat import ImagePart, TextPart, ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, StoreError
 from nbagent.contracts.events import RunFinished, RunStarted, ToolCallFinished
-from nbagent.contracts.ports import Decision, ToolContext
+from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import register
 from nbagent.runtime import Courier
@@ -31,10 +32,20 @@ WROTE = {"path": "@project/a.md", "bytesWritten": 9, "sha256After": "2" * 64}
 CHAIN = ("seq", "prev", "at", "pid", "sha")
 BEGIN, END = RunStarted(Story().run), RunFinished(Story().run)
 
-BY_PERSON = Decision(approval="allowed", approved_by="person", waited_ms=1500.12345)
-NOBODY_ASKED = Decision()
-DENIED = Decision("denied", "policy", "the policy denies this call")
-CHANGED = Decision("edited", "callback", arguments=EDITED)
+
+def decision_of(name: str = "fs.write", **fields: Any) -> Decision:
+    async def run(context: ToolContext) -> ToolOutcome:
+        raise NotImplementedError
+
+    spec = ToolSpec(name=name, traits=ToolTraits(host=HOSTS.get(name, ""), sha=SHA))
+    prepared = PreparedCall(spec=spec, arguments=ASKED, preview=CallPreview(), run=run)
+    return Decision(prepared=prepared, **fields)
+
+
+BY_PERSON = decision_of(by="person", waited_ms=1500.12345)
+NOBODY_ASKED = decision_of()
+DENIED = decision_of(approval="denied", by="policy", reason="the policy denies this call")
+CHANGED = decision_of(approval="edited", by="callback", arguments=EDITED)
 
 
 def lines_of(home: Path) -> list[dict[str, Any]]:
@@ -52,11 +63,9 @@ def sink_in(home: Path, **more: Any) -> AuditSink:
     return AuditSink(home, hosts_of=lambda name: HOSTS.get(name, ""), **more)
 
 
-def decide(
-    sink: AuditSink, decision: Decision, key: str = "call_1", name: str = "fs.write"
-) -> None:
-    call = ToolCall(id=key, name=name, arguments=ASKED, arguments_raw=json.dumps(ASKED))
-    spec = ToolSpec(name=name, traits=ToolTraits(host=HOSTS.get(name, ""), sha=SHA))
+def decide(sink: AuditSink, decision: Decision, key: str = "call_1") -> None:
+    spec = decision.prepared.spec
+    call = ToolCall(id=key, name=spec.name, arguments=ASKED, arguments_raw=json.dumps(ASKED))
     context = ToolContext(run_id=RUN, session="main", turn_id="C01", runner=Courier())
     sink.decided(call, spec, context, decision, BINDS)
 
@@ -159,7 +168,7 @@ def test_each_way_of_a_call_leaves_its_lines(tmp_path: Path, name: str) -> None:
 def test_names_and_paths_are_masked_and_cut(tmp_path: Path) -> None:
     register(CANARY)
     sink, made_up = sink_in(tmp_path), f"{CANARY}\u2028{'x' * 9_000}"
-    decide(sink, BY_PERSON, CANARY, made_up)
+    decide(sink, decision_of(made_up, by="person"), CANARY)
     sink.handle(end_of(error="E_UNKNOWN_TOOL", tool_name=made_up, tool_call_id=CANARY))
     sink.handle(end_of(data={"path": f"@project/{CANARY}.md", "sha256After": "2" * 64}))
     *made, _, wrote = lines_of(tmp_path)
@@ -233,7 +242,7 @@ def test_nothing_that_goes_wrong_reaches_who_decides(tmp_path: Path) -> None:
 
     sink = sink_in(tmp_path, on_warning=broken)
     odd: dict[str, Any] = {"value": object()}
-    decide(sink, Decision("edited", "callback", arguments=odd))
+    decide(sink, decision_of(approval="edited", by="callback", arguments=odd))
     with pytest.raises(StoreError, match="TypeError in nbagent itself; please report it"):
         sink.handle(END)
     assert not (tmp_path / "audit.jsonl").exists()

@@ -21,10 +21,8 @@ from typing import Any
 
 import pytest
 
-import nbagent
 from nbagent.archive.audit import AuditLog, verify_audit
 from nbagent.contracts.canonical import sha_of
-from nbagent.providers.offline import script
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs signals and limits of POSIX")
 
@@ -252,9 +250,7 @@ from pathlib import Path
 import nbagent
 from nbagent.providers.offline import call, script
 
-asks = sys.argv[2] == "asks"
-
-@nbagent.tool(ask=asks, idempotent=not asks)
+@nbagent.tool(ask=True)
 def leave(how: str) -> str:
     "End this process."
     Path("began.txt").write_text(how)
@@ -276,7 +272,7 @@ def test_an_approved_tool_that_ends_its_process_has_left_its_start(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("a")
-    it = child(_AGENT, how, "asks")
+    it = child(_AGENT, how)
     it.communicate(timeout=60)
     assert it.returncode == (0 if how == "exit" else -signal.SIGKILL)
     assert (tmp_path / "began.txt").read_text() == how
@@ -294,28 +290,6 @@ def test_an_approved_tool_that_ends_its_process_has_left_its_start(
     report = verify_audit()
     assert report, repr(report)
     assert report.unfinished == ((last["run"], last["call"]),)
-
-
-@posix
-def test_a_call_that_its_process_did_not_outlive_ends_where_it_runs_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @nbagent.tool(idempotent=True)
-    def leave(how: str) -> str:
-        """End this process."""
-        return f"no {how}"
-
-    monkeypatch.chdir(tmp_path)
-    child(_AGENT, "exit", "again").communicate(timeout=60)
-    killed = nbagent.open_run("last")
-    began = (killed.id, "call_2_1")
-    assert verify_audit().unfinished == (began,)
-    run = killed.resume(model=script(["Done."]), tools=["fs", leave], quiet=True)
-    assert (run.ok, run.text) == (True, "Done.")
-    report = verify_audit()
-    assert (report.ok, report.unfinished) == (True, ())
-    last = lines_of(Path(os.environ["NBAGENT_HOME"]))[-1]
-    assert (last["kind"], last["run"], last["call"], last["ok"]) == ("call", *began, True)
 
 
 _FORK = r"""
