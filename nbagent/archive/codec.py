@@ -184,8 +184,9 @@ def _tool_run(row: Row) -> ToolRun:
 def _message(row: Row, runs: Mapping[int, Sequence[ToolRun]]) -> Message:
     doc = _doc_of(row)
     content: Any = doc.get("content")
-    if row.get("call") is not None:
-        run = runs[row["turn"]][row["call"]]
+    call: int | None = row.get("call")
+    if call is not None:
+        run = runs[row["turn"]][call]
         content = run.result.as_content() if run.result else ()
     elif content is None:
         content = (TextPart(text=row["text"]),) if row["text"] else ()
