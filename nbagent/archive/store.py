@@ -41,7 +41,6 @@ from nbagent.contracts.events import (
     RunStarted,
     ToolCallFinished,
     TurnFinished,
-    TurnStarted,
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
@@ -187,11 +186,9 @@ class Store(Reading):
             case RunStarted(run=run):
                 # Nothing is lost yet, so the store need not leave the disk.
                 return (lambda c: self._begin(c, run)), "wait", False
-            case TurnStarted():
-                live = self._get(event.run_id)
-                live.system_prompt, live.tools = event.system_prompt, event.tools
             case ResponseReceived(turn=turn, message=message):
                 live = self._get(turn.run_id)
+                live.system_prompt, live.tools = event.system_prompt, event.tools
                 return (lambda c: self._put_open(c, live, turn, message)), "leave", True
             case ToolCallFinished(pending=pending, tool_run=tool_run) if pending:
                 # The last result of a turn is committed with the turn, which follows directly.
