@@ -31,7 +31,7 @@ from nbagent.archive.rows import (
 from nbagent.archive.rows import run_row as row_of
 from nbagent.archive.schema import TABLES
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.chat import Message, ToolSpec
+from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -72,9 +72,6 @@ class _Live:
     at: int
     """The end of its last turn."""
     turns: int = 0
-    system_prompt: str = ""
-    tools: Sequence[ToolSpec] = ()
-    """With `system_prompt`: what the hashes of the running request stand for."""
     kept: set[str] = field(default_factory=set[str])
     """Hashes whose texts a committed turn refers to: nobody deletes those."""
     open: EngineTurn | None = None
@@ -186,18 +183,16 @@ class Store(Reading):
             case RunStarted(run=run):
                 # Nothing is lost yet, so the store need not leave the disk.
                 return (lambda c: self._begin(c, run)), "wait", False
-            case ResponseReceived(turn=turn, message=message):
+            case ResponseReceived(turn=turn):
                 live = self._get(turn.run_id)
-                live.system_prompt, live.tools = event.system_prompt, event.tools
-                return (lambda c: self._put_open(c, live, turn, message)), "leave", True
+                return (lambda c: self._put_open(c, live, event)), "leave", True
             case ToolCallFinished(pending=pending, tool_run=tool_run) if pending:
                 # The last result of a turn is committed with the turn, which follows directly.
                 live = self._get(event.run_id)
                 return (lambda c: self._put_result(c, live, tool_run)), "leave", False
             case TurnFinished(turn=turn):
                 live = self._get(turn.run_id)
-                live.system_prompt, live.tools = event.system_prompt, event.tools
-                return (lambda c: self._put_turn(c, live, turn, event.messages)), "leave", False
+                return (lambda c: self._put_turn(c, live, event)), "leave", False
             case MessagesAdded(run_id=run_id, messages=messages):
                 live = self._get(run_id)
                 return (lambda c: self._put_messages(c, live, messages)), "leave", False
@@ -247,8 +242,9 @@ class Store(Reading):
         _put(c, "messages", words, run=row["n"])
         return row
 
-    def _put_open(self, c: Connection, live: _Live, turn: EngineTurn, message: Message) -> None:
+    def _put_open(self, c: Connection, live: _Live, event: ResponseReceived) -> None:
         """Write a turn whose calls begin now, with its message and its tool runs, in one row."""
+        turn, message = event.turn, event.message
         row = turn_row(turn, live.provider, live.messages)
         planned = {run.tool_call_id: run for run in turn.tool_runs}
         runs = [
@@ -264,13 +260,15 @@ class Store(Reading):
                 tool_run_row(run, turn.index, i, row["model"]) for i, run in enumerate(runs)
             ],
         }
-        self._put_texts(c, live, turn)
+        self._put_texts(c, live, event)
         _put(c, "turns", [row], run=live.n)
 
-    def _put_texts(self, c: Connection, live: _Live, turn: EngineTurn) -> None:
-        system, toolset = turn.request.system_sha, turn.request.toolset_sha
+    def _put_texts(
+        self, c: Connection, live: _Live, event: ResponseReceived | TurnFinished
+    ) -> None:
+        system, toolset = event.turn.request.system_sha, event.turn.request.toolset_sha
         new = {system, toolset} - live.kept - {""}
-        rows = text_rows({system: live.system_prompt}, {toolset: live.tools}) if new else ()
+        rows = text_rows({system: event.system_prompt}, {toolset: event.tools}) if new else ()
         c.executemany(_PUT_TEXT, [encoded("texts", row) for row in rows if row["sha"] in new])
 
     def _put_result(self, c: Connection, live: _Live, run: ToolRun) -> None:
@@ -282,11 +280,10 @@ class Store(Reading):
         row = tool_run_row(run, turn.index, calls.index(run.tool_call_id), model)
         _put(c, "tool_runs", [row], run=live.n)
 
-    def _put_turn(
-        self, c: Connection, live: _Live, turn: EngineTurn, messages: Sequence[Message]
-    ) -> None:
-        self._put_texts(c, live, turn)
-        for table, rows in turn_rows(turn, messages, live.provider, live.messages).items():
+    def _put_turn(self, c: Connection, live: _Live, event: TurnFinished) -> None:
+        self._put_texts(c, live, event)
+        rows_of_turn = turn_rows(event.turn, event.messages, live.provider, live.messages)
+        for table, rows in rows_of_turn.items():
             _put(c, table, rows, run=live.n)
 
     def _put_messages(self, c: Connection, live: _Live, messages: Sequence[Message]) -> None:
