@@ -80,7 +80,7 @@ HOMES = {
     "httpcore2": ("providers.http", "providers.streams"),
     "pandas": ("archive.frames",),
     "numpy": ("archive.frames",),
-    "sqlite3": ("archive.store",),
+    "sqlite3": ("archive.database",),
     "matplotlib": ("archive.plots",),
     "IPython": ("notebook",),
     "ipykernel": ("notebook",),

@@ -342,7 +342,7 @@ def start_run(
     kept = store or current_store()
     callback = [] if on_event is None else [CallbackSink(on_event)]
     run = LiveRun(ask, store=kept, here=here)
-    kept.on_warning = lambda text: _tell_all(kept, text)
+    kept.database.on_warning = lambda text: _tell_all(kept, text)
     guard.begin(run.cancel)  # before its view is there
     sinks = [*_views(run, here), *callback]
     if channel is not None:
