@@ -23,11 +23,14 @@ _HOMES = {
     "forget": "nbagent.run",
     "tool": "nbagent.tools.functions",
     "configure": "nbagent.settings",
-    "runs": "nbagent.history",
-    "turns": "nbagent.history",
-    "tool_runs": "nbagent.history",
-    "messages": "nbagent.history",
-    "models": "nbagent.history",
+    "runs": "nbagent.frames",
+    "turns": "nbagent.frames",
+    "tool_runs": "nbagent.frames",
+    "messages": "nbagent.frames",
+    "prompts": "nbagent.frames",
+    "read_notebook": "nbagent.frames",
+    "expand": "nbagent.frames",
+    "models": "nbagent.frames",
     "NbagentError": "nbagent.contracts.errors",
     "ModelError": "nbagent.contracts.errors",
     "EngineError": "nbagent.contracts.errors",
@@ -62,6 +65,7 @@ __all__ = [
     "UsageError",
     "configure",
     "events",
+    "expand",
     "forget",
     "mcp",
     "messages",
@@ -69,6 +73,8 @@ __all__ = [
     "offline",
     "open_run",
     "panel",
+    "prompts",
+    "read_notebook",
     "runs",
     "tool",
     "tool_runs",
@@ -91,7 +97,16 @@ if TYPE_CHECKING:
     )
     from nbagent.contracts.policy import PersonAnswer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
-    from nbagent.history import messages, models, runs, tool_runs, turns
+    from nbagent.frames import (
+        expand,
+        messages,
+        models,
+        prompts,
+        read_notebook,
+        runs,
+        tool_runs,
+        turns,
+    )
     from nbagent.notebook.panel import panel
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run

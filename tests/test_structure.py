@@ -18,7 +18,7 @@ ROOT = Path(nbagent.__file__).parent
 LAYERS: list[set[str]] = [
     {"notebook"},
     {"testing"},
-    {"history", "agent"},
+    {"frames", "agent"},
     {"run"},
     {"lab"},
     {"session"},

@@ -1,253 +1,205 @@
-"""The frames' columns as data: name, where its values come from, dtype. Knows no pandas.
+"""The frames as data: their columns in their order, and where the values come from.
 
-`{dead}` in an expression stands for the runs whose kernel is gone; they read as interrupted.
+A column's dtype follows its name; its value is the column of the same name in the table, or an
+expression. Knows no pandas.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, TOOL_NOT_STARTED
+from nbagent.contracts.chat import FinishReason, Role
+from nbagent.contracts.errors import ErrorCode
+from nbagent.contracts.policy import Approval
+from nbagent.contracts.records import Phase, RanIn, StopReason
 
 Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
-Lookup = Literal["run_id", "session", "sha"]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a frame."""
-
-    name: str
-    sql: str
-    """An expression over the table's row."""
-    dtype: Dtype = "Int64"
-    lookup: Lookup | None = None
-    """The expression is a row number; its value stands in `runs` or `blobs`."""
-    long: bool = False
-    """Texts of any length."""
+WHEN: Dtype = "datetime64[us, UTC]"
+_FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "reachable"))
+_COUNTS = frozenset(
+    (
+        *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "prompt_tokens"),
+        *("completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens", "n_unpriced"),
+        *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
+        *("result_tokens_est", "repeat_n", "chars", "runs", "context_length"),
+    )
+)
+_WORDS = frozenset(
+    (
+        *("session", "kind", "notebook", "phase", "phase_before", "phase_after", "stop_reason"),
+        *("finish_reason", "error_code", "agent", "workflow", "node", "provider", "server"),
+        *("model", "served_model", "source", "host", "tool_name", "role", "approval"),
+        *("approved_by", "ran_in", "isolation", "template_sha", "system_sha", "toolset_sha"),
+        *("tool_sha", "nbagent_version"),
+    )
+)
+VOCABULARY: dict[str, tuple[str, ...]] = {
+    "error_code": get_args(ErrorCode),
+    "finish_reason": get_args(FinishReason),
+    "stop_reason": get_args(StopReason),
+    **dict.fromkeys(("phase", "phase_before", "phase_after"), get_args(Phase)),
+    "approval": get_args(Approval),
+    "ran_in": get_args(RanIn),
+    "role": get_args(Role),
+}
+"""Words that are known also where no row has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows that a frame is made of."""
+    """What the rows of a frame are made of. Its own row is called `x`, that of its run `r`."""
 
+    columns: tuple[str, ...]
     source: str
-    run: str
+    order: str
+    when: str
+    """The time that `since` and `until` cut by; never NULL."""
+    run: str = "x.run"
     """The number of the row's run."""
-    order: tuple[str, ...]
-    started_at: str
-    columns: tuple[Column, ...]
-    texts: tuple[Column, ...] = ()
-    """Columns that are there only when asked for."""
+    values: dict[str, str] = field(default_factory=dict[str, str])
+    """Columns that are not the one of the same name in `x`."""
+    texts: frozenset[str] = frozenset()
+    """Columns that hold JSON here and a count elsewhere."""
+
+    def value(self, name: str) -> str:
+        """The SQL expression of a column."""
+        if name in ("session", "model") and name not in self.columns:
+            return f"r.{name}"
+        return self.values.get(name, f"x.{name}")
+
+    def dtype(self, name: str) -> Dtype:
+        """The dtype of a column."""
+        if name in _COUNTS and name not in self.texts:
+            return "Int64"
+        if name in _FLAGS:
+            return "boolean"
+        if name in _WORDS:
+            return "category"
+        if name.endswith(("_ms", "_usd")):
+            return "Float64"
+        if name.endswith(("_at", "_seen")) or name == "at":
+            return WHEN
+        return "string"
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _same(names: str, prefix: str, dtype: Dtype = "Int64") -> tuple[Column, ...]:
-    return tuple(Column(name, f"{prefix}.{name}", dtype) for name in names.split())
-
-
-_TOKENS = (
-    "prompt_tokens completion_tokens total_tokens cached_tokens reasoning_tokens cache_write_tokens"
-)
-_WHEN: Dtype = "datetime64[us, UTC]"
-
-
-def _ended(name: str, interrupted: str | None = None) -> str:
-    """A column of a run; what `dead` says of it when its kernel is gone."""
-    return f"CASE WHEN d.n IS NULL THEN r.{name} ELSE {interrupted or 'd.' + name} END"
-
-
+_TURN_ID = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
+_OF_RUN = {"run_id": "r.run_id", "session": "r.session"}
+_PROVIDER = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
 _ANSWER = (
     "(SELECT m.text FROM turns t JOIN messages m ON m.run = t.run AND m.position = t.message_at "
-    "WHERE t.run = r.n AND m.text <> '' ORDER BY t.idx DESC LIMIT 1)"
+    "WHERE t.run = x.n AND m.text <> '' ORDER BY t.turn DESC LIMIT 1)"
 )
-RUNS = Table(
-    source="runs r LEFT JOIN dead d ON d.n = r.n",
-    run="r.n",
-    order=("r.n",),
-    started_at="r.started_at",
-    columns=(
-        Column("run_id", "r.run_id", "string"),
-        Column("session", "r.session", "category"),
-        Column("name", "r.name", "string"),
-        Column("kind", "r.kind", "category"),
-        Column("parent_id", "r.parent_id", "string"),
-        Column("model", "r.model", "category"),
-        Column("provider", "substr(r.model, 1, instr(r.model, ':') - 1)", "category"),
-        Column("phase", _ended("phase", "'Failed'"), "category"),
-        Column("stop_reason", _ended("stop_reason", "'error'"), "category"),
-        Column("error_code", _ended("error_code", _quoted(RUN_INTERRUPTED.code)), "category"),
-        Column("error", _ended("error", _quoted(RUN_INTERRUPTED.message)), "string", long=True),
-        Column("prompt", "r.prompt", "string", long=True),
-        Column("text", f"coalesce({_ANSWER}, '')", "string", long=True),
-        Column("turns", "(SELECT count(*) FROM turns t WHERE t.run = r.n)"),
-        Column(
-            "tool_calls", "(SELECT coalesce(sum(tool_calls), 0) FROM turns t WHERE t.run = r.n)"
+_MESSAGES = """(
+    SELECT m.run, m.position + s.shared_messages AS position, m.turn, m.role, m.source,
+        coalesce(m.text, (SELECT c.result FROM tool_runs c
+            WHERE c.run = m.run AND c.turn = m.turn AND c.position = m.call)) AS text,
+        m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
+    FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
+    UNION ALL
+    SELECT t.run, -1, min(t.turn), 'system', 'system', s.text, NULL, NULL, NULL, NULL,
+        length(s.text), 0, t.started_at
+    FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY t.run, t.system_sha
+) x JOIN runs r ON r.n = x.run"""
+_PROMPTS = """(
+    SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
+        min(started_at) AS first_seen, max(started_at) AS last_seen, count(*) AS runs
+    FROM runs WHERE template_sha IS NOT NULL GROUP BY template_sha
+    UNION ALL
+    SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
+    FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY s.sha
+) x"""
+LINEAGE = """
+    WITH RECURSIVE line(n, parent_id, shared, end) AS (
+        SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
+        FROM line JOIN runs p ON p.run_id = line.parent_id
+    ) SELECT n, end FROM line"""
+
+TABLES = {
+    "runs": Table(
+        columns=(
+            *("run_id", "session", "conversation_id", "root_id", "parent_id", "kind"),
+            *("forked_from", "name", "tags", "notebook", "cell_id", "execution_count"),
+            *("template", "template_sha", "prompt", "text", "ok", "phase", "stop_reason"),
+            *("error_code", "error", "agent", "workflow", "provider", "server", "model", "params"),
+            *("system_sha", "toolset_sha", "turns", "tool_calls", "tool_errors"),
+            *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
+            *("reasoning_tokens", "n_unpriced", "cost_usd", "started_at", "ended_at"),
+            *("duration_ms", "model_ms", "tools_ms", "waited_ms", "retry_wait_ms"),
+            "nbagent_version",
         ),
-        *(Column(name, _ended(name)) for name in _TOKENS.split()),
-        Column("cost_usd", _ended("cost_usd"), "Float64"),
-        Column("started_at", "r.started_at", _WHEN),
-        Column("ended_at", _ended("ended_at"), _WHEN),
-        Column("duration_ms", _ended("duration_ms"), "Float64"),
-        Column("cell_id", "r.cell_id", "string"),
-        Column("notebook", "r.notebook", "category"),
-        Column(
-            "tags",
-            "coalesce((SELECT group_concat(value, ',') FROM json_each(r.tags)), '')",
-            "string",
+        source="runs x",
+        order="x.n",
+        when="x.started_at",
+        run="x.n",
+        values={
+            **_PROVIDER,
+            "text": _ANSWER,
+            "ok": "CASE WHEN x.phase <> 'Running' "
+            "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
+        },
+    ),
+    "turns": Table(
+        columns=(
+            *("run_id", "turn_id", "turn", "session", "provider", "server", "model"),
+            *("served_model", "agent", "node", "ok", "phase_before", "phase_after"),
+            *("stop_reason", "finish_reason", "error_code", "error", "text", "reasoning"),
+            *("attempts", "retry_wait_ms", "source", "n_messages", "n_new", "tool_calls"),
+            *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
+            *("reasoning_tokens", "cost_usd", "cost_input_usd", "cost_cached_usd"),
+            *("cost_output_usd", "saved_usd", "ttft_ms", "model_ms", "tools_ms", "waited_ms"),
+            *("duration_ms", "started_at", "dropped_params", "trimmed", "system_sha"),
+            "toolset_sha",
         ),
+        source="turns x JOIN runs r ON r.n = x.run "
+        "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
+        order="x.run, x.turn",
+        when="x.started_at",
+        values={
+            **_OF_RUN,
+            **_TURN_ID,
+            **_PROVIDER,
+            "server": "r.server",
+            "ok": "CASE WHEN NOT x.open THEN x.error_code IS NULL END",
+            "text": "m.text",
+            "reasoning": "m.reasoning",
+        },
     ),
-)
-
-
-def _cut(name: str, interrupted: str) -> str:
-    """A column of a turn; its value when the kernel ended during its calls."""
-    return f"CASE WHEN t.open AND t.run IN {{dead}} THEN {interrupted} ELSE t.{name} END"
-
-
-_OF_RESPONSE = "(SELECT m.{} FROM messages m WHERE m.run = t.run AND m.position = t.message_at)"
-# Looked for in the text first: most turns have none, and reading JSON costs ten times as much.
-_DROPPED = (
-    "CASE WHEN instr(t.details, '\"dropped_params\"') THEN coalesce((SELECT "
-    "group_concat(value, ',') FROM json_each(t.details, '$.meta.dropped_params')), '') ELSE '' END"
-)
-_SOURCE = (
-    "CASE WHEN t.message_at IS NULL THEN NULL WHEN instr(t.details, '\"source\"') "
-    "THEN coalesce(json_extract(t.details, '$.meta.source'), 'live') ELSE 'live' END"
-)
-_TRIMMED = (
-    "CASE WHEN instr(t.details, '\"trimmed\"') "
-    "THEN coalesce(json_array_length(t.details, '$.trimmed.places'), 0) ELSE 0 END"
-)
-_LEAST_MS = "max(t.duration_ms, t.model_ms + t.retry_wait_ms)"
-TURNS = Table(
-    source="turns t",
-    run="t.run",
-    order=("t.run", "t.idx"),
-    started_at="t.started_at",
-    columns=(
-        Column("run_id", "t.run", "string", lookup="run_id"),
-        Column("turn_id", "t.turn_id", "string"),
-        Column("index", "t.idx"),
-        Column("session", "t.run", "category", lookup="session"),
-        Column("model", "t.model", "category"),
-        Column("phase_after", _cut("phase_after", "'Failed'"), "category"),
-        Column("stop_reason", _cut("stop_reason", "'error'"), "category"),
-        Column("finish_reason", "t.finish_reason", "category"),
-        Column("error_code", _cut("error_code", _quoted(RUN_INTERRUPTED.code)), "category"),
-        *_same("n_messages n_new tool_calls " + _TOKENS, "t"),
-        Column("cost_usd", "t.cost_usd", "Float64"),
-        Column("started_at", "t.started_at", _WHEN),
-        Column("duration_ms", _cut("duration_ms", _LEAST_MS), "Float64"),
-        *_same("model_ms ttft_ms", "t", "Float64"),
-        Column("attempts", "t.retries + 1"),
-        Column("retries", "t.retries"),
-        Column("retry_wait_ms", "t.retry_wait_ms", "Float64"),
-        Column("source", _SOURCE, "category"),
-        Column("dropped_params", _DROPPED, "string"),
-        Column("trimmed", _TRIMMED),
-        Column("toolset_sha", "t.toolset", "category", lookup="sha"),
-        Column("system_sha", "t.system", "category", lookup="sha"),
-    ),
-    texts=(
-        Column("text", f"coalesce({_OF_RESPONSE.format('text')}, '')", "string", long=True),
-        Column("reasoning", _OF_RESPONSE.format("reasoning"), "string", long=True),
-    ),
-)
-
-
-def _lost(value: str, otherwise: str) -> str:
-    """A column of a tool run; its value when the kernel ended before it finished."""
-    return f"CASE WHEN x.ok IS NULL AND x.run IN {{dead}} THEN {value} ELSE {otherwise} END"
-
-
-def _by_start(started: str, untouched: str) -> str:
-    return f"iif(x.started, {_quoted(started)}, {_quoted(untouched)})"
-
-
-_STARTED = TOOL_INTERRUPTED.to_json().decode()
-_UNTOUCHED = TOOL_NOT_STARTED.to_json().decode()
-_LOST_RESULT = _by_start(_STARTED, _UNTOUCHED)
-_LOST_ERROR = _by_start(
-    TOOL_INTERRUPTED.error.message if TOOL_INTERRUPTED.error else "",
-    TOOL_NOT_STARTED.error.message if TOOL_NOT_STARTED.error else "",
-)
-_ERROR = "CASE WHEN x.ok = 0 THEN json_extract(x.result, '$.error.message') END"
-_CHARS = _lost(f"length({_LOST_RESULT})", "x.result_chars")
-
-TOOL_RUNS = Table(
-    source="tool_runs x JOIN turns t ON t.run = x.run AND t.idx = x.idx",
-    run="x.run",
-    order=("x.run", "x.idx", "x.position"),
-    started_at="x.started_at",
-    columns=(
-        Column("run_id", "x.run", "string", lookup="run_id"),
-        Column("turn_id", "t.turn_id", "string"),
-        Column("tool_call_id", "x.tool_call_id", "string"),
-        Column("position", "x.position"),
-        Column("session", "x.run", "category", lookup="session"),
-        Column("model", "t.model", "category"),
-        Column("tool_name", "x.tool_name", "category"),
-        Column("ok", _lost("0", "x.ok"), "boolean"),
-        Column("error_code", _lost("'E_INTERRUPTED'", "x.error_code"), "category"),
-        Column("error", _lost(_LOST_ERROR, _ERROR), "string", long=True),
-        Column("args", "x.args", "string", long=True),
-        Column("result", _lost(_LOST_RESULT, "x.result"), "string", long=True),
-        Column("result_chars", _CHARS),
-        Column("result_tokens_est", f"(({_CHARS}) + 3) / 4"),
-        Column("started_at", "x.started_at", _WHEN),
-        *_same("duration_ms waited_ms", "x", "Float64"),
-        *_same("ran_in approval approved_by", "x", "category"),
-        Column("edited", "coalesce(x.approval = 'edited', 0)", "boolean"),
-        Column("truncated", "x.truncated", "boolean"),
-        Column("repeat_n", "x.repeat_n"),
-        Column("tool_sha", "x.tool_sha", "category"),
-    ),
-)
-
-# The second place is that of files that were written before pictures were stored once.
-_GIVES_IMAGE = (
-    "EXISTS (SELECT 1 FROM json_each(coalesce(json_extract(x.details, '$.attachments'), "
-    "json_extract(x.details, '$.result.attachments'), '[]')) "
-    "WHERE json_extract(value, '$.type') = 'image')"
-)
-_ANSWERS_LOST = (
-    "SELECT x.run, t.message_at + 1 + x.position, x.idx, 'tool', "
-    f"coalesce(x.result, {_LOST_RESULT}), x.tool_call_id, x.tool_name, 0, {_GIVES_IMAGE}, "
-    f"coalesce(x.result_chars, length({_LOST_RESULT})) "
-    "FROM tool_runs x JOIN turns t ON t.run = x.run AND t.idx = x.idx "
-    "WHERE t.open AND t.run IN {dead}"
-)
-MESSAGES = Table(
-    source=(
-        "(SELECT m.run AS run, m.position AS position, m.idx AS idx, m.role AS role, "
-        "coalesce(m.text, (SELECT x.result FROM tool_runs x WHERE x.run = m.run "
-        "AND x.idx = m.idx AND x.tool_call_id = m.tool_call_id)) AS text, "
-        "m.tool_call_id AS tool_call_id, m.tool_name AS tool_name, "
-        "m.n_tool_calls AS n_tool_calls, m.has_image AS has_image, m.chars AS chars "
-        f"FROM messages m WHERE m.position >= 0 UNION ALL {_ANSWERS_LOST}) m"
-    ),
-    run="m.run",
-    order=("m.run", "m.position"),
-    started_at="(SELECT t.started_at FROM turns t WHERE t.run = m.run AND t.idx = m.idx)",
-    columns=(
-        Column("run_id", "m.run", "string", lookup="run_id"),
-        Column(
-            "turn_id",
-            "(SELECT t.turn_id FROM turns t WHERE t.run = m.run AND t.idx = m.idx)",
-            "string",
+    "tool_runs": Table(
+        columns=(
+            *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "model"),
+            *("host", "tool_name", "ok", "error_code", "error", "args", "args_sha", "asked_args"),
+            *("reason", "result", "result_chars", "result_tokens_est", "truncated", "notes"),
+            *("approval", "approved_by", "edited", "waited_ms", "queued_at", "started_at"),
+            *("duration_ms", "ran_in", "isolation", "repeat_n", "tool_sha"),
         ),
-        Column("index", "m.position + (SELECT shared_messages FROM runs WHERE n = m.run)"),
-        Column("role", "m.role", "category"),
-        Column("text", "m.text", "string", long=True),
-        Column("tool_call_id", "m.tool_call_id", "string"),
-        Column("tool_name", "m.tool_name", "category"),
-        Column("n_tool_calls", "m.n_tool_calls"),
-        Column("has_image", "m.has_image", "boolean"),
-        Column("chars", "m.chars"),
+        source="tool_runs x JOIN runs r ON r.n = x.run",
+        order="x.run, x.turn, x.position",
+        when="coalesce(x.queued_at, x.started_at, r.started_at)",
+        values={
+            **_OF_RUN,
+            **_TURN_ID,
+            "result_tokens_est": "(x.result_chars + 3) / 4",
+            "edited": "coalesce(x.approval, '') = 'edited'",
+        },
     ),
-)
+    "messages": Table(
+        columns=(
+            *("run_id", "position", "turn_id", "role", "source", "text", "reasoning"),
+            *("tool_calls", "tool_call_id", "tool_name", "chars", "has_image", "at"),
+        ),
+        source=_MESSAGES,
+        order="x.run, x.position, x.turn",
+        when="coalesce(x.at, r.started_at)",
+        values={"run_id": "r.run_id", **_TURN_ID},
+        texts=frozenset(("tool_calls",)),
+    ),
+    "prompts": Table(
+        columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
+        source=_PROMPTS,
+        order="x.first_seen, x.sha",
+        when="x.last_seen",
+    ),
+}

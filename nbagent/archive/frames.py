@@ -1,122 +1,81 @@
-"""The runs as DataFrames: one row each, joinable, with dtypes that do not depend on the rows.
+"""The history as DataFrames: one row each, joinable, with dtypes that do not depend on the rows.
 
-The one place that knows pandas, which is imported when a frame is asked for. What the columns are
-is said in `columns`.
+The one place that knows pandas, which is imported when a frame is asked for. A filter is compared
+in SQLite, after pandas has made of it what a cell of its column is.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
-from nbagent.archive.columns import (
-    MESSAGES,
-    RUNS,
-    TOOL_RUNS,
-    TURNS,
-    Column,
-    Dtype,
-    Table,
-)
-from nbagent.archive.filters import cells_of, limit_of, moment_of, text_of
+from nbagent.archive.codec import cell_text, to_us
+from nbagent.archive.columns import LINEAGE, TABLES, VOCABULARY, WHEN, Dtype, Table
+from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
-from nbagent.archive.store.database import Connection, OperationalError
-from nbagent.archive.store.moments import to_us
-from nbagent.archive.store.reading import Reader, rows
-from nbagent.archive.store.rows import cell_text
+from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.chat import ModelInfo
 from nbagent.contracts.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
-    Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-_MISSING = -(2**63)
-"""Stands for NULL in a column of integers; as a time it is NaT."""
-_NO_FLOAT = "9e999"
-"""Infinity stands for NULL in a column of floats, which holds no other."""
-_EXTRA = ("run", "session", "model", "since", "until", "limit")
-_DEAD_COLUMNS = (
-    *("n", "ended_at", "duration_ms", "prompt_tokens", "completion_tokens", "total_tokens"),
-    *("cached_tokens", "reasoning_tokens", "cache_write_tokens", "cost_usd"),
-)
+_TIMES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_EXTRA = ("since", "until", "limit")
+_MOST_VALUES = 30_000
+"""SQLite takes 32,766 parameters; the rest is for other filters."""
 
 
-def runs(store: Store, **filters: Any) -> pd.DataFrame:
-    """One row for each run, oldest first.
+def _pandas() -> Any:
+    # It says little about the types of its own values.
+    import pandas
+
+    return pandas
+
+
+def _numpy() -> Any:
+    import numpy
+
+    return numpy
+
+
+def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
+    """A frame: the rows of one store after those of the other, each oldest first.
 
     Args:
-        store: where from.
-        **filters: a column's name and a value or a list of values; `run` (an id, the start of
-            one, a name, `"last"`), `since` and `until` (of `started_at`), `limit` (the newest n).
+        stores: where from.
+        name: `runs`, `turns`, `tool_runs`, `messages` or `prompts`.
+        filters: a column's name and a value or a list of values; `run` (an id, the start of one, a
+            name, `"last"`), `since` and `until`, `limit` (the newest n of each store), for
+            messages `whole` (also those of the ancestors of `run`).
+
+    Raises:
+        UsageError: there is no such filter, or no row can have such a value.
     """
-    return _frame(store, RUNS, filters)
+    table = TABLES[name]
+    _refuse_unknown(name, filters)
+    rows: list[tuple[Any, ...]] = []
+    with ExitStack() as stack:
+        connections = [stack.enter_context(store.reading()) for store in stores]
+        _refuse_slips(table, filters, connections)
+        for store, connection in zip(stores, connections, strict=True):
+            rows += _rows(table, filters, store, connection)
+    cells = zip(*rows, strict=True) if rows else ((),) * len(table.columns)
+    columns = zip(table.columns, cells, strict=True)
+    arrays = {column: _array(table.dtype(column), values) for column, values in columns}
+    return _pandas().DataFrame(arrays, copy=False)
 
 
-def turns(store: Store, *, texts: bool = False, **filters: Any) -> pd.DataFrame:
-    """One row for each turn; `texts=True` adds `text` and `reasoning`. Filters as in `runs`."""
-    return _frame(store, TURNS, filters, texts=texts)
-
-
-def tool_runs(store: Store, **filters: Any) -> pd.DataFrame:
-    """One row for each tool run. Filters as in `runs`."""
-    return _frame(store, TOOL_RUNS, filters)
-
-
-def messages(store: Store, **filters: Any) -> pd.DataFrame:
-    """One row for each message, under the run that added it. Filters as in `runs`."""
-    return _frame(store, MESSAGES, filters)
-
-
-def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataFrame:
-    """One row for each model: its provider, what is known of it, whether it can be asked now.
-
-    And if not, why; a provider of which no model is known has a row without one.
-    """
-    import pandas as pd
-
-    rows = list(found)
-    known = [model or ModelInfo(id="") for _, model, _, _ in rows]
-    columns: dict[str, tuple[list[Any], Dtype]] = {
-        "id": ([model and f"{provider}:{model.id}" for provider, model, _, _ in rows], "string"),
-        "provider": ([provider for provider, *_ in rows], "category"),
-        "context_length": ([model.context_length for model in known], "Int64"),
-        "capabilities": ([",".join(model.capabilities) for model in known], "string"),
-        "reachable": ([reachable for _, _, reachable, _ in rows], "boolean"),
-        "reason": ([why if not ok or not model else "" for _, model, ok, why in rows], "string"),
-    }
-    return pd.DataFrame(
-        {
-            name: _category(values) if dtype == "category" else pd.array(values, dtype=dtype)
-            for name, (values, dtype) in columns.items()
-        }
-    )
-
-
-def _frame(
-    store: Store, table: Table, filters: dict[str, Any], *, texts: bool = False
-) -> pd.DataFrame:
-    import pandas as pd
-
-    columns = table.columns + (table.texts if texts else ())
-    most = limit_of(filters.pop("limit", None))
-    _refuse_unknown(filters, table, columns)
-    with store.reading() as (connection, alive):
-        query = _Query(connection, Reader(connection, alive), table)
-        query.narrow(filters)
-        data = query.read(columns, most)
-        arrays = {column.name: query.array(column, data[column.name]) for column in columns}
-    return pd.DataFrame(arrays, copy=False)
-
-
-def _refuse_unknown(filters: dict[str, Any], table: Table, columns: Sequence[Column]) -> None:
-    names = (column.name for column in (*table.columns, *table.texts))
-    known = list(dict.fromkeys((*names, *_EXTRA)))
+def _refuse_unknown(table: str, filters: dict[str, Any]) -> None:
+    more = () if table == "prompts" else ("run", "session", "model")
+    whole = ("whole",) if table == "messages" else ()
+    known = dict.fromkeys((*TABLES[table].columns, *more, *_EXTRA, *whole, "store"))
     for name in filters:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
@@ -124,235 +83,245 @@ def _refuse_unknown(filters: dict[str, Any], table: Table, columns: Sequence[Col
             raise UsageError(
                 f"there is no filter {name!r}; {hint}The filters are {', '.join(known)}"
             )
-        if name in {column.name for column in table.texts} - {c.name for c in columns}:
-            raise UsageError(f"the filter {name!r} needs texts=True")
+    if filters.get("whole") and "run" not in filters:
+        raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
 
-class _Query:
-    """One read of a table, narrowed by filters."""
+def _refuse_slips(table: Table, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
+    """A word that no row has and that is nearly one that rows have: the nearest is said."""
+    of_runs = TABLES["runs"]
+    for name, given in filters.items():
+        if name in ("run", *_EXTRA) or table.dtype(name) != "category":
+            continue
+        known = set(VOCABULARY.get(name, ()))
+        unknown: list[str] = [
+            it for it in _cells(name, given, "category") if it and it not in known
+        ]
+        sources = [(table.value(name), table.source)]
+        if name in of_runs.columns:
+            sources.append((of_runs.value(name), of_runs.source))
+        for connection, (value, source) in product(connections if unknown else (), sources):
+            found = connection.execute(f"SELECT DISTINCT {value} FROM {source}")
+            known |= {cell_text(cell) for (cell,) in found if cell is not None}
+        for word in unknown:
+            near = [it for it in sorted(known) if it.endswith(f":{word}")]
+            near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+            if near and word not in known:
+                raise UsageError(f"no row has {name}={word!r}; did you mean {near[0]!r}?")
 
-    def __init__(self, connection: Connection, reader: Reader, table: Table) -> None:
-        self._c = connection
-        self._reader = reader
-        self._table = table
-        self._conditions: list[str] = []
-        self._parameters: list[Any] = []
-        self._lookups: dict[str, tuple[Ints, list[str]]] = {}
-        self._dead = self._dead_runs()
 
-    def _dead_runs(self) -> list[tuple[Any, ...]]:
-        """The runs whose kernel is gone, each with how it ended."""
-        found: list[tuple[Any, ...]] = []
-        for row in rows(self._c, "SELECT * FROM runs WHERE phase = 'Running'"):
-            if self._reader.is_interrupted(row):
-                record = self._reader.ended(row)
-                ended = None if record.ended_at is None else to_us(record.ended_at)
-                tokens = record.usage.model_dump(include=set(_DEAD_COLUMNS))
-                ends = {"n": row["n"], "ended_at": ended, "duration_ms": record.duration_ms}
-                ends |= {"cost_usd": record.cost_usd, **tokens}
-                found.append(tuple(ends[name] for name in _DEAD_COLUMNS))
-        return found
-
-    def narrow(self, filters: dict[str, Any]) -> None:
-        """Add conditions."""
-        for name, value in filters.items():
-            if name == "run":
-                self._add(f"{self._table.run} = (SELECT n FROM runs WHERE run_id = ?)")
-                self._parameters.append(self._reader.find(text_of(name, value)))
-            elif name in ("since", "until"):
-                sign = ">=" if name == "since" else "<"
-                self._add(f"{self._table.started_at} {sign} ?")
-                self._parameters.append(moment_of(name, value))
+def _rows(
+    table: Table, filters: dict[str, Any], store: Store, connection: Connection
+) -> list[tuple[Any, ...]]:
+    conditions, parameters, order, limit = ["1"], list[Any](), table.order, None
+    for name, value in filters.items():
+        if name == "run":
+            line = connection.execute(LINEAGE, (store.find(_text(name, value)),)).fetchall()
+            if filters.get("whole"):
+                parts = (f"(x.run = {n} AND x.position < {end})" for n, end in line)
+                own = f"(x.position >= 0 OR x.run = {line[0][0]})"  # one system message is enough
+                conditions += [f"({' OR '.join(parts)})", own]
+                order = "x.position, x.turn"
             else:
-                self._equal(name, value)
+                # The number itself: SQLite then looks for it in each part of a union.
+                conditions.append(f"{table.run} = {line[0][0]}")
+        elif name in ("since", "until"):
+            conditions.append(f"{table.when} {'>=' if name == 'since' else '<'} ?")
+            parameters.append(_moment(name, value))
+        elif name == "limit":
+            limit = _count(value)
+        elif name != "whole":
+            cells = _cells(name, value, table.dtype(name))
+            test, used = _equals(table.value(name), cells, many=name == "tags")
+            conditions.append(test)
+            parameters += used
+    if limit is not None:
+        order = order.replace(",", " DESC,") + " DESC"
+    names = ", ".join(map(table.value, table.columns))
+    sql = f"SELECT {names} FROM {table.source} WHERE {' AND '.join(conditions)} ORDER BY {order}"
+    found = connection.execute(f"{sql} LIMIT ?", (*parameters, -1 if limit is None else limit))
+    return found.fetchall() if limit is None else found.fetchall()[::-1]
 
-    def _equal(self, name: str, value: Any) -> None:
-        table = self._table
-        of_run = Column(name, f"(SELECT {name} FROM runs WHERE n = {table.run})", "category")
-        column = next((it for it in (*table.columns, *table.texts) if it.name == name), of_run)
-        values = cells_of(name, value, column.dtype)
-        cells = [it for it in values if it is not None]
-        marks = ",".join("?" * len(cells))
-        if column.lookup is None:
-            test = f"{column.sql} IN ({marks})"
+
+def _equals(column: str, values: list[Any], *, many: bool) -> tuple[str, list[Any]]:
+    """A condition and its parameters; `many`: the column is a JSON array, one is enough."""
+    cells = [cell for cell in values if cell is not None]
+    marks = ",".join("?" * len(cells))
+    test = f"{column} IN ({marks})"
+    if many:
+        test += f" OR EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({marks}))"
+    if len(cells) < len(values):
+        test += f" OR {column} IS NULL"
+    return f"({test})", cells * (1 + many)
+
+
+# What a person gives → cells
+
+
+def _cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
+    """The different values that a filter gives, as SQLite holds them; None is a missing one."""
+    pd = _pandas()
+    values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
+    try:
+        if getattr(value, "ndim", 1) > 1 or isinstance(value, dict):
+            raise TypeError
+        if dtype in ("string", "category"):
+            missing = [pd.isna(it) is True for it in values]
+            cells = [None if no else _utf8(it) for no, it in zip(missing, values, strict=True)]
+        elif dtype == WHEN:
+            cells = [None if pd.isna(it) else _moment(name, it) for it in values]
         else:
-            owner = "blobs" if column.lookup == "sha" else "runs"
-            test = f"{column.sql} IN (SELECT n FROM {owner} WHERE {column.lookup} IN ({marks}))"
-        if column.dtype == "string" and name == "tags":
-            test = f"({test} OR EXISTS (SELECT 1 FROM json_each(r.tags) WHERE value IN ({marks})))"
-            self._parameters += cells
-        if len(cells) < len(values):
-            test = f"({test} OR {column.sql} IS NULL)"
-        self._add(test)
-        self._parameters += cells
-
-    def _add(self, condition: str) -> None:
-        self._conditions.append(condition)
-
-    def _from(self, limit: int | None) -> str:
-        turn = "" if limit is None else " DESC"
-        where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
-        order = ", ".join(term + turn for term in self._table.order)
-        return f"FROM {self._table.source}{where} ORDER BY {order} LIMIT ?"
-
-    def _sql(self, select: str, tail: str) -> str:
-        names = ", ".join(_DEAD_COLUMNS)
-        cells = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(_DEAD_COLUMNS)))
-        dead = f"WITH dead({names}) AS (SELECT {cells} FROM json_each(?)) "
-        numbers = f"({','.join(str(row[0]) for row in self._dead)})"
-        return dead + f"{select} {tail}".replace("{dead}", numbers)
-
-    def read(self, columns: Sequence[Column], limit: int | None) -> dict[str, list[Any]]:
-        """The values of each column, in the order of the rows."""
-        arguments = (
-            orjson.dumps(self._dead).decode(),
-            *self._parameters,
-            -1 if limit is None else limit,
+            made: Any = pd.array(values, dtype=dtype)
+            cells = [None if pd.isna(it) else it for it in made.tolist()]
+    except (TypeError, ValueError, OverflowError):
+        raise _unusable(name, value, dtype) from None
+    if len(cells) > _MOST_VALUES:
+        raise UsageError(
+            f"{name} has {len(cells):,} values, more than {_MOST_VALUES:,}; "
+            "ask without it and select from the frame"
         )
-        tail = self._from(limit)
-        # JSON would cut a float to 15 digits, and SQLite's longest text is 1 GB.
-        floats = [column for column in columns if column.dtype == "Float64"]
-        long = [column for column in columns if column.long]
-        short = [column for column in columns if column not in long and column not in floats]
-        try:
-            data = self._read_as_json(short, tail, arguments)
-            if floats:
-                data |= self._read_floats(floats, tail, arguments)
-            if long:
-                data |= self._read_row_by_row(long, tail, arguments)
-        except OperationalError as error:
-            if "BLOB" not in str(error) and "decode" not in str(error):
-                raise
-            # Somewhere is a lone surrogate: rare, and read slowly.
-            data = self._read_leniently(columns, tail, arguments)
-        if limit is not None:
-            # The newest were taken; they are shown oldest first, as always.
-            data = {name: values[::-1] for name, values in data.items()}
-        return data
-
-    def _read_as_json(
-        self, columns: Sequence[Column], tail: str, arguments: tuple[Any, ...]
-    ) -> dict[str, list[Any]]:
-        # One JSON array a column costs half of what a tuple a row costs.
-        places = {text: i for i, text in enumerate(dict.fromkeys(map(_expression, columns)))}
-        inner = ", ".join(f"{text} AS c{i}" for text, i in places.items())
-        outer = ", ".join(f"json_group_array(c{i})" for i in places.values())
-        sql = self._sql(f"SELECT {outer} FROM (SELECT {inner}", f"{tail})")
-        found = [orjson.loads(cell) for cell in self._c.execute(sql, arguments).fetchone()]
-        return {column.name: found[places[_expression(column)]] for column in columns}
-
-    def _read_floats(
-        self, columns: Sequence[Column], tail: str, arguments: tuple[Any, ...]
-    ) -> dict[str, Any]:
-        # Straight into an array: tuples and lists on the way cost half as much again.
-        import numpy as np
-
-        cells = ", ".join(f"coalesce({_expression(column)}, {_NO_FLOAT})" for column in columns)
-        found = self._c.execute(self._sql(f"SELECT {cells}", tail), arguments)
-        array = np.fromiter(found, dtype=[(column.name, np.float64) for column in columns])
-        return {column.name: array[column.name] for column in columns}
-
-    def _read_row_by_row(
-        self, columns: Sequence[Column], tail: str, arguments: tuple[Any, ...]
-    ) -> dict[str, list[Any]]:
-        sql = self._sql("SELECT " + ", ".join(map(_expression, columns)), tail)
-        found = self._c.execute(sql, arguments).fetchall()
-        if not found:
-            return {column.name: [] for column in columns}
-        return {
-            it.name: [_readable(cell) if type(cell) is bytes else cell for cell in cells]
-            for it, cells in zip(columns, zip(*found, strict=True), strict=True)
-        }
-
-    def _read_leniently(
-        self, columns: Sequence[Column], tail: str, arguments: tuple[Any, ...]
-    ) -> dict[str, list[Any]]:
-        strict = self._c.text_factory
-        self._c.text_factory = _decoded
-        try:
-            return self._read_row_by_row(columns, tail, arguments)
-        finally:
-            self._c.text_factory = strict
-
-    def array(self, column: Column, values: list[Any]) -> Any:
-        """The values as an array of the column's dtype."""
-        import numpy as np
-        import pandas as pd
-
-        if column.lookup is not None:
-            return self._looked_up(column, np.array(values, dtype=np.int64))
-        match column.dtype:
-            case "Int64":
-                numbers = np.array(values, dtype=np.int64)
-                return pd.arrays.IntegerArray(numbers, numbers == _MISSING)
-            case "Float64":
-                floats = np.array(values, dtype=np.float64)
-                missing = ~np.isfinite(floats)
-                floats[missing] = np.nan
-                return pd.arrays.FloatingArray(floats, missing)
-            case "boolean":
-                flags = np.array(values, dtype=np.int64)
-                return pd.arrays.BooleanArray(flags == 1, flags == _MISSING)
-            case "datetime64[us, UTC]":
-                moments = np.array(values, dtype=np.int64).view("M8[us]")
-                return cast("Any", pd.DatetimeIndex(moments)).tz_localize("UTC")
-            case "category":
-                return _category(values)
-            case "string":
-                return pd.array(np.array(values, dtype=object), dtype="string")
-
-    def _looked_up(self, column: Column, numbers: Ints) -> Any:
-        import numpy as np
-        import pandas as pd
-
-        keys, texts = self._lookup("sha" if column.lookup == "sha" else str(column.lookup))
-        if not len(keys):
-            empty = cast("list[Any]", [None] * len(numbers))
-            return _category(empty) if column.dtype == "category" else pd.array(empty, "string")
-        places: Ints = np.minimum(cast("Any", keys).searchsorted(numbers), len(keys) - 1)
-        if column.dtype == "string":
-            return pd.array(np.array(texts, dtype=object).take(places), dtype="string")
-        used: set[int] = set(places[numbers != _MISSING].tolist())
-        names = sorted({texts[place] for place in used})
-        code = {name: i for i, name in enumerate(names)}
-        codes = np.array([code.get(text, -1) for text in texts], dtype=np.int64).take(places)
-        codes[numbers == _MISSING] = -1
-        of_codes = cast("Any", pd.Categorical).from_codes
-        return of_codes(codes, dtype=pd.CategoricalDtype(_categories(names)))
-
-    def _lookup(self, column: str) -> tuple[Ints, list[str]]:
-        import numpy as np
-
-        if column not in self._lookups:
-            owner = "blobs" if column == "sha" else "runs"
-            found = self._c.execute(f"SELECT n, {column} FROM {owner} ORDER BY n").fetchall()
-            keys = np.array([n for n, _ in found], dtype=np.int64)
-            self._lookups[column] = (keys, [_readable(cell) for _, cell in found])
-        return self._lookups[column]
+    return list(dict.fromkeys(cells))
 
 
-def _categories(names: list[str]) -> pd.Index:
-    import pandas as pd
-
-    return pd.Index(names, dtype="string")
-
-
-def _category(values: list[Any]) -> Any:
-    import pandas as pd
-
-    return pd.Categorical(values, categories=_categories(sorted(set(values) - {None})))
+def _utf8(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value.encode().decode()  # no half of a surrogate pair, which SQLite cannot compare
 
 
-def _expression(column: Column) -> str:
-    if column.dtype in ("Int64", "boolean", "datetime64[us, UTC]") or column.lookup:
-        return f"coalesce({column.sql}, {_MISSING})"
-    return column.sql
+def _text(name: str, value: Any) -> str:
+    try:
+        return _utf8(value)
+    except (TypeError, ValueError):
+        raise _unusable(name, value, "string") from None
 
 
-def _readable(cell: str | bytes) -> str:
+def _count(value: Any) -> int | None:
+    cells = _cells("limit", value, "Int64")
+    if len(cells) != 1 or (cells[0] is not None and cells[0] < 0):
+        raise UsageError(f"limit must be a whole number from 0, not {reprlib.repr(value)}")
+    return cells[0]
+
+
+def _moment(name: str, value: Any) -> int:
+    """A point in time, in microseconds since 1970; without a time zone it is UTC."""
+    pd = _pandas()
+    ago = re.fullmatch(r"(\d{1,6}) ?([mhdw])", value) if isinstance(value, str) else None
+    try:
+        if ago:
+            value = utc_now() - timedelta(**{_TIMES[ago[2]]: int(ago[1])})
+        elif isinstance(value, str) and value == "today":
+            value = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        elif isinstance(value, int | float):
+            raise TypeError
+        moment: Any = pd.to_datetime(value, utc=True)
+        if pd.isna(moment) is not False:
+            raise TypeError
+        return to_us(moment.to_pydatetime(warn=False))
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        raise _unusable(name, value, WHEN) from None
+
+
+_TAKES: dict[Dtype, str] = {
+    "string": "text",
+    "category": "text",
+    "Int64": "a whole number",
+    "Float64": "a number",
+    "boolean": "True or False",
+    WHEN: "a datetime or a text: '2026-03-04' (UTC), '2026-03-04T05:06+01:00', 'today', '7d'",
+}
+
+
+def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
+    # A table shows itself on several lines.
+    seen = " ".join(reprlib.repr(value).split())
+    many = "" if name in ("run", "since", "until") else ", or a list"
+    return UsageError(f"{name}={seen} cannot be looked for; give {_TAKES[dtype]}{many}")
+
+
+# Cells → arrays
+
+
+def _array(dtype: Dtype, cells: Sequence[Any]) -> Any:
+    """The cells as an array of a dtype."""
+    np, pd = _numpy(), _pandas()
+    if dtype in ("string", "category"):
+        if bytes in set(map(type, cells)):
+            cells = [_readable(cell) for cell in cells]
+        objects = np.array(cells, dtype=object)
+        if dtype == "string":
+            return pd.array(objects, dtype="string")
+        codes, words = pd.factorize(objects, sort=True)
+        categories: Any = pd.Index(words, dtype="string")
+        return pd.Categorical.from_codes(codes, categories=categories)
+    # None becomes NaN; no whole number here is larger than a float holds exactly.
+    numbers = np.array(cells, dtype=np.float64)
+    missing = np.isnan(numbers)
+    match dtype:
+        case "Float64":
+            return pd.arrays.FloatingArray(numbers, missing)
+        case "boolean":
+            return pd.arrays.BooleanArray(numbers == 1, missing)
+        case "Int64":
+            numbers[missing] = 0
+            return pd.arrays.IntegerArray(numbers.astype(np.int64), missing)
+        case _:
+            numbers[missing] = -(2.0**63)  # NaT
+            moments: Any = pd.DatetimeIndex(numbers.astype(np.int64).view("M8[us]"))
+            return moments.tz_localize("UTC")
+
+
+def _readable(cell: Any) -> Any:
     # Lone surrogates are kept in records; a frame's strings are strict UTF-8.
-    return cell_text(cell).encode("utf-8", "replace").decode()
+    return None if cell is None else cell_text(cell).encode("utf-8", "replace").decode()
 
 
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A frame with a column for each key of the JSON objects in one of its columns.
+
+    `nbagent.expand(df, "args")` adds `args.city`; what is no object has none of them.
+
+    Raises:
+        UsageError: there is no such column, or it holds something else than JSON.
+    """
+    pd, given = _pandas(), cast("Any", frame)
+    names: list[str] = list(given.columns)
+    if column not in names:
+        near = difflib.get_close_matches(column, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"the frame has no column {column!r}{hint}")
+    try:
+        missing = given[column].isna()
+        cells = zip(missing, given[column], strict=True)
+        found = [{} if no else json_object(load_json(cell)) or {} for no, cell in cells]
+    except (TypeError, ValueError):
+        raise UsageError(f"{column!r} holds no JSON; args, params and such columns do") from None
+    added = {
+        f"{column}.{key}": pd.Series(
+            [row.get(key) for row in found], index=given.index, dtype=object
+        ).convert_dtypes()
+        for key in dict.fromkeys(key for row in found for key in row)
+    }
+    return pd.concat([given, pd.DataFrame(added, index=given.index)], axis=1)
+
+
+def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataFrame:
+    """One row for each model: its provider, what is known of it, whether it can be asked now.
+
+    And if not, why; a provider of which no model is known has a row without one.
+    """
+    pd = _pandas()
+    rows = [
+        {
+            "id": model and f"{provider}:{model.id}",
+            "provider": provider,
+            "context_length": model and model.context_length,
+            "capabilities": ",".join(model.capabilities) if model else "",
+            "reachable": reachable,
+            "reason": why if not reachable or not model else "",
+        }
+        for provider, model, reachable, why in found
+    ]
+    names = ("id", "provider", "context_length", "capabilities", "reachable", "reason")
+    table = Table(names, "", "", "")
+    return pd.DataFrame({it: _array(table.dtype(it), [row[it] for row in rows]) for it in names})

@@ -1,14 +1,14 @@
-"""What a run reads as when its kernel ended in the middle of it. Pure functions of values.
+"""What a run reads as when its kernel ended in the middle of it: pure functions of records.
 
-Law: a tool that had started and has no stored result is not run again; its result says so.
+Law: a tool that had started and has no result on disk is not run again; its result says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-from nbagent.contracts.chat import Message, TextPart, Usage
+from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 
@@ -29,81 +29,66 @@ TOOL_NOT_STARTED = ToolResult.failure(
 )
 
 
-def tool_message(run: ToolRun) -> Message:
-    """The message that gives a tool run's result to the model."""
-    result = run.result or TOOL_INTERRUPTED
-    return Message(
-        role="tool",
-        content=(TextPart(text=result.to_json().decode()), *result.attachments),
-        tool_call_id=run.tool_call_id,
-        name=run.tool_name,
-    )
-
-
-def finish_turn(
-    turn: EngineTurn,
-    *,
-    not_started: Collection[str] = (),
-    results: Mapping[str, ToolRun] | None = None,
-) -> tuple[EngineTurn, tuple[Message, ...]]:
-    """Finish a turn that was left open; return it with one tool message per call, in order.
+def interrupted(run: RunRecord, last_sign: datetime) -> RunRecord:
+    """The record of a run at work, as it ended with its kernel.
 
     Args:
-        turn: the open turn, with a tool run for every call.
-        not_started: ids of calls that certainly did nothing.
-        results: tool runs that take the place of the stored ones, by call id.
+        run: the calls of its last message may be unanswered.
+        last_sign: when its kernel was last known to live.
     """
-    runs = tuple(
-        _finish(run, run.tool_call_id in not_started, results or {}) for run in turn.tool_runs
-    )
-    finished = turn.model_copy(
+    turns, messages = list(run.turns), list(run.messages)
+    if turns and messages and messages[-1].tool_calls:
+        turns[-1] = _finished(turns[-1])
+        messages += map(_answer, turns[-1].tool_runs)
+    last = [turn.started_at + timedelta(milliseconds=turn.duration_ms) for turn in turns[-1:]]
+    ended_at = max(run.started_at, last_sign, *last)
+    usage, cost, unpriced = sum_of(turns)
+    return run.model_copy(
         update={
-            "tool_runs": runs,
+            "phase": "Failed",
+            "stop_reason": "error",
+            "error": RUN_INTERRUPTED,
+            "ended_at": ended_at,
+            "duration_ms": (ended_at - run.started_at).total_seconds() * 1000,
+            "usage": usage,
+            "cost_usd": cost,
+            "n_unpriced": unpriced,
+            "turns": tuple(turns),
+            "messages": tuple(messages),
+        }
+    )
+
+
+def _finished(turn: EngineTurn) -> EngineTurn:
+    return turn.model_copy(
+        update={
+            "tool_runs": tuple(map(_ended, turn.tool_runs)),
             "phase_after": "Failed",
             "stop_reason": "error",
             "error": RUN_INTERRUPTED,
             "duration_ms": max(turn.duration_ms, turn.model_ms + turn.retry_wait_ms),
         }
     )
-    return finished, tuple(tool_message(run) for run in runs)
 
 
-def _finish(run: ToolRun, untouched: bool, results: Mapping[str, ToolRun]) -> ToolRun:
+def _ended(run: ToolRun) -> ToolRun:
     if run.result is not None:
         return run
-    given = results.get(run.tool_call_id)
-    if given is not None and given.result is not None:
-        return given
-    return run.model_copy(update={"result": TOOL_NOT_STARTED if untouched else TOOL_INTERRUPTED})
+    result = TOOL_NOT_STARTED if run.started_at is None else TOOL_INTERRUPTED
+    return run.model_copy(update={"result": result})
 
 
-def sum_of(turns: Sequence[EngineTurn]) -> tuple[Usage, float | None]:
-    """Usage and cost of some turns; the cost is None when a price is unknown."""
-    usage, cost = Usage(), 0.0
-    known = True
-    for turn in turns:
-        if turn.response is None:
-            continue
-        if turn.response.usage is not None:
-            usage = usage + turn.response.usage
-        if turn.cost_usd is None:
-            known = False
-        else:
-            cost += turn.cost_usd
-    return usage, (cost if known and turns else None)
+def _answer(run: ToolRun) -> Message:
+    """The message that gives a tool run's result to the model."""
+    content = run.result.as_content() if run.result else ()
+    return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)
 
 
-def finish_run(record: RunRecord, ended_at: datetime) -> RunRecord:
-    """A record that still says Running as it reads once its kernel is gone."""
-    usage, cost = sum_of(record.turns)
-    return record.model_copy(
-        update={
-            "phase": "Failed",
-            "stop_reason": "error",
-            "error": RUN_INTERRUPTED,
-            "ended_at": ended_at,
-            "duration_ms": (ended_at - record.started_at).total_seconds() * 1000,
-            "usage": usage,
-            "cost_usd": cost,
-        }
+def sum_of(turns: Sequence[EngineTurn]) -> tuple[Usage, float | None, int]:
+    """Usage of some turns, their cost as far as it is known, and how many have no price."""
+    answered = [turn for turn in turns if turn.response is not None]
+    usage = sum(
+        (it.response.usage for it in answered if it.response and it.response.usage), Usage()
     )
+    costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
+    return usage, sum(costs) if costs else None, len(answered) - len(costs)

@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+from nbagent.archive.codec import from_us
 from nbagent.contracts.canonical import new_id
 
 FRESH = timedelta(seconds=30)
@@ -31,6 +34,11 @@ class Lease:
     boot_id: str | None
     host: str
     heartbeat: datetime
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Lease:
+        """The lease of a row of the store."""
+        return cls(**{**row, "heartbeat": from_us(row["heartbeat"])})
 
     @classmethod
     def of_this_process(cls, now: datetime) -> Lease:

@@ -5,14 +5,12 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child r
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
-from nbagent.contracts.canonical import dump_json, load_json, sha_of
+from nbagent.contracts.canonical import dump_json, sha_of
 from nbagent.contracts.chat import ChatResponse, Message, Part, TextPart, ToolSpec, Usage, Value
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Limits
@@ -50,33 +48,28 @@ class ToolResult(Value):
     note: str = ""
     """What the model has to know beside the result: that a person changed its arguments."""
 
-    def to_json(self) -> bytes:
-        """The tool message's content: `{ok, data}` or `{ok, error{code, message, details?}}`.
+    @property
+    def body(self) -> dict[str, Any]:
+        """What a model is given: `{ok, data}` or `{ok, error{code, message, details?}}`.
 
         With a `note` where there is one.
         """
         note = {"note": self.note} if self.note else {}
         if self.ok:
-            return dump_json({"ok": True, "data": self.data, **note})
+            return {"ok": True, "data": self.data, **note}
         error = self.error or ErrorInfo("E_INTERNAL", "the tool failed without saying why")
         body: dict[str, Any] = {"code": error.code, "message": error.message}
         if error.details:
             body["details"] = error.details
-        return dump_json({"ok": False, "error": body, **note})
+        return {"ok": False, "error": body, **note}
 
-    @property
-    def is_told_by_its_json(self) -> bool:
-        """Whether `to_json` says all of it but the attachments."""
-        if self.ok:
-            return self.error is None
-        return self.data is None and self.error is not None
+    def to_json(self) -> bytes:
+        """The body as JSON."""
+        return dump_json(self.body)
 
-    def is_given_by(self, message: Message) -> bool:
-        """Whether a message's content is this result as a model is given it, and nothing else."""
-        first, rest = message.content[:1], message.content[1:]
-        if not first or not isinstance(first[0], TextPart) or rest != self.attachments:
-            return False
-        return first[0].text == self.to_json().decode()
+    def as_content(self) -> tuple[Part, ...]:
+        """The tool message's content: the body as JSON, then the attachments."""
+        return (TextPart(text=self.to_json().decode()), *self.attachments)
 
     @classmethod
     def failure(cls, error: ErrorInfo) -> ToolResult:
@@ -252,93 +245,3 @@ def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:
     if not tools:
         return ""
     return sha_of([[t.name, t.description, t.parameters, t.traits.sha] for t in tools])
-
-
-def packed(run: RunRecord) -> dict[str, Any]:
-    """The record as JSON for a saved notebook: what is None left out, each message once.
-
-    A response, and a result with its pictures, is the place of the message that holds it.
-    """
-    plain = run.model_dump(mode="json", exclude_none=True)
-    places = {id(message): place for place, message in enumerate(run.messages)}
-    for turn, shown in zip(run.turns, plain.get("turns", ()), strict=True):
-        place = places.get(id(turn.response.message)) if turn.response else None
-        if place is None:
-            continue
-        shown["response"]["message"] = place
-        for i, answer in _answers(run, turn, place).items():
-            shown["tool_runs"][i]["result"] = answer
-    try:
-        json.dumps(plain, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        # Half a character (a lone surrogate), which no front end could be sent.
-        return {"escaped": json.dumps(plain)}
-    return plain
-
-
-def _answers(run: RunRecord, turn: EngineTurn, place: int) -> dict[int, int]:
-    """The places of the messages that hold the results of a turn, by the tool run's place in it.
-
-    They follow the response, which is at `place`.
-    """
-    first = place + 1
-    answers = {
-        message.tool_call_id: first + i
-        for i, message in enumerate(run.messages[first : first + len(turn.tool_runs)])
-    }
-    found: dict[int, int] = {}
-    for i, it in enumerate(turn.tool_runs):
-        answer = answers.get(it.tool_call_id)
-        if answer is None or it.result is None or not it.result.is_told_by_its_json:
-            continue
-        if it.result.is_given_by(run.messages[answer]):
-            found[i] = answer
-    return found
-
-
-def unpacked(plain: dict[str, Any]) -> RunRecord:
-    """The record that `packed` was given.
-
-    Raises:
-        ValueError: this is not a packed record.
-    """
-    if isinstance(plain.get("escaped"), str):
-        plain = json.loads(plain["escaped"])
-    messages = plain.get("messages", ())
-    try:
-        turns = [_unpacked_turn(turn, messages) for turn in plain.get("turns", ())]
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"this is not a packed record ({error!r})") from None
-    return RunRecord.model_validate({**plain, "turns": turns})
-
-
-def _unpacked_turn(turn: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:
-    response = turn.get("response")
-    if response is not None and isinstance(response.get("message"), int):
-        turn = {**turn, "response": {**response, "message": messages[response["message"]]}}
-    turn = _with_attempts(turn)
-    runs = [_with_result(run, messages) for run in turn.get("tool_runs", ())]
-    return {**turn, "tool_runs": runs}
-
-
-def _with_attempts(turn: dict[str, Any]) -> dict[str, Any]:
-    """A turn of a notebook that was saved when only responses counted their retries."""
-    response = turn.get("response")
-    retries = response.get("meta", {}).get("retries") if response else None
-    if response is None or retries is None:
-        return turn
-    meta, waited = response["meta"], response["meta"].get("retry_wait_ms", 0.0)
-    return {
-        **turn,
-        "attempts": retries + 1,
-        "retry_wait_ms": waited,
-        "model_ms": max(0.0, turn.get("model_ms", 0.0) - waited),
-        "response": {**response, "meta": {**meta, "attempts": retries + 1}},
-    }
-
-
-def _with_result(run: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:
-    if not isinstance(run.get("result"), int):
-        return run
-    told, *attachments = messages[run["result"]]["content"]
-    return {**run, "result": {**load_json(told["text"]), "attachments": attachments}}

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import nbagent
+from nbagent.archive.audit import FILE_NAME as AUDIT_FILE
 from nbagent.archive.audit import verify_audit
-from nbagent.archive.audit.lines import FILE_NAME as AUDIT_FILE
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.notebook import kernel
 from nbagent.providers.choice import choose_model, qualified

@@ -18,10 +18,11 @@ from typing import Any, cast
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from nbagent.archive.codec import packed
 from nbagent.contracts.events import Event, Notice, RunFinished, RunStarted
 from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.contracts.ports import RunControls, Sink
-from nbagent.contracts.records import RunRecord, packed
+from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
 from nbagent.notebook.asking import ask_by_input
 from nbagent.notebook.live_state import LiveState

@@ -53,6 +53,9 @@ _AFTER_FINISH_S = 5.0
 _LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
 _BOM = b"\xef\xbb\xbf"
 
+NO_CALLS = "no_calls"
+"""The code of an answer that announces calls and has none; such a one is asked for once more."""
+
 
 class WireClient:
     """Talks to one server over the wires that it speaks.
@@ -243,7 +246,7 @@ class WireClient:
             text = attempt.refusals.learn(fault, attempt.params)
         if text:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
-        if fault.details.get("code") == "tool_use_failed":
+        if fault.details.get("code") in ("tool_use_failed", NO_CALLS):
             fault.retryable, exchange.regenerated = not exchange.regenerated, True
         reword(fault, exchange.request)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
@@ -398,6 +401,10 @@ class _AnswerReader:
             raise bad_answer("the stream was cut before the answer was complete")
         if not into.answered:
             raise bad_answer("the stream held no answer", retry=into.nobody_answered)
+        if into.misses_calls:
+            fault = bad_answer("it ends in tool calls and has none", retry=True)
+            fault.details["code"] = NO_CALLS
+            raise fault
         into.close()
 
     def _take_json(self, body: bytes) -> None:

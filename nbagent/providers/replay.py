@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nbagent.archive.audit.locking import locked
+from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import dump_json, load_json, sha_of
 from nbagent.contracts.chat import (
     ChatChunk,
@@ -125,7 +125,7 @@ class Cassette:
         """Keep an exchange; an equal one in the same file stays, or is replaced in its place."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            with self._file.open("ab") as file, locked(file.fileno(), patience_s=10.0):
+            with self._file.open("ab") as file, locked(file.fileno(), wait_s=10.0):
                 if not os.path.samestat(os.fstat(file.fileno()), self._file.stat()):
                     continue  # somebody else has put another file in its place
                 texts = {name: text for name, (_, text) in _lines_of(self._file).items()}

@@ -6,7 +6,6 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,27 +13,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from nbagent.archive.audit import AuditSink, is_audited
+from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import Message, ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, StoreError, ToolError
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.chat import Message
+from nbagent.contracts.errors import ErrorInfo, NbagentError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
     Notice,
     RunFinished,
     RunStarted,
-    ToolCallFinished,
     TurnFinished,
     Waiting,
 )
 from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import redact
-from nbagent.engine import EnginePlan, run_call, run_engine
+from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.replay import Cassette, Mode
 from nbagent.runtime import Courier, EventChannel
 from nbagent.session.approval import SessionApprover, Ways
@@ -45,14 +43,9 @@ from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
 from nbagent.session.stores import alive, current_store, home_of
 from nbagent.settings import project_folder
 
-_LOCKED_S = 30.0
-"""After so long the store goes on in memory, and says so."""
-_LOCKED_POLL_S = 0.05
-"""The longest time between two tries; the first ones follow one another quickly."""
-_LOCKED_QUIET_S = 0.5
-_LOCKED = "another process is writing to the store of runs; this run goes on when it is done"
-_LOCKED_STOP = (
-    f"{_LOCKED.partition(';')[0]}; the run stops when it is done, at most {_LOCKED_S:.0f} s"
+_LOCKED = (
+    "another process is writing to the store of runs; this run goes on, or stops, when it is "
+    "done, or in half a minute"
 )
 
 
@@ -183,9 +176,7 @@ class LiveRun:
         with alive(self.store):
             try:
                 await self._look_at_tools()
-                await self._close_parent()
-                async for event in run_engine(self.plan()):
-                    await self._hand_out(event)
+                await run_engine(self.plan(), self)
             except BaseException as error:
                 self._break(error)
                 if not self._begun or not isinstance(error, Exception):
@@ -228,6 +219,7 @@ class LiveRun:
             params=made.params,
             stream=made.asked.stream,
             first_index=made.first_index,
+            phase_before=made.phase_before,
             requests_before=made.requests_before,
             price=made.chosen.price,
             trim=made.asked.trim == "tool-results",
@@ -255,88 +247,15 @@ class LiveRun:
             return self.store.turn_places(self.record.parent_id)
         return {}
 
-    async def _close_parent(self) -> None:
-        """End a run that a dead kernel left open, and run its idempotent tools again."""
-        parent_id = self.record.parent_id
-        if parent_id is None or not self.store.claim(parent_id):
-            return
-        try:
-            turn = self.store.open_turn(parent_id)
-            again = await self._run_again(turn) if turn is not None else {}
-            self.store.close_interrupted(parent_id, again)
-        except BaseException:
-            self.store.release(parent_id)
-            raise
-        kept = self.record.shared_messages
-        self.history = self.store.conversation(parent_id)[:kept]
+    def emit(self, event: Event) -> None:
+        """Tell the sinks of something that is not kept. On the engine's loop."""
+        self._to_sinks(event)
+        while self._late:
+            self._to_sinks(self._late.pop(0))
 
-    async def _run_again(self, turn: EngineTurn) -> dict[str, ToolRun]:
-        host = self.host
-        specs = {spec.name: spec for spec in await host.tools(self.context)}
-        calls = {c.id: c for c in turn.response.message.tool_calls} if turn.response else {}
-        context = replace(self.context, run_id=turn.run_id, turn_id=turn.id)
-        results: dict[str, ToolRun] = {}
-        for run in turn.tool_runs:
-            spec = specs.get(run.tool_name)
-            interrupted = run.result is None or (
-                run.result.error is not None and run.result.error.code == "E_INTERRUPTED"
-            )
-            call: ToolCall | None = calls.get(run.tool_call_id)
-            if call is None or call.arguments is None:
-                continue
-            if interrupted and spec and spec.traits.idempotent and await self._may(call, spec):
-                again = await run_call(call, host=host, context=context, cancel=self.cancel)
-                results[run.tool_call_id] = again
-                if self._audit is not None:
-                    self._audit_again(ToolCallFinished(turn.run_id, turn.id, again, 0))
-        return results
-
-    def _audit_again(self, event: ToolCallFinished) -> None:
-        """A call that runs again before the run begins: no view is told, the audit log is."""
-        for sink in self._sinks:
-            if sink is self._audit:
-                with suppress(Exception):
-                    sink.handle(event)
-
-    async def _may(self, call: ToolCall, spec: ToolSpec) -> bool:
-        """Whether a call may run without anybody being asked: nothing is shown yet."""
-        try:
-            prepared = await self.host.prepare(call, self.context)
-        except ToolError:
-            return True
-        policies = self.prepared.tools.policies
-        return policies.verdict(prepared, call.arguments).ruling == "allow"
-
-    async def _commit(self, event: Event) -> None:
-        """Commit an event; while another process is writing, wait and say so.
-
-        Nothing else waits with it: tools are interrupted and other runs go on. Also a stop waits
-        for the commit, else what it stops would be lost, or the store would leave the disk.
-        """
-        if self.store.try_write(event):
-            return
-        began, told, pause_s = monotonic_ms(), "", 0.001
-        while monotonic_ms() - began < _LOCKED_S * 1000:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOCKED_POLL_S)
-            if self.store.try_write(event):
-                return
-            text = _LOCKED_STOP if self.cancel.is_set else _LOCKED
-            if text != told and monotonic_ms() - began > _LOCKED_QUIET_S * 1000:
-                self._to_sinks(Waiting(None, text))
-                told = text
-        if isinstance(event, RunStarted):
-            # Nothing is lost yet, so the store need not leave the disk.
-            raise StoreError(
-                f"another process has been writing to the store for {_LOCKED_S:.0f} s; nothing was "
-                "started. End that process, or try again when it is done",
-                details={"reason": "locked"},
-            )
-        self.store.write_anyway(event)
-
-    async def _hand_out(self, event: Event) -> None:
-        # Nothing is seen before it is committed.
-        await self._commit(event)
+    async def commit(self, event: Event) -> None:
+        """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
+        await self.store.commit(event, lambda: self._to_sinks(Waiting(None, _LOCKED)))
         if isinstance(event, RunStarted):
             self._begun = True
         elif isinstance(event, RunFinished):
@@ -346,9 +265,7 @@ class LiveRun:
             self._messages.extend(event.messages)
         elif isinstance(event, MessagesAdded):
             self._messages.extend(event.messages)
-        self._to_sinks(event)
-        while self._late:
-            self._to_sinks(self._late.pop(0))
+        self.emit(event)
 
     def _to_sinks(self, event: Event) -> None:
         for sink in tuple(self._sinks):

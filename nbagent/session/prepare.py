@@ -12,10 +12,10 @@ from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
-from nbagent.contracts.chat import Message, Part, TextPart, redacted
+from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
 from nbagent.providers.registry import origin
 from nbagent.session.approval import OnApproval
@@ -74,6 +74,8 @@ class Prepared:
     asked: Settings
     """What holds for this run: the options, over the settings."""
     first_index: int
+    phase_before: Phase
+    """Of the run that this one goes on with."""
     requests_before: int
     before: EngineTurn | None
     """The last turn that asked this model before this run; in a fork, the one asked anew."""
@@ -111,6 +113,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         named = settings.tools
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    _check_price(limits, chosen)
     params = redact_json(_params(options, asked))
     system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
@@ -153,6 +156,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         params=params,
         asked=asked,
         first_index=base.first_index,
+        phase_before=parent.phase if parent else "Running",
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         before=base.turn_before(record),
         notices=notices,
@@ -323,6 +327,16 @@ def _limits(options: RunOptions, asked: Settings) -> Limits:
     )
     check_limits(limits.max_turns, limits.ceiling)
     return limits
+
+
+def _check_price(limits: Limits, chosen: Chosen) -> None:
+    if limits.max_cost_usd is None:
+        return
+    if chosen.price(Usage(prompt_tokens=1, total_tokens=1), chosen.model) is None:
+        raise UsageError(
+            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
+            "limit its tokens with max_total_tokens=…"
+        )
 
 
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
 from nbagent.settings import HIDDEN
 
-_AGAIN = "tools that were cut off and may run again do so before this is sent"
 _LOOKS = "nbagent.notebook.dry_run"
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
@@ -102,8 +101,6 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
     finally:
         future.cancel()
     made, record = live.prepared, live.record
-    cut_off = ask.parent_id is not None and kept.open_turn(ask.parent_id) is not None
-    again = (_AGAIN,) if cut_off else ()
     body = json_object(load_json(wire.body)) or {}
     body |= dict.fromkeys(body.keys() & (made.asked.extra_body or {}).keys(), HIDDEN)
     return DryRun(
@@ -121,13 +118,13 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
         parent_id=record.parent_id,
         earlier=len(made.history),
         session=record.session,
-        notices=(*live.warnings, *notices, *again),
+        notices=(*live.warnings, *notices),
     )
 
 
 async def _looked_at(live: LiveRun) -> tuple[ChatRequest, WireRequest, tuple[str, ...]]:
     plan = live.plan()
-    request, notices = await first_request(plan)
+    request, notices = await first_request(plan, live)
     if isinstance(plan.client, WireClient):
         return request, plan.client.wire_request(request, stream=plan.stream), notices
     said = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)

@@ -11,7 +11,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nbagent.archive.database import FILE_NAME
 from nbagent.archive.store import Store
+from nbagent.contracts.errors import UsageError
 from nbagent.settings import store_home
 
 _BEAT_S = 10.0
@@ -24,7 +26,23 @@ _hearts: dict[int, asyncio.Task[None]] = {}
 
 def current_store() -> Store:
     """The store for the current home: opened once, in memory (with a warning) when it must be."""
-    home = store_home().absolute()
+    return _opened(store_home().absolute())
+
+
+def store_at(path: str | os.PathLike[str]) -> Store:
+    """The store in a folder (`.nbagent`), or whose file this is; it has to be there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    given = Path(path).expanduser().absolute()
+    home = given.parent if given.name == FILE_NAME else given
+    if not (home / FILE_NAME).is_file():
+        raise UsageError(f"there is no store at {given}; give a folder that holds {FILE_NAME}")
+    return _opened(home)
+
+
+def _opened(home: Path) -> Store:
     with _lock:
         if home not in _stores:
             _stores[home] = Store.open_or_memory(home)
@@ -34,7 +52,7 @@ def current_store() -> Store:
 def known_store() -> Store | None:
     """The same where there is one already: looking for runs makes no store."""
     home = store_home().absolute()
-    there = home in _stores or (home / "runs.sqlite").is_file()
+    there = home in _stores or (home / FILE_NAME).is_file()
     return current_store() if there else None
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from made_records import plain_run, record_of, write
+from nbagent.archive.store.schema import APPLICATION_ID, MIGRATIONS
 
+from nbagent.archive.database import Database, file_system
 from nbagent.archive.store import Store
 from nbagent.archive.store import database as database_room
-from nbagent.archive.store.database import Database, file_system
-from nbagent.archive.store.schema import APPLICATION_ID, MIGRATIONS
 from nbagent.contracts.errors import StoreError
 
 RUN = "a" * 16

@@ -11,8 +11,8 @@ from payloads import AUDIT, PAYLOADS
 from playwright.sync_api import Browser, Locator
 from stage import asked_by
 
+from nbagent.archive.codec import unpacked
 from nbagent.archive.store import Store
-from nbagent.contracts.records import unpacked
 
 HOSTILE = " ".join(
     PAYLOADS[name] for name in ("script", "img remote", "svg onload", "image markdown", "form")

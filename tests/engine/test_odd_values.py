@@ -11,6 +11,7 @@ from engine.laws import check_run, codes, results
 from engine.test_broken_parts import Client, asked, plan_of, run_plan, whole
 
 import nbagent
+from nbagent.archive.codec import packed, unpacked
 from nbagent.contracts.chat import (
     MAX_DEPTH,
     ChatRequest,
@@ -22,7 +23,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
-from nbagent.contracts.records import ToolResult, packed, unpacked
+from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.view_state import view_of
 from nbagent.providers.offline import call, calls, script, step

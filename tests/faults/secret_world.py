@@ -177,7 +177,7 @@ def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
             frame.to_csv()
             for frame in (
                 nbagent.runs(),
-                nbagent.turns(texts=True),
+                nbagent.turns(),
                 nbagent.tool_runs(),
                 nbagent.messages(),
             )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kernels import Cell, LiveKernel
 
-from nbagent.contracts.records import unpacked
+from nbagent.archive.codec import unpacked
 
 SETUP = """
 %load_ext nbagent

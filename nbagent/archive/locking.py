@@ -1,7 +1,7 @@
-"""A lock between processes on an open file: flock, on Windows a byte far behind its end.
+"""A lock on an open file, for processes and threads: flock, on Windows a byte far behind its end.
 
-Locks are held for microseconds. A holder that stands still (a suspended process) is not waited
-for without end.
+It is held for microseconds; a holder that stands still (a suspended process) is not waited for
+without end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Generator
 
-PATIENCE_S = 5.0
+LOCK_WAIT_S = 5.0
 _FIRST_PAUSE_S = 0.0001
 _LONGEST_PAUSE_S = 0.004
 _FAR_BYTES = 1 << 30
@@ -40,31 +40,26 @@ else:
 
 
 @contextlib.contextmanager
-def locked(fd: int, *, patience_s: float) -> Generator[None]:
-    """Hold the lock of an open file.
+def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
+    """Hold the lock of an open file; each opening of the file is another holder.
 
     Raises:
-        TimeoutError: another process has held it for so long.
+        TimeoutError: somebody else has held it for so long.
         OSError: the file system knows no locks.
     """
-    _wait(fd, patience_s)
+    until, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            _take(fd)
+            break
+        except (BlockingIOError, PermissionError):  # the second one is Windows'
+            if time.monotonic() > until:
+                text = f"another process has held the lock for {wait_s:.0f} s"
+                raise TimeoutError(text) from None
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # closing the file gives it back too
             _give_back(fd)
-
-
-def _wait(fd: int, patience_s: float) -> None:
-    until = time.monotonic() + patience_s
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        try:
-            return _take(fd)
-        except (BlockingIOError, PermissionError):  # the second one is Windows'
-            if time.monotonic() > until:
-                raise TimeoutError(
-                    f"another process has held the audit log for {patience_s:.0f} s"
-                ) from None
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,197 @@
+"""The history of runs as DataFrames: of the current store, of others, or of a saved notebook.
+
+Doors to `archive.frames`. Times are UTC in every frame; `since` and `until` take a datetime or a
+text, which is UTC where it names no zone, `"today"` (from midnight on, in this machine's zone), and
+`"7d"`, `"12h"`, `"30m"`, `"2w"` (so long ago).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from nbagent.archive import frames
+from nbagent.archive.codec import unpacked
+from nbagent.archive.frames import expand
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.records import RunRecord
+from nbagent.run import Run
+from nbagent.session.listed import listings
+from nbagent.session.stores import current_store, store_at
+from nbagent.settings import RunOptions
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "SavedNotebook",
+    "expand",
+    "messages",
+    "models",
+    "prompts",
+    "read_notebook",
+    "runs",
+    "tool_runs",
+    "turns",
+]
+
+
+class History:
+    """The frames of one store; `store=` gives one or several others, as folders or files."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store
+
+    def runs(self, **filters: Any) -> DataFrame:
+        """One row a run, newest last. Join on `run_id`.
+
+        Args:
+            filters: a column's name and a value or a list of values; also `run` (an id, the start
+                of one, a name, `"last"`), `since`, `until`, `limit` (the newest n), `store` (a
+                folder like `.nbagent`, or several).
+
+        Raises:
+            UsageError: an unknown filter, or a word that no row has; the nearest is said.
+        """
+        return self._read("runs", filters)
+
+    def turns(self, **filters: Any) -> DataFrame:
+        """One row a turn. Join on `run_id`, `turn_id`. Filters as in `runs`."""
+        return self._read("turns", filters)
+
+    def tool_runs(self, **filters: Any) -> DataFrame:
+        """One row a tool call, with its arguments, result and times. Filters as in `runs`."""
+        return self._read("tool_runs", filters)
+
+    def messages(self, **filters: Any) -> DataFrame:
+        """One row a message, in the order of the conversation; the system's has position -1.
+
+        Filters as in `runs`; `messages(run=…, whole=True)` has those of the runs it goes on from.
+        """
+        return self._read("messages", filters)
+
+    def prompts(self, **filters: Any) -> DataFrame:
+        """One row for each different template and system prompt, and when it was in use.
+
+        Join `sha` on `template_sha` or `system_sha`.
+        """
+        return self._read("prompts", filters)
+
+    def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
+        given: Any = filters.pop("store", None)
+        if given is None:
+            stores = [self._store or current_store()]
+        else:
+            one = isinstance(given, str | Path)
+            stores = [store_at(path) for path in ((given,) if one else given)]
+        return frames.read(stores, name, filters)
+
+
+_history = History()
+runs, turns, tool_runs = _history.runs, _history.turns, _history.tool_runs
+messages, prompts = _history.messages, _history.prompts
+
+
+class SavedNotebook(History):
+    """The runs of a saved notebook: their frames, and the runs themselves, to be read only."""
+
+    def __init__(self, path: Path, records: list[RunRecord]) -> None:
+        store = Store.memory()
+        for record in records:
+            store.add(record)
+        super().__init__(store)
+        self._saved = store
+        self.path = path
+        self._n_runs = len(records)
+
+    def open_run(self, ref: str) -> Run:
+        """A run: `"last"`, its name, or a unique start of its id."""
+        return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
+
+    def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
+        if "store" in filters:
+            raise UsageError(f"the frames of {self.path.name} have no other store=")
+        return super()._read(name, filters)
+
+    def __repr__(self) -> str:
+        return f"<SavedNotebook {self.path.name}, {self._n_runs} run{'s' * (self._n_runs != 1)}>"
+
+
+class _SavedRun(Run):
+    """A run of somebody's notebook: nothing goes on from it by itself, and nothing is deleted."""
+
+    def _start_child(self, ask: object) -> NoReturn:
+        raise UsageError(
+            f"run {self.id[:8]} was read from a notebook, whose model, tools and approvals may be "
+            "anybody's; go on with your own: agent.run('…', messages=run.messages)"
+        )
+
+    def forget(self, *, children: bool = False) -> NoReturn:
+        raise UsageError(
+            f"run {self.id[:8]} was read from a notebook; clear the output of its cell there"
+        )
+
+
+def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
+    """The runs that a notebook was saved with: `read_notebook("x.ipynb").turns()`.
+
+    Raises:
+        UsageError: it cannot be read, is no notebook, or holds a broken record.
+    """
+    file = Path(path).expanduser()
+    try:
+        notebook = json_object(load_json(file.read_bytes()))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError):
+        notebook = None
+    if notebook is None or not isinstance(notebook.get("cells"), list):
+        raise UsageError(f"{file} is no notebook; give a saved .ipynb file")
+    found: dict[str, RunRecord] = {}
+    for number, kept in _saved_records(notebook["cells"]):
+        try:
+            record = unpacked(kept)
+        except (ValueError, RecursionError) as error:
+            said = str(error).splitlines()[0]
+            raise UsageError(f"cell {number} of {file} holds a broken record ({said})") from None
+        found.setdefault(record.id, record)
+    ordered = sorted(found.values(), key=lambda record: record.started_at)
+    return SavedNotebook(file, ordered)
+
+
+def _saved_records(cells: list[Any]) -> Generator[tuple[int, dict[str, Any]]]:
+    for number, cell in enumerate(cells, 1):
+        outputs = (json_object(cell) or {}).get("outputs")
+        for output in cast("list[Any]", outputs) if isinstance(outputs, list) else ():
+            metadata = json_object((json_object(output) or {}).get("metadata")) or {}
+            kept = json_object(metadata.get("nbagent"))
+            if kept is not None:
+                yield number, kept
+
+
+def models(provider: str | None = None, **options: Any) -> DataFrame:
+    """One row a model: `id`, `context_length`, `capabilities`, `reachable`; if not, the `reason`.
+
+    A provider that names no model has a row without `id`.
+
+    Args:
+        provider: asked for all of its models, with its key. Without one, what is reachable now:
+            servers on this machine that answer, and the usual model of each provider, reachable
+            where its key is in the environment. No other machine is asked then.
+        options: how its server is asked: `base_url`, `key_variable`, `headers`, `timeout_s`…
+
+    Raises:
+        UsageError: there is no such provider or option, or no key for it.
+        ModelError: it does not answer.
+    """
+    if options and provider is None:
+        raise UsageError("options need a provider: nbagent.models('openai-compatible', base_url=…)")
+    return frames.models(
+        (found.provider, model, found.reachable, found.why)
+        for found in listings(provider, RunOptions(**options))
+        for model in found.models or (None,)
+    )

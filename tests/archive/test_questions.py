@@ -1,0 +1,350 @@
+"""What analysts ask of their runs: one line of pandas each, over a history whose truth is known.
+
+Each is asked of the store, and of a notebook that was saved with the same runs.
+"""
+
+# pandas says little about the types of its own values.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import nbagent
+from nbagent.archive.codec import packed
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import sha256_hex
+from nbagent.contracts.chat import ChatResponse, Message, ToolCall, Usage
+from nbagent.contracts.errors import ErrorInfo, UsageError
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun, TurnRequest
+from nbagent.session.stores import current_store
+
+MONDAY = datetime(2026, 3, 2, 9, tzinfo=UTC)
+TUESDAY = MONDAY + timedelta(days=1)
+GPT, CLAUDE = "openai:gpt-x", "anthropic:claude-x"
+FIRST, SECOND, FAILED, FORK = "1" * 16, "2" * 16, "3" * 16, "4" * 16
+
+
+def call(tool: str, args: dict[str, Any], value: Any, at_ms: float = 0, **fields: Any) -> ToolRun:
+    """A call that took 100 ms; `value` is its data, or the code of its error."""
+    failed = isinstance(value, str) and value.startswith("E_")
+    code: Any = value
+    result = ToolResult.failure(ErrorInfo(code, "no such city")) if failed else ToolResult(ok=True)
+    moment = MONDAY + timedelta(milliseconds=at_ms)
+    base: dict[str, Any] = {
+        "tool_call_id": f"call_{at_ms:g}_{len(json.dumps(args))}",
+        "args": args,
+        "result": result if failed else result.model_copy(update={"data": value}),
+        "queued_at": moment,
+        "started_at": moment,
+        "duration_ms": 100.0,
+    }
+    return ToolRun(tool_name=tool, **{**base, **fields})
+
+
+def turn(text: str, *calls: ToolRun, tokens: int = 100, **fields: Any) -> EngineTurn:
+    """A turn, whose place `run` says; without a text it has no response."""
+    asked = tuple(
+        ToolCall(id=it.tool_call_id, name=it.tool_name, arguments=it.args, arguments_raw="{}")
+        for it in calls
+    )
+    message = Message.of("assistant", text).model_copy(update={"tool_calls": asked})
+    usage = Usage.of(tokens, 10, cached=tokens // 2)
+    base: dict[str, Any] = {
+        "response": ChatResponse(message=message, usage=usage),
+        "model_ms": 500.0,
+        "ttft_ms": 50.0,
+        "cost_usd": 0.5,
+        "saved_usd": 0.125,
+    }
+    request: Any = TurnRequest(n_messages=0, n_new=0, model="")
+    base |= {"id": "", "run_id": "", "index": 0, "started_at": MONDAY, "tool_runs": calls}
+    return EngineTurn(**{**base, "request": request, **fields})
+
+
+def run(
+    run_id: str, *turns: EngineTurn, system: str = "Be brief.", params: Any = None, **fields: Any
+) -> RunRecord:
+    """A run that ended: its turns put one after the other, with the sums over them."""
+    base: dict[str, Any] = {"model": GPT, "prompt": "Which is larger?", "started_at": MONDAY}
+    base = {"session": "geo", "phase": "WaitingUser", "stop_reason": "answered", **base, **fields}
+    first, shared = 1 + 2 * bool(base.get("shared_messages", 0)), base.get("shared_messages", 0)
+    messages, made = [Message.of("user", base["prompt"])] if not shared else [], list[EngineTurn]()
+    for index, it in enumerate(turns, first):
+        request = TurnRequest(
+            n_messages=shared + len(messages),
+            n_new=1,
+            model=base["model"].partition(":")[2],
+            params=params or {},
+            system_sha=sha256_hex(system),
+        )
+        names = {"id": f"C{index:02d}", "run_id": run_id, "index": index, "request": request}
+        made.append(it.model_copy(update={**names, "started_at": base["started_at"]}))
+        if it.response is not None:
+            messages.append(it.response.message)
+        for one in it.tool_runs:
+            text = one.result.to_json().decode() if one.result else ""
+            answer = {"tool_call_id": one.tool_call_id, "name": one.tool_name}
+            messages.append(Message.of("tool", text).model_copy(update=answer))
+    usages = [it.response.usage for it in made if it.response and it.response.usage]
+    costs = [it.cost_usd for it in made if it.cost_usd is not None]
+    return RunRecord(
+        id=run_id,
+        turns=tuple(made),
+        messages=tuple(messages),
+        usage=sum(usages, Usage()),
+        cost_usd=sum(costs) if costs else None,
+        n_unpriced=sum(it.cost_usd is None and it.response is not None for it in made),
+        system_prompts={sha256_hex(system): system},
+        ended_at=base["started_at"] + timedelta(seconds=2),
+        duration_ms=2000.0,
+        **base,
+    )
+
+
+ASKED, EDITED = {"path": "@project/a.md", "text": "x"}, {"path": "@project/b.md", "text": "x"}
+BY_PERSON: dict[str, Any] = {"approved_by": "person", "waited_ms": 1000.0}
+RUNS = [
+    run(
+        FIRST,
+        # Side by side: 100 ms each, 150 ms together.
+        turn(
+            "",
+            call("population", {"city": "Oslo", "year": 2025}, 717_710),
+            call("population", {"city": "Bergn"}, "E_TOOL_FAILED", 50),
+        ),
+        turn(
+            "",
+            call("population", {"year": 2025, "city": "Oslo"}, 717_710, 300),
+            call("population", {"city": "Bergn"}, "E_TOOL_FAILED", 300),
+            ttft_ms=80.0,
+        ),
+        turn("Oslo."),
+        name="oslo",
+        tags=("a,b", "c"),
+        template="Which of {{ cities }} is larger?",
+        notebook="/home/ada/geo.ipynb",
+        cell_id="cell-7",
+        execution_count=12,
+    ),
+    run(
+        SECOND,
+        turn(
+            "",
+            call("fs.write", EDITED, 1, approval="edited", asked_args=ASKED, **BY_PERSON),
+            call("fs.write", ASKED, "E_DENIED", approval="denied", reason="not there", **BY_PERSON),
+            call("fs.read", {"path": "@project/b.md"}, 1, approval="allowed", **BY_PERSON),
+            ttft_ms=200.0,
+        ),
+        turn("Written.", cost_usd=None, saved_usd=None),
+        model=CLAUDE,
+        started_at=TUESDAY,
+        prompt="Write it down.",
+    ),
+    run(
+        FAILED,
+        turn(
+            "Os",
+            tokens=300,
+            attempts=3,
+            retry_wait_ms=1500.0,
+            error=ErrorInfo("LLM_TIMEOUT", "it did not answer in 60 s"),
+        ),
+        phase="Failed",
+        stop_reason="error",
+        error=ErrorInfo("LLM_TIMEOUT", "it did not answer in 60 s"),
+        template="Which of {{ cities }} is larger?",
+        started_at=TUESDAY,
+    ),
+    run(
+        FORK,
+        turn("Oslo, by far."),
+        kind="fork",
+        parent_id=FIRST,
+        forked_from="C03",
+        shared_messages=7,
+        template="Which of {{ cities }} is larger, and why?",
+        started_at=TUESDAY,
+        system="Be exact.",
+        params={"temperature": 0.5},
+    ),
+]
+
+
+def save_notebook(path: Path, records: list[RunRecord]) -> None:
+    """A notebook with the runs in the outputs of its cells."""
+    cells: list[Any] = [{"cell_type": "markdown", "source": "# Geography"}]
+    for record in records:
+        kept = json.loads(json.dumps(packed(record)))
+        outputs = [{"output_type": "stream"}, {"metadata": {"nbagent": kept}}]
+        cells.append({"cell_type": "code", "outputs": outputs})
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+
+
+@pytest.fixture(params=["store", "saved notebook"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "store":
+        for record in RUNS:
+            current_store().add(record)
+        return nbagent
+    save_notebook(tmp_path / "geo.ipynb", RUNS)
+    return nbagent.read_notebook(tmp_path / "geo.ipynb")
+
+
+def test_which_tool_fails_most_and_with_what(history: Any) -> None:
+    names = ["tool_name", "error_code", "error"]
+    found = history.tool_runs(ok=False).groupby(names, observed=True).size()
+    assert found.to_dict() == {
+        ("fs.write", "E_DENIED", "no such city"): 1,
+        ("population", "E_TOOL_FAILED", "no such city"): 2,
+    }
+
+
+def test_tokens_wasted_on_failed_turns(history: Any) -> None:
+    assert history.turns(ok=False)["total_tokens"].sum() == 310
+
+
+def test_cost_by_model_and_day(history: Any) -> None:
+    df = history.turns()
+    found = df.groupby(["model", df["started_at"].dt.date], observed=True)["cost_usd"].sum()
+    days = MONDAY.date(), TUESDAY.date()
+    assert found.to_dict() == {(GPT, days[0]): 1.5, (GPT, days[1]): 1.0, (CLAUDE, days[1]): 0.5}
+
+
+def test_what_is_not_in_the_cost(history: Any) -> None:
+    found = history.runs().groupby("model", observed=True)[["cost_usd", "n_unpriced"]].sum()
+    assert found.loc[CLAUDE].tolist() == [0.5, 1]
+
+
+def test_time_in_model_in_tools_waiting_for_a_person_and_between_retries(history: Any) -> None:
+    found = history.runs().set_index("run_id")
+    parts = found[["model_ms", "tools_ms", "waited_ms", "retry_wait_ms"]].round(3)
+    # What overlaps counts once.
+    assert parts.loc[FIRST].tolist() == [1500.0, 250.0, 0.0, 0.0]
+    assert parts.loc[SECOND].tolist() == [1000.0, 100.0, 1000.0, 0.0]
+    assert parts.loc[FAILED].tolist() == [500.0, 0.0, 0.0, 1500.0]
+
+
+def test_turns_to_an_answer_by_prompt_version(history: Any) -> None:
+    texts = history.prompts(kind="template").set_index("sha")["text"]
+    found = history.runs(ok=True).groupby("template_sha", observed=True)["turns"].mean()
+    assert found.rename(texts).to_dict() == {
+        "Which of {{ cities }} is larger?": 3,
+        "Write it down.": 2,
+        "Which of {{ cities }} is larger, and why?": 1,
+    }
+
+
+def test_which_calls_repeat(history: Any) -> None:
+    found = history.tool_runs().groupby(["tool_name", "args_sha"], observed=True)["args"].agg(list)
+    assert sorted(found[found.str.len() > 1]) == [
+        ['{"city":"Bergn"}', '{"city":"Bergn"}'],
+        ['{"city":"Oslo","year":2025}', '{"year":2025,"city":"Oslo"}'],
+    ]
+
+
+def test_what_changed_between_two_runs(history: Any) -> None:
+    names = ["model", "params", "prompt", "system_sha", "template_sha", "toolset_sha"]
+    df = history.runs(run_id=[FIRST, FORK])[names].astype("string").fillna("")
+    assert df.columns[df.nunique() > 1].tolist() == ["params", "system_sha", "template_sha"]
+
+
+def test_cache_saving_in_tokens_and_money(history: Any) -> None:
+    assert history.turns()[["cached_tokens", "saved_usd"]].sum().tolist() == [450, 0.75]
+
+
+def test_slowest_first_token_by_provider(history: Any) -> None:
+    found = history.turns().groupby("provider", observed=True)["ttft_ms"].max()
+    assert found.to_dict() == {"anthropic": 200.0, "openai": 80.0}
+
+
+def test_which_cell_of_which_notebook_made_a_run(history: Any) -> None:
+    found = history.runs(run="oslo")[["notebook", "cell_id", "execution_count"]]
+    assert found.values.tolist() == [["/home/ada/geo.ipynb", "cell-7", 12]]
+
+
+def test_which_prompt_gave_an_answer(history: Any) -> None:
+    df = history.runs()
+    assert df.loc[df["text"].str.startswith("Written"), "prompt"].tolist() == ["Write it down."]
+
+
+def test_what_a_reviewer_decided_and_what_the_edit_changed(history: Any) -> None:
+    df = history.tool_runs(approved_by="person")
+    found = df[["tool_name", "approval", "reason"]].astype(object).fillna("").values.tolist()
+    assert found == [
+        ["fs.write", "edited", ""],
+        ["fs.write", "denied", "not there"],
+        ["fs.read", "allowed", ""],
+    ]
+    edits = nbagent.expand(nbagent.expand(df[df["edited"]], "asked_args"), "args")
+    (edit,) = edits[["asked_args.path", "args.path"]].values.tolist()
+    assert edit == ["@project/a.md", "@project/b.md"]
+
+
+# The notebook, beside the store
+
+
+def test_the_frames_of_a_notebook_are_those_of_the_store(tmp_path: Path) -> None:
+    for record in RUNS:
+        current_store().add(record)
+    save_notebook(tmp_path / "x.ipynb", [RUNS[3], *RUNS])
+    saved = nbagent.read_notebook(tmp_path / "x.ipynb")
+    assert repr(saved) == "<SavedNotebook x.ipynb, 4 runs>"
+    for name in ("runs", "turns", "tool_runs", "messages", "prompts"):
+        frames = [getattr(it, name)().convert_dtypes() for it in (saved, nbagent)]
+        keys = [it for it in ("run_id", "turn_id", "position", "sha") if it in frames[0]]
+        one, other = (it.sort_values(keys).reset_index(drop=True) for it in frames)
+        pd.testing.assert_frame_equal(one, other)
+    whole = saved.messages(run=FORK, whole=True)
+    assert whole["position"].tolist() == [-1, *range(8)]
+    assert set(whole["run_id"]) == {FIRST, FORK}
+
+
+def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) -> None:
+    save_notebook(tmp_path / "x.ipynb", RUNS)
+    run = nbagent.read_notebook(tmp_path / "x.ipynb").open_run("oslo")
+    assert run.record == RUNS[0]
+    assert (run.text, run.request_of("C02").system_prompt) == ("Oslo.", "Be brief.")
+    for act in (run.resume, lambda: run.resume("And?"), lambda: run.fork("C02"), run.forget):
+        with pytest.raises(UsageError, match="was read from a notebook"):
+            act()
+    assert nbagent.runs().empty
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        ("{", "is no notebook"),
+        ('{"cells": 3}', "is no notebook"),
+        ('{"cells": [{"outputs": [{"metadata": {"nbagent": {"id": 1}}}]}]}', "cell 1 of .* broken"),
+    ],
+    ids=["missing", "no JSON", "no cells", "broken record"],
+)
+def test_what_is_no_saved_notebook_is_one_clear_line(
+    tmp_path: Path, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "x.ipynb").write_text(content)
+    with pytest.raises(UsageError, match=said):
+        nbagent.read_notebook(tmp_path / "x.ipynb")
+
+
+def test_frames_of_other_stores(tmp_path: Path) -> None:
+    for name, record in zip(("a", "b"), RUNS, strict=False):
+        store = Store.open(tmp_path / name)
+        store.add(record)
+        store.close()
+    assert nbagent.runs(store=tmp_path / "a")["run_id"].tolist() == [FIRST]
+    both = [tmp_path / "b", str(tmp_path / "a" / "runs.sqlite")]
+    assert nbagent.runs(store=both)["run_id"].tolist() == [SECOND, FIRST]
+    assert len(nbagent.tool_runs(store=both, model=GPT)) == 4
+    with pytest.raises(UsageError, match=r"there is no store at .*; give a folder"):
+        nbagent.runs(store=tmp_path)
