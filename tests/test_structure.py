@@ -33,8 +33,9 @@ SIDEWAYS = {
 # Inside a room: from bottom to top; a module may import those before it.
 INSIDE = {
     "contracts": [
+        {"secrets"},
         {"errors"},
-        {"secrets", "canonical", "cancel"},
+        {"canonical", "cancel"},
         {"chat"},
         {"policy", "trimming"},
         {"records"},
@@ -50,14 +51,12 @@ INSIDE = {
         {"loop"},
     ],
     "sandbox": [
-        {"order", "plan", "capture", "syscalls", "tree"},
         {"walls", "grants", "outputs"},
-        {"command", "plain", "supervisor"},
+        {"supervisor"},
         {"running"},
-        {"isolation"},
-        {"scripts"},
+        {"script"},
     ],
-    "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
+    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
         {"approval"},

@@ -24,7 +24,6 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
-from nbagent.contracts.secrets import redact
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse, bad_answer, load_wire, start_of
 from nbagent.providers.history import History
@@ -181,8 +180,8 @@ class WireClient:
             except ModelError as error:
                 fault = error
             except Exception as error:
-                said = redact(f"{type(error).__name__}: {error}")
-                fault = ModelError(f"the client failed ({said}); please report it.")
+                what = f"{type(error).__name__}: {error}"
+                fault = ModelError(f"the client failed ({what}); please report it.")
             # What came before a fault, in the same packet, is kept.
             for chunk in exchange.shows(into):
                 yield chunk

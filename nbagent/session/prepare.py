@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
@@ -90,16 +90,6 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     """
     # Before anything is read: what is read now is kept and sent.
     register_environment()
-    try:
-        return _prepared(ask, store, front)
-    except NbagentError as error:
-        # It quotes what the person gave.
-        error.message = redact(error.message)
-        error.args = (error.message,)
-        raise
-
-
-def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
     options = _merged(ask.options, parent, ask.dropped)
@@ -121,28 +111,29 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         *_notices(chosen, store),
         *_moved(chosen, parent, base.history),
         *told,
-        *map(redact, ask.notices),
+        *ask.notices,
     )
     record = RunRecord(
         id=new_id(),
-        session=redact(options.session or settings.session),
-        name=options.name and redact(options.name),
-        tags=tuple(redact(tag) for tag in options.tags or ()),
+        session=options.session or settings.session,
+        name=options.name,
+        tags=options.tags or (),
         parent_id=parent.id if parent else None,
         shared_messages=len(base.history) if parent else 0,
         kind=ask.kind,
         cell_id=front.cell_id(),
         notebook=front.notebook(),
-        model=redact(chosen.model_id),
-        base_url=chosen.base_url and redact(chosen.base_url),
-        template=None if ask.template is None else redact(ask.template),
-        prompt=redact(ask.prompt or ""),
-        options=redact_json(_kept(options.changed(cassette=asked.cassette), chosen)),
+        model=chosen.model_id,
+        base_url=chosen.base_url,
+        template=ask.template,
+        prompt=ask.prompt or "",
+        options=_kept(options.changed(cassette=asked.cassette), chosen),
         limits=limits,
         started_at=utc_now(),
         notices=notices,
         messages=words,
     )
+    record = redacted(record)
     if not ask.dry_run:
         _remember(record.id, options)
     return Prepared(
@@ -150,7 +141,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         chosen=chosen,
         tools=tools,
         composer=ChatComposer(
-            redact(system) if system else None, opening=_opening(words, base.history)
+            redact(system) if system else None, opening=_opening(record.messages, base.history)
         ),
         history=base.history,
         params=params,
@@ -159,7 +150,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         phase_before=parent.phase if parent else "Running",
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         before=base.turn_before(record),
-        notices=notices,
+        notices=record.notices,
     )
 
 
@@ -217,11 +208,11 @@ def _last_that_asked(run: RunRecord, store: Store) -> RunRecord | None:
 def _words(ask: Ask, parent: RunRecord | None, base: _Base, ceiling: int) -> tuple[Message, ...]:
     if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
         raise UsageError("the prompt is empty; write what you want to ask")
-    own = tuple(redacted(message) for message in ask.messages)
+    own = ask.messages
     _check_answered(own)
     if ask.prompt:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        return (*own, redacted(Message(role="user", content=parts)))
+        return (*own, Message(role="user", content=parts))
     if own or parent is None:
         return own
     if ask.kind == "fork":
@@ -388,7 +379,7 @@ _known_warnings: set[str] = set()
 
 def _told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     """What hosts warn of (a skill that is not as it should be), once for each process."""
-    fresh = tuple(redact(text) for text in warnings if text not in _known_warnings)
+    fresh = tuple(text for text in warnings if text not in _known_warnings)
     _known_warnings.update(warnings)
     return fresh
 
@@ -396,7 +387,7 @@ def _told_once(warnings: Sequence[str]) -> tuple[str, ...]:
 def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:
     notices: list[str] = []
     if chosen.why:
-        notices.append(redact(f"{chosen.model_id} was chosen: {chosen.why}."))
+        notices.append(f"{chosen.model_id} was chosen: {chosen.why}.")
     if store.warning:
         notices.append(store.warning)
     return tuple(notices)
