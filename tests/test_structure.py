@@ -50,6 +50,7 @@ INSIDE = {
         {"turn"},
         {"loop"},
     ],
+    "runtime": [{"channel", "loop"}, {"interrupt"}, {"jobs"}, {"courier"}, {"waiting"}],
     "sandbox": [
         {"walls", "grants", "outputs"},
         {"supervisor"},
