@@ -43,10 +43,9 @@ INSIDE = {
         {"ports"},
     ],
     "engine": [
-        {"repeats", "size"},
-        {"request"},
-        {"calls", "plan"},
-        {"room"},
+        {"plan"},
+        {"overflow", "repeats", "request"},
+        {"limits", "calls"},
         {"turn"},
         {"loop"},
     ],
@@ -57,6 +56,7 @@ INSIDE = {
         {"writing"},
         {"searching"},
     ],
+    "runtime": [{"channel", "loop"}, {"interrupt"}, {"jobs"}, {"courier"}, {"waiting"}],
     "sandbox": [
         {"walls", "grants", "outputs"},
         {"supervisor"},

@@ -28,7 +28,7 @@ StopReason = Literal[
     "stopped",
     "error",
 ]
-RanIn = Literal["main thread", "waiting thread", "worker thread", "engine loop", "notebook loop"]
+RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "notebook loop"]
 
 
 def turn_id(index: int) -> str:

@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from nbagent.contracts.cancel import CancelToken
@@ -183,17 +183,24 @@ def is_async(target: Callable[..., Any]) -> bool:
 
 
 async def _run_async(work: Work, attempt: _Attempt, context: ToolContext) -> Ending:
-    async def body() -> _Boxed:
-        return await _contained(_awaited(work, context))
+    async def body() -> Any:
+        return await _settled(work(), work, context)
 
-    if attempt.options.loop != "notebook":
-        attempt.begin("engine loop")
-        return await _on_engine_loop(body(), attempt)
+    where = "notebook" if attempt.options.loop == "notebook" else "tools"
+    return await _on_a_loop(body, where, work, attempt, context)
 
-    async def on_notebook_loop() -> _Boxed:
-        attempt.begin("notebook loop")
+
+async def _on_a_loop(
+    body: Callable[[], Awaitable[Any]],
+    where: Literal["tools", "notebook"],
+    work: Work,
+    attempt: _Attempt,
+    context: ToolContext,
+) -> Ending:
+    async def there() -> _Boxed:
+        attempt.begin("tool loop" if where == "tools" else "notebook loop")
         try:
-            return await body()
+            return await _contained(body())
         except asyncio.CancelledError as error:
             if attempt.why is not None:
                 raise
@@ -201,20 +208,13 @@ async def _run_async(work: Work, attempt: _Attempt, context: ToolContext) -> End
 
     async def handed_over() -> _Boxed:
         boxed, attempt.place = await context.runner.run_async(
-            on_notebook_loop, cancel=attempt.token, label=work.label
+            there, where=where, cancel=attempt.token, label=work.label
         )
         return boxed
 
-    return attempt.ending(await _contained_box(handed_over()))
-
-
-async def _on_engine_loop(body: Coroutine[Any, Any, _Boxed], attempt: _Attempt) -> Ending:
-    task = asyncio.create_task(body)
-    if not await _finished(task, attempt, _GRACE_S, task.cancel):
-        return attempt.ending(_Boxed(), abandoned=True)
-    if task.cancelled():
-        return attempt.ending(_Boxed(error=asyncio.CancelledError("the tool cancelled itself")))
-    return attempt.ending(task.result())
+    ending = attempt.ending(await _contained_box(handed_over()))
+    left = isinstance(ending.error, Interrupted) and str(ending.error) == "left behind"
+    return replace(ending, abandoned=left)
 
 
 async def _finished(
@@ -271,7 +271,11 @@ async def _run_sync(work: Work, attempt: _Attempt, context: ToolContext) -> Endi
     else:
         ending = attempt.ending(await _contained_box(handed_over()))
     if ending.error is None and _is_late(ending.value):
-        return await _late_awaitable(ending.value, work, attempt, context)
+        # A plain function around an async one (a decorator, a lambda) gives a coroutine.
+        late = ending.value
+        return await _on_a_loop(
+            lambda: _settled(late, work, context), "tools", work, attempt, context
+        )
     return ending
 
 
@@ -312,21 +316,6 @@ async def _in_worker(handed_over: Coroutine[Any, Any, _Boxed], attempt: _Attempt
     if await _finished(task, attempt, _WORKER_GRACE_S):
         return attempt.ending(task.result())
     return attempt.ending(_Boxed(), abandoned=True)
-
-
-async def _late_awaitable(
-    value: Any, work: Work, attempt: _Attempt, context: ToolContext
-) -> Ending:
-    # A plain function around an async one (a decorator, a lambda) gives a coroutine.
-    async def body() -> _Boxed:
-        return await _contained(_settled(value, work, context))
-
-    attempt.place = "engine loop"
-    return await _on_engine_loop(body(), attempt)
-
-
-async def _awaited(work: Work, context: ToolContext) -> Any:
-    return await _settled(work(), work, context)
 
 
 async def _settled(value: Any, work: Work, context: ToolContext) -> Any:

@@ -228,7 +228,7 @@ class FunctionTool:
             result = ToolResult.failure(self._stopped(ending))
         else:
             error = ending.error or RuntimeError("it ended without a result")
-            hint = loop_hint(error) if ending.place == "engine loop" else ""
+            hint = loop_hint(error) if ending.place == "tool loop" else ""
             result, detail = failure_of(error, hint=hint), detail_of(error) + hint
         return ToolOutcome(
             result=result,

@@ -50,7 +50,6 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
     )
     here = front()
     live = LiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store, here=here)
-    with runtime.Guard() as guard:
-        live.start([], here, guard)
-        assert live.task is not None
-        return runtime.wait(live.task)
+    with runtime.Watch(live.cancel):
+        live.start()
+        return runtime.wait(live.courier)

@@ -16,7 +16,7 @@ from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.runtime import Courier, RunTask, wait
+from nbagent.runtime import Courier, wait
 from nbagent.tools.base import adapted
 from nbagent.tools.functions import FunctionHost
 
@@ -38,7 +38,7 @@ class HostDoor:
         self.cancel = CancelToken()
         self.names: dict[str, Any] = {}
         self.progress: list[str] = []
-        self._courier = Courier()
+        self._courier = Courier(self.cancel)
 
     def context(self, approved: str = "") -> ToolContext:
         """What the host is told of the run."""
@@ -62,7 +62,8 @@ class HostDoor:
 
     def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something on the engine's loop while this thread waits, as a cell does."""
-        return wait(RunTask[T].start(work, self._courier, self.cancel))
+        self._courier = Courier(self.cancel)
+        return wait(self._courier.start(work))
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None, approved: str = ""

@@ -167,7 +167,7 @@ class McpHost:
                 outcome = await asyncio.to_thread(_outcome_of, answer)
             except Exception as error:
                 outcome = _failed(error)
-            return replace(outcome, ran_in="engine loop", started_at_ms=started_ms)
+            return replace(outcome, ran_in="tool loop", started_at_ms=started_ms)
 
         return PreparedCall(spec=tool.spec, arguments=arguments, preview=preview, run=run)
 
@@ -228,7 +228,7 @@ class McpHost:
                 said = error.message.replace(str(server.path), server.path.name)
                 return _failed(ToolError(said, details=error.details))
             result = ToolResult(ok=True, data={"tools": list(self._tools)})
-            return ToolOutcome(result=result, ran_in="engine loop")
+            return ToolOutcome(result=result, ran_in="tool loop")
 
         return PreparedCall(
             spec=spec,
