@@ -156,6 +156,8 @@ def test_each_way_of_a_call_leaves_its_lines(tmp_path: Path, name: str) -> None:
     sink.handle(end)
     lines = lines_of(tmp_path)
     assert [line["kind"] for line in lines] == kinds.split()
+    rulings = {line["ruling"] for line in lines if line["kind"] == "approval"}
+    assert rulings <= {"denied" if "refusal" in kinds and "start" not in kinds else "allowed"}
     assert len({line["args_sha"] for line in lines if "args_sha" in line}) == 1
     result = end.tool_run.result or ToolResult.failure(ErrorInfo("E_INTERNAL", ""))
     codes = {
