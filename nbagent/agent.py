@@ -14,7 +14,6 @@ from nbagent import runtime
 from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
-from nbagent.contracts.secrets import redact
 from nbagent.run import OnEvent, Run, changed_options, listed, model_id_of, told_apart
 from nbagent.session.approval import OnApproval, checked_callback
 from nbagent.session.prepare import Ask
@@ -59,7 +58,7 @@ class Agent:
             n = f"{len(self.tools)} tool{'s' * (len(self.tools) != 1)}"
         else:
             n = f"tools: {self.options.tools or 'the notebook’s'}"
-        return redact(f"<Agent {self.options.model or 'default model'}, {n}>")
+        return f"<Agent {self.options.model or 'default model'}, {n}>"
 
     def run(
         self,

@@ -19,7 +19,6 @@ from nbagent.contracts.chat import ChatRequest, Message, Usage
 from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
-from nbagent.contracts.secrets import redact, register_environment
 from nbagent.providers.offline import source_of
 from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
@@ -317,8 +316,6 @@ def open_run(ref: str) -> Run:
         raise UsageError(
             f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
         )
-    register_environment()
-    ref = redact(ref)  # it is quoted when there is no such run
     store = current_store()
     run_id = (last_of(store) if ref == "last" else None) or store.find(ref)
     for live in at_work():

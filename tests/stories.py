@@ -138,7 +138,7 @@ class Story:
             ToolRun(tool_call_id=r.tool_call_id, tool_name=r.tool_name, args=r.args) for r in runs
         )
         begun = turn.model_copy(update={"tool_runs": queued, "duration_ms": turn.model_ms})
-        self.events.append(events.ResponseReceived(begun, message))
+        self.events.append(events.ResponseReceived(begun, message, "Be brief.", TOOLS))
         for i, run in enumerate(runs):
             key, args = run.tool_call_id, run.args or {}
             self.events.append(events.ToolCallStarted(turn.id, key, run.tool_name, args))

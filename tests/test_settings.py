@@ -35,23 +35,30 @@ def source_of(name: str, environ: dict[str, str], folder: Path) -> tuple[Any, st
     return found.value, found.source
 
 
+def files(folder: Path, *, own: str = "", project: str = "") -> dict[str, str]:
+    """Write the person's file and the project's; the environment that leads to them."""
+    config = folder / "config" / "nbagent"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "settings.toml").write_text(own, "utf-8")
+    (folder / "pyproject.toml").write_text(f"[tool.nbagent]\n{project}\n", "utf-8")
+    return {"XDG_CONFIG_HOME": str(folder / "config")}
+
+
 def test_each_layer_wins_over_the_ones_below_it(tmp_path: Path) -> None:
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    assert source_of("max_turns", environ, tmp_path) == (20, "default")
-    user_file = tmp_path / "config" / "nbagent" / "settings.toml"
-    user_file.parent.mkdir(parents=True)
-    user_file.write_text("max_turns = 3\n")
-    assert source_of("max_turns", environ, tmp_path) == (3, "settings.toml")
-    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nmax_turns = 4\n")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert source_of("max_turns", environ, below) == (4, "pyproject.toml")
-    environ["NBAGENT_MAX_TURNS"] = "5"
-    assert source_of("max_turns", environ, below) == (5, "environment")
-    nbagent.configure(max_turns=6)
-    assert source_of("max_turns", environ, below) == (6, "configure")
-    nbagent.configure(max_turns=None)
-    assert source_of("max_turns", environ, below) == (5, "environment")
+    environ = files(tmp_path)
+    assert source_of("top_p", environ, below) == (None, "default")
+    files(tmp_path, project="top_p = 0.2")
+    assert source_of("top_p", environ, below) == (0.2, "pyproject.toml")
+    files(tmp_path, project="top_p = 0.2", own="top_p = 0.3")
+    assert source_of("top_p", environ, below) == (0.3, "settings.toml")
+    environ["NBAGENT_TOP_P"] = "0.5"
+    assert source_of("top_p", environ, below) == (0.5, "environment")
+    nbagent.configure(top_p=0.6)
+    assert source_of("top_p", environ, below) == (0.6, "configure")
+    nbagent.configure(top_p=None)
+    assert source_of("top_p", environ, below) == (0.5, "environment")
 
 
 def test_the_common_variables_name_model_and_server() -> None:
@@ -79,24 +86,31 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest_and_the_place(tmp_pa
         effective({}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "value"),
-    [
+ADDRESSES = [
+    *("http://127.0.0.1:1/v1", "https://h/v1", "http://[::1]:8000/v1", "HTTPS://Example.com"),
+    *("localhost:8000/v1", "localhost", "api.example.com/v1", "127.0.0.1:8000"),
+    *("http://my_host:80/v1", "https://bücher.example/v1", "https://h/a@b/v1"),
+    *(f"https://h/v1?api-version={it}" for it in ("2024-10-21", "2025-04-01-preview", "preview")),
+]
+FIT: list[tuple[str, Any, Any]] = [
+    *(
         ("max_turns", "7", 7),
         ("temperature", "0.5", 0.5),
-        ("stream", "off", False),
-        ("stream", True, True),
-        ("tools", "all", "all"),
-        ("tools", "none", "none"),
-        ("tools", "a, b c", ("a", "b", "c")),
-        ("tools", ["a", "b"], ("a", "b")),
-        ("stop_sequences", "a b", ("a b",)),
-        ("stop_sequences", ["\n", "END"], ("\n", "END")),
         ("system", "", ""),
-        ("after_run", "live", "live"),
         ("model", None, None),
-    ],
-)
+    ),
+    *(("stream", "off", False), ("stream", True, True), ("after_run", "live", "live")),
+    *(("tools", "all", "all"), ("tools", "a, b c", ("a", "b", "c")), ("tools", ["a"], ("a",))),
+    *(("stop_sequences", "a b", ("a b",)), ("stop_sequences", ["\n", "END"], ("\n", "END"))),
+    *(("base_url", url, url) for url in ADDRESSES),
+    *(("reasoning", "LOW", "low"), ("reasoning", "off", "none"), ("reasoning", "xhigh", "xhigh")),
+    *(("reasoning", "02048", "2048"), ("reasoning", 2048, "2048")),
+    ("deny", "f(path=a b.md, x=y), mcp:git", ("f(path=a b.md, x=y)", "mcp:git")),
+    ("deny", 'f(tags=["a", "b"]) g', ('f(tags=["a", "b"])', "g")),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "value"), FIT)
 def test_values_come_in_their_right_type(name: str, given: Any, value: Any) -> None:
     assert checked_value(name, given) == value
 
@@ -146,12 +160,6 @@ def test_a_base_url_that_may_hold_a_key_is_refused_and_not_shown(url: str) -> No
         assert "SECRET" not in str(caught.value)
 
 
-def test_a_base_url_may_say_which_version_of_azure_it_means() -> None:
-    for query in ("2024-10-21", "2025-04-01-preview", "preview"):
-        url = f"https://h/openai/v1?api-version={query}"
-        assert checked_value("base_url", url) == url
-
-
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
     *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:99999/v1"),
@@ -175,41 +183,32 @@ def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -
     assert effective().base_url is None
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("http://127.0.0.1:1/v1", "https://h/v1", "http://[::1]:8000/v1", "HTTPS://Example.com"),
-        *("localhost:8000/v1", "localhost", "api.example.com/v1", "127.0.0.1:8000"),
-        *("http://my_host:80/v1", "https://bücher.example/v1", "https://h/a@b/v1"),
-    ],
-)
-def test_a_base_url_is_an_address_with_or_without_its_scheme(url: str) -> None:
-    assert checked_value("base_url", url) == url
+LIMITS: dict[str, tuple[str, str, Any, bool]] = {
+    "rules are added": ('deny = ["fs"]', 'deny = ["zzz"]', ("fs", "zzz"), True),
+    "a number of one's own": ("max_read_bytes = 1000", "max_read_bytes = 9999999", 1000, False),
+    "a default": ("", "script_timeout_s = 5", 5, True),
+    "no less than a default": ("", "script_timeout_s = 500", 120, False),
+    "turns": ("max_turns = 5", "max_turns = 40", 5, False),
+    "turns by default": ("", "max_turns = 40", 20, False),
+    "fewer turns": ("max_turns = 5", "max_turns = 4", 4, True),
+    "requests": ("", "ceiling = 500", 50, False),
+    "fewer requests than turns": ("max_turns = 30", "ceiling = 10", 10, True),
+    "equal calls": ("", "loop_limit = 99", 3, False),
+    "time": ("timeout_s = 30", "timeout_s = 3000", 30, False),
+    "tokens": ("max_total_tokens = 100", "max_total_tokens = 5000", 100, False),
+    "tokens of nobody": ("", "max_total_tokens = 5000", 5000, True),
+    "cost": ("max_cost_usd = 9", "max_cost_usd = 5", 5, True),
+}
 
 
-def test_a_project_may_tighten_and_not_loosen(tmp_path: Path) -> None:
-    config = tmp_path / "config" / "nbagent"
-    config.mkdir(parents=True)
-    (config / "settings.toml").write_text(
-        'deny = ["fs.write"]\nmax_read_bytes = 1000\nmax_cost_usd = 9\n', "utf-8"
-    )
-    project = tmp_path / "project"
-    project.mkdir()
-    file = project / "pyproject.toml"
-    table = '[tool.nbagent]\ndeny = ["zzz"]\nmax_read_bytes = 1000000000\nscript_timeout_s = 5\n'
-    table += "max_cost_usd = 5\nmax_total_tokens = 500\n"
-    file.write_text(table, "utf-8")
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    held = effective(environ, project)
-    assert held.deny == ("fs.write", "zzz")
-    assert (held.max_read_bytes, held.script_timeout_s) == (1000, 5)
-    assert (held.max_cost_usd, held.max_total_tokens) == (5, 500)
-    sources = {origin.name: origin.source for origin in origins(environ, project)}
-    assert sources["deny"] == "settings.toml and pyproject.toml"
-    assert (sources["max_read_bytes"], sources["script_timeout_s"]) == (
-        "settings.toml",
-        "pyproject.toml",
-    )
+@pytest.mark.parametrize("case", LIMITS)
+def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None:
+    own, project, value, tightened = LIMITS[case]
+    environ = files(tmp_path, own=own, project=project)
+    name = project.partition(" ")[0]
+    assert getattr(effective(environ, tmp_path), name) == value
+    assert ("pyproject.toml" in source_of(name, environ, tmp_path)[1]) == tightened
+    assert effective(environ, tmp_path).max_turns <= effective(environ, tmp_path).ceiling
 
 
 REFUSED = {
@@ -230,18 +229,6 @@ def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -
     with pytest.raises(UsageError, match=REFUSED[line]) as caught:
         effective({}, tmp_path)
     assert "pyproject.toml" in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["(", "fs.write(", '["fs.write"]', "a b(c"])
-def test_what_is_no_rule_in_the_environment_is_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="pattern"):
-        effective({"NBAGENT_DENY": text}, tmp_path)
-
-
-def test_rules_as_text_may_have_blanks_inside_their_parentheses(tmp_path: Path) -> None:
-    text = "fs.write(path=@project/a b.md, content=x), mcp:git"
-    held = effective({"NBAGENT_DENY": text}, tmp_path)
-    assert held.deny == ("fs.write(path=@project/a b.md, content=x)", "mcp:git")
 
 
 NEW: dict[str, tuple[Any, Any]] = {
@@ -269,18 +256,8 @@ def test_what_is_about_the_server_comes_from_the_environment_and_never_from_a_pr
         effective({}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        *(("LOW", "low"), ("off", "none"), ("none", "none"), ("max", "max"), ("xhigh", "xhigh")),
-        *(("02048", "2048"), (2048, "2048")),
-    ],
-)
-def test_reasoning_is_a_word_or_a_number_of_tokens(given: Any, value: str) -> None:
-    assert checked_value("reasoning", given) == value
-
-
 ODD: list[tuple[str, Any]] = [
+    *(("deny", given) for given in ("(", "fs.write(", '["fs.write"]', "a b(c")),
     *(("max_turns", given) for given in ("0", -1, "many", True, 1.5, float("inf"), float("nan"))),
     *(("stop_sequences", [1]), ("name", 5), ("tags", [1]), ("session", ""), ("after_run", "gone")),
     ("top_p", 1.1),
@@ -312,7 +289,8 @@ def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
     doors += [nbagent.configure] if name in Settings.rows() else []
     assert doors
     for ask in doors:
-        with pytest.raises(UsageError, match=f"{name}.* does not fit; expected ") as caught:
+        said = "is no pattern" if name == "deny" else f"{name}.* does not fit; expected "
+        with pytest.raises(UsageError, match=said) as caught:
             ask(**{name: given})
         assert "\n" not in str(caught.value)
 

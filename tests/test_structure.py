@@ -33,8 +33,9 @@ SIDEWAYS = {
 # Inside a room: from bottom to top; a module may import those before it.
 INSIDE = {
     "contracts": [
+        {"secrets"},
         {"errors"},
-        {"secrets", "canonical", "cancel"},
+        {"canonical", "cancel"},
         {"chat"},
         {"policy", "trimming"},
         {"records"},
@@ -50,14 +51,12 @@ INSIDE = {
         {"loop"},
     ],
     "sandbox": [
-        {"order", "plan", "capture", "syscalls", "tree"},
         {"walls", "grants", "outputs"},
-        {"command", "plain", "supervisor"},
+        {"supervisor"},
         {"running"},
-        {"isolation"},
-        {"scripts"},
+        {"script"},
     ],
-    "shown": [{"budgets"}, {"texts"}, {"cells", "pictures"}, {"displays", "tables"}, {"plain"}],
+    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
         {"approval"},
@@ -74,7 +73,7 @@ HOMES = {
     "httpcore2": ("providers.http", "providers.streams"),
     "pandas": ("archive.frames",),
     "numpy": ("archive.frames",),
-    "sqlite3": ("archive.store",),
+    "sqlite3": ("archive.database",),
     "matplotlib": ("archive.plots",),
     "IPython": ("notebook",),
     "ipykernel": ("notebook",),

@@ -6,18 +6,20 @@ Owns the file `runs.sqlite` and the leases in it. What is asked of it stands in 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nbagent.archive.codec import (
+from nbagent.archive.codec import encoded
+from nbagent.archive.database import Connection, Database, Locked, OnLock, Work
+from nbagent.archive.interrupted import dead_runs, ended_runs, leases
+from nbagent.archive.lease import Lease
+from nbagent.archive.reading import Reading, RunSummary, run_row, select
+from nbagent.archive.rows import (
     Row,
-    encoded,
     end_of,
-    from_us,
     message_row,
     rows_of,
     text_rows,
@@ -26,11 +28,7 @@ from nbagent.archive.codec import (
     turn_row,
     turn_rows,
 )
-from nbagent.archive.codec import run_row as row_of
-from nbagent.archive.database import Connection, Database, Locked, OnLock, Work, rescue
-from nbagent.archive.interrupted import interrupted
-from nbagent.archive.lease import Lease
-from nbagent.archive.reading import Reading, RunSummary, load_row, run_row, select
+from nbagent.archive.rows import run_row as row_of
 from nbagent.archive.schema import TABLES
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.chat import Message, ToolSpec
@@ -43,7 +41,6 @@ from nbagent.contracts.events import (
     RunStarted,
     ToolCallFinished,
     TurnFinished,
-    TurnStarted,
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
@@ -98,7 +95,7 @@ class Store(Reading):
     """All runs of one folder. Writing is for one thread at a time, reading for any."""
 
     def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
-        self._db = database
+        self.database = database
         self._now = now
         self._lease = Lease.of_this_process(now())
         self._live: dict[str, _Live] = {}
@@ -145,38 +142,17 @@ class Store(Reading):
                 f"RUNS ARE NOT KEPT ON DISK: {said} "
                 "Until then this kernel works in memory, and its runs are lost when it ends."
             )
-        source = rescue(home)
-        if source is None:
-            return cls.memory(said, now=now)
-        try:
-            with contextlib.closing(source):
-                return cls(Database.memory(said, source), now)
-        except (StoreError, sqlite3.Error):
-            return cls.memory(said, now=now)
+        return cls(Database.rescued(home, said), now)
 
     @property
     def warning(self) -> str | None:
         """Why runs are not kept, or kept less safely; None when all is well."""
-        return self._db.warning
+        return self.database.warning
 
     @property
     def path(self) -> Path | None:
         """The file; None in memory."""
-        return self._db.path
-
-    @property
-    def earlier(self) -> list[Path]:
-        """Files of earlier versions of nbagent, which were put aside."""
-        return self._db.earlier()
-
-    @property
-    def on_warning(self) -> Callable[[str], None] | None:
-        """Called, in the writing thread, when the disk fails and the store moves into memory."""
-        return self._db.on_warning
-
-    @on_warning.setter
-    def on_warning(self, call: Callable[[str], None] | None) -> None:
-        self._db.on_warning = call
+        return self.database.path
 
     # Writing
 
@@ -185,7 +161,7 @@ class Store(Reading):
         step = self._step(event)
         if step is not None:
             work, on_lock, durable = step
-            self._done(event, self._db.transact(work, on_lock=on_lock, durable=durable))
+            self._done(event, self.database.transact(work, on_lock=on_lock, durable=durable))
 
     async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
         """The same; while another process is writing, the loop goes on.
@@ -197,7 +173,7 @@ class Store(Reading):
         step = self._step(event)
         if step is not None:
             work, on_lock, durable = step
-            done = self._db.commit(work, on_lock=on_lock, durable=durable, on_wait=on_wait)
+            done = self.database.commit(work, on_lock=on_lock, durable=durable, on_wait=on_wait)
             self._done(event, await done)
 
     def _step(self, event: Event) -> tuple[Work[Any], OnLock, bool] | None:
@@ -210,11 +186,9 @@ class Store(Reading):
             case RunStarted(run=run):
                 # Nothing is lost yet, so the store need not leave the disk.
                 return (lambda c: self._begin(c, run)), "wait", False
-            case TurnStarted():
-                live = self._get(event.run_id)
-                live.system_prompt, live.tools = event.system_prompt, event.tools
             case ResponseReceived(turn=turn, message=message):
                 live = self._get(turn.run_id)
+                live.system_prompt, live.tools = event.system_prompt, event.tools
                 return (lambda c: self._put_open(c, live, turn, message)), "leave", True
             case ToolCallFinished(pending=pending, tool_run=tool_run) if pending:
                 # The last result of a turn is committed with the turn, which follows directly.
@@ -330,7 +304,7 @@ class Store(Reading):
 
     def add(self, run: RunRecord) -> None:
         """Write a whole run that ended elsewhere, after the one that it goes on from."""
-        self._db.transact(lambda c: _put_whole(c, self._begin(c, run), run))
+        self.database.transact(lambda c: _put_whole(c, self._begin(c, run), run))
 
     def _begin_again(self, c: Connection) -> None:
         """Put the runs at work into a database that lost everything."""
@@ -342,7 +316,7 @@ class Store(Reading):
         """Let go of a run that this process will not finish; it reads as interrupted then."""
         self._live.pop(run_id, None)
         sql = "UPDATE runs SET lease_id = NULL WHERE run_id = ? AND lease_id = ?"
-        self._db.transact(lambda c: c.execute(sql, (run_id, self._lease.id)))
+        self.database.transact(lambda c: c.execute(sql, (run_id, self._lease.id)))
 
     # Leases, and runs whose kernel is gone
 
@@ -354,9 +328,9 @@ class Store(Reading):
         """
         self._lease = self._lease.renewed(self._now())
         try:
-            self._db.transact(self._put_lease, on_lock="raise", durable=False)
+            self.database.transact(self._put_lease, on_lock="raise", durable=False)
             if self.keeps_forgotten:
-                self.keeps_forgotten = not self._db.fold(0)
+                self.keeps_forgotten = not self.database.fold(0)
         except Locked:
             return False
         return True
@@ -368,27 +342,16 @@ class Store(Reading):
     def _take_lease(self, c: Connection) -> None:
         # The heartbeat of a dead kernel tells when its runs ended: kept as long as it has some.
         used = "SELECT lease_id FROM runs WHERE phase = 'Running' AND lease_id IS NOT NULL"
-        alive = self._alive(c)
-        dead = [(it,) for it in leases(c) if it not in alive]
+        dead = [(it.id,) for it in leases(c).values() if not it.is_alive(self._now())]
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._put_lease(c)
 
-    def _alive(self, c: Connection) -> set[str]:
-        now = self._now()
-        return {it.id for it in leases(c).values() if it.id == self._lease.id or it.is_alive(now)}
-
     def _dead_runs(self, c: Connection) -> list[Row]:
-        others = "WHERE phase = 'Running' AND lease_id IS NOT ?"
-        found = select(c, "runs", others, (self._lease.id,))
-        alive = self._alive(c) if found else ()
-        return [row for row in found if row["lease_id"] not in alive]
+        return dead_runs(c, self._lease.id, self._now())
 
     def _close_dead(self, c: Connection) -> None:
         """Write the end of the runs whose kernel is gone."""
-        holders = leases(c)
-        for row in self._dead_runs(c):
-            began, holder = from_us(row["started_at"]), holders.get(row["lease_id"])
-            run = interrupted(load_row(c, row), holder.heartbeat if holder else began)
+        for row, run in ended_runs(c, self._dead_runs(c)):
             rows = rows_of(run)
             _put_run(c, row, rows["runs"][0])
             for table in _OF_RUNS if run.turns else ():
@@ -398,12 +361,12 @@ class Store(Reading):
     @contextlib.contextmanager
     def reading(self) -> Generator[Connection]:
         """A connection on one moment of the store, where no run is open whose kernel is gone."""
-        with self._db.reading() as connection:
+        with self.database.reading() as connection:
             if not self._dead_runs(connection):
                 yield connection
                 return
-        self._db.transact(self._close_dead)
-        with self._db.reading() as connection:
+        self.database.transact(self._close_dead)
+        with self.database.reading() as connection:
             yield connection
 
     # Deleting
@@ -422,23 +385,15 @@ class Store(Reading):
             self._close_dead(c)
             return _delete(c, run_id, children=children)
 
-        forgotten = self._db.transact(work)
-        self.keeps_forgotten = not self._db.fold()
+        forgotten = self.database.transact(work)
+        self.keeps_forgotten = not self.database.fold()
         return forgotten
 
     # The file
 
     def compact(self) -> None:
         """Write the file anew without what deleting left empty; StoreError when it is in use."""
-        self.keeps_forgotten = not self._db.compact()
-
-    def free_bytes(self) -> int:
-        """What compacting would give back, about."""
-        return self._db.free_bytes()
-
-    def size_bytes(self) -> int:
-        """What the store takes on disk (or in memory)."""
-        return self._db.size_bytes()
+        self.keeps_forgotten = not self.database.compact()
 
     def counts(self) -> dict[str, int]:
         """How many runs, turns, tool runs and messages there are."""
@@ -451,7 +406,7 @@ class Store(Reading):
     def check(self) -> list[str]:
         """What SQLite finds wrong with the file; empty when it is intact."""
         try:
-            with self._db.reading() as c:
+            with self.database.reading() as c:
                 said = [row[0] for row in c.execute("PRAGMA integrity_check")]
         except StoreError as error:
             return [error.message]
@@ -459,22 +414,10 @@ class Store(Reading):
 
     def close(self) -> None:
         """Give the lease back and close the file. Runs still at work then read as interrupted."""
-        self._db.transact(lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,)))
-        self._db.close()
-
-    def pause(self) -> None:
-        """Close the file until `go_on`, and let nobody in: the process is about to fork."""
-        self._db.pause()
-
-    def go_on(self) -> None:
-        """The fork is done."""
-        self._db.go_on()
-
-
-def leases(c: Connection) -> dict[str, Lease]:
-    """All leases that were taken and not given back, by their id."""
-    found = select(c, "leases", "")
-    return {row["id"]: Lease.of_row(row) for row in found}
+        self.database.transact(
+            lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,))
+        )
+        self.database.close()
 
 
 def _put(c: Connection, table: str, rows: Iterable[Row], **more: Any) -> None:

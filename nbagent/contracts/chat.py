@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json
+from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json, register_environment
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -33,6 +33,7 @@ V = TypeVar("V", bound=Value)
 
 def redacted(value: V) -> V:
     """The value with every known secret in it hidden; the value itself when it holds none."""
+    register_environment()
     if not any_secret_known():
         return value
     plain = value.model_dump()
@@ -144,14 +145,8 @@ class Usage(Value):
         )
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            total_tokens=self.total_tokens + other.total_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-        )
+        mine, theirs = vars(self), vars(other)
+        return Usage(**{name: mine[name] + theirs[name] for name in Usage.model_fields})
 
 
 class ToolTraits(Value):
@@ -291,14 +286,6 @@ class ModelInfo(Value):
     """Of `tools`, `vision`, `reasoning`, … as far as the server says."""
 
 
-def _no_headers() -> dict[str, str]:
-    return {}
-
-
-def _no_extra() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
     """Where a provider is and how to talk to it."""
@@ -312,8 +299,8 @@ class ProviderConfig:
     """Total deadline of one request, its retries and waits included."""
     retries: int = 2
     """Most attempts after the first one."""
-    headers: dict[str, str] = field(default_factory=_no_headers, repr=False)
-    extra_body: dict[str, Any] = field(default_factory=_no_extra, repr=False)
+    headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """Further top-level keys of the request's JSON."""
 
 

@@ -7,13 +7,16 @@ NbagentError            everything nbagent raises; carries `code`, `message`, `d
 ├── UsageError          the person asked for something that cannot be done as written
 └── StoreError          the store cannot be opened, read or written
 
-A constructor has no side effects. `ErrorInfo` is the frozen form that records keep.
+A constructor has no side effects, and hides every known secret in what it is given: an error is
+quoted wherever it ends up. `ErrorInfo` is the frozen form that records keep.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from nbagent.contracts.secrets import redact, redact_json, register_environment
 
 ModelCode = Literal[
     "LLM_AUTH_FAILED",
@@ -54,17 +57,13 @@ ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
 CODES: frozenset[str] = frozenset(get_args(ModelCode) + get_args(EngineCode) + get_args(ToolCode))
 
 
-def _no_details() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
     """An error as data: what a record keeps and a tool result shows."""
 
     code: ErrorCode
     message: str
-    details: dict[str, Any] = field(default_factory=_no_details)
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
     """JSON values only."""
 
     def __str__(self) -> str:
@@ -86,9 +85,11 @@ class NbagentError(Exception):
         code: ErrorCode | None = None,
         details: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.details: dict[str, Any] = details or {}
+        # What is quoted may have been set a moment ago.
+        register_environment()
+        self.message = redact(message)
+        super().__init__(self.message)
+        self.details: dict[str, Any] = redact_json(details or {})
         if code is not None:
             self.code = code
 
@@ -135,7 +136,7 @@ class ModelError(NbagentError):
         self.retry_after_s = retry_after_s
         self.request_id = request_id
         self.retryable = retryable
-        self.said = said
+        self.said = redact(said)
 
 
 class EngineError(NbagentError):

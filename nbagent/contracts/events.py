@@ -1,6 +1,6 @@
-"""Everything the engine yields, in the order in which it happens.
+"""Everything the engine tells, in the order in which it happens.
 
-Committed when the engine is resumed after the yield: RunStarted, ResponseReceived,
+Committed before the engine goes on: RunStarted, MessagesAdded, ResponseReceived,
 ToolCallFinished, TurnFinished, RunFinished. The others pass by and are not kept.
 """
 
@@ -92,6 +92,9 @@ class ResponseReceived:
 
     turn: EngineTurn
     message: Message
+    system_prompt: str
+    tools: tuple[ToolSpec, ...]
+    """What the hashes of the turn's request stand for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from json import JSONDecoder
+from typing import Any, Literal, cast, get_args
 
-from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.canonical import canonical_json, load_json
 from nbagent.contracts.chat import Value
 from nbagent.contracts.errors import UsageError
 
 Approval = Literal["allowed", "denied", "edited"]
 Ruling = Literal["allow", "ask", "deny"]
-Isolation = Literal["auto", "landlock", "bubblewrap", "process"]
+Isolation = Literal["auto", "landlock", "process"]
 _STRICTNESS: tuple[Ruling, ...] = ("allow", "ask", "deny")
 _RULINGS: dict[str, Ruling] = {"hide": "deny", "deny": "deny", "ask": "ask", "allow": "allow"}
 
@@ -49,6 +50,8 @@ class ToolLimits:
     script_timeout_s: float = 120.0
     """The longest that a script may ask for."""
     script_memory_bytes: int = 2_000_000_000
+    script_disk_bytes: int = 100 * 1024 * 1024
+    """Of all that a script writes; there it is ended."""
     script_output_bytes: int = 20_000
     """Of stdout and of stderr, which a model reads whole; the rest is cut visibly."""
 
@@ -66,6 +69,8 @@ class ToolLimits:
 
 
 _PATTERN = re.compile(r"(?P<tool>[^\s()\"',{}<>]+)(?:\((?P<where>.*)\))?", re.DOTALL)
+_ARGUMENT = re.compile(r"\s*(?P<name>[^\s=,]+)\s*=\s*")
+_NEXT_ARGUMENT = re.compile(r"\s*(?:,\s+|,?\Z)")
 _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
 
@@ -76,21 +81,27 @@ class CallPattern:
 
     The part before the parentheses is a glob over the tool's name or, with a colon or the bare
     word of a host (`fs`, `mcp`, `mcp:git`), its host. In parentheses stand globs over arguments,
-    joined by `, `; an argument that is no text is compared as JSON.
+    joined by `, `, or values as JSON (`tags=["prod"]`); an argument that is no text is compared
+    as JSON.
     """
 
     text: str
     tool: str
     where: tuple[tuple[str, str], ...] = ()
 
-    def fits(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> bool:
-        """Whether it speaks of this call; without arguments, of the tool in general."""
+    def fits(
+        self, tool: str, host: str, arguments: Mapping[str, Any] | None, *, loosely: bool = False
+    ) -> bool:
+        """Whether it speaks of this call; without arguments, of the tool in general.
+
+        Loosely, as rules that forbid are read, outer blanks and the case of texts do not count.
+        """
         if not self.fits_tool(tool, host):
             return False
         if not self.where:
             return True
         return arguments is not None and all(
-            name in arguments and fnmatchcase(_as_text(arguments[name]), glob)
+            name in arguments and _value_fits(arguments[name], glob, loosely)
             for name, glob in self.where
         )
 
@@ -102,13 +113,36 @@ class CallPattern:
         return named or fnmatchcase(tool, self.tool) or fnmatchcase(host, self.tool)
 
 
-def _as_text(value: Any) -> str:
+def _value_fits(value: Any, glob: str, loosely: bool) -> bool:
+    text, written = _as_text(value, loosely), _as_text(glob, loosely)
+    if fnmatchcase(text, written):
+        return True
+    try:
+        literal: Any = load_json(glob)
+    except (ValueError, RecursionError):
+        return False
+    return text == _as_text(literal, loosely)
+
+
+def _as_text(value: Any, loosely: bool) -> str:
+    value = _loose(value) if loosely else value
     if isinstance(value, str):
         return value
     try:
-        return dump_json(value).decode()
+        return canonical_json(value).decode()
     except (TypeError, ValueError):
         return str(value)
+
+
+def _loose(value: Any) -> Any:
+    """The value with no text that begins or ends in blanks or has capital letters."""
+    if isinstance(value, str):
+        return value.strip().casefold()
+    if isinstance(value, list | tuple):
+        return [_loose(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _loose(item) for key, item in cast("dict[Any, Any]", value).items()}
+    return value
 
 
 @lru_cache(maxsize=512)
@@ -120,25 +154,33 @@ def call_pattern(text: str) -> CallPattern:
     """
     match = _PATTERN.fullmatch(text.strip())
     if match is None:
-        raise UsageError(_no_pattern(text))
-    where: list[tuple[str, str]] = []
-    for piece in re.split(r",\s+", match["where"] or ""):
-        name, equals, glob = piece.partition("=")
-        if equals and name.strip():
-            where.append((name.strip(), glob.strip()))
-        elif piece.strip():
-            raise UsageError(_no_pattern(text))
+        raise _no_pattern(text)
+    rest, where = match["where"] or "", list[tuple[str, str]]()
+    while rest.strip():
+        argument = _ARGUMENT.match(rest)
+        if argument is None:
+            raise _no_pattern(text)
+        rest = rest[argument.end() :]
+        size = _json_chars(rest)
+        if size is None:
+            comma = re.search(r",\s+", rest)
+            size = comma.start() if comma else len(rest)
+        where.append((argument["name"], rest[:size].strip()))
+        rest = rest[size:].lstrip().removeprefix(",")
     return CallPattern(text.strip(), match["tool"], tuple(where))
 
 
-def _check_rule(text: Any) -> None:
-    if not isinstance(text, str):
-        raise UsageError(_no_pattern(repr(text)))
-    call_pattern(text)
+def _json_chars(text: str) -> int | None:
+    """How long the list, object or quoted text is that stands first; None for a glob."""
+    try:
+        _, end = JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return end if text[:1] in '[{"' and _NEXT_ARGUMENT.match(text, end) else None
 
 
-def _no_pattern(text: str) -> str:
-    return (
+def _no_pattern(text: object) -> UsageError:
+    return UsageError(
         f"{text!r} is no pattern for calls; write a tool (fs.write), a glob (fs.*), a host "
         "(mcp:git) or a tool with globs over its arguments: fs.write(path=@project/*.md)"
     )
@@ -182,8 +224,10 @@ class ToolPolicy:
         for name in ("allow", "ask", "deny", "hide"):
             given: Any = getattr(self, name)
             texts = (given,) if isinstance(given, str) else tuple(given or ())
-            for text in texts:
-                _check_rule(text)
+            for text in cast("tuple[Any, ...]", texts):
+                if not isinstance(text, str):
+                    raise _no_pattern(text)
+                call_pattern(text)
             object.__setattr__(self, name, texts)
         limits: Any = self.limits
         if not isinstance(limits, ToolLimits):
@@ -199,22 +243,15 @@ class ToolPolicy:
 
     def as_json(self) -> dict[str, Any]:
         """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
-        usual = ToolPolicy()
-        plain: dict[str, Any] = {
-            kind: list(getattr(self, kind)) for kind in _RULINGS if getattr(self, kind)
-        }
-        limits = {
-            f.name: value
-            for f in fields(ToolLimits)
-            if (value := getattr(self.limits, f.name)) != getattr(usual.limits, f.name)
-        }
-        plain |= {"limits": limits} if limits else {}
-        return plain | ({"isolation": self.isolation} if self.isolation != "auto" else {})
+        usual: dict[str, Any] = asdict(ToolPolicy())
+        plain: dict[str, Any] = asdict(self)
+        changed = {name: value for name, value in plain.items() if value != usual[name]}
+        return {n: list(v) if n in _RULINGS else v for n, v in changed.items()}
 
     def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> RuleHit | None:
         """What its rules say to a call; None when none speaks of it."""
         for kind, text in self.rules:
-            if call_pattern(text).fits(tool, host, arguments):
+            if call_pattern(text).fits(tool, host, arguments, loosely=kind != "allow"):
                 return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
 
@@ -287,7 +324,7 @@ class PersonAnswer:
 
     choice: Literal["once", "session", "deny"]
     reason: str = ""
-    """With `deny`: told to the model."""
+    """With `deny`: what the model gets to know of it."""
     arguments: Mapping[str, Any] | None = None
     """Run it with these arguments instead."""
 

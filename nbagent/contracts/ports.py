@@ -17,6 +17,7 @@ from nbagent.contracts.chat import (
     ToolCall,
     ToolSpec,
 )
+from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
 from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
 from nbagent.contracts.records import EngineTurn, RanIn, RunRecord, ToolResult
@@ -53,6 +54,24 @@ class ChatClient(Protocol):
     async def close(self) -> None:
         """Close its connections."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one response cost, in USD, by part."""
+
+    input_usd: float = 0.0
+    """Prompt tokens that no cache had."""
+    cached_usd: float = 0.0
+    """Prompt tokens read from or written to the provider's cache."""
+    output_usd: float = 0.0
+    saved_usd: float = 0.0
+    """What the cached tokens would have cost more without the cache."""
+
+    @property
+    def total_usd(self) -> float:
+        """All of it."""
+        return self.input_usd + self.cached_usd + self.output_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +266,8 @@ class Verdict:
     complete: bool = False
     new_messages: tuple[Message, ...] = ()
     """When there are some, the run goes on with them."""
+    error: ErrorInfo | None = None
+    """The answer cannot be used: the run fails."""
 
 
 class Composer(Protocol):
@@ -258,6 +279,22 @@ class Composer(Protocol):
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
         """Judge a turn that asked for no tool."""
+        ...
+
+
+class EventPort(Protocol):
+    """Where the engine's events go. On the engine's loop."""
+
+    def emit(self, event: Event) -> None:
+        """Tell something in passing; nothing of it is kept."""
+        ...
+
+    async def commit(self, event: Event) -> None:
+        """Tell something that is kept: when this returns, it is on disk.
+
+        Raises:
+            StoreError: it cannot be kept; the run ends here.
+        """
         ...
 
 

@@ -1,27 +1,52 @@
-"""Who holds keys, and the filter that every sink passes its texts through.
+"""Who holds keys, which names say that something is a secret, and the filter of every border.
 
 A `SecretKey` shows itself as `***`, cannot be pickled, and registers its literal and encoded
-forms with the filter; `redact` replaces each of them. Redact first, then cut: half a key that is
-cut off matches nothing any more (`redact_cut` is for what others have cut).
+forms with the filter; `redact` replaces each of them. It is asked where something leaves: at the
+end of a call, in deltas, in what is kept, printed, logged or exported, not on the way there.
+Redact first, then cut: half a key that is cut off matches nothing any more (`redact_cut` is for
+what others have cut).
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import re
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NoReturn, cast
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 MASK = "[redacted]"
 _SHORTEST = 8
 """Shorter values (`none`, `ollama`) are placeholders; hiding them would garble ordinary text."""
+_LONGEST = 10_000
 _AT_CUT = re.compile(r"[\s\[\]('\"]{0,2}(?:…|\.{2,3})|\Z")
 """What stands where a text was cut; the same read backwards."""
+
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ANYWHERE = (
+    *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
+    *("privatekey", "signingkey", "keyring", "keystore", "keychain", "keypair", "keyfile"),
+    *("authorization", "bearer"),
+)
+_WHOLE = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
+_ENDINGS = ("key", "keys", "token", "tokens")
+_NO_KEYS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
+_COUNTED = frozenset(
+    (
+        *("max", "min", "num", "n", "total", "prompt", "completion", "cached", "reasoning"),
+        *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
+    )
+)
+"""With one of these words, tokens are those of a language model."""
+_IN_ADDRESS = re.compile(r"\w://[^\s/:@'\"]{0,200}:([^\s/@'\"]{1,500})@")
+_HTTP_LOGS = ("httpcore2", "httpx2")
 
 
 class SecretKey:
@@ -56,38 +81,47 @@ class SecretKey:
 
 
 class _Filter:
+    """Every form of every secret, and the patterns of all of them, made when they are needed."""
+
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self.forms: frozenset[str] = frozenset()
-        self.pattern: re.Pattern[str] | None = None
-        self.longest = 0
-        self.starts = _Starts(frozenset())
-        self.ends = _Starts(frozenset())
+        self.environment: dict[Any, Any] = {}
+        """As it was read last."""
+        self._ready: tuple[frozenset[str], re.Pattern[str], _Starts, _Starts] | None = None
 
     def add(self, forms: set[str]) -> None:
-        with self.lock:
-            if forms <= self.forms:
-                return
-            self.forms = self.forms | forms
-            ordered = sorted(self.forms, key=len, reverse=True)
-            self.longest = len(ordered[0])
-            self.pattern = re.compile("|".join(map(re.escape, ordered)))
-            self.starts = _Starts(self.forms)
-            self.ends = _Starts(frozenset(form[::-1] for form in self.forms))
+        with self._lock:
+            self.forms |= forms
+
+    def ready(self) -> tuple[frozenset[str], re.Pattern[str], _Starts, _Starts]:
+        """The pattern of whole forms, and what finds starts of them and ends."""
+        ready, forms = self._ready, self.forms
+        if ready is None or ready[0] is not forms:
+            backwards = frozenset(form[::-1] for form in forms)
+            ready = (forms, _any_of(forms), _Starts(forms), _Starts(backwards))
+            self._ready = ready
+        return ready
+
+
+def _any_of(forms: frozenset[str]) -> re.Pattern[str]:
+    """One pattern, the longest form first. Grouped, it looks at few branches a character."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for form in sorted(forms, key=len, reverse=True):
+        groups[form[0]].append(re.escape(form[1:]))
+    return re.compile("|".join(f"{re.escape(c)}(?:{'|'.join(g)})" for c, g in groups.items()))
 
 
 class _Starts:
-    """Finds the first characters of a form where the rest of it was cut off."""
+    """Finds the first characters of a form where the rest of it was cut off or is still to come."""
 
     def __init__(self, forms: frozenset[str]) -> None:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
         for form in forms:
-            self._forms[form[:_SHORTEST]].append(form)
-        any_of = "|".join(map(re.escape, self._forms)) or r"(?!)"
-        self._pattern = re.compile(any_of)
-        self._places = re.compile(f"(?=({any_of}))")
-        """Each place that one begins at, also within another."""
-        self._short = frozenset(form[:n] for form in forms for n in range(1, _SHORTEST))
+            for size in range(1, _SHORTEST + 1):
+                self._forms[form[:size]].append(form)
+        self._pattern = _any_of(frozenset(form[:_SHORTEST] for form in forms))
+        self.longest = max(map(len, forms))
 
     def hidden(self, text: str, mask: str) -> str:
         pieces: list[str] = []
@@ -102,12 +136,11 @@ class _Starts:
 
     def at_end(self, text: str) -> int:
         """How many characters at the end of a text may be the start of a form."""
-        for match in self._places.finditer(text):
-            tail = text[match.start() :]
-            if any(form.startswith(tail) for form in self._forms[match[1]]):
-                return len(tail)
-        sizes = range(min(len(text), _SHORTEST - 1), 0, -1)
-        return next((size for size in sizes if text[-size:] in self._short), 0)
+        for start in range(max(len(text) - self.longest, 0), len(text)):
+            forms = self._forms.get(text[start : start + _SHORTEST], ())
+            if any(form.startswith(text[start:]) for form in forms):
+                return len(text) - start
+        return 0
 
 
 def _shared(text: str, start: int, form: str) -> int:
@@ -156,24 +189,87 @@ def _escaped(text: str) -> set[str]:
 
 
 def register_environment(environ: Mapping[str, str] | None = None) -> None:
-    """Make `redact` hide every key of the environment, also one that no provider uses.
+    """Make `redact` hide every secret of the environment, whoever set it and whenever.
 
-    Called before anything of a run is read, and for each run: the environment changes.
+    Called before anything of a run is read, and where it is written: the environment changes.
     """
-    for variable, text in (os.environ if environ is None else environ).items():
+    # The dict inside is compared in no time, os.environ itself decodes every text of it.
+    now = dict(getattr(os.environ, "_data", os.environ) if environ is None else environ)
+    if now == _filter.environment:
+        return
+    _filter.environment = now
+    named = dict(os.environ if environ is None else environ)
+    register_named(named)
+    for variable, text in named.items():
         if variable.upper().endswith("_API_KEY"):
             register(text)
+        for password in _IN_ADDRESS.findall(text):
+            register_named({"password": unquote(password)})
+    for name in _HTTP_LOGS:
+        # Their lines hold addresses and headers as they are. Who sets a level of his own has them.
+        if (log := logging.getLogger(name)).level == logging.NOTSET:
+            log.setLevel(logging.WARNING)
+
+
+def register_named(names: Mapping[str, Any]) -> None:
+    """Make `redact` hide texts that are secrets by their name and by their look."""
+    for name, text in list(names.items()):
+        if type(text) is str and len(text) <= _LONGEST and is_secret_name(name):
+            for word in text.split():
+                if _looks_secret(name, word):
+                    register(word)
+
+
+def is_secret_name(name: object) -> bool:
+    """Whether a variable, key or column of this name is likely to hold a secret."""
+    if isinstance(name, tuple):
+        return any(map(is_secret_name, cast("tuple[object, ...]", name)))
+    return issubclass(type(name), str) and _is_secret_name(str.__str__(cast("str", name))[:200])
+
+
+@lru_cache(maxsize=4_096)
+def _is_secret_name(name: str) -> bool:
+    if name.endswith("Error"):
+        return False
+    words = _words_of(name)
+    if shortest_secret(name) == _SHORTEST:
+        return True
+    ending = [w for w in words if w.endswith(_ENDINGS) and not _NO_KEYS.fullmatch(w)]
+    if ending and all(word in ("token", "tokens") for word in ending):
+        return _COUNTED.isdisjoint(words)
+    return bool(ending)
+
+
+def shortest_secret(name: str) -> int:
+    """How long a secret under such a name is at least.
+
+    A shorter text under a name like `sort_key` is a word of everyday use.
+    """
+    words = _words_of(name)
+    joined = "".join(words)
+    certain = any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words)
+    return _SHORTEST if certain or "PAT" in name.split("_") else _SHORTEST * 2
+
+
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in _WORDS.findall(name[:200])]
+
+
+def _looks_secret(name: str, text: str) -> bool:
+    """Whether a text under the name of a secret looks like one: long and mixed, and no path."""
+    mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
+    is_path = text[:1] in "/~." and os.path.exists(os.path.expanduser(text))
+    return len(text) >= shortest_secret(name) and mixed and not is_path
 
 
 def any_secret_known() -> bool:
     """Whether there is anything to hide; False lets hot paths skip the filter."""
-    return _filter.pattern is not None
+    return bool(_filter.forms)
 
 
 def redact(text: str) -> str:
     """The text with every known secret replaced by `[redacted]`."""
-    pattern = _filter.pattern
-    return text if pattern is None else pattern.sub(MASK, text)
+    return _filter.ready()[1].sub(MASK, text) if _filter.forms else text
 
 
 def redact_cut(text: str) -> str:
@@ -182,29 +278,25 @@ def redact_cut(text: str) -> str:
     That is its start before a `…`, `...` or the end of the text, or its end behind one of them or
     at the start. Less than eight characters stay: so many are in ordinary words too.
     """
-    if _filter.pattern is None:
+    if not _filter.forms:
         return text
-    text = _filter.starts.hidden(redact(text), MASK)
-    return _filter.ends.hidden(text[::-1], MASK[::-1])[::-1]
+    _, _, starts, ends = _filter.ready()
+    text = starts.hidden(redact(text), MASK)
+    return ends.hidden(text[::-1], MASK[::-1])[::-1]
 
 
 def redact_json(value: Any) -> Any:
     """A JSON value with every string in it (keys too) passed through `redact`."""
-    if _filter.pattern is None:
+    if not _filter.forms:
         return value
-    return _walk(value)
-
-
-def _walk(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value)
-        return {(redact(k) if isinstance(k, str) else k): _walk(v) for k, v in items.items()}
-    if isinstance(value, list):
-        return [_walk(v) for v in cast("list[Any]", value)]
-    if isinstance(value, tuple):
-        return tuple(_walk(v) for v in cast("tuple[Any, ...]", value))
+        items = cast("dict[Any, Any]", value).items()
+        return {redact_json(key): redact_json(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        made = [redact_json(item) for item in cast("list[Any]", value)]
+        return made if isinstance(value, list) else tuple(made)
     return value
 
 
@@ -216,11 +308,10 @@ class StreamFilter:
 
     def feed(self, piece: str) -> str:
         """What may be shown now."""
-        pattern = _filter.pattern
-        if pattern is None and not self._held:
+        if not _filter.forms:
             return piece
         text = redact(self._held + piece)
-        keep = _filter.starts.at_end(text[-_filter.longest :])
+        keep = _filter.ready()[2].at_end(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

@@ -1,11 +1,10 @@
-"""The loop *model → tool calls → results → model*, as an async generator of events.
+"""The loop *model → tool calls → results → model*, told as events to a port.
 
 It knows contracts only: clients, hosts, people and clocks come to it through ports.
-Inside, imports go: size, repeats → request, calls, plan → room → turn → loop.
+Inside, imports go: plan → overflow, repeats, request → limits, calls → turn → loop.
 """
 
-from nbagent.engine.calls import run_call
 from nbagent.engine.loop import first_request, run_engine
 from nbagent.engine.plan import EnginePlan
 
-__all__ = ["EnginePlan", "first_request", "run_call", "run_engine"]
+__all__ = ["EnginePlan", "first_request", "run_engine"]

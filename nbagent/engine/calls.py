@@ -6,41 +6,32 @@ Asks the approver, hands calls to the host, counts repetitions. Does not touch t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, utc_now
 from nbagent.contracts.chat import MAX_DEPTH, ToolCall, ToolSpec, is_keepable, redacted
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, ToolError
-from nbagent.contracts.events import (
-    Event,
-    ToolCallFinished,
-    ToolCallStarted,
-    ToolProgress,
-)
-from nbagent.contracts.ports import Approver, Decision, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.events import ToolCallFinished, ToolCallStarted, ToolProgress
+from nbagent.contracts.ports import Decision, EventPort, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
-from nbagent.engine.repeats import Repeats, call_key
-from nbagent.engine.request import Mailbox, described
+from nbagent.engine.plan import EnginePlan
+from nbagent.engine.repeats import Repeats
+from nbagent.engine.request import described
 
 _GRACE_S = 1.0
 """After a stop an interruptible tool has so long to end; then the run goes on without it."""
 
-Emit = Callable[[Event], None]
 
-
-def failed_run(
-    call: ToolCall, code: ErrorCode, message: str, *, repeat_n: int = 1, host: str = ""
-) -> ToolRun:
+def failed_run(call: ToolCall, code: ErrorCode, message: str, *, repeat_n: int = 1) -> ToolRun:
     """The run of a call that never started."""
     return ToolRun(
         tool_call_id=call.id,
         tool_name=call.name,
-        host=host,
         args=call.arguments,
         result=ToolResult.failure(ErrorInfo(code, message)),
         queued_at=utc_now(),
@@ -50,21 +41,14 @@ def failed_run(
 
 @dataclass(slots=True)
 class CallSet:
-    """The calls of one turn and what came of them."""
+    """The calls of one turn."""
 
     calls: tuple[ToolCall, ...]
-    host: ToolHost
-    context: ToolContext
-    cancel: CancelToken
+    plan: EnginePlan
+    events: EventPort
+    turn_id: str
     repeats: Repeats
     specs: dict[str, ToolSpec]
-    approver: Approver | None = None
-    runs: dict[int, ToolRun] = field(default_factory=dict[int, ToolRun])
-    """By position in `calls`; whole when `run` has ended."""
-
-    def ordered(self) -> tuple[ToolRun, ...]:
-        """The tool runs in the order of the calls."""
-        return tuple(self.runs[i] for i in range(len(self.calls)))
 
     def planned(self) -> tuple[ToolRun, ...]:
         """What the store is told before any of them starts."""
@@ -73,70 +57,48 @@ class CallSet:
             ToolRun(
                 tool_call_id=call.id,
                 tool_name=call.name,
+                host=spec.traits.host if (spec := self.specs.get(call.name)) else "",
                 args=call.arguments,
                 queued_at=now,
                 started_at=now,
-                tool_sha=spec.traits.sha if (spec := self.specs.get(call.name)) else "",
+                tool_sha=spec.traits.sha if spec else "",
             )
             for call in self.calls
         )
 
-    async def run(self) -> AsyncGenerator[Event]:
-        """Run all calls; yield what happens."""
-        mailbox: Mailbox[Event] = Mailbox()
-        keys = [call_key(c.name, c.arguments, c.arguments_raw) for c in self.calls]
-        tasks = [
-            asyncio.ensure_future(self._one(call, self.repeats.begin(key), mailbox.put))
-            for call, key in zip(self.calls, keys, strict=True)
-        ]
-        for task in tasks:
-            task.add_done_callback(lambda _: mailbox.wake())
+    async def run(self) -> tuple[ToolRun, ...]:
+        """Run all calls; gives what came of them, in the order of the calls."""
+        tasks = [asyncio.ensure_future(self._one(call)) for call in self.calls]
+        runs: dict[int, ToolRun] = {}
+        waiting: set[asyncio.Future[ToolRun]] = set(tasks)
         try:
-            while len(self.runs) < len(tasks):
-                for event in self._collect(tasks, keys, mailbox):
-                    yield event
-                if len(self.runs) < len(tasks):
-                    await mailbox.wait()
+            while waiting:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                ended = [i for i, task in enumerate(tasks) if i not in runs and task.done()]
+                for i in ended:
+                    runs[i] = self.repeats.judged(
+                        _result_of(tasks[i], self.calls[i]), self.calls[i].arguments_raw
+                    )
+                # Calls that ended together are told together: the store commits the last ones
+                # with the turn, and three commits on a slow disk take as long as a tool.
+                for i in ended:
+                    await self.events.commit(
+                        ToolCallFinished(self.plan.run.id, self.turn_id, runs[i], len(waiting))
+                    )
         finally:
             for task in tasks:
                 task.cancel()
+        return tuple(runs[i] for i in range(len(tasks)))
 
-    def _collect(
-        self, tasks: Sequence[asyncio.Future[ToolRun]], keys: list[str], mailbox: Mailbox[Event]
-    ) -> list[Event]:
-        events: list[Event] = list(mailbox.take())
-        ended = [
-            self._settle(i, _result_of(task, self.calls[i]), keys[i])
-            for i, task in enumerate(tasks)
-            if i not in self.runs and task.done()
-        ]
-        # Calls that ended together are told together: the store commits the last ones with the
-        # turn, and three commits on a slow disk take as long as a tool.
-        pending = len(tasks) - len(self.runs)
-        run_id, turn_id = self.context.run_id, self.context.turn_id
-        events += [ToolCallFinished(run_id, turn_id, run, pending) for run in ended]
-        return events
-
-    def _settle(self, i: int, run: ToolRun, key: str) -> ToolRun:
-        assert run.result is not None
-        result = self.repeats.end(key, run.result)
-        if result is not run.result:
-            run = run.model_copy(update={"result": result})
-        self.runs[i] = run
-        return run
-
-    async def _one(self, call: ToolCall, repeat_n: int, emit: Emit) -> ToolRun:
+    async def _one(self, call: ToolCall) -> ToolRun:
+        repeat_n = self.repeats.begin(call)
         if call.arguments is None:
             return failed_run(call, "E_INVALID_ARGUMENTS", _not_an_object(call), repeat_n=repeat_n)
-        return await run_call(
-            call,
-            host=self.host,
-            context=self.context,
-            cancel=self.cancel,
-            approver=self.approver,
-            emit=emit,
-            repeat_n=repeat_n,
-        )
+        if self.repeats.denied_often(call):
+            text = "this same call was denied before, so nobody is asked again"
+            return failed_run(call, "E_DENIED", text, repeat_n=repeat_n)
+        context = replace(self.plan.context, turn_id=self.turn_id)
+        return await run_call(call, self.plan, context, self.events, repeat_n=repeat_n)
 
 
 def _result_of(task: asyncio.Future[ToolRun], call: ToolCall) -> ToolRun:
@@ -162,85 +124,93 @@ def _not_an_object(call: ToolCall) -> str:
 
 
 async def run_call(
-    call: ToolCall,
-    *,
-    host: ToolHost,
-    context: ToolContext,
-    cancel: CancelToken,
-    approver: Approver | None = None,
-    emit: Emit = lambda event: None,
-    repeat_n: int = 1,
+    call: ToolCall, plan: EnginePlan, context: ToolContext, events: EventPort, *, repeat_n: int = 1
 ) -> ToolRun:
     """Run one call whose arguments are an object: prepare, ask, run, time it."""
     queued_at, queued_ms = utc_now(), monotonic_ms()
     context = replace(
-        context, tool_call_id=call.id, progress=_progress(call, context, emit), cancel=cancel
+        context, tool_call_id=call.id, progress=_progress(call, context, events), cancel=plan.cancel
     )
-    decision, outcome = await _decided(call, host, context, cancel, approver, emit)
+    decision, outcome = await _decided(call, plan, context, events)
     used = call.arguments
     if decision is not None and decision.arguments is not None:
         used = decision.arguments
-    if outcome is None and decision is not None:
-        emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}))
-        outcome = await _run(decision, context, cancel)
-    assert outcome is not None
-    result = redacted(_keepable(outcome.result))
+    if outcome is None:
+        assert decision is not None
+        events.emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}))
+        outcome = await _run(decision, context, plan.cancel)
     ended_ms, waited_ms = monotonic_ms(), decision.waited_ms if decision else 0.0
     began_ms = outcome.started_at_ms
     if began_ms is None and outcome.ran_in is not None:
         began_ms = queued_ms + waited_ms
-    return ToolRun(
+    result = redacted(_keepable(outcome.result))
+    if used is not call.arguments:
+        note = f"edited by the person: {redact(dump_json(used).decode())}"
+        result = result.model_copy(update={"note": note})
+    run = ToolRun(
         tool_call_id=call.id,
         tool_name=call.name,
         args=used,
+        asked_args=None if used is call.arguments else call.arguments,
         result=result,
         queued_at=queued_at,
         started_at=None
         if began_ms is None
         else queued_at + timedelta(milliseconds=began_ms - queued_ms),
         duration_ms=0.0 if began_ms is None else max(0.0, ended_ms - began_ms),
-        waited_ms=waited_ms,
         ran_in=outcome.ran_in,
-        approval=decision.approval if decision and decision.by else None,
-        approved_by=decision.by or None if decision else None,
+        isolation=outcome.isolation,
         truncated=outcome.truncated,
         repeat_n=repeat_n,
-        tool_sha=outcome.tool_sha or (decision.prepared.spec.traits.sha if decision else ""),
+        tool_sha=outcome.tool_sha,
         error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
         notes=tuple(redact(note) for note in outcome.notes),
+    )
+    return run if decision is None else _with_decision(run, decision)
+
+
+def _with_decision(run: ToolRun, decision: Decision) -> ToolRun:
+    traits = decision.prepared.spec.traits
+    return run.model_copy(
+        update={
+            "host": traits.host,
+            "tool_sha": run.tool_sha or traits.sha,
+            "waited_ms": decision.waited_ms,
+            "approval": decision.approval if decision.by else None,
+            "approved_by": decision.by or None,
+            "reason": decision.reason or None,
+        }
     )
 
 
 def _progress(
-    call: ToolCall, context: ToolContext, emit: Emit
+    call: ToolCall, context: ToolContext, events: EventPort
 ) -> Callable[[str, float | None], None]:
     loop = asyncio.get_running_loop()
 
     def progress(text: str, fraction: float | None) -> None:
         event = ToolProgress(context.turn_id, call.id, redact(text), fraction)
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(emit, event)
+            loop.call_soon_threadsafe(events.emit, event)
 
     return progress
 
 
 async def _decided(
-    call: ToolCall,
-    host: ToolHost,
-    context: ToolContext,
-    cancel: CancelToken,
-    approver: Approver | None,
-    emit: Emit,
+    call: ToolCall, plan: EnginePlan, context: ToolContext, events: EventPort
 ) -> tuple[Decision | None, ToolOutcome | None]:
     """What may run; or the outcome of a call that may not."""
+    cancel = plan.cancel
     decision: Decision | None = None
     try:
-        preparing = asyncio.ensure_future(host.prepare(call, context))
+        preparing = asyncio.ensure_future(plan.host.prepare(call, context))
         if not await cancel.finished(preparing, _GRACE_S) or preparing.cancelled():
             return None, _stopped_before()
         decision = Decision(prepared=preparing.result())
-        if approver is not None and not cancel.is_set:
-            decision = await approver.review(call, decision.prepared, context, cancel, emit)
+        if plan.approver is not None and not cancel.is_set:
+            decision = await plan.approver.review(
+                call, decision.prepared, context, cancel, events.emit
+            )
     except ToolError as error:
         return decision, ToolOutcome(result=ToolResult.failure(error.info))
     if cancel.is_set:

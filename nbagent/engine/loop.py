@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
 from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, Usage
-from nbagent.contracts.events import (
-    Event,
-    MessagesAdded,
-    RunFinished,
-    RunStarted,
-    TurnFinished,
-)
-from nbagent.contracts.ports import Composition
+from nbagent.contracts.events import MessagesAdded, RunFinished, RunStarted, TurnFinished
+from nbagent.contracts.ports import Composition, EventPort
 from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.engine.limits import Spent
+from nbagent.engine.overflow import Overflow
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
-from nbagent.engine.room import Room
-from nbagent.engine.turn import Counts, End, Turn, aborted, broken
+from nbagent.engine.turn import End, ToolsSha, Turn, aborted, broken
 
 
-async def run_engine(plan: EnginePlan) -> AsyncGenerator[Event]:
-    """Run to a stop point. When the generator is resumed after a yield, the event is kept.
+async def run_engine(plan: EnginePlan, events: EventPort) -> RunRecord:
+    """Run to a stop point.
 
-    Nobody cancels the task that iterates this: set `plan.cancel`, and it ends by itself with
-    TurnFinished and RunFinished. Failures of the model or of tools are events, not exceptions.
+    Nobody cancels the task that awaits this: set `plan.cancel`, and it ends by itself with
+    TurnFinished and RunFinished. Failures of the model or of tools are in the record; what
+    `events.commit` raises is raised.
     """
-    run = _Run(plan)
-    yield RunStarted(plan.run)
+    run = _Run(plan, events)
+    await events.commit(RunStarted(plan.run))
     while run.end.phase == "Running":
-        async for event in run.turn():
-            yield event
-    yield RunFinished(run.record())
+        await run.turn()
+    record = run.record()
+    await events.commit(RunFinished(record))
+    return record
 
 
-async def first_request(plan: EnginePlan) -> tuple[ChatRequest, tuple[str, ...]]:
+async def first_request(plan: EnginePlan, events: EventPort) -> tuple[ChatRequest, tuple[str, ...]]:
     """What the run would send first, and what would be noted with it. Nothing is sent."""
-    run = _Run(plan)
+    run = _Run(plan, events)
     tools = tuple(await plan.host.tools(plan.context))
     composition = await plan.composer.before_turn(tools)
     turn = run.next_turn(composition, tools)
@@ -49,14 +45,16 @@ async def first_request(plan: EnginePlan) -> tuple[ChatRequest, tuple[str, ...]]
 class _Run:
     """The state of one run: its history, which only grows, and its turns."""
 
-    def __init__(self, plan: EnginePlan) -> None:
+    def __init__(self, plan: EnginePlan, events: EventPort) -> None:
         self.plan = plan
+        self.events = events
         self.history: list[Message] = [*plan.history, *plan.run.messages]
         self.own: list[Message] = list(plan.run.messages)
         self.turns: list[EngineTurn] = []
-        self.counts = Counts()
+        self.spent = Spent(plan)
         self.repeats = Repeats(plan.run.limits)
-        self.room = Room(plan)
+        self.overflow = Overflow(plan)
+        self.tools_sha = ToolsSha()
         self.end = End()
         self.sent = len(plan.history)
         self.system_prompts: dict[str, str] = {}
@@ -67,38 +65,44 @@ class _Run:
         self.history.extend(messages)
         self.own.extend(messages)
 
-    async def turn(self) -> AsyncGenerator[Event]:
-        run_id = self.plan.run.id
-        if self.plan.cancel.is_set:
-            self.end = aborted()
-            return
+    async def turn(self) -> None:
+        """Make one turn, or find out why there is none."""
         try:
-            tools = await self._tools()
-            if tools is None:
-                self.end = aborted()
-                return
-            composition = await self.plan.composer.before_turn(tools)
-            turn = self.next_turn(composition, tools)
-            if composition.new_messages:
-                self.add(composition.new_messages)
-                yield MessagesAdded(run_id, composition.new_messages)
-            request = turn.compose()
+            turn, request = await self._composed()
         except Exception as error:
             self.end = broken(error)
+            return
+        if turn is None or request is None:
+            self.end = aborted()
+            return
+        over = self.spent.over_budget(self.spent.estimate(request))
+        if over is not None:
+            self.end = over
             return
         self.sent = len(self.history)
         directives: tuple[Message, ...] = ()
         try:
-            async for event in turn.run(request):
-                yield event
-            if turn.end.stop_reason == "answered" and turn.finished is not None:
-                directives = await self._judge(turn, turn.finished)
+            await turn.run(request)
+            directives = await self._judge(turn)
         except Exception as error:
             turn.fail(error)
-        yield self._keep(turn)
-        if directives:
-            self.add(directives)
-            yield MessagesAdded(run_id, directives)
+        await self._keep(turn)
+        await self._say(directives)
+
+    async def _composed(self) -> tuple[Turn | None, ChatRequest | None]:
+        """The next turn and its request; None where a stop came first."""
+        tools = None if self.plan.cancel.is_set else await self._tools()
+        if tools is None:
+            return None, None
+        composition = await self.plan.composer.before_turn(tools)
+        turn = self.next_turn(composition, tools)
+        await self._say(composition.new_messages)
+        return turn, turn.compose()
+
+    async def _say(self, messages: tuple[Message, ...]) -> None:
+        if messages:
+            self.add(messages)
+            await self.events.commit(MessagesAdded(self.plan.run.id, messages))
 
     async def _tools(self) -> tuple[ToolSpec, ...] | None:
         """What the host shows now; None when a stop came while it was asked."""
@@ -111,53 +115,55 @@ class _Run:
         """The turn that comes now; `new_messages` are still to be added."""
         return Turn(
             plan=self.plan,
+            events=self.events,
             index=self.plan.first_index + len(self.turns),
             history=self.history,
             n_new=len(self.history) + len(composition.new_messages) - self.sent,
             composition=composition,
             tools=tools,
-            counts=self.counts,
+            tools_sha=self.tools_sha,
+            spent=self.spent,
             repeats=self.repeats,
-            room=self.room,
+            overflow=self.overflow,
             earlier=self.turns,
         )
 
-    async def _judge(self, turn: Turn, finished: EngineTurn) -> tuple[Message, ...]:
-        verdict = await self.plan.composer.after_turn(finished)
-        if verdict.complete:
-            turn.complete()
+    async def _judge(self, turn: Turn) -> tuple[Message, ...]:
+        """What the composer wants said after an answer; it may also end the run."""
+        if turn.end.stop_reason != "answered" or turn.finished is None:
+            return ()
+        verdict = await self.plan.composer.after_turn(turn.finished)
+        if verdict.error is not None:
+            turn.end_with(End("Failed", "error", verdict.error))
+        elif verdict.complete:
+            turn.end_with(End("Completed", "workflow_complete"))
         elif verdict.new_messages:
-            turn.go_on()
+            turn.end_with(turn.next_end())
             return verdict.new_messages
         return ()
 
-    def _keep(self, turn: Turn) -> TurnFinished:
+    async def _keep(self, turn: Turn) -> None:
         finished = turn.finished
         assert finished is not None
         self.add(turn.messages)
         self.turns.append(finished)
         self.end = turn.end
-        self.counts.turns += 1
-        if finished.response is not None and finished.response.usage is not None:
-            self.counts.tokens += finished.response.usage.total_tokens
-        self.counts.cost_usd += finished.cost_usd or 0.0
+        self.spent.add(finished)
         request = finished.request
         if request.system_sha:
             self.system_prompts[request.system_sha] = turn.composition.system_prompt
         if request.toolset_sha:
             self.toolsets[request.toolset_sha] = turn.tools
-        return TurnFinished(finished, turn.messages, turn.composition.system_prompt, turn.tools)
+        prompt = turn.composition.system_prompt
+        await self.events.commit(TurnFinished(finished, turn.messages, prompt, turn.tools))
 
     def record(self) -> RunRecord:
         """The record as it ends."""
-        usage, cost = Usage(), 0.0
-        known = True
-        for turn in self.turns:
-            if turn.response is None:
-                continue
-            usage = usage + (turn.response.usage or Usage())
-            known = known and turn.cost_usd is not None
-            cost += turn.cost_usd or 0.0
+        answered = [turn for turn in self.turns if turn.response is not None]
+        usage = Usage()
+        for turn in answered:
+            usage = usage + ((turn.response and turn.response.usage) or Usage())
+        costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
         return self.plan.run.model_copy(
             update={
                 "phase": self.end.phase,
@@ -166,7 +172,8 @@ class _Run:
                 "ended_at": utc_now(),
                 "duration_ms": monotonic_ms() - self.began_ms,
                 "usage": usage,
-                "cost_usd": cost if known else None,
+                "cost_usd": sum(costs) if costs else None,
+                "n_unpriced": len(answered) - len(costs),
                 "notices": tuple(self.plan.notices),
                 "system_prompts": self.system_prompts,
                 "toolsets": self.toolsets,

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import Message, Usage
-from nbagent.contracts.ports import Approver, ChatClient, Composer, ToolContext, ToolHost
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.ports import Approver, ChatClient, Composer, Cost, ToolContext, ToolHost
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,10 +34,12 @@ class EnginePlan:
     stream: bool = True
     first_index: int = 1
     """Index of the first turn; a child goes on counting where its parent stood."""
+    phase_before: Phase = "Running"
+    """Of the run that this one goes on with."""
     requests_before: int = 0
     """Requests since the person's last words, before this run."""
-    price: Callable[[Usage, str], float | None] = lambda usage, model: None
-    """Cost in USD of one response's usage, from the usage and the model that answered."""
+    price: Callable[[Usage, str], Cost | None] = lambda usage, model: None
+    """What one response cost, from its usage and the model that answered."""
     trim: bool = False
     """Whether old tool results may be sent shortened once a request was too large."""
     before: EngineTurn | None = None

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.canonical import canonical_json
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.records import ToolResult, ToolRun
 
 _PAIRS = 4
 """So many A-B pairs in a row are a loop."""
 
 
-def call_key(name: str, args: dict[str, Any] | None, raw: str) -> str:
+def _key(name: str, args: dict[str, Any] | None, raw: str) -> str:
     """Equal for equal calls: the name and the canonical arguments."""
-    shown = canonical_json(args).decode() if args is not None else raw
-    return f"{name}({shown})"
+    return f"{name}({raw if args is None else canonical_json(args).decode()})"
 
 
 @dataclass(slots=True)
@@ -34,26 +34,38 @@ class Repeats:
         self._limits = limits
         self._made: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
+        self._denied: set[str] = set()
         self._same: dict[str, _Same] = {}
         self._recent: deque[str] = deque(maxlen=2 * _PAIRS)
         self.loop: str | None = None
         """Why the run goes in circles; None while it does not."""
 
-    def begin(self, key: str) -> int:
+    def begin(self, call: ToolCall) -> int:
         """Count a call; returns how many times it was made now."""
+        key = _key(call.name, call.arguments, call.arguments_raw)
         self._made[key] += 1
         return self._made[key]
 
-    def end(self, key: str, result: ToolResult) -> ToolResult:
-        """Take a call's result; returns it, with a warning to the model where one is due."""
+    def denied_often(self, call: ToolCall) -> bool:
+        """Whether asking about this call once more would be the same question too often."""
+        key = _key(call.name, call.arguments, call.arguments_raw)
+        return key in self._denied and self._failed[key] >= self._limits.loop_limit - 1
+
+    def judged(self, run: ToolRun, raw: str = "") -> ToolRun:
+        """A run that ended, with a warning to the model in its result where one is due."""
+        assert run.result is not None
+        key = _key(run.tool_name, run.asked_args or run.args, raw)
         self._recent.append(key)
+        error, result = run.result.error, run.result
         if result.ok:
             self._failed[key] = 0
             self._count_same(key, result)
-        elif result.error and result.error.code not in ("E_INTERRUPTED", "E_DENIED"):
-            result = self._count_failure(key, result, result.error)
+        elif error is not None and error.code != "E_INTERRUPTED":
+            if error.code == "E_DENIED":
+                self._denied.add(key)
+            result = self._count_failure(key, result, error)
         self._look_for_pairs()
-        return result
+        return run if result is run.result else run.model_copy(update={"result": result})
 
     def _count_failure(self, key: str, result: ToolResult, error: ErrorInfo) -> ToolResult:
         self._failed[key] += 1

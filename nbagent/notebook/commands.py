@@ -15,7 +15,7 @@ from IPython.core.display_functions import display
 from nbagent import run as handles
 from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
+from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import doctor, dry_run, listings, surface
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.magics import Interrupt
@@ -60,7 +60,6 @@ class Commands:
             # A server's or a tool's words are in it, and a terminal obeys control characters.
             error.message = _one_line(error.message)
             error.args = (error.message,)
-            error.details = redact_json(error.details)
             raise
         except Interrupt:
             raise
@@ -248,7 +247,7 @@ def _one_line(text: str) -> str:
 def _say(text: str) -> None:
     """Print with every key of the environment hidden, and what a terminal would obey shown."""
     register_environment()
-    print(visible(redact(text)))
+    print(visible(text))
 
 
 def _assignments(rest: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from nbagent.contracts.chat import ImagePart, Message, Part, TextPart, ToolSpec
-from nbagent.engine.size import IMAGE_CHARS, message_chars, request_chars, tools_chars
+from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.notebook.pictures import part_words, pictures_of
 from nbagent.notebook.static_html import escape, style
 from nbagent.notebook.view_types import ImageView
@@ -232,7 +232,7 @@ def _sizes(chars: int, images: int = 0) -> str:
     """The size in characters and images, and the tokens that they may be.
 
     Args:
-        chars: as `engine.size` counts them, with a fixed number for each image.
+        chars: as `engine.overflow` counts them, with a fixed number for each image.
         images: how many of them there are.
     """
     words = _n(chars - images * IMAGE_CHARS, "character")

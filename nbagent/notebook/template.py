@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from nbagent.contracts.chat import Part, TextPart
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import redact, redact_cut
+from nbagent.contracts.secrets import redact_cut
 
 _OPEN, _CLOSE = "{{", "}}"
 _MOST_CLOSINGS = 64
@@ -152,7 +152,7 @@ def _value_parts(expression: _Expression, evaluate: Callable[[str], object]) -> 
         raise UsageError(
             f"{{{{ {_shortened(expression.typed)} }}}} failed: {_described(error)}."
             f" {_remedy(error)} Nothing was sent.",
-            details={"expression": redact(expression.typed), "error": type(error).__name__},
+            details={"expression": expression.typed, "error": type(error).__name__},
         ) from error
     if issubclass(type(value), Awaitable | AsyncGeneratorType):
         raise UsageError(_not_awaited(expression, value))

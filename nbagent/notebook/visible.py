@@ -10,46 +10,22 @@ import re
 from typing import Any, cast
 
 from nbagent.contracts.secrets import redact
+from nbagent.shown import texts
+from nbagent.shown.texts import readable, without_codes
 
-_ANSI = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])?"
-)
-_BAD_IN_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# Characters that hide, reorder or carry text unseen: controls, soft hyphens, fillers, zero-width,
-# bidi, variation selectors (but U+FE0F, which ordinary emoji have), tags, lone surrogates.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-# Of these, what a text in any language can do without: orders to turn the reading direction
-# (whole lines may read as something else) and tags (words that only a model sees).
-_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 _SPACES = re.compile(r"\s+")
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
 
 
 def clean(text: str) -> str:
-    """What a model wrote, without secrets, ANSI codes and controls; joiners of scripts stay.
-
-    What turns the reading direction is shown as `⟦U+202E⟧`.
-    """
-    plain = _BAD_IN_TEXT.sub("\ufffd", _unix(_ANSI.sub("", redact(text))))
-    return _TURNS.sub(_code_point, plain)
+    """What a model wrote, without secrets, terminal codes and controls; joiners of scripts stay."""
+    return readable(redact(text))
 
 
 def visible(text: str) -> str:
     """What a tool took or gave: as `clean`, and every hidden character shown as `⟦U+202E⟧`."""
-    return _HIDDEN.sub(_code_point, _unix(_ANSI.sub("", redact(text))))
-
-
-def _unix(text: str) -> str:
-    return text.replace("\r\n", "\n")
-
-
-def _code_point(match: re.Match[str]) -> str:
-    return f"⟦U+{ord(match[0]):04X}⟧"
+    return texts.visible(redact(text))
 
 
 def one_line(text: str, limit: int) -> str:
@@ -90,10 +66,10 @@ def as_text(value: Any, *, enough: int) -> str:
 def _stripped(value: Any) -> Any:
     """The value with ANSI codes taken out of its strings, before JSON writes them as `\\u001b`."""
     if isinstance(value, str):
-        return _ANSI.sub("", value)
+        return without_codes(value)
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value)
-        return {(_ANSI.sub("", k) if isinstance(k, str) else k): _stripped(items[k]) for k in items}
+        return {(without_codes(k) if isinstance(k, str) else k): _stripped(items[k]) for k in items}
     if isinstance(value, list | tuple):
         return [_stripped(item) for item in cast("list[Any]", value)]
     return value

@@ -94,6 +94,11 @@ class Assembly:
         return bool(self._thoughts)
 
     @property
+    def misses_calls(self) -> bool:
+        """Whether the server says that tools are called, and nothing came."""
+        return self._finish == "tool_calls" and not (self.has_calls or self.has_text)
+
+    @property
     def was_cut_by_length(self) -> bool:
         """Whether the model had to stop before its answer was whole."""
         return self._finish == "length"

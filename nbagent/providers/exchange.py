@@ -24,7 +24,6 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import WireRequest
-from nbagent.contracts.secrets import redact
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.frames import Splitter, Sse, bad_answer, load_wire, start_of
 from nbagent.providers.history import History
@@ -52,6 +51,9 @@ _AFTER_FINISH_S = 5.0
 """So long after a finish reason, without the last word, the usage is waited for."""
 _LIFE_SIGNS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
 _BOM = b"\xef\xbb\xbf"
+
+NO_CALLS = "no_calls"
+"""The code of an answer that announces calls and has none; such a one is asked for once more."""
 
 
 class WireClient:
@@ -178,8 +180,8 @@ class WireClient:
             except ModelError as error:
                 fault = error
             except Exception as error:
-                said = redact(f"{type(error).__name__}: {error}")
-                fault = ModelError(f"the client failed ({said}); please report it.")
+                what = f"{type(error).__name__}: {error}"
+                fault = ModelError(f"the client failed ({what}); please report it.")
             # What came before a fault, in the same packet, is kept.
             for chunk in exchange.shows(into):
                 yield chunk
@@ -243,7 +245,7 @@ class WireClient:
             text = attempt.refusals.learn(fault, attempt.params)
         if text:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
-        if fault.details.get("code") == "tool_use_failed":
+        if fault.details.get("code") in ("tool_use_failed", NO_CALLS):
             fault.retryable, exchange.regenerated = not exchange.regenerated, True
         reword(fault, exchange.request)
         left_s = exchange.deadline - asyncio.get_running_loop().time()
@@ -398,6 +400,10 @@ class _AnswerReader:
             raise bad_answer("the stream was cut before the answer was complete")
         if not into.answered:
             raise bad_answer("the stream held no answer", retry=into.nobody_answered)
+        if into.misses_calls:
+            fault = bad_answer("it ends in tool calls and has none", retry=True)
+            fault.details["code"] = NO_CALLS
+            raise fault
         into.close()
 
     def _take_json(self, body: bytes) -> None:

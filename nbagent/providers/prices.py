@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nbagent.contracts.chat import Usage
+from nbagent.contracts.ports import Cost
 from nbagent.providers.registry import is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
@@ -12,15 +13,15 @@ _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
 """Where the tables call a provider by another name."""
 
 
-def cost_usd(
+def cost_of(
     provider: str, model: str, usage: Usage | None, base_url: str | None = None
-) -> float | None:
-    """The price of one response; None when it is unknown, 0.0 for models of this machine.
+) -> Cost | None:
+    """The price of one response; None when it is unknown, nothing for models of this machine.
 
     The first call imports the tables (some 0.2 s): call it after a response, never before.
     """
     if _is_free(provider, base_url):
-        return 0.0
+        return Cost()
     try:
         return _priced(provider, model, usage, base_url) if usage else None
     except Exception:
@@ -47,11 +48,13 @@ def _listed(provider: str, model: str, base_url: str | None) -> tuple[Any, Any]:
     return get_snapshot().find_provider_model(name, None, seller, base_url)
 
 
-def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> float | None:
+def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> Cost | None:
     from genai_prices import Usage as PricedUsage
 
+    of_cache = usage.cached_tokens + usage.cache_write_tokens
+    prompt = max(usage.prompt_tokens, of_cache)
     tokens = PricedUsage(
-        input_tokens=max(usage.prompt_tokens, usage.cached_tokens + usage.cache_write_tokens),
+        input_tokens=prompt,
         cache_read_tokens=usage.cached_tokens,
         cache_write_tokens=usage.cache_write_tokens,
         output_tokens=usage.completion_tokens,
@@ -60,7 +63,17 @@ def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> fl
     price = listed.calc_price(tokens, seller)
     if price.model_price.input_mtok is None and not model.endswith(":free"):
         return None  # A row without prices is one that nobody filled in.
-    return float(price.total_price)
+    # As if no cache had been there: the length of the prompt decides the tier of the price.
+    uncached = float(price.model_price.calc_price(PricedUsage(input_tokens=prompt))["input_price"])
+    per_token = uncached / prompt if prompt else 0.0
+    fresh = per_token * (prompt - of_cache)
+    cached = float(price.input_price) - fresh
+    return Cost(
+        input_usd=fresh,
+        cached_usd=cached,
+        output_usd=float(price.total_price - price.input_price),
+        saved_usd=per_token * of_cache - cached,
+    )
 
 
 def _is_free(provider: str, base_url: str | None) -> bool:

@@ -3,18 +3,9 @@
 Owns processes, walls and limits. Where scripts come from is `tools.skills`'.
 """
 
-from nbagent.sandbox.isolation import isolation_level
-from nbagent.sandbox.order import (
-    ActiveIsolation,
-    EndedBy,
-    LevelName,
-    ScriptFile,
-    ScriptLimits,
-    ScriptOrder,
-    ScriptResult,
-    Wanted,
-)
-from nbagent.sandbox.scripts import run_script
+from nbagent.sandbox.outputs import ScriptFile
+from nbagent.sandbox.running import EndedBy, LevelName, ScriptLimits, ScriptOrder
+from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 
 __all__ = [
     "ActiveIsolation",
@@ -24,7 +15,6 @@ __all__ = [
     "ScriptLimits",
     "ScriptOrder",
     "ScriptResult",
-    "Wanted",
     "isolation_level",
     "run_script",
 ]

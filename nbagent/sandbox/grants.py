@@ -1,7 +1,7 @@
-"""What an isolated script may read: the interpreter, its packages, and the system's libraries.
+"""What a script is given: Python with its packages, a command line, an environment, what to read.
 
-Owns the list and how the running Python's packages are found. Which kernel feature enforces the
-list is none of its business.
+Owns how the running Python's packages are found. Which kernel feature enforces the list of what may
+be read is none of its business.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import site
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from nbagent.contracts.errors import ToolError
@@ -39,6 +40,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 _OF_A_PREFIX = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "pyvenv.cfg")
 """Not the folder itself: a prefix may be a home folder, or hold a pip.conf with a password."""
 _PACKAGES = ("site-packages", "dist-packages")
+_CODE = (".py", ".so", ".pyd")
 _MOST_ENTRIES = 2000
 _PROBE = """
 import json, sys
@@ -47,7 +49,45 @@ maps = [m.MAPPING for n, m in list(sys.modules.items())
 print(json.dumps({"path": sys.path, "mapped": [str(p) for m in maps for p in m.values()],
     "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]}))
 """
-_PROBE_S = 30.0
+_BOOT = """
+def _boot(source, name, sites, extra, late):
+    import sys
+    sys.argv = [name, *sys.argv[1:]]
+    if sites:
+        import site
+        for path in sites:
+            site.addsitedir(path)
+    places = [at for at, path in enumerate(sys.path) if path.endswith("-packages")]
+    at = places[0] if places else len(sys.path)
+    sys.path[at:at] = [path for path in extra if path not in sys.path]
+    sys.path += late
+
+    def hook(kind, error, trace):
+        while trace is not None and trace.tb_frame.f_code.co_filename == "<string>":
+            trace = trace.tb_next
+        sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = hook
+    with open(source, "rb") as file:
+        code = compile(file.read(), name, "exec", dont_inherit=True)
+    space = sys.modules["__main__"].__dict__
+    del space["_boot"]
+    space["__file__"] = name
+    exec(code, space)
+"""
+"""Folders of the script come last on its path: they can add modules and replace none."""
+LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Variables without which an interpreter may not start."""
+_PASSED = (
+    *("TZ", *LOADER),
+    # Windows programs do not start without these.
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "NUMBER_OF_PROCESSORS"),
+)
+_THREADS = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
+    *("POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+)
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,93 +103,102 @@ class Interpreter:
     places: tuple[tuple[str, str], ...]
     """Folders that tracebacks may name, and what to call them."""
 
+    def command(
+        self, source: Path, name: Path, folders: Iterable[Path], args: Iterable[str]
+    ) -> list[str]:
+        """A script's command line: shut off from this process's environment and folder.
 
-_known: dict[tuple[str, str, float], Interpreter] = {}
-_lock = threading.Lock()
+        Args:
+            source: the file that it is read from.
+            name: what it takes for its own file.
+            folders: its own, to import from.
+            args: its arguments.
+        """
+        late = list(map(str, folders))
+        given = (str(source), str(name), self.site_folders, self.extra_path, late)
+        boot = f"{_BOOT}_boot(*{given!r})\n"
+        return [self.executable, "-I", "-B", "-u", "-X", "utf8", "-c", boot, *args]
+
+    def environment(self, place: Path, folder: Path, more: Mapping[str, str]) -> dict[str, str]:
+        """A fresh one; of this process's only what programs need to start.
+
+        Args:
+            place: has the folders `tmp` and `out` of the script.
+            folder: where it runs.
+            more: further variables.
+        """
+        tmp = str(place / "tmp")
+        system = "/usr/local/bin:/usr/bin:/bin"
+        if os.name != "posix":
+            system = os.path.join(os.environ.get("SYSTEMROOT", ""), "System32")
+        return {
+            **{name: os.environ[name] for name in _PASSED if name in os.environ},
+            "PATH": os.pathsep.join([os.path.dirname(self.executable), system]),
+            **dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TMP", "TEMP"), tmp),
+            **dict.fromkeys(("USER", "LOGNAME"), "script"),
+            "OUTPUT_DIR": str(place / "out"),
+            "SKILL_DIR": str(folder),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "NO_COLOR": "1",
+            "MPLBACKEND": "Agg",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONNOUSERSITE": "1",
+            **dict.fromkeys(_THREADS, str(min(_MOST_THREADS, os.cpu_count() or 1))),
+            **more,
+        }
 
 
-def interpreter(python: str | None) -> Interpreter:
-    """The interpreter that scripts run with; looked at anew after packages were installed.
+def interpreter() -> Interpreter:
+    """The Python of this process; looked at anew after packages were installed.
 
     Raises:
         ToolError: it cannot be started.
     """
-    executable = python or sys.executable
-    if not executable:
-        raise ToolError(
-            "scripts cannot be run: this Python does not know its own program; set python=…",
-            code="E_PRECONDITION_FAILED",
-        )
-    key = (executable, os.environ.get("PYTHONPATH", ""), _packages_changed())
-    with _lock:
-        if key not in _known:
-            _known[key] = _look(executable, own=python is None or python == sys.executable)
-        return _known[key]
-
-
-def _packages_changed() -> float:
-    """When something was last installed or removed where this process looks for packages."""
-    latest = 0.0
+    changed = 0.0
     for path in sys.path:
         if path.endswith(_PACKAGES):
             with suppress(OSError):
-                latest = max(latest, os.stat(path).st_mtime)
-    return latest
+                changed = max(changed, os.stat(path).st_mtime)
+    return _look(sys.executable or "", os.environ.get("PYTHONPATH", ""), changed)
 
 
-def _look(executable: str, *, own: bool) -> Interpreter:
+@lru_cache(maxsize=4)
+def _look(executable: str, python_path: str, changed: float) -> Interpreter:
     try:
         found = subprocess.run(
             [executable, "-I", "-c", _PROBE],
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            timeout=_PROBE_S,
+            timeout=30.0,
             check=True,
         )
         facts = json.loads(found.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise ToolError(
-            f"scripts cannot be run: their Python does not start ({type(error).__name__})",
+            f"scripts cannot be run: their Python, sys.executable, does not start "
+            f"({type(error).__name__})",
             code="E_PRECONDITION_FAILED",
         ) from error
-    sites, extra = _of_the_kernel() if own else ((), ())
-    prefixes = tuple(dict.fromkeys(facts["prefixes"]))
-    grants = [
-        *((path, "tree") for path in _SYSTEM),
-        *((path, "device") for path in _DEVICES),
-        *((f"{prefix}/{name}", "tree") for prefix in prefixes for name in _OF_A_PREFIX),
-        *((path, "tree") for path in sites),
-        *_library_folders(),
-    ]
-    for path in (*facts["path"], *extra):
-        if not any(_within(path, f"{p}/{name}") for p in prefixes for name in _OF_A_PREFIX):
-            grants += [(path, "tree")] if path.endswith(_PACKAGES) else _importable(path)
-    grants += ((path, "tree") for path in facts["mapped"])
-    return Interpreter(
-        executable,
-        tuple(extra),
-        tuple(sites),
-        tuple(dict.fromkeys(grants)),
-        tuple(_named(prefixes, (*facts["path"], *sites, *extra))),
-    )
-
-
-def _of_the_kernel() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Folders with .pth files, and others, that this process imports from in spite of `-I`."""
+    # What this process imports from in spite of `-I`.
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else ""
     sites = (user,) if user in sys.path and os.path.isdir(user) else ()
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return sites, tuple(path for path in given if os.path.isabs(path) and os.path.isdir(path))
-
-
-def _library_folders() -> Iterator[Grant]:
-    for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
-        if os.path.isabs(path):
-            yield path, "tree"
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    extra = tuple(p for p in python_path.split(os.pathsep) if os.path.isabs(p) and os.path.isdir(p))
+    prefixes = tuple(dict.fromkeys(facts["prefixes"]))
+    of_prefixes = [f"{prefix}/{name}" for prefix in prefixes for name in _OF_A_PREFIX]
+    libraries = os.environ.get(LOADER[0], "").split(os.pathsep)
+    trees = [*_SYSTEM, *of_prefixes, *sites, *filter(os.path.isabs, libraries), *facts["mapped"]]
+    grants = [*((path, "tree") for path in trees), *((path, "device") for path in _DEVICES)]
+    for path in (*facts["path"], *extra):
+        if not any(f"{path}/".startswith(f"{folder}/") for folder in of_prefixes):
+            grants += [(path, "tree")] if path.endswith(_PACKAGES) else _importable(path)
+    folders = filter(os.path.isdir, (*facts["path"], *sites, *extra))
+    places = (
+        *((path, "<packages>" if path.endswith(_PACKAGES) else "<python>") for path in folders),
+        *((prefix, "<python>") for prefix in prefixes),
+        (str(Path.home()), "~"),
+    )
+    return Interpreter(executable, extra, sites, tuple(dict.fromkeys(grants)), places)
 
 
 def _importable(folder: str) -> Iterator[Grant]:
@@ -158,45 +207,17 @@ def _importable(folder: str) -> Iterator[Grant]:
         yield folder, "tree"
         return
     yield folder, "names"
+    for name in _some_names(folder):
+        path = os.path.join(folder, name)
+        code = name.endswith((*_CODE, ".dist-info", ".egg-info"))
+        package = name.isidentifier() and any(n.endswith(_CODE) for n in _some_names(path))
+        if not name.startswith(".") and (code or package):
+            yield path, "tree"
+
+
+def _some_names(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as found:
-            entries = [entry for entry, _ in zip(found, range(_MOST_ENTRIES), strict=False)]
+            return [entry.name for entry in islice(found, _MOST_ENTRIES)]
     except OSError:
-        return
-    for entry in entries:
-        name = entry.name
-        if name.startswith("."):
-            continue
-        code = name.endswith((".py", ".so", ".pyd", ".dist-info", ".egg-info"))
-        if code or (name.isidentifier() and _has_code(entry.path)):
-            yield entry.path, "tree"
-
-
-def _has_code(folder: str) -> bool:
-    try:
-        with os.scandir(folder) as found:
-            return any(entry.name.endswith((".py", ".so", ".pyd")) for entry in found)
-    except OSError:
-        return False
-
-
-def _named(prefixes: tuple[str, ...], folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for path in folders:
-        if os.path.isdir(path):
-            yield path, "<packages>" if path.endswith(_PACKAGES) else "<python>"
-    for prefix in prefixes:
-        yield prefix, "<python>"
-    yield str(Path.home()), "~"
-
-
-def bubblewrap_flags(grants: tuple[Grant, ...], write: tuple[str, ...], tmp: str) -> list[str]:
-    """The same list as arguments of `bwrap`."""
-    flags = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    flags += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{tmp}/shm", "/dev/shm"]
-    flags += ["--remount-ro", "/dev", "--bind", tmp, "/tmp"]
-    for path, kind in grants:
-        if kind == "tree" and not path.startswith(("/proc", "/dev")):
-            flags += ["--ro-bind-try", path, path]
-    for path in write:
-        flags += ["--bind", path, path]
-    return flags
+        return []

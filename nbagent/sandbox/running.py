@@ -1,12 +1,12 @@
-"""Runs one script at a given level: its folders, its environment, its pipes, its end.
+"""Running one script: what is asked for, the process it runs in, and how that ended.
 
-Blocks the calling thread. Which level is possible here is `isolation`'s; what the supervisor does
-is `supervisor`'s. Systems without fork (Windows) are `plain`'s.
+Blocks the calling thread. What happens between the script and the kernel is `supervisor`'s; what a
+script may read and is given is `grants`'; what becomes of its end for others is `script`'s.
 """
 
 from __future__ import annotations
 
-import marshal
+import math
 import os
 import re
 import secrets
@@ -15,30 +15,171 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import IO, Any, Literal, cast
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
-from nbagent.sandbox.capture import Capture
-from nbagent.sandbox.command import command_of, environment_of, plan_of, script_file
-from nbagent.sandbox.grants import Interpreter, interpreter
-from nbagent.sandbox.order import EndedBy, LevelName, ScriptOrder, ScriptResult
-from nbagent.sandbox.outputs import collect, workspace
-from nbagent.sandbox.plain import run_plainly
+from nbagent.contracts.policy import Isolation
+from nbagent.sandbox.grants import LOADER, Interpreter
+from nbagent.sandbox.outputs import Output
 
+LevelName = Literal["landlock", "process"]
+EndedBy = Literal["", "deadline", "stopped", "output", "memory", "processes", "files", "lost"]
+"""What ended a script beside itself. `files`: file size, disk space or number of files; `lost`: the
+script ended the process that watched it."""
+
+_MIB = 1024 * 1024
 _SETUP_S = 15.0
 """How long a loaded machine may take to start the supervisor."""
 _GRACE_S = 0.25
 """How much later than the supervisor this process ends a script itself."""
 _DRAIN_S = 0.1
 """How long pipes are read after the end, where something unseen holds them open."""
-_MARK = "NBAGENT_SCRIPT"
-_SWEEPS = 20
 _EXIT_S = 0.4
-_LINE_BYTES = 4_096
-_TELL_S = 0.1
+_PROGRESS_S = 0.1
+_PLAIN_TICK_S = 0.02
+_MARK = "NBAGENT_SCRIPT"
+"""In the environment of a script and of what it starts."""
+_SWEEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLimits:
+    """How much a script may take."""
+
+    timeout_s: float = 120.0
+    memory_bytes: int = 2_000_000_000
+    """Of all its processes together."""
+    processes: int = 64
+    """Alive at one time."""
+    open_files: int = 512
+    disk_bytes: int = 100 * _MIB
+    """All that lies in its output and temporary folders, and the largest file it can write."""
+    disk_entries: int = 10_000
+    """Files and folders in them."""
+    output_bytes: int = 200_000
+    """Of stdout and of stderr each; what is more is cut from the middle."""
+    flood_bytes: int = 16 * _MIB
+    """Of stdout and stderr together; there the script is ended."""
+    collected_files: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOrder:
+    """One script to run."""
+
+    text: str | bytes
+    file: Path | None = None
+    """The file that it passes for: its name and folder."""
+    args: tuple[str, ...] = ()
+    cwd: Path
+    """Where it runs; readable, not writable where it is kept apart."""
+    keep_to: Path | None = None
+    """A folder for the files that it wrote; None throws them away."""
+    limits: ScriptLimits = ScriptLimits()
+    isolation: Isolation = "auto"
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further variables; nothing else of this process's environment is passed on."""
+    on_output: Callable[[str], object] = lambda line: None
+    """Told the last line that it wrote, now and then while it runs."""
+
+    def __post_init__(self) -> None:
+        for number, text in enumerate(self.args, 1):
+            if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+                raise ToolError(
+                    f"argument {number} holds a NUL or half of a surrogate pair, which no program "
+                    "can be given; write it without",
+                    code="E_INVALID_ARGUMENTS",
+                )
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a script ended."""
+
+    stdout: Output
+    stderr: Output
+    returncode: int | None = None
+    ended_by: EndedBy = ""
+    trouble: str = ""
+    """Why it was not run."""
+
+
+def run_at(
+    order: ScriptOrder, level: LevelName, place: Path, python: Interpreter, stop: CancelToken
+) -> Ending:
+    """Run a script at this level and never at a lesser one.
+
+    Args:
+        order: what to run.
+        level: must be possible here.
+        place: a workspace of its own.
+        python: what it runs with.
+        stop: ends it at once when it is set.
+    """
+    source = place / "script.py"
+    text = order.text
+    source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    name = order.file or source
+    folders = (order.cwd,) if name.parent in (order.cwd, place) else (name.parent, order.cwd)
+    command = python.command(source, name, folders, order.args)
+    mark = secrets.token_hex(16)
+    env = python.environment(place, order.cwd, {**order.env, _MARK: mark})
+    if os.name != "posix":
+        return run_unsupervised(order, command, env, place, stop)
+    _save_plan(order, level, place, python, command, env)
+    return _run_supervised(order, place / "plan", mark, stop)
+
+
+def _save_plan(
+    order: ScriptOrder,
+    level: LevelName,
+    place: Path,
+    python: Interpreter,
+    command: list[str],
+    env: dict[str, str],
+) -> None:
+    """Write down all that the supervisor is told."""
+    from nbagent.sandbox import supervisor, walls  # only where there is fork
+
+    limits = order.limits
+    write = [str(place / "out"), str(place / "tmp")]
+    read = [os.path.realpath(order.cwd), str(place / "script.py")]
+    plan = supervisor.Plan(
+        argv=command,
+        env=env,
+        cwd=read[0],
+        timeout_s=float(limits.timeout_s),
+        memory_bytes=limits.memory_bytes,
+        processes=limits.processes,
+        disk_bytes=limits.disk_bytes,
+        disk_entries=limits.disk_entries,
+        folders=write,
+        rlimits={
+            "CORE": 0,
+            "FSIZE": limits.disk_bytes,
+            "NOFILE": limits.open_files,
+            "DATA": limits.memory_bytes,
+            # Address space is not memory: threads and libraries reserve much that they never use.
+            "AS": 4 * limits.memory_bytes + (2 << 30),
+            "MSGQUEUE": 0,
+            "CPU": math.ceil(limits.timeout_s) * (os.cpu_count() or 1) + 5,
+        },
+        landlock_abi=walls.landlock_abi() if level == "landlock" else 0,
+        grants=[
+            *python.grants,
+            *((path, "tree") for path in read),
+            *((path, "write") for path in write),
+        ],
+        leave_root=os.getuid() == 0,
+    )
+    plan.save(place / "plan")
+
 
 _LAUNCH = """
 import sys
@@ -46,332 +187,185 @@ for name in ("nbagent", "nbagent.sandbox"):
     made = sys.modules[name] = type(sys)(name)
     made.__path__ = [{room!r} if "." in name else {package!r}]
 from nbagent.sandbox.supervisor import main
-main()
+main({report!r}, {plan!r})
 """
 """The package's own __init__ modules are left out: every script waits for what is imported here."""
 
 
-def run_at(
-    order: ScriptOrder,
-    level: LevelName,
-    *,
-    cancel: CancelToken | None = None,
-    abi: int | None = None,
-) -> ScriptResult:
-    """Run a script at one level and wait for it.
-
-    Args:
-        order: what to run.
-        level: must be possible here; a script is never run with less.
-        cancel: a stop ends it at once.
-        abi: use an older version of Landlock than there is; for tests.
-
-    Raises:
-        ToolError: nothing was run.
-    """
-    python = interpreter(order.python)
-    with workspace() as place:
-        token = secrets.token_hex(16)
-        order = replace(order, env={**order.env, _MARK: token})
-        file = script_file(order, place)
-        env = environment_of(order, place, python)
-        if os.name == "posix":
-            plan = plan_of(order, place, file, python, env, level, abi)
-            run = _Run(order, marshal.dumps(vars(plan)), token)
-            run.wait(cancel)
-        else:
-            command = command_of(order, file, python)
-            run = run_plainly(order, command, env, cancel)
-        if run.trouble:
-            raise ToolError(
-                f"the script was not run: its isolation ({level}) could not be set up: "
-                f"{run.trouble}",
-                code="E_PRECONDITION_FAILED",
+def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken) -> Ending:
+    """Start the supervisor, read its pipes to their end; nothing of the script is alive then."""
+    heard, report = os.pipe()
+    room = os.path.dirname(__file__)
+    launch = _LAUNCH.format(room=room, package=os.path.dirname(room), report=report, plan=str(plan))
+    with open(heard, "rb", buffering=0) as reports:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", launch],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(report,),
+                env={name: os.environ[name] for name in LOADER if name in os.environ},
+                cwd="/",
+                start_new_session=True,
             )
-        return _result(order, run, level, place, python)
+        finally:
+            os.close(report)
+        with process:
+            return _Watched(order, process, reports, mark).wait(stop)
 
 
-def _result(
-    order: ScriptOrder, run: _Run, level: LevelName, place: Path, python: Interpreter
-) -> ScriptResult:
-    files, notes = collect(place / "out", keep_to=order.keep_to, limits=order.limits)
-    stdout, stderr = run.stdout.text, run.stderr.text
-    ended = run.ended_by or _guessed(run.returncode, stderr)
-    return ScriptResult(
-        stdout=stdout,
-        stderr=stderr,
-        returncode=run.returncode,
-        timed_out=ended == "deadline",
-        duration_ms=round(run.duration_s * 1000, 1),
-        isolation=level,
-        ended_by=ended,
-        files=files,
-        notes=(*_told(order, run, ended), *notes),
-        places=(
-            (str(place / "out"), "$OUTPUT_DIR"),
-            (str(place / "tmp"), "$TMPDIR"),
-            (str(place), "<script>"),
-            (str(order.cwd), "."),
-            *python.places,
-            *_above(order.cwd),
-        ),
-    )
-
-
-def _above(folder: Path) -> list[tuple[str, str]]:
-    """The folders above as paths from it, as far as they say something: up to the home folder.
-
-    What lies directly below the root has a name of everyday use (`/tmp`, `/opt`) and stays.
-    """
-    homes = {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))}
-    found: list[tuple[str, str]] = []
-    for levels, parent in enumerate(folder.parents, 1):
-        if str(parent) in homes:
-            return [*found, (str(parent), "~")]
-        if len(parent.parts) > 2:
-            found.append((str(parent), "/".join([".."] * levels)))
-    return found
-
-
-_LIMIT_ERRORS: tuple[tuple[str, EndedBy], ...] = (
-    (r"MemoryError|std::bad_alloc|OSError: \[Errno 12\]", "memory"),
-    (r"BlockingIOError: \[Errno 11\]|RuntimeError: can't start new thread", "processes"),
-    (r"OSError: \[Errno (27|24)\]", "files"),
-)
-
-
-def _guessed(returncode: int | None, stderr: str) -> EndedBy:
-    """The limit that a failed script ran into by itself: its last line says so."""
-    if returncode == 0:
-        return ""
-    if returncode == -getattr(signal, "SIGXFSZ", 25):
-        return "files"
-    last = stderr.rstrip().rpartition("\n")[2]
-    for pattern, ended in _LIMIT_ERRORS:
-        if re.match(pattern, last):
-            return ended
-    return ""
-
-
-def _told(order: ScriptOrder, run: _Run, ended: EndedBy) -> list[str]:
-    limits = order.limits
-    said = {
-        "deadline": f"it was ended after {limits.timeout_s:g} s",
-        "stopped": "it was stopped",
-        "output": f"it was ended: it wrote more than {limits.flood_bytes:,} bytes of output",
-        "memory": f"it ended at the limit of {limits.memory_bytes:,} bytes of memory",
-        "processes": f"it ended at the limit of {limits.processes} processes",
-        "files": f"it ended at the limit of {limits.file_bytes:,} bytes a file, "
-        f"{limits.disk_bytes:,} bytes and {limits.disk_entries:,} files in all",
-        "lost": "it ended the process that watched it, and was killed",
-    }
-    notes = [said[ended]] if ended else []
-    for name, stream in (("stdout", run.stdout), ("stderr", run.stderr)):
-        if stream.cut_bytes:
-            notes.append(f"{stream.cut_bytes:,} bytes were cut from the middle of {name}")
-    return notes
-
-
-class _Run:
+class _Watched:
     """A supervisor and its script, seen from here."""
 
-    def __init__(self, order: ScriptOrder, plan: bytes, token: str) -> None:
-        self.stdout = Capture(order.limits.output_bytes)
-        self.stderr = Capture(order.limits.output_bytes)
-        self.returncode: int | None = None
-        self.ended_by: EndedBy = ""
-        self.trouble = ""
-        self.duration_s = 0.0
-        self._started = False
-        self._limits = order.limits
-        self._tell = order.on_output
-        self._told_at = 0.0
-        self._open_line: dict[int, bytes] = {}
-        self._token = token
-        self._uid = -1
-        self._plan = plan
+    def __init__(
+        self, order: ScriptOrder, process: subprocess.Popen[bytes], reports: IO[bytes], mark: str
+    ) -> None:
+        limits = order.limits
+        self._ending = Ending(Output(limits.output_bytes), Output(limits.output_bytes))
+        self._order = order
+        self._process = process
+        self._reports = reports
+        self._mark = mark
         self._said = b""
-        self._ended = False
-        self._flooded = False
-        self._began = time.monotonic()
-        self._latest = self._began + _SETUP_S
+        self._asked: EndedBy = ""
+        """Why this process ended it."""
+        self._latest = time.monotonic() + _SETUP_S
+        self._deadline = math.inf
+        self._next_progress = 0.0
 
-    def wait(self, cancel: CancelToken | None) -> None:
-        """Run it to its end; nothing of it is alive afterwards."""
-        verdict, into = os.pipe()
-        process = None
+    def wait(self, stop: CancelToken) -> Ending:
+        forget = stop.on_set(lambda: self._end("stopped"))
         try:
-            process = self._start(into)
-            os.close(into)
-            into = -1
-            self._send(process, len(self._plan).to_bytes(4, "little") + self._plan)
-            forget = cancel.on_set(lambda: self._send(process, b"s")) if cancel else None
-            try:
-                self._watch(process, verdict)
-            finally:
-                if forget:
-                    forget()
+            self._read_pipes()
         finally:
-            if into >= 0:
-                os.close(into)
-            os.close(verdict)
-            if process is not None:
-                self._finish(process)
-        self.duration_s = time.monotonic() - self._began
+            forget()
+            self._end("stopped")
+            self._finish()
+        return self._ending
 
-    def _start(self, verdict: int) -> subprocess.Popen[bytes]:
-        room = os.path.dirname(__file__)
-        launch = _LAUNCH.format(room=room, package=os.path.dirname(room))
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", launch, str(verdict)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=(verdict,),
-            env=_clean_environment(),
-            cwd="/",
-            start_new_session=True,
-        )
+    def _end(self, why: EndedBy) -> None:
+        """Have the supervisor end the script. Any thread."""
+        self._asked = self._asked or why
+        cast("IO[bytes]", self._process.stdin).close()
 
-    def _send(self, process: subprocess.Popen[bytes], data: bytes) -> None:
-        if process.stdin is not None:
-            with suppress(OSError, ValueError):
-                process.stdin.write(data)
-
-    def _watch(self, process: subprocess.Popen[bytes], verdict: int) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    def _read_pipes(self) -> None:
+        takers: dict[Any, Callable[[bytes], object]] = {
+            self._process.stdout: partial(self._take, self._ending.stdout),
+            self._process.stderr: partial(self._take, self._ending.stderr),
+            self._reports: self._hear,
+        }
         with selectors.DefaultSelector() as selector:
-            sources = {process.stdout.fileno(): self.stdout, process.stderr.fileno(): self.stderr}
-            for fd in (*sources, verdict):
-                selector.register(fd, selectors.EVENT_READ)
-            while selector.get_map():
-                for key, _ in selector.select(max(0.0, self._latest - time.monotonic())):
-                    if not self._take(key.fd, sources, process):
-                        selector.unregister(key.fd)
-                if time.monotonic() >= self._latest:
-                    return
+            for pipe in takers:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map() and (left := self._latest - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    data = os.read(key.fd, 65536)
+                    takers[key.fileobj](data)
+                    if not data:
+                        selector.unregister(key.fileobj)
 
-    def _take(self, fd: int, sources: dict[int, Capture], process: subprocess.Popen[bytes]) -> bool:
-        data = os.read(fd, 65536)
-        if fd in sources:
-            sources[fd].add(data)
-            self._tell_last_line(fd, data)
-            total = self.stdout.total_bytes + self.stderr.total_bytes
-            if total > self._limits.flood_bytes and not self._flooded:
-                self._flooded = True
-                self._send(process, b"o")
-        elif data:
-            self._said += data
-            while b"\n" in self._said:
-                line, _, self._said = self._said.partition(b"\n")
-                with suppress(ValueError, IndexError):
-                    # At the plain level a script may write here too.
-                    self._hear(line.decode("utf-8", "replace"))
-            self._said = self._said[:_LINE_BYTES]
-        else:
-            # It is gone, with or without a last word.
-            self._latest = min(self._latest, time.monotonic() + _DRAIN_S)
-        return bool(data)
-
-    def _tell_last_line(self, fd: int, data: bytes) -> None:
-        """Tell the last whole line; a script's words come in pieces."""
-        whole, newline, rest = (self._open_line.get(fd, b"") + data).rpartition(b"\n")
-        self._open_line[fd] = rest[-_LINE_BYTES:]
-        line = whole.rpartition(b"\n")[2][-_LINE_BYTES:].decode("utf-8", "replace").strip()
+    def _hear(self, data: bytes) -> None:
         now = time.monotonic()
-        if newline and line and now - self._told_at >= _TELL_S:
-            self._told_at = now
-            self._tell(line)
+        self._said = (self._said + data)[-4096:]
+        if self._deadline == math.inf and b"started\n" in self._said:
+            self._deadline = now + self._order.limits.timeout_s
+            self._latest = self._deadline + _GRACE_S
+        if not data:
+            # The supervisor is gone, with or without a last word.
+            self._latest = min(self._latest, now + _DRAIN_S)
 
-    def _hear(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
+    def _take(self, output: Output, data: bytes) -> None:
+        output.add(data)
+        total = self._ending.stdout.total_bytes + self._ending.stderr.total_bytes
+        if total > self._order.limits.flood_bytes:
+            self._end("output")
         now = time.monotonic()
-        if word == "started":
-            self._began = now
-            self._started = True
-            self._uid = int(rest.split()[1])
-            self._latest = now + self._limits.timeout_s + _GRACE_S
-        elif word == "setup":
-            self.trouble = rest or "unknown"
-            self._ended = True
-        elif word == "ended":
-            reason, status = rest.split()
-            self.returncode = os.waitstatus_to_exitcode(int(status))
-            self.ended_by = _REASONS.get(reason, "")
-            self._ended = True
-            self._latest = now + _DRAIN_S
+        if b"\n" in data and output.last_line and now >= self._next_progress:
+            self._next_progress = now + _PROGRESS_S
+            self._order.on_output(output.last_line)
 
-    def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        """End the supervisor; where it had no last word, find and end what it watched."""
-        if not self._ended:
-            with suppress(OSError):
-                process.kill()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    def _finish(self) -> None:
+        """Read the supervisor's last word; where there was none, find and end what it watched."""
         try:
-            process.wait(_EXIT_S)
+            code = self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
-            # Its last word was not its own, or it hangs.
-            with suppress(OSError):
-                process.kill()
-            process.wait()
-            self._ended = False
-        if self._ended:
+            code = None
+            self._process.kill()
+        ending = self._ending
+        ended = re.search(rb"\nended (\w*) (\d+)\n\Z", self._said)
+        if code == 0 and ended:
+            ending.returncode = os.waitstatus_to_exitcode(int(ended[2]))
+            reason = cast("EndedBy", ended[1].decode())
+            ending.ended_by = self._asked if reason == "stopped" else reason
             return
-        if not self._started:
-            last = self.stderr.text.rstrip().rpartition("\n")[2]
-            self.trouble = f"its supervisor did not start ({last[:200] or 'it took too long'})"
-        late = time.monotonic() - self._began >= self._limits.timeout_s
-        self.ended_by = "deadline" if late else "lost"
-        _sweep(self._token, self._uid)
+        if self._deadline == math.inf:
+            why = re.search(rb"\nsetup (.*)\n", self._said)
+            last = why[1].decode("utf-8", "replace") if why else ending.stderr.text.rstrip()
+            ending.trouble = last.rpartition("\n")[2][:300] or "its supervisor did not start"
+        ending.ended_by = "deadline" if time.monotonic() >= self._deadline else "lost"
+        with suppress(OSError):
+            _sweep(self._mark, self._process.pid)
 
 
-_REASONS: dict[str, EndedBy] = {
-    "deadline": "deadline",
-    "stopped": "stopped",
-    "output": "output",
-    "memory": "memory",
-    "processes": "processes",
-    "files": "files",
-}
-
-
-def _clean_environment() -> dict[str, str]:
-    # The loader's path only: an interpreter may not start without it.
-    names = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def _sweep(token: str, uid: int) -> None:
+def _sweep(mark: str, supervisor_pid: int) -> None:
     """End what is left of a script without a supervisor: it bears a mark, or a user of its own."""
-    mark = f"{_MARK}={token}".encode()
+    from nbagent.sandbox.supervisor import uid_of  # only where there is fork
+
+    text, uid = f"{_MARK}={mark}".encode(), uid_of(supervisor_pid)
     for _ in range(_SWEEPS):
-        found = [pid for pid in _processes() if _is_marked(pid, mark, uid)]
-        if not found:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        left = [pid for pid in pids if _is_marked(pid, text, uid)]
+        if not left:
             return
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in found:
+            for pid in left:
                 with suppress(OSError):
                     os.kill(pid, number)
         time.sleep(0.005)
 
 
-def _processes() -> list[int]:
-    with suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return []
-
-
 def _is_marked(pid: int, mark: bytes, uid: int) -> bool:
     with suppress(OSError):
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            if file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X"):
-                return False
-        if uid > 0 and os.stat(f"/proc/{pid}").st_uid == uid:
+        if os.stat(f"/proc/{pid}").st_uid == uid:
             return True
         with open(f"/proc/{pid}/environ", "rb") as file:
             return mark in file.read(131072)
     return False
+
+
+def run_unsupervised(
+    order: ScriptOrder, command: list[str], env: dict[str, str], place: Path, stop: CancelToken
+) -> Ending:
+    """Run it where there is no fork (Windows): a process, a clock, and files for what it says.
+
+    What it starts is ended with it as far as `taskkill` finds it. No limit of memory, processes or
+    disk holds here; the level is `process`, and a person is always asked.
+    """
+    limits = order.limits
+    ending = Ending(Output(limits.output_bytes), Output(limits.output_bytes))
+    deadline = time.monotonic() + limits.timeout_s
+    with open(place / "stdout", "w+b") as stdout, open(place / "stderr", "w+b") as stderr:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env, cwd=order.cwd
+        )
+        while process.poll() is None and not ending.ended_by:
+            written = sum(os.fstat(file.fileno()).st_size for file in (stdout, stderr))
+            if stop.is_set:
+                ending.ended_by = "stopped"
+            elif time.monotonic() >= deadline:
+                ending.ended_by = "deadline"
+            elif written > limits.flood_bytes:
+                ending.ended_by = "output"
+            time.sleep(_PLAIN_TICK_S)
+        with suppress(OSError, subprocess.SubprocessError):
+            kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+            subprocess.run(kill, capture_output=True, timeout=5, check=False)
+        process.kill()
+        ending.returncode = process.wait()
+        for file, output in ((stdout, ending.stdout), (stderr, ending.stderr)):
+            file.seek(0)
+            for data in iter(partial(file.read, 65536), b""):
+                output.add(data)
+    return ending

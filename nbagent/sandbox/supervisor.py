@@ -1,10 +1,10 @@
 """The process between nbagent and a script: shuts it in, watches it, leaves nothing alive.
 
-A program: `running` starts it with a clean environment and none of nbagent's memory. It reads its
-plan from stdin, writes lines to the verdict pipe, and takes a byte on stdin, or its end, as a stop.
-Imports nothing heavy, since every script waits for it.
+A program: `running` starts it with a clean environment and none of nbagent's memory, with the pipe
+to report to and the file of its plan as arguments. The end of its stdin is the order to end the
+script. Imports nothing heavy, since every script waits for it.
 
-Lines: `setup TEXT` (nothing was run), `started PID UID`, `ended REASON WAIT_STATUS`.
+Reports: `setup TEXT` (nothing was run), `started`, `ended REASON WAIT_STATUS`.
 """
 
 import marshal
@@ -14,92 +14,99 @@ import select
 import sys
 import time
 
-from nbagent.sandbox import tree, walls
-from nbagent.sandbox.plan import Plan
+from nbagent.sandbox import walls
 
 LINUX = sys.platform == "linux"
+TELLS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+"""Whether the kernel says which processes a process started. Others can be ended by group only."""
 _TICK_S = 0.02
 _DISK_EVERY = 5
 """Ticks between two looks at the disk."""
 _KILL_S = 0.4
 """How long ended processes are waited for; longer only hangs in the kernel (a dead file server)."""
-_FIRST_UID, _UIDS = 61184, 4336
-"""Numbers that systems keep for passing users."""
-_SECCOMP_FD = 9
 _THREADS_EACH = 4
 """The limit counts threads too; libraries start some."""
-_STOPS = {b"s": "stopped", b"o": "output", b"": "stopped"}
 
 
-def main() -> None:
-    """Run one order."""
-    verdict = os.dup(int(sys.argv[1]))
-    os.close(int(sys.argv[1]))
-    plan = _read_plan()
+class Plan:
+    """All that the supervisor needs; it decides nothing that is not in here."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    timeout_s: float
+    memory_bytes: int
+    processes: int
+    disk_bytes: int
+    disk_entries: int
+    folders: list[str]
+    """The script's own: what it fills counts."""
+    rlimits: dict[str, int]
+    """By the names of `resource`, without RLIMIT_."""
+    landlock_abi: int
+    """The version of Landlock to shut it in with; 0: the level is `process`."""
+    grants: list[tuple[str, str]]
+    """(path, kind): see `walls.RIGHTS`."""
+    leave_root: bool
+    """Try to stop being root: become the user of `uid_of`."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it where the supervisor reads it."""
+        with open(path, "wb") as file:
+            marshal.dump(self.__dict__, file)
+
+
+def uid_of(supervisor: int) -> int:
+    """The user that a script of root's becomes: one that systems keep for passing users."""
+    return 61184 + supervisor % 4336
+
+
+def main(report: int, path: str) -> None:
+    """Run one script."""
+    os.set_inheritable(report, False)
+    with open(path, "rb") as file:
+        plan = Plan(**marshal.load(file))
     if LINUX:
         walls.become_subreaper()
     errors, child_errors = os.pipe()
-    uid = _FIRST_UID + os.getpid() % _UIDS
-    child = os.fork()
-    if child == 0:
-        _become_script(plan, child_errors, uid)
+    script = os.fork()
+    if script == 0:
+        _become_script(plan, child_errors)
     os.close(child_errors)
     # Only the script and its children hold its pipes now.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    trouble = _read_all(errors)
+    family = _Family(script)
+    with open(errors, "rb") as file:
+        trouble = file.read()
     if trouble:
-        _kill_all(child)
-        _say(verdict, b"setup " + trouble.replace(b"\n", b" "))
-        return
-    _say(verdict, b"started %d %d" % (child, uid if plan.leave_root else -1))
-    watch = _Watch(child, plan)
-    reason = watch.wait()
-    if plan.offers_filter:
-        # The first process of bubblewrap's namespace: with it the kernel ends all others at once.
-        for pid in tree.children(child):
-            _signal(pid, 9)
-    status = _kill_all(child, watch.status)
-    _say(verdict, b"ended %s %d" % (reason.encode() or b"-", status))
+        family.end()
+        _say(report, b"setup " + trouble.replace(b"\n", b" ")[:2000])
+    else:
+        _say(report, b"started")
+        reason = _watch(family, plan)
+        family.end()
+        status = 9 if family.status is None else family.status
+        _say(report, b"ended %s %d" % (reason.encode(), status))
     # Taking the interpreter down in order would only keep the script's result waiting.
     os._exit(0)
 
 
-def _say(fd: int, line: bytes) -> None:
+def _say(report: int, line: bytes) -> None:
     try:  # noqa: SIM105
-        os.write(fd, line[:2000] + b"\n")
+        os.write(report, b"\n%s\n" % line)
     except OSError:
         pass
-
-
-def _read_all(fd: int) -> bytes:
-    data = b""
-    while piece := os.read(fd, 4096):
-        data += piece
-    os.close(fd)
-    return data
-
-
-def _read_plan() -> Plan:
-    size = int.from_bytes(_exactly(4), "little")
-    return Plan(**marshal.loads(_exactly(size)))
-
-
-def _exactly(size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = os.read(0, size - len(data))
-        if not piece:
-            sys.exit(0)
-        data += piece
-    return data
 
 
 # --- in the child -------------------------------------------------------------------------------
 
 
-def _become_script(plan: Plan, errors: int, uid: int) -> None:
+def _become_script(plan: Plan, errors: int) -> None:
     """Never returns: becomes the script, or says why not. Fails closed: no wall, no script."""
     try:
         os.setsid()
@@ -107,19 +114,15 @@ def _become_script(plan: Plan, errors: int, uid: int) -> None:
         os.dup2(nothing, 0)
         os.chdir(plan.cwd)
         os.umask(0o077)
-        _limit(plan)
+        for name, value in plan.rlimits.items():
+            _set_limit(name, value)
         if LINUX:
-            _shut_in(plan, uid)
+            _shut_in(plan)
         os.execve(plan.argv[0], plan.argv, plan.env)
     except BaseException as error:
         os.write(errors, f"{type(error).__name__}: {error}".encode()[:1000])
     finally:
         os._exit(127)
-
-
-def _limit(plan: Plan) -> None:
-    for name, value in plan.rlimits.items():
-        _set_limit(name, value)
 
 
 def _set_limit(name: str, value: int) -> None:
@@ -137,170 +140,192 @@ def _set_limit(name: str, value: int) -> None:
             raise
 
 
-def _threads_now() -> int:
+def _shut_in(plan: Plan) -> None:
     try:
-        with open("/proc/loadavg", "rb") as file:
-            return int(file.read().split()[3].partition(b"/")[2])
-    except (OSError, ValueError, IndexError):
-        return 4096
-
-
-def _prefer_to_die() -> None:
-    # When the machine runs out of memory, the kernel takes the script and not the notebook.
-    try:
+        # When the machine runs out of memory, the kernel takes the script and not the notebook.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
             file.write(b"1000")
     except OSError:
         pass
-
-
-def _shut_in(plan: Plan, uid: int) -> None:
-    abi = plan.abi
-    if plan.offers_filter:
-        _offer_filter(plan)
-    _prefer_to_die()
-    alone = plan.leave_root and walls.leave_root(uid)
+    alone = plan.leave_root and walls.leave_root(uid_of(os.getppid()))
     # Counted for the user, all threads of all programs: as many as there are, and some more.
     _set_limit("NPROC", plan.processes * _THREADS_EACH + (0 if alone else _threads_now()))
     # After the change of user, which takes it back.
     walls.die_with_parent()
     walls.no_new_privileges()
-    if plan.landlock:
+    if plan.landlock_abi:
         own = ("/proc/self/", "/proc/thread-self/")
         grants = [(p, kind) for p, kind in plan.grants if not p.startswith(own)]
         grants.append((f"/proc/{os.getpid()}", "tree"))
-        walls.restrict_files(grants, abi)
-        walls.filter_calls(os.uname().machine, abi=abi)
+        walls.restrict_files(grants, plan.landlock_abi)
+        walls.filter_calls(os.uname().machine, abi=plan.landlock_abi)
 
 
-def _offer_filter(plan: Plan) -> None:
-    """Hand bubblewrap the filter that it installs behind its own walls."""
-    from nbagent.sandbox.syscalls import program
-
-    # A process cannot reach others from its own pid namespace: as with Landlock's scopes.
-    code = program(os.uname().machine, landlock_abi=6, pid=0)
-    if code is None:
-        raise OSError(38, "no seccomp filter for this machine")
-    out, into = os.pipe()
-    os.write(into, code)
-    os.close(into)
-    os.dup2(out, _SECCOMP_FD, inheritable=True)
+def _threads_now() -> int:
+    try:
+        return int(_read("/proc/loadavg").split()[3].partition(b"/")[2])
+    except (ValueError, IndexError):
+        return 4096
 
 
 # --- in the supervisor --------------------------------------------------------------------------
 
 
-class _Watch:
-    """One script under watch."""
+class _Family:
+    """A script and all that it started.
 
-    def __init__(self, child: int, plan: Plan) -> None:
+    As a subreaper this process is the parent of every orphan: when it has no child left, nothing is
+    alive.
+    """
+
+    def __init__(self, script: int) -> None:
+        self.script = script
         self.status: int | None = None
-        self._child = child
-        self._plan = plan
-        self._deadline = time.monotonic() + plan.timeout_s
-        self._quick = LINUX and tree.has_children_files()
-        self._poll = select.poll()
-        self._poll.register(0, select.POLLIN)
-        self._has_fd = False
-        if hasattr(os, "pidfd_open"):
-            try:
-                self._poll.register(os.pidfd_open(child), select.POLLIN)
-                self._has_fd = True
-            except OSError:
-                pass
+        """How the script itself ended."""
 
-    def wait(self) -> str:
-        """Until the script ended or has to; says why it has to."""
-        tick = 0
+    def is_alive(self) -> bool:
+        """Collect those that ended; whether any is left."""
         while True:
-            if self._reaped():
-                return ""
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                return "deadline"
-            pause = min(left, _TICK_S if self._has_fd else 0.005)
-            for fd, _ in self._poll.poll(pause * 1000):
-                if fd == 0:
-                    # What ended by itself was not stopped.
-                    return "" if self._reaped() else _STOPS.get(os.read(0, 1), "stopped")
-            tick += 1
-            reason = self._over(tick)
-            if reason:
-                return "" if self._reaped() else reason
-
-    def _reaped(self) -> bool:
-        while self.status is None:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self.status = 0
-                break
-            if pid == 0:
                 return False
-            if pid == self._child:
-                self.status = status
-        return True
-
-    def _over(self, tick: int) -> str:
-        """The limit that it is over."""
-        if not LINUX:
-            return self._over_disk() if tick % _DISK_EVERY == 0 else ""
-        pids = tree.descendants(os.getpid(), quick=self._quick)
-        if len(pids) > self._plan.processes:
-            return "processes"
-        most = self._plan.memory_bytes
-        if tree.memory_bytes(pids, most) > most:
-            return "memory"
-        if tick % _DISK_EVERY == 0:
-            return self._over_disk(pids)
-        return ""
-
-    def _over_disk(self, pids: list[int] | None = None) -> str:
-        most = self._plan.disk_entries
-        size, entries = tree.disk_use(self._plan.folders, most)
-        size += tree.unlinked_bytes(pids) if pids else 0
-        return "files" if size > self._plan.disk_bytes or entries > most else ""
-
-
-def _kill_all(child: int, status: int | None = None) -> int:
-    """End every descendant; returns how the script itself ended.
-
-    As a subreaper this process is the parent of every orphan: when it has no child left, nothing is
-    alive. They are stopped before they are killed, so that a fork bomb cannot outrun this.
-    """
-    quick = LINUX and tree.has_children_files()
-    found = status
-    until = time.monotonic() + _KILL_S
-    while True:
-        if LINUX:
-            _signal_tree(quick)
-        else:
-            _signal(-child, 9)
-        while True:
-            try:
-                pid, ended = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return found if found is not None else 9
             if pid == 0:
-                break
-            if pid == child:
-                found = ended
-        if time.monotonic() > until:
-            return found if found is not None else 9
-        time.sleep(0.001)
+                return True
+            if pid == self.script:
+                self.status = status
+
+    def members(self) -> list[int]:
+        """All living descendants of this process, where the kernel tells them."""
+        found: list[int] = []
+        waiting = [os.getpid()] if TELLS_CHILDREN else []
+        while waiting:
+            pid = waiting.pop()
+            for thread in _names(f"/proc/{pid}/task"):
+                born = [int(n) for n in _read(f"/proc/{pid}/task/{thread}/children").split()]
+                found += born
+                waiting += born
+        return found
+
+    def end(self) -> None:
+        """Kill them all; stopped before, so that a fork bomb cannot outrun this."""
+        until = time.monotonic() + _KILL_S
+        while True:
+            stopped: set[int] = set() if TELLS_CHILDREN else {-self.script}
+            while (fresh := set(self.members()) - stopped) and time.monotonic() < until:
+                for pid in fresh:
+                    _signal(pid, 19)
+                stopped |= fresh
+            for pid in stopped:
+                _signal(pid, 9)
+            if not self.is_alive() or time.monotonic() > until:
+                return
+            time.sleep(0.001)
 
 
-def _signal_tree(quick: bool) -> None:
-    stopped: set[int] = set()
-    for _ in range(50):
-        fresh = [p for p in tree.descendants(os.getpid(), quick=quick) if p not in stopped]
-        if not fresh:
-            break
-        for pid in fresh:
-            _signal(pid, 19)
-        stopped.update(fresh)
-    for pid in stopped:
-        _signal(pid, 9)
+def _watch(family: _Family, plan: Plan) -> str:
+    """Wait until the script ended or has to; returns why it has to, empty when it ended."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if LINUX:
+        try:  # noqa: SIM105
+            poll.register(os.pidfd_open(family.script), select.POLLIN)
+        except (OSError, AttributeError):  # Before Linux 5.3 its end is seen at the next tick.
+            pass
+    deadline = time.monotonic() + plan.timeout_s
+    tick = 0
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        events = poll.poll(min(left, _TICK_S) * 1000)
+        family.is_alive()
+        if family.status is not None:
+            # What ended by itself was not stopped.
+            return ""
+        if any(fd == 0 for fd, _ in events):
+            return "stopped"
+        if left <= 0:
+            return "deadline"
+        tick += 1
+        reason = _over(family.members(), plan, disk=tick % _DISK_EVERY == 0)
+        if reason:
+            return reason
+
+
+def _over(pids: list[int], plan: Plan, *, disk: bool) -> str:
+    """The limit that it is over."""
+    if len(pids) > plan.processes:
+        return "processes"
+    if _memory_bytes(pids, plan.memory_bytes) > plan.memory_bytes:
+        return "memory"
+    return "files" if disk and _fills_disk(pids, plan) else ""
+
+
+def _memory_bytes(pids: list[int], limit_bytes: int) -> int:
+    """What processes take together; looked at closely only when a rough look is over the limit."""
+    rough = [(pid, _resident_bytes(pid)) for pid in pids]
+    if sum(size for _, size in rough) <= limit_bytes:
+        return 0
+    return sum(_own_share_bytes(pid, size) for pid, size in rough)
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * resource.getpagesize() if len(fields) > 1 else 0
+
+
+def _own_share_bytes(pid: int, otherwise: int) -> int:
+    # What forked children share with their parent counts once.
+    lines = _read(f"/proc/{pid}/smaps_rollup").splitlines()
+    wanted = [line for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))]
+    return sum(int(line.split()[1]) * 1024 for line in wanted) if wanted else otherwise
+
+
+def _fills_disk(pids: list[int], plan: Plan) -> bool:
+    """Whether its folders, and what it holds open without a name, take more than they may."""
+    size = entries = 0
+    waiting = list(plan.folders)
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    if entries > plan.disk_entries:
+                        return True
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:
+            continue
+    return size + _unlinked_bytes(pids) > plan.disk_bytes
+
+
+def _unlinked_bytes(pids: list[int]) -> int:
+    seen: dict[tuple[int, int], int] = {}
+    for path in [f"/proc/{pid}/fd" for pid in pids]:
+        for number in _names(path):
+            try:
+                state = os.stat(f"{path}/{number}")
+            except OSError:
+                continue
+            if state.st_nlink == 0 and state.st_mode & 0o170000 == 0o100000:
+                seen[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return sum(seen.values())
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(65536)
+    except OSError:
+        return b""
 
 
 def _signal(pid: int, number: int) -> None:

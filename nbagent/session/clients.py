@@ -10,10 +10,10 @@ from typing import Any, Literal
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.ports import ChatClient, Cost
 from nbagent.contracts.secrets import MASK, SecretKey
 from nbagent.providers.choice import choose_model, qualified
-from nbagent.providers.prices import context_tokens, cost_usd
+from nbagent.providers.prices import context_tokens, cost_of
 from nbagent.providers.registry import find_provider, normal_base_url, origin, split_model_id
 from nbagent.providers.replay import Cassette, Mode, ReplayClient
 from nbagent.settings import RunOptions, Settings, checked_value, provider_of
@@ -36,9 +36,9 @@ class Chosen:
     """Whether a key goes along; `missing` where the server answers only with one."""
     extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
-    def price(self, usage: Usage, model: str) -> float | None:
-        """Cost in USD; None when the price is unknown."""
-        return cost_usd(self.provider, model, usage, base_url=self.base_url)
+    def price(self, usage: Usage, model: str) -> Cost | None:
+        """Cost by part; None when the price is unknown."""
+        return cost_of(self.provider, model, usage, base_url=self.base_url)
 
     def context_tokens(self) -> int | None:
         """What the model takes, as the price list has it; None when it is not known."""

@@ -6,7 +6,7 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,8 +23,6 @@ from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_
 from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
 from nbagent.tools.functions import FunctionHost, namespace_tools
 from nbagent.tools.hosts import OWN, host_of, host_words, open_hosts
-
-_SKILL_FOLDERS = "nbagent.tools.skill_folders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +80,15 @@ def tools_of(
     if chosen.own != () or chosen.objects or own_only:
         hosts.append(_functions(chosen, front))
     if chosen.words or chosen.sources:
-        skills = (*(options.skills or ()), *settings.skills)
-        both = {"skills", "filesystem"} <= {host_of(word) for word in chosen.words}
-        mounts = _mounts(options, settings, skills if both else None)
+        asked = {host_of(word) for word in chosen.words}
+        found = _skills(options, settings) if "skills" in asked else None
+        shown = found.mounts if found and "filesystem" in asked else ()
+        mounts = _mounts(options, settings, shown)
         order = HostOrder(
             words=(),
             project=project_folder(),
             mounts=mounts,
-            skills=skills,
+            skills=found,
             namespace=front.namespace,
             policy=policies.effective,
             forbids=policies.denies,
@@ -179,17 +178,19 @@ def _is_host(it: object) -> bool:
     return (hasattr(kind, "prepare") and hasattr(kind, "tools")) or hasattr(kind, "visible_tools")
 
 
-def _mounts(options: RunOptions, settings: Settings, skills: tuple[str, ...] | None) -> Mounts:
-    """The mounts; where there are file tools and skills, the skills' folders among them."""
+def _skills(options: RunOptions, settings: Settings) -> Any:
+    """The skills of the project, of the person and of the folders given."""
+    folders = import_module("nbagent.tools.skill_folders")  # most runs have none
+    return folders.find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
+
+
+def _mounts(options: RunOptions, settings: Settings, skills: Iterable[Mount]) -> Mounts:
+    """The mounts of a run, with those of skills that the file tools may read."""
     given = [*settings.mounts, *(options.mounts or ())]
-    shown: tuple[Mount, ...] = ()
-    if skills is not None:
-        folders = import_module(_SKILL_FOLDERS)  # most runs have none
-        shown = folders.skill_mounts(folders.find_skills(project_folder(), skills).skills)
     return Mounts.of(
         project=project_folder(),
         state=state_folder(options.session or settings.session),
-        extra=[*(parse_mount(text, base=project_folder()) for text in given), *shown],
+        extra=[*(parse_mount(text, base=project_folder()) for text in given), *skills],
         closed=[store_home()],
     )
 

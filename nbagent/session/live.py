@@ -179,8 +179,7 @@ class LiveRun:
         with alive(self.store):
             try:
                 await self._look_at_tools()
-                async for event in run_engine(self.plan()):
-                    await self._hand_out(event)
+                await run_engine(self.plan(), self)
             except BaseException as error:
                 self._break(error)
                 if not self._begun or not isinstance(error, Exception):
@@ -223,6 +222,7 @@ class LiveRun:
             params=made.params,
             stream=made.asked.stream,
             first_index=made.first_index,
+            phase_before=made.phase_before,
             requests_before=made.requests_before,
             price=made.chosen.price,
             trim=made.asked.trim == "tool-results",
@@ -250,8 +250,14 @@ class LiveRun:
             return self.store.turn_places(self.record.parent_id)
         return {}
 
-    async def _hand_out(self, event: Event) -> None:
-        # Nothing is seen before it is committed.
+    def emit(self, event: Event) -> None:
+        """Tell the sinks of something that is not kept. On the engine's loop."""
+        self._to_sinks(event)
+        while self._late:
+            self._to_sinks(self._late.pop(0))
+
+    async def commit(self, event: Event) -> None:
+        """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
         await self.store.commit(event, lambda: self._to_sinks(Waiting(None, _LOCKED)))
         if isinstance(event, RunStarted):
             self._begun = True
@@ -262,9 +268,7 @@ class LiveRun:
             self._messages.extend(event.messages)
         elif isinstance(event, MessagesAdded):
             self._messages.extend(event.messages)
-        self._to_sinks(event)
-        while self._late:
-            self._to_sinks(self._late.pop(0))
+        self.emit(event)
 
     def _to_sinks(self, event: Event) -> None:
         for sink in tuple(self._sinks):
@@ -327,7 +331,7 @@ def start_run(
     kept = store or current_store()
     callback = [] if on_event is None else [CallbackSink(on_event)]
     run = LiveRun(ask, store=kept, here=here)
-    kept.on_warning = lambda text: _tell_all(kept, text)
+    kept.database.on_warning = lambda text: _tell_all(kept, text)
     guard.begin(run.cancel)  # before its view is there
     sinks = [*_views(run, here), *callback]
     if channel is not None:

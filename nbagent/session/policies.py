@@ -35,12 +35,11 @@ class Policies:
         """Limits and isolation that hold."""
         if self.agent is None:
             return self.system
-        own, usual = self.agent.isolation, self.system.isolation
-        tighter = own in ("landlock", "bubblewrap") and usual in ("auto", "process")
+        kept_apart = "landlock" in (self.agent.isolation, self.system.isolation)
         return replace(
             self.system,
             limits=self.system.limits.tightened(self.agent.limits),
-            isolation=own if tighter else usual,
+            isolation="landlock" if kept_apart else self.system.isolation,
         )
 
     def hiding(self, spec: ToolSpec) -> str:

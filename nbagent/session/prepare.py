@@ -12,10 +12,10 @@ from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
-from nbagent.contracts.chat import Message, Part, TextPart, redacted
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
 from nbagent.providers.registry import origin
 from nbagent.session.approval import OnApproval
@@ -74,6 +74,8 @@ class Prepared:
     asked: Settings
     """What holds for this run: the options, over the settings."""
     first_index: int
+    phase_before: Phase
+    """Of the run that this one goes on with."""
     requests_before: int
     before: EngineTurn | None
     """The last turn that asked this model before this run; in a fork, the one asked anew."""
@@ -88,16 +90,6 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     """
     # Before anything is read: what is read now is kept and sent.
     register_environment()
-    try:
-        return _prepared(ask, store, front)
-    except NbagentError as error:
-        # It quotes what the person gave.
-        error.message = redact(error.message)
-        error.args = (error.message,)
-        raise
-
-
-def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
     options = _merged(ask.options, parent, ask.dropped)
@@ -111,6 +103,7 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         named = settings.tools
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    _check_price(limits, chosen)
     params = redact_json(_params(options, asked))
     system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
@@ -118,28 +111,29 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         *_notices(chosen, store),
         *_moved(chosen, parent, base.history),
         *told,
-        *map(redact, ask.notices),
+        *ask.notices,
     )
     record = RunRecord(
         id=new_id(),
-        session=redact(options.session or settings.session),
-        name=options.name and redact(options.name),
-        tags=tuple(redact(tag) for tag in options.tags or ()),
+        session=options.session or settings.session,
+        name=options.name,
+        tags=options.tags or (),
         parent_id=parent.id if parent else None,
         shared_messages=len(base.history) if parent else 0,
         kind=ask.kind,
         cell_id=front.cell_id(),
         notebook=front.notebook(),
-        model=redact(chosen.model_id),
-        base_url=chosen.base_url and redact(chosen.base_url),
-        template=None if ask.template is None else redact(ask.template),
-        prompt=redact(ask.prompt or ""),
-        options=redact_json(_kept(options.changed(cassette=asked.cassette), chosen)),
+        model=chosen.model_id,
+        base_url=chosen.base_url,
+        template=ask.template,
+        prompt=ask.prompt or "",
+        options=_kept(options.changed(cassette=asked.cassette), chosen),
         limits=limits,
         started_at=utc_now(),
         notices=notices,
         messages=words,
     )
+    record = redacted(record)
     if not ask.dry_run:
         _remember(record.id, options)
     return Prepared(
@@ -147,15 +141,16 @@ def _prepared(ask: Ask, store: Store, front: Front) -> Prepared:
         chosen=chosen,
         tools=tools,
         composer=ChatComposer(
-            redact(system) if system else None, opening=_opening(words, base.history)
+            redact(system) if system else None, opening=_opening(record.messages, base.history)
         ),
         history=base.history,
         params=params,
         asked=asked,
         first_index=base.first_index,
+        phase_before=parent.phase if parent else "Running",
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         before=base.turn_before(record),
-        notices=notices,
+        notices=record.notices,
     )
 
 
@@ -213,11 +208,11 @@ def _last_that_asked(run: RunRecord, store: Store) -> RunRecord | None:
 def _words(ask: Ask, parent: RunRecord | None, base: _Base, ceiling: int) -> tuple[Message, ...]:
     if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
         raise UsageError("the prompt is empty; write what you want to ask")
-    own = tuple(redacted(message) for message in ask.messages)
+    own = ask.messages
     _check_answered(own)
     if ask.prompt:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        return (*own, redacted(Message(role="user", content=parts)))
+        return (*own, Message(role="user", content=parts))
     if own or parent is None:
         return own
     if ask.kind == "fork":
@@ -325,6 +320,16 @@ def _limits(options: RunOptions, asked: Settings) -> Limits:
     return limits
 
 
+def _check_price(limits: Limits, chosen: Chosen) -> None:
+    if limits.max_cost_usd is None:
+        return
+    if chosen.price(Usage(prompt_tokens=1, total_tokens=1), chosen.model) is None:
+        raise UsageError(
+            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
+            "limit its tokens with max_total_tokens=…"
+        )
+
+
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
     names = [name for name, row in Settings.rows().items() if row.sent]
     params = {n: value for n in names if (value := getattr(asked, n)) is not None}
@@ -374,7 +379,7 @@ _known_warnings: set[str] = set()
 
 def _told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     """What hosts warn of (a skill that is not as it should be), once for each process."""
-    fresh = tuple(redact(text) for text in warnings if text not in _known_warnings)
+    fresh = tuple(text for text in warnings if text not in _known_warnings)
     _known_warnings.update(warnings)
     return fresh
 
@@ -382,7 +387,7 @@ def _told_once(warnings: Sequence[str]) -> tuple[str, ...]:
 def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:
     notices: list[str] = []
     if chosen.why:
-        notices.append(redact(f"{chosen.model_id} was chosen: {chosen.why}."))
+        notices.append(f"{chosen.model_id} was chosen: {chosen.why}.")
     if store.warning:
         notices.append(store.warning)
     return tuple(notices)

@@ -124,7 +124,7 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
 
 async def _looked_at(live: LiveRun) -> tuple[ChatRequest, WireRequest, tuple[str, ...]]:
     plan = live.plan()
-    request, notices = await first_request(plan)
+    request, notices = await first_request(plan, live)
     if isinstance(plan.client, WireClient):
         return request, plan.client.wire_request(request, stream=plan.stream), notices
     said = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)

@@ -1,15 +1,16 @@
 """Settings and run options: plain data, and where each value came from.
 
-Order: options of the call, then `configure`, then the environment, then files, then defaults.
-Which options there are is in `table`. Keys are not among them: providers take them from the
-environment.
+Order: options of the call, `configure`, the environment, the person's settings.toml, the
+project's pyproject.toml, defaults. A project's file may be a stranger's: of the limits it only
+tightens what holds without it. Which options there are is in `table`. Keys are not among them:
+providers take them from the environment.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -65,16 +66,9 @@ class Origin:
         return Settings.row(self.name).shown(self.value)
 
 
-def _no_overrides() -> dict[str, Any]:
-    return {}
-
-
-@dataclass(slots=True)
-class _Configured:
-    values: dict[str, Any] = field(default_factory=_no_overrides)
-
-
-_configured = _Configured()
+_Layers = list[tuple[str, dict[str, Any]]]
+"""Where values came from, and the values; the strongest first."""
+_configured: dict[str, Any] = {}
 
 
 def configure(**values: Any) -> None:
@@ -84,21 +78,23 @@ def configure(**values: Any) -> None:
         UsageError: an unknown name, or a value out of range. Nothing is changed then.
     """
     checked = {name: checked_value(name, value) for name, value in values.items()}
-    before = _configured.values
-    joined = {**before, **checked}
-    _configured.values = {name: value for name, value in joined.items() if value is not None}
+    before = _configured.copy()
+    _configured.update(checked)
+    for name in [name for name, value in _configured.items() if value is None]:
+        del _configured[name]
     try:
         effective()  # two values may not go together; say so now
     except UsageError:
-        _configured.values = before
+        _configured.clear()
+        _configured.update(before)
         raise
 
 
 def effective(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
     """The settings that hold now."""
-    found = {origin.name: origin for origin in origins(environ, folder)}
-    values = {name: origin.value for name, origin in found.items()}
-    if found["max_turns"].source == "default":
+    held = {origin.name: origin for origin in origins(environ, folder)}
+    values = {name: origin.value for name, origin in held.items()}
+    if held["max_turns"].source == "default" or _PROJECT in held["ceiling"].source:
         # Who lowers only the ceiling means both.
         values["max_turns"] = min(values["max_turns"], values["ceiling"])
     settings = Settings(**values)
@@ -109,42 +105,40 @@ def effective(environ: Mapping[str, str] | None = None, folder: Path | None = No
 def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Origin]:
     """Every setting with its value and where it came from."""
     environ = os.environ if environ is None else environ
-    layers = [
-        ("configure", dict(_configured.values)),
-        ("environment", _from_environment(environ)),
-        *_from_files(environ, folder or Path.cwd()),
-    ]
-    found: list[Origin] = []
+    layers = _for_one_server(
+        [
+            ("configure", dict(_configured)),
+            ("environment", _from_environment(environ)),
+            ("settings.toml", _from_person(environ)),
+            (_PROJECT, _from_project(folder or Path.cwd())),
+        ]
+    )
+    *own, (_, project) = layers
+    held: list[Origin] = []
     for name, row in Settings.rows().items():
-        held = Origin(name, row.default, "default")
-        project: Any = None
-        for source, values in layers:
-            if name in values and source == _PROJECT and row.project == "tighten":
-                project = values[name]
-            elif name in values:
-                held = Origin(name, values[name], source)
-                break
-        found.append(held if project is None else _tightened(held, project))
-    return _each_with_its_server(found, layers)
+        tightens = row.project == "tighten"
+        values = own if tightens else layers
+        said = (Origin(name, given[name], source) for source, given in values if name in given)
+        origin = next(said, Origin(name, row.default, "default"))
+        held.append(_tightened(origin, project[name]) if tightens and name in project else origin)
+    return held
 
 
-def _each_with_its_server(
-    found: list[Origin], layers: list[tuple[str, dict[str, Any]]]
-) -> list[Origin]:
-    """What was said for one provider's server goes to no other that a stronger layer names."""
-    model = next(origin for origin in found if origin.name == "model")
-    sources = [source for source, _ in layers]
-    kept: list[Origin] = []
-    for origin in found:
-        if model.value and Settings.row(origin.name).server and origin.source in sources:
-            # Whom it was meant for: the model of its own layer or of a weaker one of the person's.
-            own = layers[sources.index(origin.source) :]
-            meant = [v["model"] for source, v in own if source != _PROJECT and v.get("model")]
-            if not meant and model.source == _PROJECT:
-                meant = ["openai:"]
-            if meant and provider_of(meant[0]) != provider_of(model.value):
-                origin = Origin(origin.name, Settings.row(origin.name).default, "default")
-        kept.append(origin)
+def _for_one_server(layers: _Layers) -> _Layers:
+    """The layers without what was said for another provider's server than the model's."""
+    named = [(source, values["model"]) for source, values in layers if values.get("model")]
+    if not named:
+        return layers
+    chosen_by, model = named[0]
+    kept: _Layers = []
+    for place, (source, values) in enumerate(layers):
+        # Whom it was meant for: the model of its own layer or of a weaker one of the person's.
+        persons = [said for where, said in layers[place:] if where != _PROJECT]
+        weaker = [said["model"] for said in persons if said.get("model")]
+        meant = weaker[0] if weaker else "openai:" if chosen_by == _PROJECT else model
+        if provider_of(meant) != provider_of(model):
+            values = {name: it for name, it in values.items() if not Settings.row(name).server}
+        kept.append((source, values))
     return kept
 
 
@@ -205,20 +199,20 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _from_files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for parent in (folder, *folder.parents):
-        file = parent / "pyproject.toml"
+def _from_person(environ: Mapping[str, str]) -> dict[str, Any]:
+    base = environ.get("XDG_CONFIG_HOME")
+    file = (Path(base) if base else Path.home() / ".config") / "nbagent" / "settings.toml"
+    return _checked_table(_table(file), file.name) if file.is_file() else {}
+
+
+def _from_project(folder: Path) -> dict[str, Any]:
+    for file in (parent / _PROJECT for parent in (folder, *folder.parents)):
         if file.is_file():
             table = _table(file, "tool", "nbagent")
             for name, value in table.items():
                 _check_may_set(name, value)
-            yield _PROJECT, _checked_table(table, _PROJECT)
-            break
-    base = environ.get("XDG_CONFIG_HOME")
-    config = Path(base) if base else Path.home() / ".config"
-    user_file = config / "nbagent" / "settings.toml"
-    if user_file.is_file():
-        yield "settings.toml", _checked_table(_table(user_file), "settings.toml")
+            return _checked_table(table, _PROJECT)
+    return {}
 
 
 def _check_may_set(name: str, value: Any) -> None:
@@ -252,10 +246,10 @@ def _table(file: Path, *keys: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
     for key in keys:
-        found: Any = table.get(key, {})
-        if not isinstance(found, dict):
+        below: Any = table.get(key, {})
+        if not isinstance(below, dict):
             raise UsageError(f"{file.name}: [{'.'.join(keys)}] is no table; mend or remove it")
-        table = cast("dict[str, Any]", found)
+        table = cast("dict[str, Any]", below)
     return table
 
 

@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
@@ -25,9 +24,13 @@ Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ONE_PATTERN = r"(?:[^\s,()]|\([^)]*\))+"
-_HOST = re.compile(r"[\w.-]*\w[\w.-]*|[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?")
-_API_VERSION = re.compile(r"api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest)")
-"""The one query that a base URL may have: Azure's, which can hold no key."""
+_ADDRESS = re.compile(
+    r"(?P<scheme>https?://)?(?P<host>[\w.-]*\w[\w.-]*|\[[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?\])"
+    r"(?::(?P<port>\d{1,5}))?(?:/[^\s?#]*)?"
+    # The one query that it may have: Azure's, which can hold no key.
+    r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
+    re.IGNORECASE,
+)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
@@ -80,27 +83,16 @@ def variable_name(value: Any) -> str:
 def base_url(value: Any) -> str:
     """The address of a server that holds no key."""
     given = text(value)
+    address = _ADDRESS.fullmatch(given)
+    if not address and any(mark in given for mark in "@?#"):
+        raise UsageError(
+            "base_url holds a name, a password or a part after '?' or '#', which would be kept and "
+            "shown; remove it, and give the key in LLM_API_KEY"
+        )
     # Without a scheme a host is meant (`localhost:8000/v1`); the provider puts one before it.
-    bare = "://" not in given
-    try:
-        parts = urlsplit(f"//{given}" if bare else given)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), "", None
-    # A name and a password may stand in what is no address, too; it would be shown below.
-    if "@" in parts.netloc or (not host and "@" in given):
-        raise UsageError(
-            "base_url holds a name or a password, which would be kept and shown; "
-            "give the key in LLM_API_KEY instead"
-        )
-    if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
-        raise UsageError(
-            "base_url has a part after '?' or '#', which would be kept and shown; remove it, keys "
-            "belong in the environment: LLM_API_KEY"
-        )
-    known = parts.scheme in (("",) if bare else ("http", "https")) and _HOST.fullmatch(host)
-    named = not bare or port is not None or "." in host or host == "localhost"
-    if not known or not named or not given.isprintable() or " " in given:
+    named = address and (address["scheme"] or address["port"] or "." in address["host"])
+    named = named or (address and address["host"] == "localhost")
+    if not address or not named or int(address["port"] or 0) > 65_535 or not given.isprintable():
         raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
     return given
 
@@ -116,13 +108,13 @@ def number(
         # Python would take `1_000` and other alphabets' digits in a text, and cut 1.5 to 1.
         plain = not isinstance(value, str) or re.fullmatch(r"[\s\d.eE+-]{1,100}", value, re.ASCII)
         try:
-            found = int(value) if whole else float(value)
-            fits = plain and not isinstance(value, bool) and low <= found == float(value) <= high
+            given = int(value) if whole else float(value)
+            fits = plain and not isinstance(value, bool) and low <= given == float(value) <= high
         except (ValueError, TypeError, OverflowError):
             raise ValueError(what) from None
-        if not fits or not math.isfinite(found):
+        if not fits or not math.isfinite(given):
             raise ValueError(what)
-        return found
+        return given
 
     return check
 
@@ -168,14 +160,14 @@ def names(value: Any) -> tuple[str, ...]:
 
 def tools(value: Any) -> Tools:
     """Names of tools, or `none` or `all`, which stand alone."""
-    found = tuple(dict.fromkeys(names(value)))
-    if isinstance(value, str) and not found:
+    chosen = tuple(dict.fromkeys(names(value)))
+    if isinstance(value, str) and not chosen:
         raise ValueError("names as in a,b or none or all")
-    if found in (("none",), ("all",)):
-        return found[0]
-    if alone := [word for word in ("none", "all") if word in found]:
+    if chosen in (("none",), ("all",)):
+        return chosen[0]
+    if alone := [word for word in ("none", "all") if word in chosen]:
         raise ValueError(f"{alone[0]!r} alone, or names without it, as in a,b")
-    return found
+    return chosen
 
 
 def sequences(value: Any) -> tuple[str, ...]:
@@ -190,20 +182,17 @@ def texts(value: Any) -> tuple[str, ...]:
     return names(value)
 
 
-def _split_patterns(given: str) -> list[str]:
-    if re.sub(_ONE_PATTERN, "", given).strip(" \t\r\n,"):
-        return [given]  # something is left over: the whole is shown as what it is not
-    return re.findall(_ONE_PATTERN, given)
-
-
 def patterns(value: Any) -> tuple[str, ...]:
     """Patterns of calls: a list, or one text with blanks or commas between them."""
-    # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only.
-    given = _split_patterns(value) if isinstance(value, str) else value
-    found = names(given if isinstance(given, list | tuple) else [given])
-    for pattern in found:
-        call_pattern(pattern)
-    return found
+    if isinstance(value, str):
+        # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only. If
+        # something is left over, the whole is shown as what it is not.
+        rest = re.sub(_ONE_PATTERN, "", value).strip(" \t\r\n,")
+        value = [value] if rest else re.findall(_ONE_PATTERN, value)
+    rules = names(value if isinstance(value, list | tuple) else [value])
+    for rule in rules:
+        call_pattern(rule)
+    return rules
 
 
 def reasoning(value: Any) -> str:
@@ -236,18 +225,17 @@ def key_variable(value: Any) -> str:
 def _object(value: Any) -> dict[str, Any]:
     """A JSON object, also as text; a copy that nobody else changes."""
     try:
-        found = json_object(
-            load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
-        )
+        whole = load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
-        found = None
-    if found is None:
+        whole = None
+    held = json_object(whole)
+    if held is None:
         raise ValueError('a JSON object such as {"name": "value"}')
-    for word in json.dumps(list(found.values()), ensure_ascii=False).split():
+    for word in json.dumps(list(held.values()), ensure_ascii=False).split():
         word = word.strip('[]{}",:')
         if len(word) >= _SHORTEST_KEY and re.search(r"\d", word) and re.search("[A-Za-z]", word):
             register(word)
-    return found
+    return held
 
 
 def is_key_like(word: str) -> bool:
@@ -261,15 +249,15 @@ def headers(value: Any) -> dict[str, str]:
     A text of eight characters or more is hidden wherever it turns up; a shorter one would garble
     ordinary words, and is only not shown with its name.
     """
-    found = _object(value)
-    for name, held in found.items():
+    given = _object(value)
+    for name, held in given.items():
         if not _HEADER_NAME.fullmatch(name) or not _is_header_text(held):
             raise ValueError('names and texts of one line such as {"X-Tenant": "a"}')
         if name.lower() in _OWN_HEADERS:
             raise ValueError(f"headers without {name}, which is set for each request")
         if name.lower() not in _PLAIN_HEADERS:
             register(held.removeprefix("Bearer "))
-    return found
+    return given
 
 
 def extra_body(value: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overloa
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
-from nbagent.contracts.secrets import redact, redact_json, register, register_environment
+from nbagent.contracts.secrets import redact_json, register
 from nbagent.settings import checks
 from nbagent.settings.checks import Tools
 
@@ -100,9 +100,7 @@ class Option(Generic[T]):
         except (ValueError, TypeError) as error:
             place = where if where.startswith("-") else f"{where or self.name}: {self.name}"
             given = "" if self.secret else f"={value!r}"
-            register_environment()  # what does not fit may be a key that was put in a wrong place
-            said = redact(f"{place}{given} does not fit; expected {error}")
-            raise UsageError(said) from None
+            raise UsageError(f"{place}{given} does not fit; expected {error}") from None
 
     def shown(self, value: Any) -> Any:
         """The value as it may be seen and kept."""
@@ -221,7 +219,7 @@ class _Shared(Values):
         "deadline of one request, its retries included (default: 600 s)",
         checks.seconds,
         600.0,
-        project="yes",
+        project="tighten",
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
@@ -240,9 +238,9 @@ class _Shared(Values):
         checks.tools,
         project="yes",
     )
-    max_turns = Option("--max-turns N", "pause after so many turns", _COUNT, 20, project="yes")
-    ceiling = Option("", "end after so many requests without new words", _COUNT, 50, project="yes")
-    loop_limit = Option("", "stop at so many equal failing calls", _COUNT, 3, project="yes")
+    max_turns = Option("--max-turns N", "pause after so many turns", _COUNT, 20, project="tighten")
+    ceiling = Option("", "end after N requests without new words", _COUNT, 50, project="tighten")
+    loop_limit = Option("", "stop at so many equal failing calls", _COUNT, 3, project="tighten")
     max_total_tokens = Option[int | None](
         "",
         "pause once all its requests and answers have used so many tokens",
@@ -396,6 +394,9 @@ class Settings(_Shared):
     script_memory_bytes = Option(
         "", "memory of one script", _COUNT, _LIMITS.script_memory_bytes, project="tighten"
     )
+    script_disk_bytes = Option(
+        "", "disk space of one script", _COUNT, _LIMITS.script_disk_bytes, project="tighten"
+    )
     script_output_bytes = Option(
         "", "output of one script", _COUNT, _LIMITS.script_output_bytes, project="tighten"
     )
@@ -403,7 +404,7 @@ class Settings(_Shared):
         "",
         "how scripts are kept apart: auto is the strongest that works here",
         default="auto",
-        words=("auto", "landlock", "bubblewrap", "process"),
+        words=("auto", "landlock", "process"),
     )
     after_run = Option(
         "",

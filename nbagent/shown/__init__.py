@@ -14,15 +14,13 @@ from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.shown.budgets import (
     BUDGET_CHARS,
     IMAGE_BYTES,
-    IMAGE_SIDE_PX,
     PATIENCE_S,
     PROMPT_CHARS,
     PROMPT_TEXT_CHARS,
 )
-from nbagent.shown.plain import Fitted, Normal, NotPlainError, fitted, is_iterator
+from nbagent.shown.plain import Fitted, Normal, fitted, is_iterator
 from nbagent.shown.texts import (
     BROKEN,
-    bytes_text,
     clean,
     cut_middle,
     plain_repr,
@@ -32,14 +30,10 @@ from nbagent.shown.texts import (
 __all__ = [
     "BUDGET_CHARS",
     "IMAGE_BYTES",
-    "IMAGE_SIDE_PX",
     "PATIENCE_S",
-    "PROMPT_CHARS",
     "PROMPT_TEXT_CHARS",
     "Fitted",
     "Normal",
-    "NotPlainError",
-    "bytes_text",
     "clean",
     "cut_middle",
     "fitted",

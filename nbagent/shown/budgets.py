@@ -21,8 +21,8 @@ LARGEST_INT_BITS = 4_096
 """Beyond this Python refuses to print an integer sooner or later (4,300 digits)."""
 SORTED_ITEMS = 1_000_000
 """A larger set is shown in the order in which it comes."""
-BYTES_SHOWN = 24
-"""Of binary data, in hexadecimal. Bytes that are text are shown as text."""
+BYTES_SHOWN = 7
+"""Of binary data, in hexadecimal: fewer than any secret has, which no filter would know so."""
 
 MOST_COLUMNS = 40
 """Of a table; two thirds from the left, one third from the right."""

@@ -9,21 +9,17 @@ from __future__ import annotations
 import base64
 import math
 import sys
-from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.secrets import redact
 from nbagent.shown.budgets import IMAGE_BYTES, IMAGE_SIDE_PX
 from nbagent.shown.texts import BROKEN, kind_name
 
 _ENCODED_BYTES = 50_000_000
 """Of a picture file that is opened to make it smaller."""
-_SMOOTH = ("L", "LA", "RGB", "RGBA")
-_GREY = ("F", "I", "I;16", "I;16B", "I;16L", "I;16N")
-_BETWEEN = {"La": "LA", "RGBa": "RGBA"}
-"""Premultiplied modes, which go nowhere but to their plain form."""
+_SIDES_PX = (IMAGE_SIDE_PX, 1_100, 770, 540, 380)
+"""Tried one after the other until the file is small enough."""
 
 
 def of_class(value: object, module: str, name: str) -> bool:
@@ -32,16 +28,18 @@ def of_class(value: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and issubclass(type(value), kind)
 
 
-def image_of(value: object) -> ImagePart | str | None:
+def image_of(value: Any) -> ImagePart | str | None:
     """The value as an image; words about it when it cannot be drawn; None when it is none."""
     try:
-        if of_class(value, "numpy", "ndarray"):
-            value = _first_drawn(value)
+        if of_class(value, "numpy", "ndarray") and value.dtype.kind == "O" and value.size:
+            # An array of axes (`plt.subplots(2, 2)`): the figure of the first shows them all.
+            first = value.flat[0]
+            value = first if of_class(first, "matplotlib.axes", "Axes") else value
         if of_class(value, "matplotlib.artist", "Artist"):
-            figure = _whole_figure(value)
-            return None if figure is None else _figure_part(figure)
+            return _figure_part(value)
         if of_class(value, "PIL.Image", "Image"):
-            return _picture_part(value)
+            width, height = value.size
+            return _picture_part(value, f"picture, {width}×{height} px")
     except BROKEN as error:
         return f"[{kind_name(value)} that could not be drawn: {type(error).__name__}]"
     return None
@@ -52,18 +50,16 @@ def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
     media_type = _media_type(data)
     if media_type is None:
         return None
-    name = media_type.removeprefix("image/").upper()
     size = _size_px(data, media_type)
-    told = alt or f"{name} picture" + (f", {size[0]}×{size[1]} px" if size else "")
-    fits = len(data) <= IMAGE_BYTES and (size is None or max(size) <= IMAGE_SIDE_PX)
-    if fits:
-        text = base64.b64encode(data).decode()
-        return ImagePart(data=text, media_type=media_type, alt=redact(told))
+    name = f"{media_type.removeprefix('image/').upper()} picture"
+    alt = alt or name + (f", {size[0]}×{size[1]} px" if size else "")
+    if len(data) <= IMAGE_BYTES and (size is None or max(size) <= IMAGE_SIDE_PX):
+        return ImagePart(data=base64.b64encode(data).decode(), media_type=media_type, alt=alt)
     pil: Any = sys.modules.get("PIL.Image")
     if pil is None or len(data) > _ENCODED_BYTES:
-        return f"[{told}, {len(data):,} bytes: too large to be sent; make it smaller]"
+        return f"[{alt}, {len(data):,} bytes: too large to be sent; make it smaller]"
     try:
-        return _picture_part(pil.open(BytesIO(data)))
+        return _picture_part(pil.open(BytesIO(data)), alt)
     except BROKEN:
         return None
 
@@ -90,105 +86,56 @@ def _size_px(data: bytes, media_type: str) -> tuple[int, int] | None:
     return None
 
 
-def _first_drawn(array: Any) -> object:
-    """The first of an array of axes (`plt.subplots(2, 2)`): its figure shows them all."""
-    if array.dtype.kind != "O" or not 0 < array.size <= 1_000:
-        return array
-    first = array.flat[0]
-    return first if of_class(first, "matplotlib.axes", "Axes") else array
-
-
-def _whole_figure(artist: Any) -> Any:
-    """The figure an artist belongs to; a part of a figure (a SubFigure) is shown whole."""
+def _figure_part(artist: Any) -> ImagePart | str | None:
+    """The whole figure that an artist belongs to."""
     root = artist if of_class(artist, "matplotlib.figure", "FigureBase") else artist.figure
     while root is not None and root.figure is not None and root.figure is not root:
         root = root.figure
-    return root
-
-
-def _figure_part(root: Any) -> ImagePart:
+    if root is None:
+        return None
     inches = [float(side) for side in root.get_size_inches()]
     dpi = min(root.dpi, IMAGE_SIDE_PX / max(inches))
     if min(inches) * dpi < 1:
         raise ValueError("a figure without a size")
-
-    def draw(scale: float) -> bytes:
-        out = BytesIO()
-        root.savefig(out, format="png", dpi=dpi * scale)
-        return out.getvalue()
-
-    return _drawn(draw, f"figure, {round(inches[0] * dpi)}×{round(inches[1] * dpi)} px")
+    out = BytesIO()
+    root.savefig(out, format="png", dpi=dpi)
+    alt = f"figure, {round(inches[0] * dpi)}×{round(inches[1] * dpi)} px"
+    return encoded_image(out.getvalue(), alt)
 
 
-def _picture_part(picture: Any) -> ImagePart:
-    width, height = picture.size
-    longest = min(IMAGE_SIDE_PX, max(width, height))
-    small = _smooth(_thinned(picture, longest * 2))
-
-    def draw(scale: float) -> bytes:
-        side = longest * scale
-        ratio = min(1.0, side / max(width, height))
-        size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
-        fitting = small if small.size == size else small.resize(size)
-        out = BytesIO()
-        # What a photo says about its place and its owner does not go along.
-        fitting.save(out, format="PNG", exif=b"", compress_level=4)
-        if out.tell() > IMAGE_BYTES and fitting.mode in ("RGB", "L"):
+def _picture_part(picture: Any, alt: str) -> ImagePart | str:
+    if max(picture.size) > IMAGE_SIDE_PX:
+        alt += f", made smaller: {IMAGE_SIDE_PX} px at most"
+    for side in _SIDES_PX:
+        ratio = min(1.0, side / max(picture.size))
+        size = tuple(max(1, round(length * ratio)) for length in picture.size)
+        # Made smaller first: nothing converts a picture of many megapixels.
+        small = _plain_mode(picture if ratio == 1 else picture.resize(size, reducing_gap=2.0))
+        for kind in ("PNG", "JPEG") if small.mode in ("RGB", "L") else ("PNG",):
             out = BytesIO()
-            fitting.save(out, format="JPEG", quality=85, exif=b"")
-        return out.getvalue()
+            # What a photo says about its place and its owner does not go along.
+            small.save(out, format=kind, exif=b"", compress_level=4, quality=85)
+            if out.tell() <= IMAGE_BYTES:
+                text = base64.b64encode(out.getvalue()).decode()
+                return ImagePart(data=text, media_type=f"image/{kind.lower()}", alt=alt)
+    return f"[{alt}: too large to be sent; make it smaller]"
 
-    was_larger = "" if longest == max(width, height) else f", made smaller: {longest} px at most"
-    return _drawn(draw, f"picture, {width}×{height} px{was_larger}")
 
-
-def _thinned(picture: Any, side: int) -> Any:
-    """A picture of many megapixels with fewer, before anything copies all of it."""
-    width, height = picture.size
-    factor = max(width, height) // side
-    if factor < 2:
-        picture.load()
+def _plain_mode(picture: Any) -> Any:
+    """The picture in a mode that PNG knows; grey values of any range as 0 to 255."""
+    if picture.mode in ("L", "LA", "RGB", "RGBA"):
         return picture
-    size = (max(1, width // factor), max(1, height // factor))
-    # Nearest works in each mode; the smooth step follows.
-    return picture.resize(size, resample=0)
+    if picture.mode == "F" or picture.mode.startswith("I"):
+        # A plain conversion would be all black or white.
+        values = picture.convert("F")
+        low, high = (float(value) for value in values.getextrema())
+        if not math.isfinite(high - low) or high <= low:
+            return picture.convert("L")
+        scale = 255 / (high - low)
 
+        def stretched(grey: Any) -> Any:
+            return grey * scale - low * scale
 
-def _smooth(picture: Any) -> Any:
-    """The picture in a mode that PNG knows and that can be scaled smoothly."""
-    if picture.mode in _SMOOTH:
-        return picture
-    if picture.mode in _GREY:
-        return _grey(picture)
-    if picture.mode in _BETWEEN:
-        return picture.convert(_BETWEEN[picture.mode])
+        return values.point(stretched).convert("L")
     transparent = picture.mode == "PA" or "transparency" in picture.info
-    if picture.mode == "1":
-        return picture.convert("L")
     return picture.convert("RGBA" if transparent else "RGB")
-
-
-def _grey(picture: Any) -> Any:
-    """Grey values of any range as 0 to 255: a plain conversion would be all black or white."""
-    values = picture.convert("F")
-    low, high = (float(value) for value in values.getextrema())
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
-        return picture.convert("L")
-    scale = 255 / (high - low)
-
-    def stretched(grey: Any) -> Any:
-        return grey * scale - low * scale
-
-    return values.point(stretched).convert("L")
-
-
-def _drawn(draw: Callable[[float], bytes], alt: str) -> ImagePart:
-    scale, data = 1.0, b""
-    for _ in range(5):
-        data = draw(scale)
-        if len(data) <= IMAGE_BYTES:
-            break
-        scale *= min(0.8, 0.9 * math.sqrt(IMAGE_BYTES / len(data)))
-    media_type = _media_type(data) or "image/png"
-    text = base64.b64encode(data).decode()
-    return ImagePart(data=text, media_type=media_type, alt=redact(alt))

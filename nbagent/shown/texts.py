@@ -1,6 +1,7 @@
 """Text that is safe to show: within a budget, encodable, without addresses and host folders.
 
-Owns cutting, `repr` that cannot fail, and bytes as text. Knows no containers.
+Owns cutting, `repr` that cannot fail, bytes as text, and which characters are hidden from people.
+Knows no containers.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from nbagent.contracts.secrets import any_secret_known, redact, redact_cut
+from nbagent.contracts.secrets import redact, redact_cut
 from nbagent.shown.budgets import BUDGET_CHARS, BYTES_SHOWN
 
 LEFT_OUT = " left out; ask for a smaller part"
@@ -17,9 +18,23 @@ BROKEN = (Exception, SystemExit, GeneratorExit)
 """What a value's own code may raise while it is shown; a person's interrupt is not among it."""
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{4,16}\b| id='\d{6,20}'")
 _MARGIN_CHARS = 10_000
-"""Around a cut, so that a secret or an address which lies across it is found. No key is longer."""
-_TEXT_CONTROLS = "\t\n\r\f\x1b"
+"""Around a cut, so that a secret or an address which lies across it is seen. No key is longer."""
+_BINARY = re.compile(r"[^\t\n\r\f\x1b -~\x80-\U0010ffff]")
 _BYTES_READ = 4_096
+_CODES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])?"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Controls, soft hyphens, fillers, zero-width, bidi, variation selectors (but U+FE0F, which ordinary
+# emoji have), tags, lone surrogates.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+# Of these, what a text in any language can do without: orders to turn the reading direction
+# (whole lines may read as something else) and tags (words that only a model sees).
+_TURNING = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 
 
 def cut_middle(text: str, budget_chars: int) -> str:
@@ -108,37 +123,35 @@ def said(error: BaseException) -> str:
 
 
 def bytes_text(value: bytes | bytearray | memoryview) -> str:
-    """Bytes as their text when they are text, else `bytes, 1,024: 89504e47…`.
-
-    Only the start and the end of many bytes are read.
-    """
-    view = memoryview(value)
-    size = view.nbytes
-    if view.contiguous and size:
-        view = view.cast("B")
-    start = bytes(view[:_BYTES_READ])
-    text = _text_of(start, whole=size == len(start))
-    if text is not None and size > len(start):
-        text = _text_of(bytes(view), whole=True)
-    return _hexadecimal(start, size) if text is None else redact(text)
-
-
-def _text_of(data: bytes, *, whole: bool) -> str | None:
-    """The text of bytes; None when they are none. A part may end in the middle of a character."""
+    """Bytes as their text when they are text, else `bytes, 1,024: 89504e47…`."""
+    data = bytes(value)
     try:
         text = data.decode()
-    except UnicodeDecodeError as error:
-        if whole or error.start < len(data) - 3:
-            return None
-        text = data[: error.start].decode()
-    if any(c < " " and c not in _TEXT_CONTROLS for c in text[:_BYTES_READ]):
-        return None
-    return text if text and "\x7f" not in text[:_BYTES_READ] else None
+    except UnicodeDecodeError:
+        text = ""
+    if text and not _BINARY.search(text, 0, _BYTES_READ):
+        return text
+    rest = "…" if len(data) > BYTES_SHOWN else ""
+    return f"bytes, {len(data):,}: {data[:BYTES_SHOWN].hex()}{rest}"
 
 
-def _hexadecimal(start: bytes, size: int) -> str:
-    seen = start[:BYTES_SHOWN]
-    if any_secret_known():
-        # In hexadecimal no filter knows a key again.
-        seen = redact_cut(start.decode("latin-1")).encode("latin-1")[:BYTES_SHOWN]
-    return f"bytes, {size:,}: {seen.hex()}{'…' if size > BYTES_SHOWN else ''}"
+def visible(text: str) -> str:
+    """What a tool took or gave, for a person: no terminal codes, hidden characters as `⟦U+202E⟧`.
+
+    Characters are hidden that are not seen, reorder others or carry text unseen.
+    """
+    return _HIDDEN.sub(_code_point, without_codes(text))
+
+
+def readable(text: str) -> str:
+    """What a model wrote, for a person: as `visible`, but what scripts and emoji need stays."""
+    return _TURNING.sub(_code_point, _CONTROLS.sub("\ufffd", without_codes(text)))
+
+
+def without_codes(text: str) -> str:
+    """The text without the codes that colour a terminal, with the line ends of Unix."""
+    return _CODES.sub("", text).replace("\r\n", "\n")
+
+
+def _code_point(match: re.Match[str]) -> str:
+    return f"⟦U+{ord(match[0]):04X}⟧"

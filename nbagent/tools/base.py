@@ -38,8 +38,8 @@ class HostOrder:
     """The folder that `@project` is."""
     mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """A `files.mounts.Mounts`."""
-    skills: tuple[str, ...] = ()
-    """Further folders of skills."""
+    skills: Any = None
+    """A `skill_folders.FoundSkills`, where the word `skills` was named."""
     namespace: Callable[[], Mapping[str, Any]] = _no_names
     """The names of the notebook."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)

@@ -30,13 +30,13 @@ from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
-from nbagent.contracts.secrets import redact
+from nbagent.contracts.secrets import redact, register_named
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.definition import FunctionTool, as_tool, tool
 from nbagent.tools.methods import MethodHost, method_tool
 from nbagent.tools.notebook_code import Running, compiled, is_raised_by_code, live_names
 from nbagent.tools.notebook_details import inspected
-from nbagent.tools.notebook_names import found, hide_keys_of, is_history, is_own, refuse_secret
+from nbagent.tools.notebook_names import found, is_history, is_own, refuse_secret
 from nbagent.tools.notebook_values import facts_of, glance, listed_names, type_text
 from nbagent.tools.results import Settled
 
@@ -106,7 +106,7 @@ class NotebookTools:
             limit: how many names.
         """
         names = self.names(context)
-        hide_keys_of(names)
+        register_named(names)
         return listed_names(names, pattern, limit)
 
     def inspect(self, context: ToolContext, name: str) -> Settled:
@@ -120,7 +120,7 @@ class NotebookTools:
                 `config['model']`, `rows[0]`, `module.function`. No calls.
         """
         names = self.names(context)
-        hide_keys_of(names)
+        register_named(names)
         value = found(names, name)
         try:
             return inspected(name, value)

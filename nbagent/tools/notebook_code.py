@@ -21,9 +21,9 @@ from typing import Any
 
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact_cut, redact_json
+from nbagent.contracts.secrets import redact_cut, redact_json, register_named
 from nbagent.shown import BROKEN, clean, cut_middle, plain_repr
-from nbagent.tools.notebook_names import hide_keys_of, masked_text
+from nbagent.tools.notebook_names import masked_text
 from nbagent.tools.notebook_output import Displays, Tee, is_of_open_figure
 from nbagent.tools.notebook_values import type_text, value_shown
 from nbagent.tools.results import Settled, detail_of, summary
@@ -201,7 +201,7 @@ class Running:
     @contextmanager
     def _captured(self, displays: Displays) -> Generator[None]:
         """Around the code: an error of it ends here, an interrupt goes on."""
-        hide_keys_of(self._names)
+        register_named(self._names)
         with (
             _kept_hook(),
             self._tee("stdout", _STDOUT_CHARS) as stdout,
@@ -217,7 +217,7 @@ class Running:
                     raise
                 self._error = error
             displays.show_open_figures()
-        hide_keys_of(self._names)
+        register_named(self._names)
         for name, tee in (("stdout", stdout), ("stderr", stderr)):
             if text := tee.close_kept():
                 self._data[name] = text

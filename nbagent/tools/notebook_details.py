@@ -18,11 +18,11 @@ from typing import Any, cast
 
 from nbagent.contracts.chat import FilePart, ImagePart
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact_cut, redact_json
+from nbagent.contracts.secrets import is_secret_name, redact_cut, redact_json
 from nbagent.shown import BROKEN, clean, cut_middle, fitted, plain_repr
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import kind_name
-from nbagent.tools.notebook_names import looks_secret, masked_text, stored_attributes
+from nbagent.tools.notebook_names import masked_text, stored_attributes
 from nbagent.tools.notebook_values import (
     FUNCTIONS,
     SCALARS,
@@ -93,7 +93,7 @@ def _description(table: Any, rows: int, columns: int) -> dict[str, Any]:
     every = math.ceil(rows * columns / _DESCRIBED_CELLS)
     part = table.iloc[::every]
     if of_class(part, "pandas", "DataFrame"):
-        shown = [i for i, name in enumerate(list(part.columns)) if not looks_secret(name)]
+        shown = [i for i, name in enumerate(list(part.columns)) if not is_secret_name(name)]
         part = part if len(shown) == columns else part.iloc[:, shown]
     told: dict[str, Any] = {}
     described = _quietly(lambda: part.describe())
@@ -120,7 +120,7 @@ def _name_text(name: Any) -> str:
 
 
 def _series(series: Any) -> dict[str, Any]:
-    if looks_secret(series.name):
+    if is_secret_name(series.name):
         return {"not_shown": f"its name {_name_text(series.name)!r} looks like a secret"}
     return ends_shown(series) | _description(series, len(series), 1)
 
@@ -227,7 +227,7 @@ def _about(value: Any, kind: Any) -> dict[str, Any]:
     if type(doc) is str and doc.strip():
         told["docstring"] = _text(inspect.cleandoc(doc), 1_000)
     attributes = {
-        name: "looks like a secret" if looks_secret(name) else type_text(item)
+        name: "looks like a secret" if is_secret_name(name) else type_text(item)
         for name, item in list(stored_attributes(value).items())[:_MOST_NAMES]
         if type(name) is str and not name.startswith("_")
     }

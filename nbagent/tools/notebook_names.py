@@ -16,38 +16,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from nbagent.contracts.errors import ToolError
-from nbagent.contracts.secrets import register
+from nbagent.contracts.secrets import is_secret_name, shortest_secret
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import BROKEN, kind_name, without_folders
 from nbagent.tools.base import nearest
 
 HIDDEN = "[not shown: the name looks like a secret]"
 _PATH_CHARS = 500
-_KEY_CHARS = 16
-"""A shorter text under a name like `sort_key` is a word of everyday use."""
-_PASSWORD_CHARS = 8
-"""The same under a name that says more, like `password`."""
 _PLAIN_VALUES = (
     *(type, type(None), bool, int, float, complex),
     *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
 )
 """The same object under several names says nothing."""
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ANYWHERE = (
-    *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
-    *("privatekey", "signingkey", "keyring", "keystore", "keychain", "keypair", "keyfile"),
-    *("authorization", "bearer"),
-)
-_WHOLE = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
-_ENDINGS = ("key", "keys", "token", "tokens")
-_NO_KEYS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
-_COUNTED = frozenset(
-    (
-        *("max", "min", "num", "n", "total", "prompt", "completion", "cached", "reasoning"),
-        *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
-    )
-)
-"""With one of these words, tokens are those of a language model."""
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython"})
 _HISTORY = re.compile(r"In|Out|_{1,3}|_i{1,3}|_i?\d+|_[ido]h|__\w+__")
 _QUOTED = re.compile(
@@ -57,44 +37,9 @@ _QUOTED = re.compile(
 _IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
 
 
-def looks_secret(name: object) -> bool:
-    """Whether a variable, key or column of this name is likely to hold a secret."""
-    if isinstance(name, tuple):
-        return any(map(looks_secret, cast("tuple[object, ...]", name)))
-    if not issubclass(type(name), str):
-        return False
-    text = str.__str__(cast("str", name))[:200]
-    if text.endswith("Error"):
-        return False
-    words = _words_of(text)
-    if _says_secret(words):
-        return True
-    ending = [w for w in words if w.endswith(_ENDINGS) and not _NO_KEYS.fullmatch(w)]
-    if ending and all(word in ("token", "tokens") for word in ending):
-        return _COUNTED.isdisjoint(words)
-    return bool(ending)
-
-
-def _words_of(name: str) -> list[str]:
-    return [word.lower() for word in _WORDS.findall(name[:200])]
-
-
-def _says_secret(words: list[str]) -> bool:
-    """Whether the words leave no doubt, as `key` and `token` do."""
-    joined = "".join(words)
-    return any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words)
-
-
-def _is_key(name: str, text: str) -> bool:
-    """Whether a text under the name of a secret looks like one: long, mixed and without blanks."""
-    least = _PASSWORD_CHARS if _says_secret(_words_of(name)) else _KEY_CHARS
-    mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
-    return len(text) >= least and mixed and not any(c.isspace() for c in text)
-
-
 def refuse_secret(name: object) -> None:
     """Raise E_DENIED for a name that looks like a secret."""
-    if looks_secret(name):
+    if is_secret_name(name):
         raise ToolError(
             f"{name!r} looks like the name of a secret; what it holds is never shown. If it is "
             "none, ask the person to give it another name",
@@ -125,14 +70,6 @@ def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(kept.items(), key=lambda item: (item[0].lower(), item[0])))
 
 
-def hide_keys_of(names: Mapping[str, Any]) -> None:
-    """Let every sink hide texts that are keys by their name and by their look."""
-    for name, value in list(names.items()):
-        short = type(value) is str and len(value) <= 10_000
-        if short and looks_secret(name) and _is_key(name, value):
-            register(value)
-
-
 def masked(data: Any) -> Any:
     """JSON data without what stands under keys that look like secrets."""
     if isinstance(data, str):
@@ -146,7 +83,7 @@ def masked(data: Any) -> Any:
 
 
 def _is_hidden(key: object, value: object) -> bool:
-    return value is not None and type(value) is not bool and looks_secret(key)
+    return value is not None and type(value) is not bool and is_secret_name(key)
 
 
 def masked_text(text: str) -> str:
@@ -154,7 +91,7 @@ def masked_text(text: str) -> str:
     addresses, and the quoted texts that are given to names of secrets."""
 
     def without(match: re.Match[str]) -> str:
-        if not looks_secret(match["name"]):
+        if not is_secret_name(match["name"]):
             return match[0]
         return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
 
@@ -221,13 +158,13 @@ def _refuse_alias(value: object, names: Mapping[str, Any]) -> None:
         return
     text = cast("Any", value) if kind in (str, bytes) else None
     for name, held in list(names.items()):
-        if type(name) is not str or not looks_secret(name):
+        if type(name) is not str or not is_secret_name(name):
             continue
         if text is None:
             same = held is value
         else:
             # Python keeps one object for equal short words, so that they are the same says little.
-            least = _PASSWORD_CHARS // 2 if _says_secret(_words_of(name)) else _KEY_CHARS
+            least = 4 if shortest_secret(name) == 8 else 16
             same = type(held) is kind and least <= len(text) <= 10_000 and held == text
         if same:
             raise ToolError(

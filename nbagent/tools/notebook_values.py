@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact_cut, redact_json
+from nbagent.contracts.secrets import is_secret_name, redact_cut, redact_json
 from nbagent.shown import (
     BROKEN,
     PATIENCE_S,
@@ -34,7 +34,6 @@ from nbagent.shown.texts import kind_name
 from nbagent.tools.notebook_names import (
     HIDDEN,
     is_environment,
-    looks_secret,
     masked,
     masked_text,
     stored_attributes,
@@ -162,7 +161,7 @@ def _glance(value: Any, above: tuple[int, ...]) -> Iterator[str]:
             if kind is dict:
                 yield from _glance(item, inner)
                 yield ": "
-                hidden = looks_secret(item)
+                hidden = is_secret_name(item)
                 yield from [HIDDEN] if hidden else _glance(value[item], inner)
             else:
                 yield from _glance(item, inner)
@@ -227,7 +226,7 @@ def _module_line(name: str, module: Any) -> str:
 
 
 def _line(name: str, value: object, *, late: bool) -> dict[str, Any]:
-    if looks_secret(name):
+    if is_secret_name(name):
         return {"name": name, "type": type_text(value), "hidden": "looks like a secret"}
     if late:
         return {"name": name, "type": type_text(value)}
@@ -253,14 +252,14 @@ def _guarded(value: Any, depth: int) -> Any:
     if is_environment(value):
         return _ENVIRONMENT
     if of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series"):
-        hidden = _secret_labels(value) or looks_secret(getattr(value, "name", None))
+        hidden = _secret_labels(value) or is_secret_name(getattr(value, "name", None))
         return _table_words(value) if hidden else value
     kind = cast("type[Any]", type(value))
     if kind not in (dict, list, tuple) or depth >= 4 or len(value) > _SAMPLE:
         return value
     if kind is dict:
         made: Any = {
-            key: HIDDEN if looks_secret(key) and item is not None else _guarded(item, depth + 1)
+            key: HIDDEN if is_secret_name(key) and item is not None else _guarded(item, depth + 1)
             for key, item in list(value.items())
         }
         return made if any(made[key] is not value[key] for key in made) else value
@@ -270,7 +269,7 @@ def _guarded(value: Any, depth: int) -> Any:
 
 
 def _table_words(table: Any) -> str:
-    if looks_secret(getattr(table, "name", None)):
+    if is_secret_name(getattr(table, "name", None)):
         return HIDDEN
     size = " × ".join(f"{n:,}" for n in table.shape)
     told = ends_shown(table)
@@ -286,17 +285,17 @@ def _secret_labels(table: Any) -> list[str]:
     labels = list(table.columns) if of_class(table, "pandas", "DataFrame") else []
     if len(table) <= _SAMPLE:
         labels += list(table.index)
-    return [cut_middle(str(label), 100) for label in labels if looks_secret(label)]
+    return [cut_middle(str(label), 100) for label in labels if is_secret_name(label)]
 
 
 def open_part(table: Any) -> Any:
     """A small table without the columns and rows whose names look like secrets."""
-    rows = [place for place, label in enumerate(list(table.index)) if not looks_secret(label)]
+    rows = [place for place, label in enumerate(list(table.index)) if not is_secret_name(label)]
     if len(rows) < len(table):
         table = table.iloc[rows]
     if of_class(table, "pandas", "DataFrame"):
         names = list(table.columns)
-        kept = [place for place, name in enumerate(names) if not looks_secret(name)]
+        kept = [place for place, name in enumerate(names) if not is_secret_name(name)]
         return table if len(kept) == len(names) else table.iloc[:, kept]
     return table
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount
@@ -23,6 +21,7 @@ from nbagent.files.names import is_nameable, looks_secret, path_parts, visible
 from nbagent.files.opening import open_root
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
+_OWNERS = ("given", "project", "user")
 _FILE = "SKILL.md"
 _DEEPEST = 6
 _MOST_FOLDERS = 2_000
@@ -34,7 +33,7 @@ _NAME_CHARS, _DESCRIPTION_CHARS, _COMPATIBILITY_CHARS = 64, 1_024, 500
 _SHOWN_CHARS = 2_000
 """Of a description that is too long."""
 _KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
-_PASSED_OVER = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
+_NOT_ENTERED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +44,14 @@ class Skill:
     description: str
     root: Path
     """Absolute, links resolved."""
-    origin: str
+    owner: str
     """`given`, `project` or `user`."""
+    place: str
+    """Its folder as the owner writes it: `~/.agents/skills/report`."""
     body: str
     """SKILL.md without its front matter."""
-    license: str = ""
     compatibility: str = ""
-    allowed_tools: tuple[str, ...] = ()
-    metadata: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
-
-    @property
-    def is_named_alike(self) -> bool:
-        """Whether its folder bears its name, as the format wants it."""
-        return self.name == self.root.name
 
     def read(self, file: str, *, most_bytes: int) -> bytes:
         """A file of the skill.
@@ -85,14 +78,20 @@ class Skill:
             return False
         return True
 
-    def fingerprint(self) -> list[list[object]]:
-        """Names, sizes and times of its files, hidden ones too: of the first so many."""
-        return list(islice(_states_below(self.root), _MOST_STATES))
-
     def files(self) -> tuple[tuple[str, ...], bool]:
         """Its files but SKILL.md, by relative path; and whether there are more."""
-        found = list(_files_below(self.root))
+        regular = (
+            name
+            for name, path in _below(self.root, hidden=False)
+            if path.is_file() and not path.is_symlink() and name.casefold() != _FILE.casefold()
+        )
+        found = list(islice(regular, _MOST_FILES + 1))
         return tuple(sorted(found[:_MOST_FILES])), len(found) > _MOST_FILES
+
+    def fingerprint(self) -> list[list[object]]:
+        """Names, sizes and times of its files, hidden ones too: of the first so many."""
+        found = islice(_below(self.root, hidden=True), _MOST_STATES)
+        return [[os.fsencode(name).hex(), *_state(path)] for name, path in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,125 +99,124 @@ class FoundSkills:
     """What a search found."""
 
     skills: tuple[Skill, ...] = ()
+    """By name."""
     warnings: tuple[str, ...] = ()
     """For the person: what was skipped, and what is not as the format wants it."""
 
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Their folders as mounts for the file tools, read only: `@skill-NAME`."""
+        made: dict[str, Mount] = {}
+        for skill in self.skills:
+            name = f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', skill.name)}"[:33]
+            made.setdefault(name, Mount(name, skill.root, "ro"))
+        return tuple(made.values())
 
-def find_skills(
-    project: Path, given: Sequence[str] = (), *, home: Path | None = None
-) -> FoundSkills:
-    """All skills, by name. Of one name the given wins, then the project's, then the user's.
+
+def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
+    """All skills. Of one name the given wins, then the project's, then the user's.
 
     Of two of the same owner the one whose folder bears the name wins, then the one found first.
 
     Args:
         project: the project's folder.
         given: further folders: skills, or folders of skills.
-        home: the user's; found by itself by default.
 
     Raises:
         UsageError: a folder that was given is not there.
     """
     warnings: list[str] = []
-    found: dict[str, Skill] = {}
     seen: set[Path] = set()
-    for base, limit, origin in _places(project, given, home):
-        for folder in _skill_folders(base, limit, warnings):
-            if folder in seen:
-                continue
-            seen.add(folder)
-            skill = _load(folder, origin, warnings)
-            if skill is None:
-                continue
-            first = found.setdefault(skill.name, skill)
-            if first is skill:
-                continue
-            if first.origin == origin and not first.is_named_alike and skill.is_named_alike:
-                found[skill.name], first, skill = skill, skill, first
+    found: list[Skill] = []
+    for base, limit, owner in _places(project, given):
+        for folder in _skill_folders(base, limit, seen, warnings):
+            place = folder.name if folder == limit else folder.relative_to(limit).as_posix()
+            place = ("~/" if owner == "user" else "") + visible(place)
+            skill = _load(folder, owner, place, warnings)
+            found += [skill] if skill is not None else []
+    found.sort(key=lambda it: (_OWNERS.index(it.owner), it.name != it.root.name))
+    kept: dict[str, Skill] = {}
+    for skill in found:
+        first = kept.setdefault(skill.name, skill)
+        if first is not skill:
             warnings.append(
-                f"the skill {_whose(skill, project, home)} is hidden by the one "
-                f"{_whose(first, project, home).partition(' ')[2]}"
+                f"the skill {skill.name!r} of the {skill.owner} ({skill.place}) is hidden by the "
+                f"one of the {first.owner} ({first.place})"
             )
-    skills = tuple(found[name] for name in sorted(found))
-    told = [f"{skill.name}: {warning}" for skill in skills for warning in skill.warnings]
-    return FoundSkills(skills, (*warnings, *told))
+    skills = tuple(kept[name] for name in sorted(kept))
+    notes = [f"{skill.name}: {warning}" for skill in skills for warning in skill.warnings]
+    return FoundSkills(skills, (*warnings, *notes))
 
 
-def _whose(skill: Skill, project: Path, home: Path | None) -> str:
-    """Its name, its owner and its folder: `'report' of the project (.agents/skills/report)`."""
-    folder = visible(skill.root.name)
-    for base, before in ((project, ""), (home or Path.home(), "~/")):
-        real = Path(os.path.realpath(base))
-        if skill.root.is_relative_to(real):
-            folder = before + visible(skill.root.relative_to(real).as_posix())
-            break
-    return f"{skill.name!r} of the {skill.origin} ({folder})"
-
-
-def skill_mounts(skills: Iterable[Skill]) -> tuple[Mount, ...]:
-    """The folders of skills as mounts for the file tools, read only: `@skill-NAME`."""
-    made: dict[str, Mount] = {}
-    for skill in skills:
-        name = f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', skill.name)}"[:33]
-        made.setdefault(name, Mount(name, skill.root, "ro"))
-    return tuple(made.values())
-
-
-def _places(
-    project: Path, given: Sequence[str], home: Path | None
-) -> Iterator[tuple[Path, Path, str]]:
+def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path, str]]:
     """Folders to search, the folder that links must stay in, and whose they are."""
     for text in given:
         folder = Path(os.path.realpath(project / Path(text).expanduser()))
         if not folder.is_dir():
             raise UsageError(f"there is no folder {text!r} of skills; name one that is there")
         yield folder, folder, "given"
-    for base, origin in ((project, "project"), (home or Path.home(), "user")):
+    for base, owner in ((project, "project"), (Path.home(), "user")):
         resolved = Path(os.path.realpath(base))
         for name in FOLDERS:
-            yield resolved / name, resolved, origin
+            yield resolved / name, resolved, owner
 
 
-def _skill_folders(base: Path, limit: Path, warnings: list[str]) -> Iterator[Path]:
-    """Folders with a SKILL.md, nearest first. Links are followed where they stay within `limit`."""
-    waiting = [(base, 0)]
-    seen: set[Path] = set()
-    while waiting:
-        folder, depth = waiting.pop(0)
-        real = Path(os.path.realpath(folder))
-        if real in seen:
-            continue
-        if not real.is_relative_to(limit):
-            warnings.append(
-                f"{folder.name!r} links out of the folder that it was found in and is skipped; "
-                "name its target with --skills"
-            )
-            continue
-        seen.add(real)
-        if len(seen) > _MOST_FOLDERS:
+def _skill_folders(base: Path, limit: Path, seen: set[Path], warnings: list[str]) -> Iterator[Path]:
+    """Folders with a SKILL.md. Links are followed where they stay within `limit`."""
+    for number, (here, folders, names) in enumerate(os.walk(base, followlinks=True)):
+        real = Path(os.path.realpath(here))
+        depth = len(Path(here).relative_to(base).parts)
+        below = sorted(filter(_is_entered, folders)) if depth < _DEEPEST else []
+        folders.clear()
+        if number >= _MOST_FOLDERS:
             warnings.append(f"only the first {_MOST_FOLDERS:,} folders of skills were searched")
             return
-        try:
-            with os.scandir(real) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        if any(entry.name.casefold() == _FILE.casefold() for entry in inside):
-            yield real
-        elif depth < _DEEPEST:
-            waiting += [(real / e.name, depth + 1) for e in inside if _may_hold_skills(e)]
+        if not real.is_relative_to(limit):
+            warnings.append(
+                f"{os.path.basename(here)!r} links out of the folder that it was found in and is "
+                "skipped; name its target with --skills"
+            )
+        elif real not in seen:
+            seen.add(real)
+            if any(name.casefold() == _FILE.casefold() for name in names):
+                yield real
+            else:
+                folders += below
 
 
-def _may_hold_skills(entry: os.DirEntry[str]) -> bool:
+def _is_entered(folder: str) -> bool:
+    return not folder.startswith(".") and folder not in _NOT_ENTERED
+
+
+def _below(root: Path, *, hidden: bool) -> Iterator[tuple[str, Path]]:
+    """All but folders, by relative path; follows no link."""
+    for here, folders, names in os.walk(root):
+        at = Path(here)
+        names += [name for name in folders if (at / name).is_symlink()]
+        if not hidden:
+            depth = len(at.relative_to(root).parts)
+            folders[:] = filter(_is_shown, folders) if depth < _DEEPEST else []
+            names = list(filter(_is_shown, names))
+        folders.sort()
+        for name in sorted(names):
+            yield (at / name).relative_to(root).as_posix(), at / name
+
+
+def _state(path: Path) -> tuple[object, ...]:
     try:
-        hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
-        return not hidden and entry.is_dir()
+        # Of a link, what it leads to: that is what would be imported.
+        state = path.stat()
     except OSError:
-        return False
+        return ("not there",)
+    return (state.st_size, state.st_mtime_ns)
 
 
-def _load(folder: Path, origin: str, warnings: list[str]) -> Skill | None:
-    where = visible(folder.name)
+def _is_shown(name: str) -> bool:
+    return _is_entered(name) and is_nameable(name) and not looks_secret(name)
+
+
+def _load(folder: Path, owner: str, place: str, warnings: list[str]) -> Skill | None:
+    where, notes = visible(folder.name), list[str]()
     try:
         name = next(n for n in os.listdir(folder) if n.casefold() == _FILE.casefold())
         raw = _read(folder, (name,), most_bytes=_MOST_BYTES)
@@ -227,46 +225,28 @@ def _load(folder: Path, origin: str, warnings: list[str]) -> Skill | None:
         why = error.message if isinstance(error, ToolError) else type(error).__name__
         warnings.append(f"the skill {where!r} is skipped: {why}")
         return None
-    notes = list(matter.warnings)
-    if name != _FILE:
-        notes.append(f"its file should be named {_FILE}")
-    if b"\xef\xbf\xbd" not in raw and "\ufffd" in matter.body:
-        notes.append("it is not UTF-8 throughout")
     fields = matter.mapping
     description = _line(fields.get("description"))
     if not description:
         warnings.append(f"the skill {where!r} is skipped: it has no description")
         return None
+    if name != _FILE:
+        notes.append(f"its file should be named {_FILE}")
     if len(description) > _DESCRIPTION_CHARS:
         notes.append(f"its description has more than {_DESCRIPTION_CHARS:,} characters")
+    unknown = sorted(visible(key) for key in fields if key not in _KEYS)
+    if unknown:
+        notes.append(f"the format does not know its keys {', '.join(unknown[:10])}")
     return Skill(
         name=_name(fields.get("name"), folder, notes),
         description=description[:_SHOWN_CHARS],
         root=folder,
-        origin=origin,
+        owner=owner,
+        place=place,
         body=matter.body.lstrip("\r\n"),
-        **_further(fields, notes),
-        warnings=tuple(notes),
+        compatibility=_line(fields.get("compatibility"))[:_COMPATIBILITY_CHARS],
+        warnings=(*matter.warnings, *notes),
     )
-
-
-def _further(fields: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    compatibility = _line(fields.get("compatibility"))
-    if len(compatibility) > _COMPATIBILITY_CHARS:
-        notes.append(f"its compatibility has more than {_COMPATIBILITY_CHARS} characters")
-    tools: Any = fields.get("allowed-tools") or ()
-    metadata = json_object(fields.get("metadata"))
-    if fields.get("metadata") is not None and metadata is None:
-        notes.append("its metadata is no mapping")
-    unknown = sorted(visible(key) for key in fields if key not in _KEYS)
-    if unknown:
-        notes.append(f"the format does not know its keys {', '.join(unknown[:10])}")
-    return {
-        "license": _line(fields.get("license")),
-        "compatibility": compatibility[: 2 * _COMPATIBILITY_CHARS],
-        "allowed_tools": tuple(tools.split() if isinstance(tools, str) else map(str, tools)),
-        "metadata": tuple((k, _line(v)) for k, v in (metadata or {}).items()),
-    }
 
 
 def _line(value: object) -> str:
@@ -292,9 +272,9 @@ def _read(root: Path, parts: tuple[str, ...], *, most_bytes: int) -> bytes:
     try:
         with closing(open_root(root)) as folder:
             fd = folder.open_file(parts)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ToolError(f"there is no file {shown}", code="ENOENT") from None
     except OSError as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise ToolError(f"there is no file {shown}", code="ENOENT") from None
         raise ToolError(
             f"{shown} is not read: it is a link or closed ({error.strerror})",
             code="E_SANDBOX_VIOLATION",
@@ -304,51 +284,3 @@ def _read(root: Path, parts: tuple[str, ...], *, most_bytes: int) -> bytes:
     if len(data) > most_bytes:
         raise ToolError(f"{shown} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
     return data
-
-
-def _states_below(root: Path) -> Iterator[list[object]]:
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in inside:
-            path = os.path.relpath(entry.path, root)
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                    continue
-                # Of a link, what it leads to: that is what would be imported.
-                state = os.stat(entry.path)
-            except OSError:
-                yield [os.fsencode(path).hex(), "not there"]
-                continue
-            yield [os.fsencode(path).hex(), state.st_size, state.st_mtime_ns]
-
-
-def _files_below(root: Path) -> Iterator[str]:
-    waiting = [(root, "", 0)]
-    count = 0
-    while waiting:
-        folder, shown, depth = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in inside:
-            hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
-            if hidden or not is_nameable(entry.name) or looks_secret(entry.name):
-                continue
-            path = shown + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if depth < _DEEPEST:
-                    waiting.append((folder / entry.name, path + "/", depth + 1))
-            elif entry.is_file(follow_symlinks=False) and path.casefold() != _FILE.casefold():
-                count += 1
-                yield path
-                if count > _MOST_FILES:
-                    return

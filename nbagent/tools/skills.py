@@ -7,21 +7,26 @@ and how they are read is `skill_folders`'; how a script is kept apart is `sandbo
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from pydantic import Field
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import sha256_hex, sha_of
-from nbagent.contracts.chat import ToolSpec
-from nbagent.contracts.errors import ToolError
+from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
+from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling, ToolPolicy
-from nbagent.contracts.ports import ToolContext, ToolHost
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.files.mounts import STATE, Mount
 from nbagent.sandbox import (
     ActiveIsolation,
@@ -31,20 +36,19 @@ from nbagent.sandbox import (
     isolation_level,
     run_script,
 )
-from nbagent.tools.base import HostOrder, listed, nearest, unknown_name
+from nbagent.tools.base import HostOrder, listed, nearest, unknown_call, unknown_name
 from nbagent.tools.definition import FunctionTool
-from nbagent.tools.methods import MethodHost, method_tool
-from nbagent.tools.script_needs import needs_of
-from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills, skill_mounts
+from nbagent.tools.methods import method_tool
+from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 
 HOST = "skills"
-_LIST, _GET, _RUN = "list_skills", "get_skill", "run_python_script"
+_LIST, _GET, _RUN = _ALL = ("list_skills", "get_skill", "run_python_script")
 _PAGE_CHARS = 30_000
 _SCRIPT_BYTES = 1_000_000
-_MOST_ARGS, _ARG_CHARS = 100, 20_000
 _RESULT_CHARS = 600_000
 """The output's own limit is smaller; this one only catches what is mostly escapes."""
-_STOP_S = 2.0
+_STOP_S = 0.9
+"""How long a stopped script is waited for; the engine waits a second for this."""
 _PATH = re.compile(r"[^\n\r\0]{1,300}")
 _FILE_LIKE = re.compile(r"[\w./-]+\.(py|sh|bash|js|ts|rb|pl)")
 
@@ -55,39 +59,20 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     Raises:
         UsageError: there is no such tool, or a folder that was given is not there.
     """
-    found = find_skills(order.project, order.skills)
-    host = SkillHost(found, policy=order.policy, mounts=order.mounts)
     names = [tool for word in order.words for tool in (_ALL if word == HOST else (word,))]
     for name in names:
         if name not in _ALL:
             raise unknown_name(name, (HOST, *_ALL))
-    host.keep(names)
-    return [host]
+    found = order.skills or find_skills(order.project)
+    return [SkillHost(found, names, policy=order.policy, mounts=order.mounts)]
 
 
-_ALL = (_LIST, _GET, _RUN)
-
-
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """A script as it is now."""
-
-    skill: Skill
-    source: bytes
-    path: str = ""
-    """Its file in the skill; empty when the text was given."""
-
-    @property
-    def text(self) -> str:
-        """For people."""
-        return self.source.decode("utf-8", "replace")
-
-
-class SkillHost(MethodHost):
+class SkillHost:
     """The skills of one run.
 
     Args:
         found: the skills, and what was wrong with some.
+        names: the tools to offer.
         policy: limits and isolation.
         mounts: where `@state` is among them, the files that scripts make are kept there.
     """
@@ -95,50 +80,59 @@ class SkillHost(MethodHost):
     def __init__(
         self,
         found: FoundSkills,
+        names: Sequence[str] = _ALL,
         *,
-        policy: ToolPolicy | None = None,
-        mounts: Mapping[str, Any] | None = None,
+        policy: ToolPolicy,
+        mounts: Mapping[str, Any],
     ) -> None:
-        self._found = found
-        self._skills = {skill.name: skill for skill in found.skills}
-        self._policy = policy or ToolPolicy()
-        state: Any = (mounts or {}).get(STATE)
-        self._state: Path | None = state.root if isinstance(state, Mount) else None
-        super().__init__(HOST, [])
-        self.keep(_ALL)
-
-    def keep(self, names: Sequence[str]) -> None:
-        """Offer these tools only."""
-        made = {
-            _LIST: lambda: _tool(self.list_skills, _LIST),
-            _GET: lambda: _tool(self.get_skill, _GET),
-            _RUN: lambda: _tool(self.run_python_script, _RUN, self._ruling()),
-        }
-        self._tools = {name: made[name]() for name in _ALL if name in names}
-
-    def _ruling(self) -> Ruling:
-        """What happens to a script by default; the first time, the isolation is tried."""
-        if not self._skills:
-            return "ask"
-        return "allow" if isolation_level(self._policy.isolation).is_isolated else "ask"
-
-    @property
-    def skills(self) -> tuple[Skill, ...]:
-        """The skills, by name."""
-        return self._found.skills
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
+        self.warnings = found.warnings
         """For the person: what is not as the format wants it, and what was skipped."""
-        return self._found.warnings
+        self._skills = {skill.name: skill for skill in found.skills}
+        self._policy = policy
+        state: Any = mounts.get(STATE)
+        self._state: Path | None = state.root if isinstance(state, Mount) else None
+        functions = {
+            _LIST: self.list_skills,
+            _GET: self.get_skill,
+            _RUN: self.run_python_script,
+        }
+        self._tools = {
+            name: _tool(function, name, self._ruling(name))
+            for name, function in functions.items()
+            if name in names and self._skills
+        }
 
-    def skill_mounts(self) -> tuple[Mount, ...]:
-        """Their folders for the file tools, read only."""
-        return skill_mounts(self._found.skills)
+    @property
+    def name(self) -> str:
+        """Stands in the traits of its tools."""
+        return HOST
 
-    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """Its tools; none where there is no skill."""
-        return super().visible_tools(context) if self._skills else []
+        return [tool.spec for tool in self._tools.values()]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call; of a script, read what would run.
+
+        Raises:
+            ToolError: there is no such tool or skill, or the script would not run.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise unknown_call(call.name, tuple(self._tools))
+        bound = tool.validate(call.arguments)
+        arguments = tool.judged(bound.values)
+        if call.name != _RUN:
+
+            async def read(context: ToolContext) -> ToolOutcome:
+                return await tool.call(bound, context, context.cancel or CancelToken())
+
+            return PreparedCall(spec=tool.spec, arguments=arguments, run=read)
+        # It reads files, and the first look at the isolation runs a script of its own.
+        script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
+        return PreparedCall(
+            spec=tool.spec, arguments=arguments, preview=script.preview, run=script.run
+        )
 
     # --- the tools ------------------------------------------------------------------------------
 
@@ -171,7 +165,7 @@ class SkillHost(MethodHost):
             found["more_files"] = True
         return found
 
-    async def run_python_script(
+    def run_python_script(
         self,
         context: ToolContext,
         skill_name: Annotated[str, Field(description="A name that list_skills gave.")],
@@ -185,78 +179,52 @@ class SkillHost(MethodHost):
         timeout: Annotated[
             float | None, Field(gt=0, description="Seconds; the longest allowed by default.")
         ] = None,
-    ) -> dict[str, Any]:
+    ) -> _Script:
         """Run Python in a skill's folder, kept apart from the notebook, and wait for its end.
 
         The notebook's packages can be imported; its variables are not there. Files are written to
         the folder os.environ["OUTPUT_DIR"]; the result names them.
         """
-        found = self._script(skill_name, script)
-        # The first look at the level runs a script of its own.
-        level = await asyncio.to_thread(isolation_level, self._policy.isolation)
-        if context.approved and context.approved != await asyncio.to_thread(_binds, found, level):
-            raise ToolError(
-                "the script changed after it was approved; call it again to have it looked at",
-                code="E_PRECONDITION_FAILED",
-            )
-        missing = needs_of(found.text)
-        if missing.text:
-            raise ToolError(
-                f"the script was not run: {missing.text}",
-                code="E_PRECONDITION_FAILED",
-                details={"missing": list(missing.packages)},
-            )
-        keep_to = self._keep_to(context)
+        # The model reads the lines above. This prepares the script; what it gives is run later.
+        skill, limits = self._skill(skill_name), self._policy.limits
+        source, path = _source_of(skill, script)
+        missing = missing_for(source.decode("utf-8", "replace"))
+        if missing:
+            raise ToolError(f"the script was not run: {missing}", code="E_PRECONDITION_FAILED")
+        level = isolation_level(self._policy.isolation)
+        call = f"{context.run_id[:8]}-{context.turn_id}-{context.tool_call_id}"
+        kept = re.sub(r"[^A-Za-z0-9_-]", "_", call)[:80]
+        longest = limits.script_timeout_s
         order = ScriptOrder(
-            text=found.source,
-            file=found.skill.root / found.path if found.path else None,
-            args=_checked_args(args or []),
-            cwd=found.skill.root,
-            keep_to=keep_to,
-            limits=self._limits(timeout),
+            text=source,
+            file=skill.root / path if path else None,
+            args=tuple(args or ()),
+            cwd=skill.root,
+            keep_to=self._state / "scripts" / kept if self._state else None,
+            limits=ScriptLimits(
+                timeout_s=min(timeout or longest, longest),
+                memory_bytes=limits.script_memory_bytes,
+                disk_bytes=limits.script_disk_bytes,
+                output_bytes=limits.script_output_bytes,
+            ),
             isolation=level.name,
             on_output=lambda line: context.progress(line, None),
         )
-        result = await _ran(order, context)
-        told = _told(found.skill, result, self._state, keep_to)
-        if timeout is not None and timeout > order.limits.timeout_s:
-            longest = f"the timeout was cut to the longest allowed: {order.limits.timeout_s:g} s"
-            told["notes"] = [longest, *told.get("notes", [])]
-        return told
-
-    # --- before a call --------------------------------------------------------------------------
-
-    async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
-        """Reading is allowed; a script too, where isolation is active. A person sees all of it."""
-        if name != _RUN:
-            return CallPreview(arguments=arguments)
-        found = self._script(arguments["skill_name"], arguments["script"])
-        level = await asyncio.to_thread(isolation_level, self._policy.isolation)
-        label = (
-            f"{found.skill.name}/{found.path}" if found.path else f"Python in {found.skill.name}"
-        )
-        pieces = [
-            PreviewPiece(label, found.text, "code"),
-            PreviewPiece("isolation", f"{level.name}: {level.why}"),
-        ]
-        given: Any = arguments.get("args")
-        if given:
-            pieces.insert(1, PreviewPiece("arguments", "\n".join(map(str, given))))
-        _checked_args(given or [])
-        missing = needs_of(found.text).text
-        if missing:
-            pieces.append(PreviewPiece("it will not run", missing))
-        apart = "kept apart" if level.is_isolated else "NOT kept apart from your files"
-        return CallPreview(
-            ruling="allow" if level.is_isolated else "ask",
-            firm=not level.is_isolated,
-            why=f"run {label}, {apart} ({level.name})",
-            pieces=tuple(pieces),
-            binds=await asyncio.to_thread(_binds, found, level),
-            arguments=arguments,
-        )
+        cut = f"the timeout was cut to the longest allowed: {longest:g} s"
+        notes = [cut] if timeout is not None and timeout > longest else []
+        where = f"{STATE}/scripts/{kept}/" if self._state else ""
+        return _Script(skill, path, order, level, where, notes)
 
     # --- behind them ----------------------------------------------------------------------------
+
+    def _ruling(self, name: str) -> Ruling:
+        """What happens to a call by default; the first time, the isolation is tried."""
+        if name != _RUN or not self._skills:
+            return "allow"
+        try:
+            return "allow" if isolation_level(self._policy.isolation).is_isolated else "ask"
+        except NbagentError:
+            return "ask"  # Each call says why it is not run.
 
     def _skill(self, name: str) -> Skill:
         skill = self._skills.get(name.strip())
@@ -269,139 +237,170 @@ class SkillHost(MethodHost):
             code="ENOENT",
         )
 
-    def _script(self, skill_name: str, script: str) -> _Script:
-        """The file of the skill if there is one of this name; else the text itself."""
-        skill = self._skill(skill_name)
-        path = script.strip().removeprefix("./")
-        if _PATH.fullmatch(path) and skill.has(path):
-            source = skill.read(path, most_bytes=_SCRIPT_BYTES)
-            if not path.endswith(".py") and b"python" not in source.partition(b"\n")[0]:
-                raise ToolError(f"{path} is no Python script", code="E_INVALID_ARGUMENTS")
-            return _Script(skill, source, path)
-        if _FILE_LIKE.fullmatch(path):
-            scripts = [name for name in skill.files()[0] if name.endswith(".py")]
-            there = f"; its scripts are: {listed(scripts)}" if scripts else "; it has no scripts"
-            raise ToolError(f"{skill.name} has no file {path}{there}", code="ENOENT")
-        source = script.encode("utf-8", "surrogatepass")
-        if not path:
-            raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
-        if len(source) > _SCRIPT_BYTES:
-            raise ToolError(
-                f"the script has more than {_SCRIPT_BYTES:,} bytes; write a shorter one",
-                code="E_WRITE_LIMIT",
-            )
-        return _Script(skill, source)
 
-    def _limits(self, timeout: float | None) -> ScriptLimits:
-        limits = self._policy.limits
-        return ScriptLimits(
-            timeout_s=min(timeout or limits.script_timeout_s, limits.script_timeout_s),
-            memory_bytes=limits.script_memory_bytes,
-            output_bytes=limits.script_output_bytes,
-        )
-
-    def _keep_to(self, context: ToolContext) -> Path | None:
-        """A fresh folder below `@state` for what the script makes."""
-        if self._state is None:
-            return None
-        plain = re.sub(r"[^A-Za-z0-9_-]", "_", f"{context.run_id[:8]}-{context.tool_call_id}")[:80]
-        folder = self._state / "scripts" / plain
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = folder.with_name(f"{plain}-{number}")
-        return folder
-
-
-def _tool(function: Any, name: str, ruling: Ruling = "allow") -> FunctionTool:
+def _tool(function: Callable[..., Any], name: str, ruling: Ruling) -> FunctionTool:
     return method_tool(
-        function,
-        name=name,
-        host=HOST,
-        ruling=ruling,
-        idempotent=name != _RUN,
-        max_result_chars=_RESULT_CHARS,
+        function, name=name, host=HOST, ruling=ruling, max_result_chars=_RESULT_CHARS
     )
 
 
-def _binds(script: _Script, level: ActiveIsolation) -> str:
-    """Hash of the script, of where it lies, and of what beside it could reach the machine."""
-    skill = script.skill
-    files = [] if level.is_isolated else skill.fingerprint()
-    return sha_of([sha256_hex(script.source), level.name, str(skill.root), files])
+# --- a script ----------------------------------------------------------------------------------
 
 
-def _checked_args(args: list[str]) -> tuple[str, ...]:
-    if len(args) > _MOST_ARGS or sum(map(len, args)) > _ARG_CHARS:
-        raise ToolError(
-            f"there are more than {_MOST_ARGS} arguments or {_ARG_CHARS:,} characters in them; put "
-            "them in the script",
-            code="E_INVALID_ARGUMENTS",
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """A script as it was read, ready to run."""
+
+    skill: Skill
+    path: str
+    """Its file in the skill; empty when the text was given."""
+    order: ScriptOrder
+    level: ActiveIsolation
+    where: str
+    """Where the model finds its files; empty where they are thrown away."""
+    notes: list[str]
+
+    @property
+    def preview(self) -> CallPreview:
+        """What a person is shown: all of it. Allowed by itself where it is kept apart."""
+        source, skill = cast("bytes", self.order.text), self.skill
+        label = f"{skill.name}/{self.path}" if self.path else f"Python in {skill.name}"
+        apart = self.level.is_isolated
+        pieces = [PreviewPiece(label, source.decode("utf-8", "replace"), "code")]
+        if self.order.args:
+            pieces.append(PreviewPiece("arguments", "\n".join(self.order.args)))
+        pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
+        how = "kept apart" if apart else "NOT kept apart from your files"
+        # What lies beside it is bound too where it could reach the machine.
+        beside = [] if apart else skill.fingerprint()
+        return CallPreview(
+            ruling="allow" if apart else "ask",
+            firm=not apart,
+            why=f"run {label}, {how} ({self.level.name})",
+            pieces=tuple(pieces),
+            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), beside]),
         )
-    for number, text in enumerate(args, 1):
-        if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-            raise ToolError(
-                f"argument {number} holds a NUL or half of a surrogate pair, which no program can "
-                "be given; write it without",
-                code="E_INVALID_ARGUMENTS",
+
+    async def run(self, context: ToolContext) -> ToolOutcome:
+        """Run it in a worker thread; where this is cancelled, end it and wait for its end."""
+        stop, began_ms = CancelToken(), monotonic_ms()
+        work = asyncio.ensure_future(
+            context.runner.run_sync(
+                lambda: run_script(self.order, stop=stop),
+                where="worker",
+                interruptible=False,
+                cancel=stop,
+                label=_RUN,
             )
-    return tuple(args)
-
-
-async def _ran(order: ScriptOrder, context: ToolContext) -> ScriptResult:
-    """Run it in a worker thread; a stop ends it at once and waits for its end."""
-    token = CancelToken()
-    work = asyncio.ensure_future(
-        context.runner.run_sync(
-            lambda: run_script(order, cancel=token),
-            where="worker",
-            interruptible=False,
-            cancel=token,
-            label=_RUN,
         )
-    )
+        try:
+            ended, place = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait((work,), timeout=_STOP_S)
+            raise
+        except ToolError as error:
+            return ToolOutcome(result=ToolResult.failure(error.info))
+        return ToolOutcome(
+            result=ToolResult(ok=True, data=self._shown(ended)),
+            ran_in=place,
+            started_at_ms=began_ms,
+            isolation=ended.isolation,
+        )
+
+    def _shown(self, ended: ScriptResult) -> dict[str, Any]:
+        """What the model reads of it."""
+        unkept = "its files were not kept: there is no @state here"
+        left = [unkept] if ended.files and not self.where else []
+        notes = [*self.notes, *ended.notes, *left]
+        return {
+            "skill_name": self.skill.name,
+            "stdout": ended.stdout,
+            "stderr": ended.stderr,
+            "returncode": ended.returncode,
+            "timed_out": ended.timed_out,
+            "duration_ms": ended.duration_ms,
+            "isolation": ended.isolation,
+            "files": [{"path": self.where + it.name, "bytes": it.size_bytes} for it in ended.files],
+            **({"ended_by": ended.ended_by} if ended.ended_by else {}),
+            **({"notes": notes} if notes else {}),
+        }
+
+
+def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
+    """The file of the skill that is named, and its path; or else the text itself."""
+    path = script.strip().removeprefix("./")
+    if _PATH.fullmatch(path) and skill.has(path):
+        source = skill.read(path, most_bytes=_SCRIPT_BYTES)
+        if not path.endswith(".py") and b"python" not in source.partition(b"\n")[0]:
+            raise ToolError(f"{path} is no Python script", code="E_INVALID_ARGUMENTS")
+        return source, path
+    if _FILE_LIKE.fullmatch(path):
+        scripts = [name for name in skill.files()[0] if name.endswith(".py")]
+        there = f"; its scripts are: {listed(scripts)}" if scripts else "; it has no scripts"
+        raise ToolError(f"{skill.name} has no file {path}{there}", code="ENOENT")
+    source = script.encode("utf-8", "surrogatepass")
+    if not path:
+        raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
+    if len(source) > _SCRIPT_BYTES:
+        raise ToolError(
+            f"the script has more than {_SCRIPT_BYTES:,} bytes; write a shorter one",
+            code="E_WRITE_LIMIT",
+        )
+    return source, ""
+
+
+# --- what a script says that it needs (PEP 723) --------------------------------------------------
+# https://packaging.python.org/en/latest/specifications/inline-script-metadata/
+
+_BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<text>(^#(| .*)\r?$\s)+)^# ///[ \t]*\r?$")
+
+
+def missing_for(script: str) -> str:
+    """What a script needs and is not here, in one sentence; empty when nothing is missing."""
+    blocks = [match["text"] for match in _BLOCK.finditer(script)]
+    if not blocks:
+        return ""
     try:
-        return (await asyncio.shield(work))[0]
-    except asyncio.CancelledError:
-        token.set()
-        with suppress(Exception):
-            await asyncio.wait_for(work, _STOP_S)
-        raise
+        if len(blocks) > 1:
+            raise ValueError("there are several blocks; keep one")
+        lines = (line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines())
+        needs: dict[str, Any] = tomllib.loads("\n".join(lines))
+        dependencies: object = needs.get("dependencies", [])
+        if not isinstance(dependencies, list):
+            raise ValueError("dependencies is no list")
+        python = SpecifierSet(str(needs.get("requires-python", "")))
+        texts = [str(text) for text in cast("list[object]", dependencies)]
+        wanted = [(text, Requirement(text)) for text in texts]
+    except ValueError as error:
+        return f"its inline metadata cannot be read: {error}"
+    missing = [(text, there) for text, need in wanted if (there := _unmet(need)) is not None]
+    pieces: list[str] = []
+    if not python.contains(platform.python_version(), prereleases=True):
+        pieces.append(f"it wants Python {python}, this is {platform.python_version()}")
+    if missing:
+        shown = ", ".join(
+            f"{text} ({there} is installed)" if there else text for text, there in missing
+        )
+        install = " ".join(f'"{text}"' for text, _ in missing)
+        pieces.append(
+            f"packages are missing: {shown}; ask the person to run %pip install {install}"
+        )
+    return "; ".join(pieces)
 
 
-def _told(
-    skill: Skill, result: ScriptResult, state: Path | None, kept: Path | None
-) -> dict[str, Any]:
-    where = f"{STATE}/{kept.relative_to(state).as_posix()}/" if kept and state else ""
-    told: dict[str, Any] = {
-        "skill_name": skill.name,
-        "stdout": _without_places(result.stdout, result.places),
-        "stderr": _without_places(result.stderr, result.places),
-        "returncode": result.returncode,
-        "timed_out": result.timed_out,
-        "duration_ms": result.duration_ms,
-        "isolation": result.isolation,
-        "files": [
-            {"path": f"{where}{file.name}", "bytes": file.size_bytes} for file in result.files
-        ],
-    }
-    notes = list(result.notes)
-    if result.files and not where:
-        notes.append("its files were not kept: there is no @state here")
-    if result.ended_by:
-        told["ended_by"] = result.ended_by
-    if notes:
-        told["notes"] = notes
-    return told
+def _unmet(need: Requirement) -> str | None:
+    """The version that is there instead, empty for none; None where the requirement is met."""
+    if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+        return None
+    try:
+        there = metadata.version(need.name)
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    return None if need.specifier.contains(there, prereleases=True) else there
 
 
-def _without_places(text: str, places: tuple[tuple[str, str], ...]) -> str:
-    """Folders of this machine under names that say nothing of it."""
-    for path, name in sorted(places, key=lambda place: -len(place[0])):
-        if len(path) > 1 and path in text:
-            whole = rf"(?<!\w){re.escape(path)}(?![\w-])"
-            text = re.sub(whole, lambda _: name, text)  # noqa: B023
-    return text
+# --- texts --------------------------------------------------------------------------------------
 
 
 def _as_text(data: bytes, file: str) -> str:

@@ -282,7 +282,7 @@ class _RunMaker:
         self.events.append(TextDelta(turn.id, "x"))
         runs = tuple(m.tool_run(call) for call in answer.tool_calls)
         if kind == "calls":
-            self.call_events(turn, answer, runs)
+            self.call_events(turn, answer, runs, system, tools)
         # A response that was cut, or that failed, does not enter the conversation.
         added = () if kind in ("nothing", "cut") else (answer, *_tool_messages(runs))
         final = turn.model_copy(
@@ -314,12 +314,19 @@ class _RunMaker:
             ),
         )
 
-    def call_events(self, turn: EngineTurn, answer: Message, runs: Sequence[ToolRun]) -> None:
+    def call_events(
+        self,
+        turn: EngineTurn,
+        answer: Message,
+        runs: Sequence[ToolRun],
+        system: str,
+        tools: tuple[ToolSpec, ...],
+    ) -> None:
         """Some calls start at once; they finish in any order."""
         waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
         starts = waiting[: self.m.random.randrange(len(waiting) + 1)]
         opened = turn.model_copy(update={"tool_runs": starts})
-        self.events.append(ResponseReceived(opened, answer))
+        self.events.append(ResponseReceived(opened, answer, system, tools))
         order = list(runs)
         self.m.random.shuffle(order)
         for pending, run in zip(range(len(order) - 1, -1, -1), order, strict=True):
@@ -406,7 +413,7 @@ def plain_run(
         added = (answer, *_tool_messages((done,)))
         events += [
             TurnStarted(run_id, turn.id, index, request, (), "Be brief.", tools),
-            ResponseReceived(turn, answer),
+            ResponseReceived(turn, answer, "Be brief.", tools),
             ToolCallFinished(run_id, turn.id, done, 0),
             TurnFinished(final, added, "Be brief.", tools),
         ]

@@ -96,17 +96,18 @@ def plan_of(client: Any, **changes: Any) -> EnginePlan:
     return replace(plan, **changes)
 
 
-def run_plan(plan: EnginePlan, on_event: Callable[[Event], None] = lambda event: None) -> RunRecord:
-    async def main() -> RunRecord:
-        record = None
-        async for event in run_engine(plan):
-            on_event(event)
-            if isinstance(event, RunFinished):
-                record = event.run
-        assert record is not None
-        return record
+class Listener:
+    """Tells one function of everything."""
 
-    record = asyncio.run(main())
+    def __init__(self, on_event: Callable[[Event], None]) -> None:
+        self.emit = on_event
+
+    async def commit(self, event: Event) -> None:
+        self.emit(event)
+
+
+def run_plan(plan: EnginePlan, on_event: Callable[[Event], None] = lambda event: None) -> RunRecord:
+    record = asyncio.run(run_engine(plan, Listener(on_event)))
     check_record(record)
     check_answered(record.messages)
     return record
@@ -164,7 +165,7 @@ def test_a_client_that_ends_wrongly_is_a_bad_response(last: str) -> None:
 
     record = run_plan(plan_of(Client(stream)))
     assert record.error is not None
-    assert record.error.code == ("E_INTERNAL" if last == "odd response" else "LLM_BAD_RESPONSE")
+    assert record.error.code == ("UNKNOWN" if last == "odd response" else "LLM_BAD_RESPONSE")
     assert record.text == "Half"
 
 
@@ -196,11 +197,8 @@ def test_a_client_that_swallows_its_cancellation_is_left_behind_at_a_stop() -> N
             moments.append(time.monotonic() - began)
 
     async def main() -> None:
-        async for event in run_engine(plan):
-            on_event(event)
-            if isinstance(event, RunFinished):
-                assert event.run.stop_reason == "stopped"
-                assert event.run.text == "Half"
+        record = await run_engine(plan, Listener(on_event))
+        assert (record.stop_reason, record.text) == ("stopped", "Half")
         for _ in range(30):  # end what was left behind, so that the loop can close
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()

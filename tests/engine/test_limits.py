@@ -10,6 +10,7 @@ from engine.laws import check_run, check_sent, codes, error_code, results
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Usage
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import Question
 from nbagent.providers.offline import Script, Step, call, calls, script, step
 from nbagent.run import Run
 
@@ -157,27 +158,64 @@ def test_two_calls_that_take_turns_four_times_are_a_loop() -> None:
     assert "take turns" in run.error.message
 
 
+@pytest.mark.parametrize("kind", ["the person", "a rule", "length"])
+def test_a_call_that_is_refused_again_and_again_is_a_loop(kind: str) -> None:
+    asked: list[Question] = []
+
+    def deny(question: Question) -> bool:
+        asked.append(question)
+        return False
+
+    again = step(
+        calls=[call("look", place=1)], finish_reason="length" if kind == "length" else "tool_calls"
+    )
+    model = script([again] * 6)
+    agent = nbagent.Agent(model=model, tools=[nbagent.tool(ask=kind == "the person")(look)])
+    nbagent.configure(deny=["look(place=1)"] if kind == "a rule" else [])
+    run = check_run(agent.run("Go.", on_approval=deny), model)
+    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 3)
+    assert len(asked) == (2 if kind == "the person" else 0), "nobody is asked the same three times"
+
+
 def test_three_failures_side_by_side_are_a_loop_too() -> None:
     model = script([calls([call("broken", place=1)] * 3)])
     run = check_run(nbagent.Agent(model=model, tools=[broken]).run("Go."), model)
     assert (run.stop_reason, len(run.turns)) == ("loop_detected", 1)
 
 
-def test_the_budget_pauses_after_the_turn_that_passed_it() -> None:
+def test_the_run_pauses_before_a_request_that_would_pass_the_budget() -> None:
     usage = Usage(prompt_tokens=80, completion_tokens=20, total_tokens=100)
     answers = [step(calls=[call("look", place=n)], usage=usage) for n in range(4)]
     model = script([*answers, "Done."])
-    agent = nbagent.Agent(model=model, tools=[look], max_total_tokens=150)
+    agent = nbagent.Agent(model=model, tools=[look], max_total_tokens=190)
     run = check_run(agent.run("Go."), model)
     assert state(run) == ("WaitingUser", "budget", "ENGINE_BUDGET")
-    assert (len(run.turns), run.usage.total_tokens) == (2, 200)
-    assert codes(run) == [None, None]
+    # 100 of each turn, and 100 and the result at least of the next one.
+    assert (len(run.turns), run.usage.total_tokens) == (1, 100)
+    assert codes(run) == [None]
     assert check_run(run.resume(max_total_tokens=10_000), model).text == "Done."
+
+
+def test_a_first_request_over_the_budget_is_not_sent_and_max_tokens_counts() -> None:
+    model = script(["Hello."])
+    agent = nbagent.Agent(model=model, tools=[], max_total_tokens=500)
+    run = agent.run("Go.", max_tokens=600)
+    assert (state(run), run.turns) == (("WaitingUser", "budget", "ENGINE_BUDGET"), ())
+    assert agent.run("x" * 4_000).stop_reason == "budget"
+    assert model.requests == []
+    assert agent.run("Go.").ok
 
 
 def test_an_answer_over_the_budget_is_still_an_answer() -> None:
     model = script([step(text="Long.", usage=Usage(total_tokens=10_000))])
-    assert nbagent.Agent(model=model, max_total_tokens=5).run("Go.").ok
+    assert nbagent.Agent(model=model, max_total_tokens=500).run("Go.").ok
+
+
+def test_a_budget_in_usd_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0001")
+    agent = nbagent.Agent("openai:m", base_url="https://llm.example.org/v1", max_cost_usd=1)
+    with pytest.raises(UsageError, match=r"no price is known for openai:m"):
+        agent.run("Go.")
 
 
 def test_offline_models_cost_nothing_and_never_meet_a_budget_in_usd() -> None:

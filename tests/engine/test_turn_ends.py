@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from engine.laws import check_run, check_sent, codes, error_code, results
+from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
@@ -143,3 +144,17 @@ def test_retries_are_visible_while_they_happen_and_in_the_record(stream: bool) -
     assert len(run.turns[0].notices) == 2
     first_text = next(i for i, e in enumerate(events) if isinstance(e, TextDelta))
     assert events.index(retries[-1]) < first_text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("empty", [1, 3])
+def test_an_answer_that_announces_calls_and_has_none_is_asked_for_once_more(
+    stream: bool, empty: int
+) -> None:
+    nothing = Reply(finish="tool_calls")
+    with ModelServer([*[nothing] * empty, Reply(text="Done.")]) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[double], stream=stream)
+        run = check_run(agent.run("Go."))
+        assert len(server.bodies) == 2
+    assert run.ok == (empty == 1)
+    assert empty == 1 or error_code(run) == "LLM_BAD_RESPONSE"

@@ -25,9 +25,15 @@ from typing import Any
 import pytest
 from script_attacks import ATTACKS, Attack, script_of
 
-from nbagent.contracts.errors import ToolError
-from nbagent.sandbox import LevelName, ScriptLimits, ScriptOrder, ScriptResult, isolation_level
-from nbagent.sandbox.running import run_at
+from nbagent.sandbox import (
+    LevelName,
+    ScriptLimits,
+    ScriptOrder,
+    ScriptResult,
+    isolation_level,
+    run_script,
+    walls,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
 
@@ -38,24 +44,11 @@ LIMITS = ScriptLimits(
     timeout_s=5.0,
     memory_bytes=250_000_000,
     processes=24,
-    file_bytes=8_000_000,
     disk_bytes=16_000_000,
     disk_entries=400,
     flood_bytes=2_000_000,
     output_bytes=20_000,
 )
-
-
-OF_ITS_OWN_NAMESPACE = ("kill the supervisor", "stop the supervisor", "shared memory as a file")
-"""Behind bubblewrap it gets these, and they are its own: the first process of its namespace, which
-cannot be ended from inside, and a folder that is thrown away."""
-
-
-def level_works(level: LevelName) -> bool:
-    try:
-        return isolation_level(level).name == level
-    except ToolError:
-        return False
 
 
 @dataclass
@@ -206,27 +199,27 @@ def limits_of(attack: Attack) -> ScriptLimits:
     return replace(LIMITS, timeout_s=0.8) if waits else LIMITS
 
 
-def tried(
-    attack: Attack, world: World, level: LevelName, *, abi: int | None = None
-) -> tuple[ScriptResult, float]:
+def tried(attack: Attack, world: World, level: LevelName) -> tuple[ScriptResult, float]:
     order = ScriptOrder(
         limits=limits_of(attack),
         text=script_of(attack),
         args=(json.dumps(world.facts),),
         cwd=Path(world.facts["skill"]),
+        isolation=level,
         env={"NBAGENT_ATTACK": f"{os.getpid()}."},
     )
     began = time.monotonic()
-    result = run_at(order, level, abi=abi)
+    result = run_script(order)
     return result, time.monotonic() - began
 
 
-def check_stopped(attack: Attack, world: World, level: LevelName, abi: int | None = None) -> None:
+def check_stopped(attack: Attack, world: World, level: LevelName) -> None:
+    if level == "landlock" and not isolation_level().is_isolated:
+        pytest.skip("landlock does not work here")
     before = world.picture()
-    result, took_s = tried(attack, world, level, abi=abi)
+    result, took_s = tried(attack, world, level)
     alive = world.alive()
-    if level != "bubblewrap" or attack.name not in OF_ITS_OWN_NAMESPACE:
-        assert "GOT" not in result.stdout
+    assert "GOT" not in result.stdout
     assert not alive
     assert world.picture() == before
     assert SECRET not in result.stdout + result.stderr
@@ -240,8 +233,8 @@ def check_stopped(attack: Attack, world: World, level: LevelName, abi: int | Non
         assert result.notes or not result.ended_by
 
 
-def cases(level: LevelName, attacks: Iterable[Attack], *marks: pytest.MarkDecorator) -> list[Any]:
-    return [pytest.param(level, it, marks=marks, id=f"{it.name}-{level}") for it in attacks]
+def cases(level: LevelName, attacks: Iterable[Attack]) -> list[Any]:
+    return [pytest.param(level, it, id=f"{it.name}-{level}") for it in attacks]
 
 
 PLAIN_STOPPED = [attack for attack in ATTACKS if attack.plain == "stopped"]
@@ -249,18 +242,11 @@ PLAIN_OPEN = [attack for attack in ATTACKS if attack.plain == "open"]
 
 
 @pytest.mark.parametrize(
-    ("level", "attack"),
-    [
-        *cases("landlock", ATTACKS),
-        *cases("bubblewrap", ATTACKS, pytest.mark.proof),
-        *cases("process", PLAIN_STOPPED),
-    ],
+    ("level", "attack"), [*cases("landlock", ATTACKS), *cases("process", PLAIN_STOPPED)]
 )
 def test_a_script_is_stopped_where_the_level_says_so(
     level: LevelName, attack: Attack, world: World
 ) -> None:
-    if not level_works(level):
-        pytest.skip(f"{level} does not work here")
     check_stopped(attack, world, level)
 
 
@@ -323,9 +309,9 @@ OLDER = (
     "abi", [1, *(pytest.param(abi, marks=pytest.mark.proof) for abi in (2, 3, 4, 5))]
 )
 def test_seccomp_closes_what_an_older_landlock_leaves_open(
-    abi: int, name: str, world: World
+    abi: int, name: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not level_works("landlock"):
-        pytest.skip("landlock does not work here")
+    there = walls.landlock_abi()
+    monkeypatch.setattr(walls, "landlock_abi", lambda: min(abi, there))
     (attack,) = (attack for attack in ATTACKS if attack.name == name)
-    check_stopped(attack, world, "landlock", abi)
+    check_stopped(attack, world, "landlock")

@@ -31,11 +31,10 @@ def other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModelServ
 @pytest.mark.parametrize(
     ("own", "project"),
     [
-        ('model = "openai:m"', 'model = "deepseek:evil"'),
         ("", 'model = "deepseek:evil"'),
         ('model = "openai:m"', ""),
     ],
-    ids=["another provider", "the only provider", "another address"],
+    ids=["the only provider", "another address"],
 )
 def test_what_is_mine_is_not_sent_to_a_server_that_another_names(
     other: ModelServer, tmp_path: Path, own: str, project: str
@@ -49,3 +48,19 @@ def test_what_is_mine_is_not_sent_to_a_server_that_another_names(
     (request,) = other.requests
     sent = f"{request.headers} {request.body}"
     assert not [word for word in ("sk-work", "corporate", "blue") if word in sent], sent
+
+
+def test_what_a_project_chooses_comes_below_what_i_chose(
+    other: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "config" / "nbagent" / "settings.toml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text('model = "openai:mine"\nsystem = "My words."\ntools = "none"\nmax_turns = 3\n')
+    theirs = 'model = "deepseek:evil"\nsystem = "Their words."\ntools = "all"\nmax_turns = 19\n'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{theirs}")
+    monkeypatch.setenv("LLM_API_KEY", "sk-mine-0123456789abcdef")
+    run = nbagent.Agent(base_url=other.url).run("Hello.").raise_for_error()
+    (request,) = other.requests
+    assert request.body["messages"][0] == {"role": "system", "content": "My words."}
+    assert (request.body["model"], request.body.get("tools")) == ("mine", None)
+    assert run.record.limits.max_turns == 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nbagent.contracts.chat import Usage
-from nbagent.providers.prices import context_tokens, cost_usd
+from nbagent.contracts.ports import Cost
+from nbagent.providers.prices import context_tokens, cost_of
 
 USAGE = Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100, cached_tokens=200)
 WRITES = USAGE.model_copy(update={"cache_write_tokens": 300})
@@ -33,7 +34,14 @@ def test_the_cost_is_the_sum_of_parts_that_have_each_their_price(
 ) -> None:
     counts = (500, 200, 300, 100)
     expected = [n * price / 1e6 for n, price in zip(counts, per_mtok, strict=True)]
-    assert cost_usd(provider, model, WRITES) == pytest.approx(sum(expected))
+    cost = cost_of(provider, model, WRITES)
+    assert cost is not None
+    found = (cost.input_usd, cost.cached_usd, cost.output_usd)
+    fresh, read, written, output = expected
+    assert found == pytest.approx((fresh, read + written, output))
+    uncached = 500 * per_mtok[0] / 1e6
+    assert cost.saved_usd == pytest.approx(uncached - read - written)
+    assert cost.total_usd == pytest.approx(sum(expected))
 
 
 def test_the_tables_know_how_much_a_model_takes() -> None:
@@ -44,16 +52,18 @@ def test_the_tables_know_how_much_a_model_takes() -> None:
 def test_a_long_prompt_is_priced_by_its_tier_in_every_part() -> None:
     long = Usage(prompt_tokens=300_000, cached_tokens=100_000, cache_write_tokens=100_000)
     # 0.60 of input, 0.06 of cached reads, 0.75 of cache writes.
-    assert cost_usd("anthropic", "claude-sonnet-4-5", long) == pytest.approx(1.41)
+    cost = cost_of("anthropic", "claude-sonnet-4-5", long)
+    assert cost is not None
+    assert (cost.input_usd, cost.cached_usd) == pytest.approx((0.60, 0.81))
 
 
 def test_the_server_decides_the_price_not_the_dialect() -> None:
-    groq = cost_usd("groq", "openai/gpt-oss-120b", USAGE)
-    asked_there = cost_usd("openai", "openai/gpt-oss-120b", USAGE, "https://api.groq.com/openai/v1")
+    groq = cost_of("groq", "openai/gpt-oss-120b", USAGE)
+    asked_there = cost_of("openai", "openai/gpt-oss-120b", USAGE, "https://api.groq.com/openai/v1")
     assert groq
     assert asked_there == groq
-    deployed = cost_usd("azure", "gpt-5.4", USAGE, "https://mine.openai.azure.com/openai/v1")
-    assert deployed == cost_usd("openai", "gpt-5.4", USAGE)
+    deployed = cost_of("azure", "gpt-5.4", USAGE, "https://mine.openai.azure.com/openai/v1")
+    assert deployed == cost_of("openai", "gpt-5.4", USAGE)
 
 
 @pytest.mark.parametrize(
@@ -69,18 +79,18 @@ def test_the_server_decides_the_price_not_the_dialect() -> None:
 def test_an_unknown_price_is_none_and_never_zero(
     provider: str, model: str, url: str | None
 ) -> None:
-    assert cost_usd(provider, model, USAGE, url) is None
-    assert cost_usd("openai", "gpt-5.4", None) is None
+    assert cost_of(provider, model, USAGE, url) is None
+    assert cost_of("openai", "gpt-5.4", None) is None
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "localhost:1234", "http://[::1]:1/v1"])
 def test_this_machine_is_free(url: str) -> None:
-    assert cost_usd("openai", "gpt-5.4", USAGE, url) == 0.0
+    assert cost_of("openai", "gpt-5.4", USAGE, url) == Cost()
 
 
 @pytest.mark.parametrize("name", ["offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"])
 def test_models_that_a_person_serves_are_free(name: str) -> None:
-    assert cost_usd(name, "qwen3", None) == 0.0
+    assert cost_of(name, "qwen3", None) == Cost()
     assert context_tokens(name, "qwen3") is None
 
 
@@ -93,4 +103,4 @@ def test_models_that_a_person_serves_are_free(name: str) -> None:
     ],
 )
 def test_odd_usage_never_raises(odd: Usage) -> None:
-    assert cost_usd("openai", "gpt-5.4", odd) is not None
+    assert cost_of("openai", "gpt-5.4", odd) is not None

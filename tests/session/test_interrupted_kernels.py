@@ -45,7 +45,7 @@ def left_open(*names: str) -> str:
     )
     store.write(RunStarted(run))
     store.write(TurnStarted(run_id, "C01", 1, request, (words,), "", ()))
-    store.write(ResponseReceived(turn, answer))
+    store.write(ResponseReceived(turn, answer, "", ()))
     store.release(run_id)
     return run_id
 

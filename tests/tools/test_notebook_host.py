@@ -127,9 +127,9 @@ class AnythingGoes:
 
 
 HOSTILE = [
-    *("bad repr", "repr that is no text", "quits", "bad length", "bad attributes", "endless list"),
+    *("bad repr", "repr that is no text", "bad attributes", "endless list"),
     *("each attribute", "circular", "100 MB of text", "ten million items", "huge int", "deep"),
-    *("shape that raises", "bad ones inside", "lone surrogate", "empty table", "not finite"),
+    *("bad ones inside", "empty table", "not finite"),
     *("objects in cells", "twice the same column", "generator", "module", "odd class"),
 ]
 

@@ -14,7 +14,8 @@ import pytest
 from notebook_stage import Notebook, a_function
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.tools.notebook_names import HIDDEN, looks_secret, masked_text
+from nbagent.contracts.secrets import is_secret_name
+from nbagent.tools.notebook_names import HIDDEN, masked_text
 
 SECRET = "hunter2-Plover-4417-xyzzy"
 
@@ -172,12 +173,12 @@ pass_rate author spins donkey_count KeyError"""
 
 @pytest.mark.parametrize("name", SECRETS.split())
 def test_names_of_secrets_are_known(name: str) -> None:
-    assert looks_secret(name)
+    assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["", *OTHERS.split()])
 def test_other_names_are_not_taken_for_secrets(name: str) -> None:
-    assert not looks_secret(name)
+    assert not is_secret_name(name)
 
 
 def test_a_secret_variable_is_listed_without_value_and_never_inspected(notebook: Notebook) -> None:

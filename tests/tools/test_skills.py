@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from host_door import HostDoor
 
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
-from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
-from nbagent.contracts.ports import ToolOutcome
+from nbagent.contracts.policy import ToolLimits, ToolPolicy
+from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
-from nbagent.sandbox import isolation, isolation_level
+from nbagent.sandbox import isolation_level, script
 from nbagent.tools.base import HostOrder
 from nbagent.tools.hosts import open_hosts
 from nbagent.tools.skills import SkillHost
 
 SKILL = "---\nname: {name}\ndescription: What {name} does.\n---\n"
-WALLS = isolation_level().is_isolated
-NEEDS = '# /// script\n# requires-python = ">=3.9"\n# dependencies = [{}]\n# ///\nprint("ran")\n'
+APART = isolation_level().is_isolated
+RUN = "run_python_script"
 
 
 class Stage(HostDoor):
@@ -45,7 +46,6 @@ class Stage(HostDoor):
         mounts = Mounts.of(self.project, state=self.state)
         order = HostOrder(words=(), project=self.project, mounts=mounts, policy=self.policy)
         (self.host,) = open_hosts(words or ("skills",), order)
-        assert isinstance(self.host, SkillHost)
         return self.host
 
     def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
@@ -54,16 +54,25 @@ class Stage(HostDoor):
 
     def ran(self, script: str, **more: Any) -> dict[str, Any]:
         """What a script of the skill that ran well gave."""
-        return self.data("run_python_script", skill_name="report", script=script, **more)
+        return self.data(RUN, skill_name="report", script=script, **more)
 
     def failed(self, script: str, **more: Any) -> ErrorInfo:
         """The error of one that was not run."""
-        return self.error("run_python_script", skill_name="report", script=script, **more)
+        return self.error(RUN, skill_name="report", script=script, **more)
 
-    def looked(self, script: str, **more: Any) -> CallPreview:
-        """What a person would see of one."""
-        self.open()
-        return self.preview("run_python_script", skill_name="report", script=script, **more)
+    def prepared(self, script: str, **more: Any) -> PreparedCall:
+        """One that was read and is ready to run."""
+        arguments = {"skill_name": "report", "script": script, **more}
+        call = ToolCall(id="call_1", name=RUN, arguments=arguments, arguments_raw="{}")
+        return self.on_engine(lambda: self.open().prepare(call, self.context()))
+
+    def run_prepared(self, prepared: PreparedCall) -> ToolOutcome:
+        """Run it as it was read."""
+
+        async def run() -> ToolOutcome:
+            return await prepared.run(self.context())
+
+        return self.on_engine(run)
 
 
 @pytest.fixture
@@ -75,12 +84,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path)
 
 
-def test_the_catalogue_has_names_and_descriptions(stage: Stage) -> None:
+# --- reading ------------------------------------------------------------------------------------
+
+
+def test_a_skill_is_listed_and_comes_with_its_files_unread(stage: Stage) -> None:
     listing = [{"name": "report", "description": "What report does."}]
     assert stage.data("list_skills") == {"skills": listing}
-
-
-def test_a_skill_comes_with_its_files_unread(stage: Stage) -> None:
     assert stage.data("get_skill", skill_name="report") == {
         "skill_name": "report",
         "documentation": "# Report\nRun scripts/make.py.\n",
@@ -93,49 +102,41 @@ def test_further_files_are_read_on_demand(stage: Stage) -> None:
     found = stage.data("get_skill", skill_name="report", file="notes.md")
     assert found == {"skill_name": "report", "file": "notes.md", "text": "notes é"}
     (stage.skill / "picture").write_bytes(b"\x89PNG\0")
-    assert (
-        stage.error("get_skill", skill_name="report", file="picture").code == "E_INVALID_ARGUMENTS"
-    )
-    error = stage.error("get_skill", skill_name="report", file="../../x")
-    assert error.code == "E_SANDBOX_VIOLATION"
+    for file, code in (("picture", "E_INVALID_ARGUMENTS"), ("../../x", "E_SANDBOX_VIOLATION")):
+        assert stage.error("get_skill", skill_name="report", file=file).code == code
 
 
 def test_a_long_text_comes_in_pages_that_join(stage: Stage) -> None:
     body = "".join(f"line {n} é\n" for n in range(9_000))
     stage.write("SKILL.md", SKILL.format(name="report") + body)
     pieces: list[str] = []
-    page = stage.data("get_skill", skill_name="report")
-    while page.get("truncated"):
-        pieces.append(page["documentation"])
-        assert page["documentation"].endswith("\n")
-        assert f"offset={page['next_offset']}" in page["hint"]
+    page: dict[str, Any] = {"next_offset": 0}
+    while "next_offset" in page:
         page = stage.data("get_skill", skill_name="report", offset=page["next_offset"])
-    assert "".join([*pieces, page["documentation"]]) == body
+        pieces.append(page["documentation"])
+        assert pieces[-1].endswith("\n")
+        assert page.get("truncated", False) == (f"offset={page.get('next_offset')}" in str(page))
+    assert "".join(pieces) == body
     assert len(pieces) > 2
-    error = stage.error("get_skill", skill_name="report", offset=10**9)
-    assert error.code == "E_INVALID_ARGUMENTS"
+    assert stage.error("get_skill", skill_name="report", offset=10**9).code == "E_INVALID_ARGUMENTS"
 
 
-@pytest.mark.parametrize("tool", ["get_skill", "run_python_script"])
+@pytest.mark.parametrize("tool", ["get_skill", RUN])
 def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
-    more = {"script": "pass"} if tool == "run_python_script" else {}
+    more = {"script": "pass"} if tool == RUN else {}
     error = stage.error(tool, skill_name="raport", **more)
     assert error.code == "ENOENT"
     assert "did you mean 'report'?" in error.message
     assert error.message.endswith("There are: report")
 
 
-def test_without_skills_no_tool_is_offered(stage: Stage, tmp_path: Path) -> None:
-    order = HostOrder(words=(), project=tmp_path / "home", mounts={})
-    (host,) = open_hosts(["skills"], order)
-    assert not HostDoor(host).specs
-
-
-def test_single_tools_can_be_named(stage: Stage) -> None:
+def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Path) -> None:
     stage.open("get_skill", "list_skills")
     assert list(stage.specs) == ["list_skills", "get_skill"]
     with pytest.raises(UsageError, match="did you mean 'get_skill'"):
         stage.open("skills.get_skil")
+    order = HostOrder(words=(), project=tmp_path / "home", mounts={})
+    assert not HostDoor(*open_hosts(["skills"], order)).specs
 
 
 def test_the_person_is_told_what_is_wrong_with_skills(stage: Stage) -> None:
@@ -143,82 +144,133 @@ def test_the_person_is_told_what_is_wrong_with_skills(stage: Stage) -> None:
     assert any("is not its folder's" in warning for warning in stage.open().warnings)
 
 
+# --- running ------------------------------------------------------------------------------------
+
+
 def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
     stage.write("data.txt", "data")
     stage.write("scripts/make.py", "import sys\nprint(open('data.txt').read(), sys.argv[1:])\n")
-    found = stage.ran("scripts/make.py", args=["a b"])
-    duration_ms = found.pop("duration_ms")
+    outcome = stage.call(RUN, skill_name="report", script="scripts/make.py", args=["a b"])
+    found = dict(outcome.result.data)
+    level = isolation_level().name
+    assert (outcome.isolation, outcome.ran_in) == (level, "worker thread")
+    assert 0 < found.pop("duration_ms") < 60_000
     assert found == {
         "skill_name": "report",
         "stdout": "data ['a b']\n",
         "stderr": "",
         "returncode": 0,
         "timed_out": False,
-        "isolation": isolation_level().name,
+        "isolation": level,
         "files": [],
     }
-    assert 0 < duration_ms < 60_000
 
 
 def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
-    found = stage.ran("print(6 * 7)")
-    assert found["stdout"] == "42\n"
+    assert stage.ran("print(6 * 7)")["stdout"] == "42\n"
     # A file of this name wins over a text that would be Python too.
     stage.write("print(6 * 7)", "#!/usr/bin/env python3\nprint('file')")
-    found = stage.ran("print(6 * 7)")
-    assert found["stdout"] == "file\n"
+    assert stage.ran("print(6 * 7)")["stdout"] == "file\n"
 
 
-@pytest.mark.parametrize(
-    ("script", "code", "words"),
-    [
-        ("scripts/other.py", "ENOENT", "its scripts are: scripts/make.py"),
-        ("scripts/run.sh", "E_INVALID_ARGUMENTS", "no Python script"),
-        ("scripts/none.sh", "ENOENT", "has no file"),
-        ("  ", "E_INVALID_ARGUMENTS", "empty"),
-    ],
-)
-def test_what_is_no_script_is_said(stage: Stage, script: str, code: str, words: str) -> None:
-    stage.write("scripts/run.sh", "echo")
-    error = stage.failed(script)
+def needs(text: str) -> str:
+    return f"# /// script\n{text}\n# ///\nprint('ran')\n"
+
+
+NOT_RUN: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "no such file": ("scripts/other.py", "ENOENT", ("its scripts are: scripts/make.py",)),
+    "no Python": ("scripts/run.sh", "E_INVALID_ARGUMENTS", ("no Python script",)),
+    "no file of another kind": ("scripts/none.sh", "ENOENT", ("has no file",)),
+    "a secret": (".env", "E_DENIED", ("looks like it holds a secret",)),
+    "nothing": ("  ", "E_INVALID_ARGUMENTS", ("empty",)),
+    "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", ("more than 1,000,000 bytes",)),
+    "a package is missing": (
+        needs("# dependencies = ['orjson', 'no-such-package-of-ours[x]; python_version>\"3\"']"),
+        "E_PRECONDITION_FAILED",
+        ("missing: no-such-package-of-ours[x]", "%pip install"),
+    ),
+    "a package is too old": (
+        needs('# dependencies = ["orjson>=999"]'),
+        "E_PRECONDITION_FAILED",
+        ("orjson>=999 (", "%pip install"),
+    ),
+    "another Python": (
+        needs('# requires-python = ">=9"'),
+        "E_PRECONDITION_FAILED",
+        ("it wants Python >=9",),
+    ),
+    "no requirement": (
+        needs('# dependencies = ["!!"]'),
+        "E_PRECONDITION_FAILED",
+        ("cannot be read",),
+    ),
+    "no TOML": (needs("# dependencies = ["), "E_PRECONDITION_FAILED", ("cannot be read",)),
+    "no list": (needs('# dependencies = "x"'), "E_PRECONDITION_FAILED", ("is no list",)),
+    "two blocks": (needs("# x = 1") * 2, "E_PRECONDITION_FAILED", ("several blocks",)),
+}
+
+
+@pytest.mark.parametrize("case", NOT_RUN)
+def test_what_would_not_run_is_said_and_nobody_is_asked(stage: Stage, case: str) -> None:
+    text, code, words = NOT_RUN[case]
+    for name in ("scripts/run.sh", ".env"):
+        stage.write(name, "echo")
+    error = stage.failed(text)
     assert error.code == code
-    assert words in error.message
+    assert all(word in error.message for word in words)
+
+
+@pytest.mark.parametrize("bad", ["a\ud800b", "a\0b"], ids=["half a pair", "NUL"])
+def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
+    stage: Stage, bad: str
+) -> None:
+    error = stage.failed("scripts/make.py", args=["fine", bad])
+    assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
+
+
+@pytest.mark.parametrize("wanted", ['"orjson", "pydantic>=2"', "\"nothing; python_version < '3'\""])
+def test_a_script_whose_needs_are_met_runs(stage: Stage, wanted: str) -> None:
+    stage.write("scripts/make.py", needs(f"# dependencies = [{wanted}]"))
+    assert stage.ran("scripts/make.py")["stdout"] == "ran\n"
 
 
 def test_what_a_script_writes_is_kept_in_the_state(stage: Stage) -> None:
-    script = "import os; open(os.environ['OUTPUT_DIR'] + '/a.csv', 'w').write('1,2')"
-    first, second = (stage.ran(script)["files"][0] for _ in range(2))
-    assert first == {"path": "@state/scripts/00000000-call_1/a.csv", "bytes": 3}
-    assert second["path"] == "@state/scripts/00000000-call_1-2/a.csv"
+    text = "import os; open(os.environ['OUTPUT_DIR'] + '/a.csv', 'w').write('1,2')"
+    (file,) = stage.ran(text)["files"]
+    assert file == {"path": "@state/scripts/00000000-C01-call_1/a.csv", "bytes": 3}
     assert stage.state
-    assert (stage.state / "scripts/00000000-call_1/a.csv").read_text() == "1,2"
+    assert (stage.state / "scripts/00000000-C01-call_1/a.csv").read_text() == "1,2"
     stage.state = None
-    assert "were not kept" in str(stage.ran(script))
+    assert "were not kept" in str(stage.ran(text))
 
 
 def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Path) -> None:
-    script = (
+    text = (
         "import os, sys, json\nprint(os.getcwd(), os.environ['OUTPUT_DIR'], json.__file__)\n"
+        "for n in range(1, 6): print(os.path.abspath('/'.join(['..'] * n)))\n"
         "print(os.path.expanduser('~')); json.loads('[')"
     )
-    found = stage.ran(script)
-    assert found["stdout"].splitlines()[0].startswith(". $OUTPUT_DIR <python>")
+    found = stage.ran(text)
+    lines = found["stdout"].splitlines()
+    assert lines[0].startswith(". $OUTPUT_DIR <python>")
+    assert lines[1:4] == ["..", "../..", "../../.."]
     assert "JSONDecodeError" in found["stderr"]
-    for text in (found["stdout"], found["stderr"]):
-        assert str(tmp_path) not in text
-        assert "nbagent-script-" not in text
+    for said in (found["stdout"], found["stderr"]):
+        assert str(tmp_path) not in said
+        assert "nbagent-script-" not in said
 
 
-def test_a_deadline_is_a_normal_result(stage: Stage) -> None:
-    stage.policy = ToolPolicy(limits=ToolLimits(script_timeout_s=0.5))
-    script = "import time; print('early'); time.sleep(60)"
-    found = stage.ran(script, timeout=99)
+def test_the_limits_of_the_policy_hold(stage: Stage) -> None:
+    stage.policy = ToolPolicy(limits=ToolLimits(script_timeout_s=0.5, script_disk_bytes=1_000_000))
+    found = stage.ran("import time; print('early'); time.sleep(60)", timeout=99)
     assert (found["stdout"], found["timed_out"], found["ended_by"]) == ("early\n", True, "deadline")
     assert found["returncode"] == -9
     assert found["notes"] == [
         "the timeout was cut to the longest allowed: 0.5 s",
         "it was ended after 0.5 s",
     ]
+    found = stage.ran("import os; open(os.environ['TMPDIR'] + '/f', 'wb').write(b'x' * 2_000_000)")
+    assert (found["ended_by"], "1,000,000 bytes" in found["notes"][0]) == ("files", True)
 
 
 def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
@@ -228,70 +280,6 @@ def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
     assert 0.5 < time.monotonic() - began < 1.5
 
 
-@pytest.mark.parametrize(
-    ("dependencies", "missing"),
-    [
-        ('"orjson", "pydantic>=2"', ""),
-        ('"no-such-package-of-ours"', "no-such-package-of-ours;"),
-        ('"orjson>=999"', "orjson>=999 ("),
-        ('"orjson", "nothing-here[x]>=1; python_version > \'3\'"', "nothing-here[x]"),
-        ("\"nothing-here; python_version < '3'\"", ""),
-        ('"!!"', "no requirement"),
-    ],
-    ids=["there", "missing", "too old", "with a marker", "not for this Python", "nonsense"],
-)
-def test_inline_dependencies_are_looked_at_before_it_runs(
-    stage: Stage, dependencies: str, missing: str
-) -> None:
-    stage.write("scripts/make.py", NEEDS.format(dependencies))
-    if not missing:
-        assert stage.ran("scripts/make.py")["stdout"] == "ran\n"
-        return
-    error = stage.failed("scripts/make.py")
-    assert error.code == "E_PRECONDITION_FAILED"
-    assert missing in error.message
-    assert "%pip install" in error.message
-    assert error.details["missing"]
-    pieces = stage.looked("scripts/make.py").pieces
-    assert any(piece.label == "it will not run" for piece in pieces)
-
-
-def test_another_python_and_broken_metadata_are_said(stage: Stage) -> None:
-    for text, words in (
-        ('# /// script\n# requires-python = ">=9"\n# ///\n', "it wants Python >=9"),
-        ("# /// script\n# dependencies = [\n# ///\n", "it is not TOML"),
-        ('# /// script\n# dependencies = "x"\n# ///\n', "dependencies is no list"),
-    ):
-        error = stage.failed(text)
-        assert words in error.message
-
-
-def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
-    shown = stage.looked("scripts/make.py", args=["a", "b c"])
-    assert shown.ruling == ("allow" if WALLS else "ask")
-    assert [(piece.label, piece.kind) for piece in shown.pieces] == [
-        ("report/scripts/make.py", "code"),
-        ("arguments", "text"),
-        ("isolation", "text"),
-    ]
-    assert shown.pieces[0].text == "import sys\nprint('made', sys.argv[1:])\n"
-    assert shown.pieces[1].text == "a\nb c"
-    assert isolation_level().name in shown.why
-    assert stage.preview("get_skill", skill_name="report").ruling == "allow"
-    other = stage.preview("run_python_script", skill_name="nothing", script="pass")
-    assert other.why.startswith("there is no skill")
-
-
-def test_without_isolation_a_person_is_asked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolated = stage.looked("pass")
-    monkeypatch.setattr(isolation, "_found", {"landlock": "not here", "bubblewrap": "nor here"})
-    shown = stage.looked("pass")
-    assert (shown.ruling, shown.firm) == ("ask", True), "no setting does without the question"
-    assert "NOT kept apart" in shown.why
-    assert "can read and write your files" in shown.pieces[-1].text
-    assert shown.binds != isolated.binds or not WALLS
-
-
 def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -> None:
     stage.ran("import time\nfor i in range(4): print('line', i); time.sleep(0.15)")
     assert stage.progress[0] == "line 0"
@@ -299,74 +287,63 @@ def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -
     assert all(line.startswith("line ") and line[5:].isdigit() for line in stage.progress)
 
 
-def test_an_approval_holds_for_these_bytes_only(stage: Stage) -> None:
-    approved = stage.looked("scripts/make.py").binds
-    assert stage.ran("scripts/make.py", approved=approved)
-    stage.write("scripts/make.py", "print('another')")
-    error = stage.failed("scripts/make.py", approved=approved)
-    assert error.code == "E_PRECONDITION_FAILED"
-    assert "changed after it was approved" in error.message
+# --- before a call ------------------------------------------------------------------------------
 
 
-def test_a_call_that_could_not_be_looked_at_does_not_run(stage: Stage) -> None:
-    stage.policy = ToolPolicy(isolation="process")
-    door = HostDoor(stage.open())
-    made = {"skill_name": "report", "script": "late.py"}
-    preview = door.preview("run_python_script", **made)
-    assert (preview.ruling, preview.binds) == ("allow", "")
-    stage.write("late.py", "print('nobody was asked')")
-    assert door.error("run_python_script", **made).code == "ENOENT"
-    # Looked at again, it is there, and somebody is asked.
-    preview = door.preview("run_python_script", **made)
-    assert preview.ruling == "ask"
-    assert door.data("run_python_script", approved=preview.binds, **made)
+def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
+    seen = stage.prepared("scripts/make.py", args=["a", "b c"]).preview
+    assert seen.ruling == ("allow" if APART else "ask")
+    assert [(piece.label, piece.kind) for piece in seen.pieces] == [
+        ("report/scripts/make.py", "code"),
+        ("arguments", "text"),
+        ("isolation", "text"),
+    ]
+    assert seen.pieces[0].text == "import sys\nprint('made', sys.argv[1:])\n"
+    assert seen.pieces[1].text == "a\nb c"
+    assert isolation_level().name in seen.why
+    assert stage.preview("get_skill", skill_name="report").ruling == "allow"
 
 
-def test_an_approval_where_nothing_is_kept_apart_holds_for_the_files_beside(stage: Stage) -> None:
-    stage.policy = ToolPolicy(isolation="process")
-    stage.write("helper.py", "word = 'seen'")
-    stage.write("scripts/make.py", "import helper\nprint(helper.word)")
-    binds = stage.looked("scripts/make.py").binds
-    assert stage.ran("scripts/make.py", approved=binds)
-    stage.write("helper.py", "word = 'never seen'")
-    assert stage.failed("scripts/make.py", approved=binds).code == "E_PRECONDITION_FAILED"
-
-
-def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(
-    stage: Stage, tmp_path: Path
-) -> None:
-    before = stage.looked("print(1)").binds
-    stage.skill.rename(tmp_path / "elsewhere")
-    other = stage.project / ".claude/skills/report"
-    other.parent.mkdir(parents=True)
-    (tmp_path / "elsewhere").rename(other)
-    assert stage.looked("print(1)").binds != before
-
-
-@pytest.mark.parametrize("bad", ["a\ud800b", "a\0b"], ids=["half a pair", "NUL"])
-def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
-    stage: Stage, bad: str
-) -> None:
-    error = stage.failed("scripts/make.py", args=["fine", bad])
-    assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
-    assert stage.looked("scripts/make.py", args=["fine", bad]).pieces == ()
-
-
-def test_a_host_that_fails_while_it_looks_asks_whatever_is_allowed(
+def test_without_isolation_a_person_is_always_asked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> str:
-        raise RuntimeError("no more memory")
+    apart = stage.prepared("pass").preview
+    monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
+    seen = stage.prepared("pass").preview
+    assert (seen.ruling, seen.firm) == ("ask", True), "no setting does without the question"
+    assert stage.specs[RUN].traits.ruling == "ask"
+    assert "NOT kept apart" in seen.why
+    assert "can read and write your files" in seen.pieces[-1].text
+    assert seen.binds != apart.binds or not APART
+    stage.policy = ToolPolicy(isolation="landlock")
+    assert "not here; choose 'auto' or 'process'" in stage.failed("pass").message
 
-    monkeypatch.setattr("nbagent.tools.skills._binds", broken)
-    preview = stage.looked("print(1)")
-    assert (preview.ruling, preview.firm, preview.every_time) == ("ask", True, True)
-    assert "no more memory" in preview.why
+
+def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
+    prepared = stage.prepared("scripts/make.py")
+    stage.write("scripts/make.py", "print('another')")
+    outcome = stage.run_prepared(prepared)
+    assert outcome.result.data["stdout"] == "made []\n"
+    assert stage.prepared("scripts/make.py").preview.binds != prepared.preview.binds
 
 
-def test_the_folders_above_a_skill_have_no_names_of_the_host(stage: Stage) -> None:
-    code = "import os\nfor n in range(1, 6): print(os.path.abspath('/'.join(['..'] * n)))"
-    data = stage.ran(code)
-    lines = data["stdout"].split("\n")
-    assert lines[:3] == ["..", "../..", "../../.."]
-    assert str(stage.project.parent) not in data["stdout"]
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_approval_binds_files_beside_it_where_it_is_not_kept_apart(
+    stage: Stage, apart: bool
+) -> None:
+    if apart and not APART:
+        pytest.skip("landlock does not work here")
+    stage.policy = ToolPolicy(isolation="auto" if apart else "process")
+    stage.write("helper.py", "word = 'seen'")
+    before = stage.prepared("scripts/make.py").preview.binds
+    assert stage.prepared("scripts/make.py").preview.binds == before
+    stage.write("helper.py", "word = 'never seen'")
+    assert (stage.prepared("scripts/make.py").preview.binds == before) == apart
+
+
+def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(stage: Stage) -> None:
+    before = stage.prepared("print(1)").preview.binds
+    other = stage.project / ".claude/skills/report"
+    other.parent.mkdir(parents=True)
+    stage.skill.rename(other)
+    assert stage.prepared("print(1)").preview.binds != before

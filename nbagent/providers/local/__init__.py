@@ -216,7 +216,7 @@ class ServerProcess:
         # What llama.cpp calls an error: `0.00.004.176 E llama_model_load: …`
         errors = [line.split(" E ", 1)[1].strip() for line in self._lines if " E " in line]
         shown = [*dict.fromkeys(errors)][:2] or [*self._lines][-4:]
-        said = redact("; ".join(shown)) or "no words"
+        said = "; ".join(shown) or "no words"
         return _refused(f"{self.path.name} {what} (exit code {self.process.poll()}): {said}")
 
 

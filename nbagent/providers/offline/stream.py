@@ -29,7 +29,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.engine.size import message_chars, tools_chars
+from nbagent.engine.overflow import message_chars, tools_chars
 from nbagent.providers.registry import whole_response
 
 _PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")

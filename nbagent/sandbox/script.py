@@ -1,0 +1,262 @@
+"""A script kept apart: how far apart it can be here, running it, and what is said of its end.
+
+Blocks the calling thread. The process itself is `running`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.errors import NbagentError, ToolError
+from nbagent.contracts.policy import Isolation
+from nbagent.sandbox.grants import Interpreter, interpreter
+from nbagent.sandbox.outputs import ScriptFile, collect, workspace
+from nbagent.sandbox.running import EndedBy, Ending, LevelName, ScriptLimits, ScriptOrder, run_at
+
+_CLOSED = (
+    "it reads nothing but its folder, Python with its packages and the system's programs, writes "
+    "only to folders of its own, has no network, reaches no other process, and sees nothing of the "
+    "notebook's environment; it can still learn whether a file exists and how large it is"
+)
+_OPEN = (
+    "it is a process of its own with limits and a clean environment, but it can read and write "
+    "your files and use the network"
+)
+_PROBE = """
+import os, sys, _socket
+try:
+    open(sys.argv[1]).close()
+    print("files")
+except OSError:
+    pass
+try:
+    _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM).connect(("127.0.0.1", 1))
+    print("network")
+except ConnectionRefusedError:
+    print("network")
+except OSError:
+    pass
+print("tried")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptResult:
+    """How a script ended, and what it said and left."""
+
+    stdout: str
+    """Folders of this machine are named by what they are for the script."""
+    stderr: str
+    returncode: int | None
+    """Negative: ended by that signal. None: it was never known."""
+    timed_out: bool
+    duration_ms: float
+    isolation: LevelName
+    ended_by: EndedBy = ""
+    files: tuple[ScriptFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was cut or ended, each in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveIsolation:
+    """The level that a script would run at."""
+
+    name: LevelName
+    why: str
+    """What it stops and, where it is not the strongest, what is missing here."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether files and network of the machine are closed to the script."""
+        return self.name != "process"
+
+
+def isolation_level(wanted: Isolation = "auto") -> ActiveIsolation:
+    """The level that scripts run at. The first call tries it, which takes some 50 ms.
+
+    Args:
+        wanted: `auto` takes the strongest that works.
+
+    Raises:
+        ToolError: the level that was named does not work here.
+    """
+    missing = landlock_trouble() if wanted != "process" else ""
+    if wanted != "process" and not missing:
+        return ActiveIsolation("landlock", _CLOSED)
+    if wanted == "landlock":
+        raise ToolError(
+            f"the isolation 'landlock' does not work here: {missing}; choose 'auto' or 'process'",
+            code="E_PRECONDITION_FAILED",
+        )
+    return ActiveIsolation("process", f"{_OPEN} (landlock: {missing})" if missing else _OPEN)
+
+
+@lru_cache(maxsize=1)
+def landlock_trouble() -> str:
+    """Why scripts cannot be kept apart here; empty where a script that tried found no way out."""
+    if sys.platform != "linux":
+        return "this is not Linux"
+    from nbagent.sandbox import supervisor, walls  # only where there is fork
+
+    machine = os.uname().machine
+    if machine not in walls.ARCHES:
+        return f"its calls are not known for {machine}"
+    if not walls.landlock_abi():
+        return "the kernel does not offer it"
+    if not supervisor.TELLS_CHILDREN:
+        return "the kernel does not tell the children of a process"
+    with tempfile.TemporaryDirectory(prefix="nbagent-probe-") as folder:
+        outside, inside = Path(folder) / "outside", Path(folder) / "inside"
+        outside.write_text("x")
+        inside.mkdir()
+        limits = ScriptLimits(timeout_s=10.0)
+        order = ScriptOrder(text=_PROBE, args=(str(outside),), cwd=inside, limits=limits)
+        try:
+            result = _run_at(order, "landlock")
+        except NbagentError as error:
+            return error.message
+    if result.stdout.split() == ["tried"]:
+        return ""
+    left = " and ".join(result.stdout.split()[:-1])
+    return f"{left} stayed open" if left else f"its probe failed: {result.stderr[-200:]!r}"
+
+
+def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> ScriptResult:
+    """Run a script apart and wait for it; call it in a worker thread.
+
+    Whatever the script does ends in a result. Afterwards nothing that it started is alive, where
+    the system lets one know (Linux).
+
+    Args:
+        order: what to run, where, and within which limits.
+        stop: ends it at once when it is set.
+
+    Raises:
+        ToolError: nothing was run: the isolation wanted does not work here, Python does not start,
+            or the machine has no room for it.
+    """
+    try:
+        return _run_at(order, isolation_level(order.isolation).name, stop)
+    except OSError as error:
+        raise ToolError(
+            f"the script was not run: {error.strerror or type(error).__name__}",
+            code="E_PRECONDITION_FAILED",
+        ) from error
+
+
+def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
+    python = interpreter()
+    with workspace() as place:
+        began = time.monotonic()
+        ending = run_at(order, level, place, python, stop or CancelToken())
+        duration_ms = round((time.monotonic() - began) * 1000, 1)
+        if ending.trouble:
+            raise ToolError(
+                f"the script was not run: its isolation ({level}) could not be set up: "
+                f"{ending.trouble}",
+                code="E_PRECONDITION_FAILED",
+            )
+        return _result(order, ending, level, duration_ms, place, python)
+
+
+def _result(
+    order: ScriptOrder,
+    ending: Ending,
+    level: LevelName,
+    duration_ms: float,
+    place: Path,
+    python: Interpreter,
+) -> ScriptResult:
+    limits = order.limits
+    files, left_out = collect(
+        place / "out",
+        keep_to=order.keep_to,
+        most_files=limits.collected_files,
+        most_bytes=limits.disk_bytes,
+    )
+    ended = ending.ended_by or _limit_met(ending)
+    said = {
+        "": "",
+        "deadline": f"it was ended after {limits.timeout_s:g} s",
+        "stopped": "it was stopped",
+        "output": f"it was ended: it wrote more than {limits.flood_bytes:,} bytes of output",
+        "memory": f"it ended at the limit of {limits.memory_bytes:,} bytes of memory",
+        "processes": f"it ended at the limit of {limits.processes} processes",
+        "files": f"it ended at the limit of {limits.disk_bytes:,} bytes or "
+        f"{limits.disk_entries:,} files on disk",
+        "lost": "it ended the process that watched it, and was killed",
+    }
+    cut = [
+        f"{output.cut_bytes:,} bytes were cut from the middle of {name}" if output.cut_bytes else ""
+        for name, output in (("stdout", ending.stdout), ("stderr", ending.stderr))
+    ]
+    places = {
+        **_above(order.cwd),
+        **dict(python.places),
+        str(place): "<script>",
+        str(place / "out"): "$OUTPUT_DIR",
+        str(place / "tmp"): "$TMPDIR",
+        str(order.cwd): ".",
+    }
+    return ScriptResult(
+        stdout=_without_places(ending.stdout.text, places),
+        stderr=_without_places(ending.stderr.text, places),
+        returncode=ending.returncode,
+        timed_out=ended == "deadline",
+        duration_ms=duration_ms,
+        isolation=level,
+        ended_by=ended,
+        files=files,
+        notes=tuple(filter(None, (said[ended], *cut, *left_out))),
+    )
+
+
+_LIMIT_ERRORS: tuple[tuple[str, EndedBy], ...] = (
+    (r"MemoryError|std::bad_alloc|OSError: \[Errno 12\]", "memory"),
+    (r"BlockingIOError: \[Errno 11\]|RuntimeError: can't start new thread", "processes"),
+    (r"OSError: \[Errno (27|24)\]", "files"),
+)
+
+
+def _limit_met(ending: Ending) -> EndedBy:
+    """The limit that a failed script ran into by itself: its last line says so."""
+    if ending.returncode == -getattr(signal, "SIGXFSZ", 25):
+        return "files"
+    last = ending.stderr.text.rstrip().rpartition("\n")[2]
+    for pattern, ended in _LIMIT_ERRORS:
+        if ending.returncode and re.match(pattern, last):
+            return ended
+    return ""
+
+
+def _above(folder: Path) -> dict[str, str]:
+    """The folders above as paths from it, as far as they say something: up to the home folder.
+
+    What lies directly below the root has a name of everyday use (`/tmp`, `/opt`) and stays.
+    """
+    home = os.path.expanduser("~")
+    found: dict[str, str] = {}
+    for levels, parent in enumerate(folder.parents, 1):
+        if str(parent) in (home, os.path.realpath(home)):
+            return {**found, str(parent): "~"}
+        if len(parent.parts) > 2:
+            found[str(parent)] = "/".join([".."] * levels)
+    return found
+
+
+def _without_places(text: str, places: Mapping[str, str]) -> str:
+    """Folders of this machine under names that say nothing of it."""
+    inner_first = sorted((path for path in places if len(path) > 1), key=len, reverse=True)
+    whole = rf"(?<!\w)({'|'.join(map(re.escape, inner_first))})(?![\w-])"
+    return re.sub(whole, lambda match: places[match[1]], text)
