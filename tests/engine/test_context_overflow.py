@@ -253,31 +253,7 @@ def test_a_refusal_in_the_middle_of_an_answer_keeps_the_part_and_runs_no_call() 
     assert run.error.details["context_tokens"] == 100
 
 
-<<<<<<< HEAD
-def test_a_stop_while_the_models_size_is_looked_up_ends_the_run_as_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun = threading.Event()
-
-    async def hang(client: object) -> list[ModelInfo]:
-        begun.set()
-        await asyncio.sleep(60)
-        return []
-
-    model = script([REFUSAL, "Done."])
-    monkeypatch.setattr(OfflineClient, "list_models", hang)
-    run = nbagent.Agent(model=model, tools=[]).start("Go.")
-    assert begun.wait(10)
-    run.stop()
-    check_run(run.wait(timeout=1.5))
-    assert (run.phase, run.stop_reason) == ("Failed", "stopped")
-    assert check_run(run.resume()).ok
-
-
 def test_a_record_with_shortened_results_survives_a_notebook() -> None:
-=======
-def test_old_records_load_and_new_ones_survive_a_notebook() -> None:
->>>>>>> main
     model = script([call("fetch", page="a"), call("fetch", page="b"), REFUSAL, "Done."])
     run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
     assert run.turns[2].request.trimmed is not None
