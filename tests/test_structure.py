@@ -50,6 +50,13 @@ INSIDE = {
         {"turn"},
         {"loop"},
     ],
+    "files": [
+        {"names", "frontmatter", "patching"},
+        {"opening"},
+        {"mounts"},
+        {"writing"},
+        {"searching"},
+    ],
     "sandbox": [
         {"walls", "grants", "outputs"},
         {"supervisor"},
@@ -86,7 +93,7 @@ HOMES = {
     "huggingface_hub": ("providers.local",),
     "markdown_it": ("notebook",),
     "ruamel": ("files.frontmatter",),
-    "pathspec": ("files.walking",),
+    "pathspec": ("files.searching",),
     "re2": ("files.searching",),
     "mcp": ("tools.mcp",),
     "mcp_types": ("tools.mcp",),

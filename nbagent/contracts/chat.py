@@ -160,8 +160,6 @@ class ToolTraits(Value):
     """True: it may run again after a crash."""
     ruling: Literal["allow", "ask", "deny"] = "allow"
     """What happens to a call of it where no policy speaks of it."""
-    alias_of: str = ""
-    """The tool's own name, where it is offered under an older one: rules for either hold."""
     sha: str = ""
     """Hash of its definition, so that a record tells one version from the next."""
 

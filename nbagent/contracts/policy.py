@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -75,6 +75,15 @@ _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
 
 
+Resolve = Callable[[str, str, str], Sequence[str]]
+"""The host of a tool, an argument's name, and a glob → the globs that it is compared with."""
+
+
+def as_written(host: str, name: str, glob: str) -> Sequence[str]:
+    """The glob itself, where an argument has one form only."""
+    return (glob,)
+
+
 @dataclass(frozen=True, slots=True)
 class CallPattern:
     """Which calls a rule is about: `fs.write`, `fs.*`, `mcp:git`, `fs.write(path=@project/*.md)`.
@@ -90,7 +99,13 @@ class CallPattern:
     where: tuple[tuple[str, str], ...] = ()
 
     def fits(
-        self, tool: str, host: str, arguments: Mapping[str, Any] | None, *, loosely: bool = False
+        self,
+        tool: str,
+        host: str,
+        arguments: Mapping[str, Any] | None,
+        resolve: Resolve = as_written,
+        *,
+        loosely: bool = False,
     ) -> bool:
         """Whether it speaks of this call; without arguments, of the tool in general.
 
@@ -101,7 +116,8 @@ class CallPattern:
         if not self.where:
             return True
         return arguments is not None and all(
-            name in arguments and _value_fits(arguments[name], glob, loosely)
+            name in arguments
+            and any(_value_fits(arguments[name], it, loosely) for it in resolve(host, name, glob))
             for name, glob in self.where
         )
 
@@ -248,17 +264,18 @@ class ToolPolicy:
         changed = {name: value for name, value in plain.items() if value != usual[name]}
         return {n: list(v) if n in _RULINGS else v for n, v in changed.items()}
 
-    def says(self, tool: str, host: str, arguments: Mapping[str, Any] | None) -> RuleHit | None:
+    def says(
+        self,
+        tool: str,
+        host: str,
+        arguments: Mapping[str, Any] | None,
+        resolve: Resolve = as_written,
+    ) -> RuleHit | None:
         """What its rules say to a call; None when none speaks of it."""
         for kind, text in self.rules:
-            if call_pattern(text).fits(tool, host, arguments, loosely=kind != "allow"):
+            if call_pattern(text).fits(tool, host, arguments, resolve, loosely=kind != "allow"):
                 return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
-
-    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a rule forbids this call."""
-        said = self.says(tool, host, arguments)
-        return said is not None and said.ruling == "deny"
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
@@ -296,8 +313,6 @@ class CallPreview:
     arguments: Mapping[str, Any] | None = None
     """The arguments in the one form that patterns are compared with (`@project/a`, not `./a`);
     None: as the model wrote them."""
-    other_arguments: tuple[Mapping[str, Any], ...] = ()
-    """Further forms of the same call (a file by another mount); rules that forbid hold for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,8 @@ class ToolContext:
     namespace: Callable[[], Mapping[str, Any]] = _no_namespace
     """The names of the notebook, where there is one."""
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
+    waiting: Callable[[str], None] = lambda text: None
+    """Says what the run waits for before its tools can be listed; no text: no longer."""
     approved: str = ""
     """Of hosts that are still `Adapted`: `CallPreview.binds` of what was approved."""
     cancel: CancelToken | None = None

@@ -1,7 +1,7 @@
 """Front matter: the YAML between two lines of `---` at the start of a Markdown file.
 
 Owns reading it (also leniently, as others write it) and changing single keys of it so that every
-other byte of the file stays. Keys that are changed keep their comment.
+other line of the file stays. Keys that are changed keep their comment.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping
-from datetime import date, datetime
+from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any, NamedTuple, NoReturn, cast
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 
 _BLOCK = re.compile(
@@ -25,6 +24,7 @@ _BLOCK = re.compile(
     r"(?P<yaml>(?:(?!(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)).*(?:\n|\Z)){0,100000}?)"
     r"(?P<tail>(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z))"
 )
+_OPENED = re.compile(r"\ufeff?(?:[ \t]*\r?\n){0,1000}+---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
 _LARGEST_CHARS = 100_000
 _MOST_MARKS = 8_000
 """Line ends, commas, colons and brackets: reading so many takes the library about a second."""
@@ -32,8 +32,6 @@ _MOST_MERGES = 50
 _MOST_VALUES = 50_000
 _DEEPEST = 40
 _PLAIN_LINE = re.compile(r"(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)[ \t]*")
-_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
-_BEGINS_SPECIAL = tuple("\"'[{|>&*!%@`#")
 
 
 class FrontMatter(NamedTuple):
@@ -80,40 +78,66 @@ def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
     gets one.
 
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, what is there cannot be read.
+        ToolError: `E_INVALID_FRONTMATTER`, what is there cannot be read, or not be changed so.
     """
     block = _block(text)
     if block is None:
         eol = "\r\n" if "\r\n" in text else "\n"
         mark = "\ufeff" if text.startswith("\ufeff") else ""
-        given = {key: value for key, value in changes.items() if value is not None}
-        if not given:
-            return text
-        made = _dumped(given).replace("\n", eol)
-        return f"{mark}---{eol}{made}---{eol}{text.removeprefix(mark)}"
-    eol = block["eol"]
+        made = _changed("", changes).replace("\n", eol)
+        return f"{mark}---{eol}{made}---{eol}{text.removeprefix(mark)}" if made else text
     source = block["yaml"].replace("\r\n", "\n")
-    wanted = {**_mapping(source), **changes}
-    for key, value in changes.items():
-        if value is None:
-            del wanted[key]
-    new = _changed(source, changes)
-    if not _means(new, wanted):
-        # A form that cannot be changed by the line (a flow mapping, an anchor used elsewhere).
-        new = _changed_as_a_whole(source, changes)
-        if not _means(new, wanted):
-            _fail("it has a form in which single keys cannot be changed; ask the person")
     start, end = block.span("yaml")
-    return text[:start] + new.replace("\n", eol) + text[end:]
+    return text[:start] + _changed(source, changes).replace("\n", block["eol"]) + text[end:]
+
+
+def _changed(source: str, changes: Mapping[str, Any]) -> str:
+    """The YAML with the lines of the changed keys made anew, and all others as they are."""
+    wanted = {**_mapping(source), **changes}
+    yaml: Any = YAML()
+    yaml.width = 1 << 16  # Lines are not wrapped anew.
+    # Lists are indented as in the text.
+    dash = re.search(r"^[\w\"'][^\n]*:[ \t]*\n(?P<dash> *)- ", source, re.MULTILINE)
+    offset = len(dash["dash"]) if dash else 2
+    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
+    found: Any = _guarded(lambda: yaml.load(source)) or {}
+    lines = source.splitlines(keepends=True)
+    starts = {key: int(found.lc.key(key)[0]) for key in found} if found else {}
+    # From the last to the first: what is before keeps its place.
+    for key, value in sorted(changes.items(), key=lambda it: -starts.get(it[0], -1)):
+        start = starts.get(key, len(lines))
+        end = min((it for it in starts.values() if it > start), default=len(lines))
+        while end > start + 1 and (lines[end - 1].isspace() or lines[end - 1].startswith("#")):
+            end -= 1  # A comment before the next key is about that one.
+        made = [] if value is None else _dumped(yaml, key, value)
+        comment = found.ca.items.get(key) if key in starts else None
+        if len(made) == 1 and comment and comment[2]:
+            made[0] = f"{made[0].rstrip()}  {comment[2].value.strip().partition(chr(10))[0]}\n"
+        lines[start:end] = made
+    new = "".join(lines)
+    wanted = {key: value for key, value in wanted.items() if changes.get(key, "") is not None}
+    try:
+        same = _mapping(new) == wanted
+    except ToolError:
+        same = False
+    if not same:
+        # An object in braces, an anchor that is used elsewhere.
+        _fail("it has a form in which single keys cannot be changed; write its lines")
+    return new
+
+
+def _dumped(yaml: Any, key: str, value: Any) -> list[str]:
+    # What readers of the older YAML take for true or false.
+    odd = isinstance(value, str) and value.casefold() in ("yes", "no", "on", "off", "y", "n")
+    out = io.StringIO()
+    _guarded(lambda: yaml.dump({key: DoubleQuotedScalarString(value) if odd else value}, out))
+    return out.getvalue().splitlines(keepends=True)
 
 
 def _block(text: str) -> re.Match[str] | None:
     block = _BLOCK.match(text)
     if block is None:
-        opened = re.match(
-            r"\ufeff?(?:[ \t]*\r?\n){0,1000}+---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)", text
-        )
-        if opened is not None:
+        if _OPENED.match(text):
             _fail("the line --- that ends it is missing")
         return None
     if len(block["yaml"]) > _LARGEST_CHARS:
@@ -147,26 +171,22 @@ class _Plain:
         self._seen += 1
         if self._seen > _MOST_VALUES or depth > _DEEPEST:
             _fail("it holds too many values, or too deep ones")
-        if isinstance(given, datetime | date):
+        if isinstance(given, date):
             return given.isoformat()
         if isinstance(given, dict):
             items = cast("dict[Any, Any]", given).items()
             return {str(key): self.value(value, depth + 1) for key, value in items}
         if isinstance(given, list | tuple | set):
             return [self.value(value, depth + 1) for value in cast("list[Any]", given)]
-        if isinstance(given, bytes):
-            return given.decode("latin-1")
         if given is None or isinstance(given, str | bool | int | float):
             return given
-        return str(given)
+        return given.decode("latin-1") if isinstance(given, bytes) else str(given)
 
 
-def _guarded(work: Any) -> Any:
+def _guarded(work: Callable[[], Any]) -> Any:
     """Run the YAML library; whatever it raises is about the text."""
     try:
         return work()
-    except ToolError:
-        raise
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 2}" if mark is not None else ""
@@ -192,121 +212,21 @@ def _mended(source: str) -> tuple[str, list[str]]:
             line = line.expandtabs(2)
             warnings.append(f"line {number} is indented with a tab")
         match = _PLAIN_LINE.fullmatch(line)
-        if match is not None and not match["value"].startswith(_BEGINS_SPECIAL):
-            value = match["value"]
-            if ": " in value or value.endswith(":") or " #" in value:
-                line = f"{match['key']}: {json.dumps(value, ensure_ascii=False)}"
-                warnings.append(f"line {number}: the value of {match['key']!r} should be quoted")
-        elif match is not None and _is_broken(line):
+        if match is not None and not _is_right(match["value"]):
             line = f"{match['key']}: {json.dumps(match['value'], ensure_ascii=False)}"
             warnings.append(f"line {number}: the value of {match['key']!r} should be quoted")
         lines.append(line)
     return "\n".join(lines), warnings
 
 
-def _is_broken(line: str) -> bool:
-    if line.rstrip().endswith(("|", ">", "|-", ">-", "|+", ">+")):
-        return False
-    try:
-        _mapping(line)
-    except ToolError:
+def _is_right(value: str) -> bool:
+    """Whether a value of one line means what it seems to."""
+    if value[0] in "\"'[{|>&*!%@`#":
+        if value in ("|", ">", "|-", ">-", "|+", ">+"):
+            return True
+        try:
+            _mapping(f"key: {value}")
+        except ToolError:
+            return False
         return True
-    return False
-
-
-def _writer(source: str) -> Any:
-    """A round-trip YAML that indents lists as the text does."""
-    dash = re.search(r"^[\w\"'][^\n]*:[ \t]*\n(?P<dash> *)- ", source, re.MULTILINE)
-    offset = len(dash["dash"]) if dash else 2
-    yaml: Any = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 1 << 16  # Lines are not wrapped anew.
-    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
-    return yaml
-
-
-def _quoted(value: Any) -> Any:
-    """A value with the texts quoted that readers of the older YAML take for true or false."""
-    if isinstance(value, str):
-        return DoubleQuotedScalarString(value) if value.casefold() in _BOOLEANS else value
-    if type(value) is dict:
-        items = cast("dict[str, Any]", value).items()
-        return {key: _quoted(inner) for key, inner in items}
-    if type(value) is list:
-        return [_quoted(inner) for inner in cast("list[Any]", value)]
-    return value
-
-
-def _dumped(value: object, source: str = "") -> str:
-    out = io.StringIO()
-    _guarded(lambda: _writer(source).dump(_quoted(value), out))
-    return out.getvalue()
-
-
-def _changed(source: str, changes: Mapping[str, Any]) -> str:
-    """Only the lines of the changed keys made anew; '' when that cannot be done."""
-    found: Any = _guarded(lambda: _writer(source).load(source))
-    if found is None:
-        found = {}
-    if json_object(found) is None or (found and found.fa.flow_style()):
-        return ""
-    lines = source.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    starts = {key: int(found.lc.key(key)[0]) for key in found} if found else {}
-    ends = sorted({*starts.values(), len(lines)})
-    chunks: list[tuple[int, int, list[str]]] = []
-    added: list[str] = []
-    for key, value in changes.items():
-        if key not in starts:
-            if value is not None:
-                added += _dumped({key: value}, source).splitlines()
-            continue
-        start = starts[key]
-        end = _without_trailing(lines, start, ends[ends.index(start) + 1])
-        made = [] if value is None else _one_key(found, key, value, source)
-        chunks.append((start, end, made))
-    for start, end, made in sorted(chunks, reverse=True):
-        lines[start:end] = made
-    return "".join(f"{line}\n" for line in [*lines, *added])
-
-
-def _without_trailing(lines: list[str], start: int, end: int) -> int:
-    """Where a key's lines end, without the comments and blanks before the next key."""
-    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
-        end -= 1
-    return end
-
-
-def _one_key(found: Any, key: str, value: Any, source: str) -> list[str]:
-    """The lines of a key with its new value, and the comment that stood behind the old one."""
-    made = _dumped({key: value}, source).splitlines()
-    tokens: Any = found.ca.items.get(key)
-    comment = tokens[2].value.split("\n")[0].strip() if tokens and tokens[2] else ""
-    if comment.startswith("#") and len(made) == 1:
-        made[0] += f"  {comment}"
-    return made
-
-
-def _changed_as_a_whole(source: str, changes: Mapping[str, Any]) -> str:
-    """All of it written anew by the library; comments and order stay, spacing may not."""
-    yaml = _writer(source)
-    found: Any = _guarded(lambda: yaml.load(source))
-    for key, value in changes.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = value
-    return _dumped(found, source)
-
-
-def _means(source: str, wanted: Mapping[str, Any]) -> bool:
-    try:
-        return _mapping(source) == _json(wanted)
-    except ToolError:
-        return False
-
-
-def _json(value: Any) -> Any:
-    plain = _Plain()
-    return {key: plain.value(item, 0) for key, item in value.items()}
+    return not (": " in value or value.endswith(":") or " #" in value)

@@ -6,25 +6,26 @@ is `opening`'s; what may be done there without asking is not decided here.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
+from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.files.names import Parts, path_parts, visible
-from nbagent.files.opening import AnyFolder, open_root
-from nbagent.files.refusals import link_error, told
+from nbagent.files.names import Parts, path_parts, refused, visible
+from nbagent.files.opening import Folder, failure, open_root
 
 Mode = Literal["ro", "rw"]
 PROJECT, PACKAGE, STATE = "@project", "@pkg", "@state"
 _OWN = (PROJECT, PACKAGE, STATE)
 _NAME = re.compile(r"@[A-Za-z][A-Za-z0-9_-]{0,31}")
+_WILD = frozenset("*?[")
 _USAGE = "write --mount NAME=FOLDER:ro or NAME=FOLDER:rw"
 
 
@@ -50,19 +51,22 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """A path of the model, understood: a mount and the pieces below it."""
+    """A path of the model, understood: an open mount and the pieces below it.
+
+    Work under way keeps the folder that it began with, whatever takes the place of its root.
+    """
 
     mount: Mount
     parts: Parts
+    root: Folder = field(compare=False, repr=False)
+    """Of the mount; not to be closed."""
+    identity: str = field(default="", repr=False)
+    """Hash of which folder the mount is: its path, and what the system knows it by."""
 
     @property
     def text(self) -> str:
-        """The one way to write it: `@project/a/b.txt`."""
-        return "/".join((self.mount.name, *self.parts))
-
-    def below(self, *parts: str) -> FilePlace:
-        """A place further down."""
-        return FilePlace(self.mount, (*self.parts, *parts))
+        """It as it was named: `@project/a/b.txt`."""
+        return _written(self.mount, self.parts)
 
 
 def parse_mount(text: str, *, base: Path | None = None) -> Mount:
@@ -107,7 +111,7 @@ def _folder(text: str, base: Path | None) -> Path | None:
 class _Held:
     """The open root of a mount, and which folder it is."""
 
-    folder: AnyFolder
+    folder: Folder
     device: int
     number: int
 
@@ -116,7 +120,7 @@ class Mounts(Mapping[str, Mount]):
     """The mounts of a run by name, with their roots held open.
 
     A root that was replaced by another folder of the same path is opened anew, again without
-    following links; work under way keeps the folder that it began with.
+    following links.
 
     Args:
         mounts: their names must differ.
@@ -142,12 +146,6 @@ class Mounts(Mapping[str, Mount]):
                 )
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
-        roots = {str(mount.root): mount.name for mount in self._mounts.values()}
-        ordered = sorted((root for root in roots if len(root) > 1), key=len, reverse=True)
-        self._roots = roots
-        self._host_paths = re.compile(
-            "|".join(f"{re.escape(root)}(?![\\w.-])" for root in ordered) or r"(?!)"
-        )
 
     @classmethod
     def of(
@@ -188,162 +186,123 @@ class Mounts(Mapping[str, Mount]):
         """What a path means; one without a mount is below `@project`, which models forget to say.
 
         Raises:
-            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused.
+            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused; `ENOENT`, the
+                mount's folder is gone.
         """
+        mount, parts = self._named(path)
+        host = mount.root.joinpath(*parts)
+        if any(_is_within(host, c) and not _is_within(mount.root, c) for c in self._closed):
+            raise ToolError(
+                f"{visible(_written(mount, parts))} is kept by nbagent itself; use another folder",
+                code="E_DENIED",
+            )
+        root = self._root(mount)
+        identity = sha_of([os.fsencode(mount.root).hex(), root.identity])
+        return FilePlace(mount, parts, root, identity)
+
+    def form(self, place: FilePlace) -> str:
+        """A place as rules, people and records know it.
+
+        A file has as many names as mounts it lies in; this is its name in the widest of them.
+        """
+        return self._widest(place.mount, place.parts)
+
+    def resolve(self, glob: str) -> tuple[str, ...]:
+        """What a glob of a rule is compared as with the forms of paths.
+
+        Without a mount it is one below `@project`, unless it begins with a wildcard.
+        """
+        first, _, rest = glob.partition("/")
+        if first[:1] in _WILD:
+            return (glob,)
+        if not first.startswith("@"):
+            return (self._resolved(PROJECT, glob),)
+        names = [name for name in self._mounts if fnmatchcase(name, first)]
+        rest = rest or ("*" if first not in names else "")
+        return (glob, *(self._resolved(name, rest) for name in names))
+
+    def _resolved(self, name: str, glob: str) -> str:
+        pieces = glob.split("/")
+        plain = list(takewhile(lambda piece: not set(piece) & _WILD, pieces))
+        try:
+            mount, parts = self._named("/".join((name, *plain)))
+        except ToolError:
+            return glob
+        return "/".join((self._widest(mount, parts), *pieces[len(plain) :]))
+
+    def _widest(self, mount: Mount, parts: Parts) -> str:
+        host = mount.root.joinpath(*parts)
+        around = (it for it in self._mounts.values() if _is_within(host, it.root))
+        # Of two mounts of one folder, the one that was named first.
+        widest = min(around, key=lambda it: len(it.root.parts), default=mount)
+        return _written(widest, host.parts[len(widest.root.parts) :])
+
+    def _named(self, path: object) -> tuple[Mount, Parts]:
         parts = path_parts(path)
-        if not parts or not parts[0].startswith("@"):
-            name, below = PROJECT, parts
-        else:
-            name, *rest = parts
-            below = tuple(rest)
+        name, below = PROJECT, parts
+        if parts and parts[0].startswith("@"):
+            name, below = parts[0], parts[1:]
         mount = self._mounts.get(name)
         if mount is None:
             raise ToolError(
                 f"there is no mount {visible(name)}; there are: {', '.join(self._mounts)}",
                 code="E_SANDBOX_VIOLATION",
             )
-        place = FilePlace(mount, below)
-        if self._is_closed(place):
-            raise ToolError(
-                f"{visible(place.text)} is kept by nbagent itself; use another folder",
-                code="E_DENIED",
-            )
-        return place
+        return mount, below
 
     def check_writable(self, place: FilePlace) -> None:
-        """Refuse to write where a mount is read only, also when it lies within one that is not.
+        """Refuse what is never written: a mount itself, what is read only, what git keeps.
+
+        Of two mounts, one within the other, the one further down decides.
 
         Raises:
-            ToolError: `E_DENIED`.
+            ToolError: `E_SANDBOX_VIOLATION`.
         """
-        host, own = self._host_path(place), place.mount
-        for mount in self._mounts.values():
-            # Of two mounts the one further down decides.
-            above = own.mode == "rw" and _is_within(own.root, mount.root)
-            if mount.mode == "ro" and not above and _is_within(host, mount.root):
-                raise ToolError(
-                    f"{mount.name} is read only, so {visible(place.text)} is not written; write "
-                    "elsewhere, or ask the person to mount it with :rw",
-                    code="E_DENIED",
-                )
+        if not place.parts:
+            raise refused(place.text, "it is a mount; name a file in it")
+        if any(part.casefold() == ".git" for part in place.parts):
+            raise refused(place.text, "git keeps its own files; ask the person to change them")
+        host = place.mount.root.joinpath(*place.parts)
+        around = [it for it in self._mounts.values() if _is_within(host, it.root)]
+        nearest = max(around, key=lambda it: len(it.root.parts), default=place.mount)
+        if len(nearest.root.parts) == len(place.mount.root.parts):
+            nearest = place.mount
+        if "ro" in (nearest.mode, place.mount.mode):
+            name = nearest.name if nearest.mode == "ro" else place.mount.name
+            raise refused(
+                place.text,
+                f"{name} is read only; write elsewhere, or ask the person to mount it with :rw",
+            )
 
-    def skipped_below(self, place: FilePlace) -> frozenset[Parts]:
-        """What a walk from a place leaves out, as pieces below its mount."""
-        root = place.mount.root
-        size = len(root.parts)
-        below = (path.parts[size:] for path in self._closed if _is_within(path, root))
-        return frozenset(parts for parts in below if parts)
+    def closed_below(self, mount: Mount) -> frozenset[Parts]:
+        """What a walk in a mount leaves out, as pieces below it, in small letters."""
+        size = len(mount.root.parts)
+        below = (path.parts[size:] for path in self._closed if _is_within(path, mount.root))
+        return frozenset(tuple(map(str.casefold, parts)) for parts in below if parts)
 
-    def forms(self, place: FilePlace) -> tuple[str, ...]:
-        """Every way to write a place, its own first: mounts may lie within each other."""
-        host = self._host_path(place).parts
-        places = [place]
-        for mount in self._mounts.values():
-            size = len(mount.root.parts)
-            if mount.name != place.mount.name and _starts(host, mount.root.parts):
-                places.append(FilePlace(mount, host[size:]))
-        bare = ["/".join(it.parts) for it in places if it.mount.name == PROJECT and it.parts]
-        return (*(it.text for it in places), *bare)
-
-    def identity(self, mount: Mount) -> str:
-        """Hash of which folder a mount is now: its path, and what the system knows it by.
-
-        Raises:
-            ToolError: the folder is gone or became a link.
-        """
-        self.root(mount)
-        held = self._held[mount.name]
-        digest = hashlib.sha256(os.fsencode(mount.root))
-        digest.update(f"\0{held.device}:{held.number}".encode())
-        return digest.hexdigest()
-
-    def root(self, mount: Mount) -> AnyFolder:
-        """The open root of a mount; not to be closed.
-
-        Raises:
-            ToolError: `ENOENT` or `E_SANDBOX_VIOLATION`, the folder is gone or became a link.
-        """
+    def _root(self, mount: Mount) -> Folder:
         try:
+            if mount.name == STATE:
+                mount.root.mkdir(parents=True, exist_ok=True)
             found = os.stat(mount.root)
-        except FileNotFoundError:
-            if mount.name != STATE:
-                raise _gone(mount) from None
-            mount.root.mkdir(parents=True, exist_ok=True)
-            found = os.stat(mount.root)
+            with self._lock:
+                held = self._held.get(mount.name)
+                if held is None or (held.device, held.number) != (found.st_dev, found.st_ino):
+                    # The old one is closed when the last who uses it lets go.
+                    held = _Held(open_root(mount.root), found.st_dev, found.st_ino)
+                    self._held[mount.name] = held
+                return held.folder
+        except (FileNotFoundError, NotADirectoryError):
+            raise ToolError(
+                f"the folder behind {mount.name} is not there (any more); ask the person",
+                code="ENOENT",
+            ) from None
         except OSError as error:
-            raise told(error, mount.name) from None
-        with self._lock:
-            held = self._held.get(mount.name)
-            if held is None or (held.device, held.number) != (found.st_dev, found.st_ino):
-                # The old one is closed when the last who uses it lets go.
-                held = _Held(_opened(mount), found.st_dev, found.st_ino)
-                self._held[mount.name] = held
-            return held.folder
-
-    def hide_roots(self, text: str) -> str:
-        """The text with host paths of mounts replaced by their names."""
-        return self._host_paths.sub(lambda match: self._roots[match[0]], text)
-
-    def _host_path(self, place: FilePlace) -> Path:
-        return place.mount.root.joinpath(*place.parts)
-
-    def _is_closed(self, place: FilePlace) -> bool:
-        if not self._closed:
-            return False
-        host = self._host_path(place)
-        return any(
-            _is_within(host, closed) and not _is_within(place.mount.root, closed)
-            for closed in self._closed
-        )
+            raise failure(error, mount.name) from None
 
 
-class Keeper:
-    """Which names a walk below a mount may show: none whose path, however written, is forbidden.
-
-    Args:
-        mounts: of the run.
-        mount: that the walk is in.
-        forbids: asked for each path; True leaves it out.
-    """
-
-    def __init__(self, mounts: Mounts, mount: Mount, forbids: Callable[[str], bool]) -> None:
-        self._mounts = mounts
-        self._mount = mount
-        self._forbids = forbids
-        self._parts: Parts | None = None
-        self._prefixes: tuple[str, ...] = ()
-        self._roots: dict[Parts, list[str]] = {}
-        for other in mounts.values():
-            self._roots.setdefault(_folded(other.root.parts), []).append(other.name)
-        self._has_roots = False
-        self.left_out = 0
-        """How many names were not shown."""
-
-    def keeps(self, parts: Parts, name: str, *, folder: bool) -> bool:
-        """Whether a name in a folder, given as pieces below the mount, is shown and gone into."""
-        if parts != self._parts:
-            self._enter(parts)
-        forms = [prefix + name for prefix in self._prefixes]
-        if folder and self._has_roots:
-            forms += self._roots.get(_folded((*self._mount.root.parts, *parts, name)), ())
-        if not any(map(self._forbids, forms)):
-            return True
-        self.left_out += 1
-        return False
-
-    def _enter(self, parts: Parts) -> None:
-        """The same for all names of one folder: how its paths begin, and which mounts are in it."""
-        here = FilePlace(self._mount, parts)
-        forms = self._mounts.forms(here)
-        bare = ("",) if PROJECT in forms else ()
-        self._prefixes = (*(f"{form}/" for form in forms), *bare)
-        folder = _folded((*self._mount.root.parts, *parts))
-        self._has_roots = any(root[:-1] == folder for root in self._roots)
-        self._parts = parts
-
-
-def _folded(parts: Parts) -> Parts:
-    return tuple(map(str.casefold, parts))
+def _written(mount: Mount, parts: Parts) -> str:
+    return "/".join((mount.name, *parts))
 
 
 def _leads_into(path: Path, closed: Path) -> bool:
@@ -360,47 +319,7 @@ def _leads_into(path: Path, closed: Path) -> bool:
 
 def _is_within(path: Path, folder: Path) -> bool:
     """By name, as a file system reads it that takes `A` and `a` for one."""
-    return _starts(path.parts, folder.parts)
-
-
-def _starts(pieces: Parts, above: Parts) -> bool:
+    pieces, above = path.parts, folder.parts
     return len(pieces) >= len(above) and all(
         a == b or a.casefold() == b.casefold() for a, b in zip(pieces, above, strict=False)
     )
-
-
-def _opened(mount: Mount) -> AnyFolder:
-    try:
-        return open_root(mount.root)
-    except FileNotFoundError:
-        raise _gone(mount) from None
-    except NotADirectoryError:
-        raise ToolError(
-            f"the folder behind {mount.name} is no folder any more; ask the person",
-            code="ENOENT",
-        ) from None
-    except OSError as error:
-        raise told(error, mount.name) from None
-
-
-def _gone(mount: Mount) -> ToolError:
-    return ToolError(
-        f"the folder behind {mount.name} is not there (any more); ask the person", code="ENOENT"
-    )
-
-
-def failure(error: OSError, place: FilePlace, root: AnyFolder) -> ToolError:
-    """What the system said about a place, with the link on its way where there is one."""
-    here: AnyFolder | None = None
-    try:
-        for number, name in enumerate(place.parts):
-            here = root.folder(place.parts[:number])
-            if stat.S_ISLNK(here.look(name).st_mode):
-                return link_error(FilePlace(place.mount, place.parts[: number + 1]).text)
-            here.close()
-    except (OSError, ToolError):
-        pass
-    finally:
-        if here is not None:
-            here.close()
-    return told(error, place.text)

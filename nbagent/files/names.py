@@ -17,7 +17,7 @@ from nbagent.contracts.errors import ToolError
 Parts = tuple[str, ...]
 """A path below a mount, in pieces; the empty tuple is the mount itself."""
 
-MOST_BYTES = 255
+_MOST_BYTES = 255
 """Of one name, on all common file systems."""
 _MOST_PARTS = 64
 _MOST_CHARS = 4_096
@@ -33,12 +33,54 @@ _SHORT_NAME = re.compile(r".*~\d")
 _HIDDEN_KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
-    *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_*", ".netrc", "_netrc"),
-    *("credentials", "credentials.json", ".git-credentials", ".pgpass", ".pypirc", ".htpasswd"),
+    # The environment of programs.
+    *(".env", ".env[._-]*", "*.env", ".envrc", "*.tfvars", "*.tfvars.json", "*.tfstate*"),
+    # Private keys, and what many of them are kept in.
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.ppk", "*.jks", "*.keystore", "*.bks"),
+    *("*.kdb", "*.kdbx", "*.agekey", "*.ovpn", "id_*", "*_rsa", "*_ed25519", "*_ecdsa"),
+    *(".gnupg/", ".ssh/", ".password-store/", "keyrings/", "*.keychain*", "secring.*"),
+    # What says by its name that it is one.
+    *("secret", "secret.*", "secrets", "secrets.*", "secrets[_-]*", "*[._-]secret", ".secret*"),
+    *("*[._-]secrets", "*[_-]secret.*", "*[_-]secrets.*", "client[_-]secret*", ".vault*"),
+    *("secrets/", ".secrets/", "*password", "*passwords", "password.*", "passwords.*"),
+    *("*[_-]password.*", "*[_-]passwords.*", "*.passwd", "*htpasswd", "*.htdigest"),
+    *("*passphrase*", "token", "token.*", "*[._-]token", "*[._-]tokens", "*[_-]token.*", ".token*"),
+    *("credential", "credential.*", "credentials", "credentials.*", "credentials[_-]*"),
+    *("*[._-]credentials", "*[_-]credentials.*", ".credentials*", "creds", "creds.*"),
+    *("*[._-]creds", "*[_-]creds.*", "*api[_-]key*", "*apikey*", "*private[_-]key*"),
+    *("auth.json", "auth.toml", "oauth*.json", "service[_-]account*", "serviceaccount*"),
+    *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db"),
+    # What programs log in with.
+    *(".netrc*", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf"),
+    *(".mylogin.cnf", ".git-credentials", ".s3cfg", ".boto", ".dockercfg", ".dockerconfigjson"),
+    *(".terraformrc", "terraform.rc", "*kubeconfig*", ".databrickscfg", ".cdsapirc", "kaggle.json"),
+    *(".docker/config.json", ".kube/", ".aws/", ".azure/", ".config/gcloud/", ".config/gh/"),
+    *(".m2/settings*.xml", "wp-config.php"),
+    # What browsers and mail programs keep, and what was typed.
+    *("login data*", "web data*", "cookies", "cookies.txt", "cookies.json", "cookies.sqlite*"),
+    *("key[34].db", "cert[89].db", "logins*.json", "signons.sqlite", ".mozilla/", ".thunderbird/"),
+    *("google-chrome*/", "bravesoftware/", ".config/chromium/", "firefox/profiles/"),
+    *(".*_history", ".history", ".histfile", ".zhistory", "fish_history", "history.sqlite"),
+    *("consolehost_history.txt", ".viminfo", ".lesshst"),
 )
-"""Files that are not read, written or searched unless a policy allows them by name."""
-_SECRETS = re.compile("|".join(translate(pattern) for pattern in SECRET_NAMES))
-_EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist"})
+"""Not read, written, searched or given to scripts unless a policy allows them by name.
+
+With a slash at its end a folder, and all that is in it.
+"""
+_FILES = re.compile("|".join(translate(name) for name in SECRET_NAMES if "/" not in name))
+_PLACES = re.compile(
+    "/(?:"
+    + "|".join(
+        re.escape(name.rstrip("/")).replace(r"\*", "[^/]*") for name in SECRET_NAMES if "/" in name
+    )
+    + ")/"
+)
+_HARMLESS = re.compile(
+    r".*\.(example|sample|template|tmpl|dist|md|rst|html?|css|svg|tex"
+    r"|pyi?|ipynb|r|jl|[jt]sx?|vue|[ch]|cc|[ch]pp|cs|java|kt|go|rs|rb|swift|scala|sql)"
+    r"|(example|sample|template|dist)\.env"
+)
+"""Examples, source code and writing, whatever they are about."""
 
 
 def path_parts(path: object) -> Parts:
@@ -81,12 +123,10 @@ def _why_not(piece: str) -> str:
         return "a name ends in a dot or begins or ends in a space; write it without"
     if _RESERVED.fullmatch(piece):
         return f"{piece!r} is a device on some systems; choose another name"
-    if sys.platform == "win32" and _SHORT_NAME.match(piece):
-        return "'~' and a digit may be the short form of another name; write the long one"
-    if any(char in piece for char in '*?"<>|') and sys.platform == "win32":
-        return "it holds a character that no name here has; choose another name"
-    if len(piece.encode("utf-8")) > MOST_BYTES:
-        return f"a name is longer than {MOST_BYTES} bytes; choose a shorter one"
+    if sys.platform == "win32" and (_SHORT_NAME.match(piece) or any(c in piece for c in '*?"<>|')):
+        return "it may be the short form of another name, or none; write the long one"
+    if len(piece.encode("utf-8")) > _MOST_BYTES:
+        return f"a name is longer than {_MOST_BYTES} bytes; choose a shorter one"
     return ""
 
 
@@ -97,10 +137,7 @@ def is_nameable(name: str) -> bool:
 
 def refused(path: str, why: str) -> ToolError:
     """The error for a path that is not followed."""
-    return ToolError(
-        f"the path {visible(path)} is refused: {why}",
-        code="E_SANDBOX_VIOLATION",
-    )
+    return ToolError(f"the path {visible(path)} is refused: {why}", code="E_SANDBOX_VIOLATION")
 
 
 def visible(path: str) -> str:
@@ -112,19 +149,24 @@ def visible(path: str) -> str:
     )
 
 
-def looks_secret(name: str) -> bool:
-    """Whether a file of this name most likely holds a key or a password."""
+@lru_cache(maxsize=4_096)
+def looks_secret(path: str) -> bool:
+    """Whether a file of this name or path most likely holds a key or a password.
+
+    With a slash at its end, whether all in that folder is kept back.
+    """
     # Two names that a file system may take for one have one answer.
-    folded = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    folded = path if path.isascii() else unicodedata.normalize("NFKC", path)
     folded = folded.casefold()
-    return _SECRETS.match(folded) is not None and folded not in _EXAMPLES
+    last = folded.rpartition("/")[2]
+    if _FILES.match(last) and not _HARMLESS.fullmatch(last):
+        return True
+    return _PLACES.search(f"/{folded}/") is not None
 
 
 def names_secret(glob: str) -> bool:
     """Whether a pattern names such a file on purpose: `@project/.env`, `*.pem`, but not `*`."""
-    last = glob.rpartition("/")[2]
-    named = looks_secret(last) or looks_secret(last.lstrip("*"))
-    return named and last.strip("*?.") != ""
+    return looks_secret(glob.strip("*"))
 
 
 def plain_text(value: object) -> str:

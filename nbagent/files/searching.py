@@ -1,5 +1,6 @@
-"""Searching the text of files below a place: line by line, within a time, as ripgrep does.
+"""Walking a tree of a mount, and searching the text of its files: line by line, within a time.
 
+No link is followed. `globs` and patterns of .gitignore are read by pathspec, which asks RE2.
 Regular expressions are RE2's: linear in the text, so none can hang, and run without Python's
 lock, so a stop gets through (measured against `re`, which holds the lock and can take for ever,
 and `regex`, whose time-outs work and which was up to fifteen times slower). No look-around, no
@@ -9,22 +10,36 @@ back-references.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import pathspec
 import re2
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import FilePlace, Keeper, Mounts, failure
-from nbagent.files.names import looks_secret
-from nbagent.files.opening import AnyFolder, patiently
-from nbagent.files.refusals import NotRegular
-from nbagent.files.walking import Entry, Globs, Level, walk
-from nbagent.files.writing import read_bytes
+from nbagent.files.mounts import FilePlace
+from nbagent.files.names import Parts, is_nameable, looks_secret
+from nbagent.files.opening import Folder, NotRegular, failure, patiently
+from nbagent.files.writing import TEMPORARY, read_bytes
 
+Kind = Literal["file", "folder", "link", "other"]
+Hides = Callable[[Parts, str], bool]
+"""A folder, as pieces below the mount, and a name in it → whether it is as if it were not there."""
+
+_NOT_ENTERED = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"}
+)
+"""Made by programs; gone into only when they are named."""
+_VENV_MARK = "pyvenv.cfg"
+_LARGEST_IGNORE_FILE_BYTES = 500_000
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_MOST_GLOBS = 64
+_DEEPEST = 60
 _LARGEST_BYTES = 64_000_000
 """Of one file; a larger one is skipped and counted."""
 _PROBE_BYTES = 8_192
@@ -40,6 +55,196 @@ _MOST_PATTERN_CHARS = 1_000
 
 _RE2: Any = re2
 """It comes without types."""
+
+
+class Entry(NamedTuple):
+    """One name in a folder."""
+
+    name: str
+    kind: Kind
+    ignored: bool
+    """By a .gitignore, made by programs, full of secrets, or with a name that none can write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One folder of a walk. Its `folder` is open only until the next level is asked for."""
+
+    folder: Folder
+    parts: Parts
+    """Below the mount."""
+    entries: list[Entry]
+
+
+class Globs:
+    """Patterns as in .gitignore: `*.py` at any depth, `src/**/*.md`, `{a,b}`, `!tests/`."""
+
+    def __init__(self, pattern: str) -> None:
+        lines = _expanded(pattern.strip())
+        self._spec = _spec(lines)
+        if self._spec is None:
+            raise ToolError(
+                f"{pattern[:200]!r} is no glob; use one such as '*.py' or 'src/**/*.md'",
+                code="E_INVALID_ARGUMENTS",
+            )
+        self._only_negative = all(line.startswith("!") for line in lines)
+
+    def fit(self, path: str) -> bool:
+        """Whether a path below the folder that was named is meant."""
+        found = self._spec.check_file(_encodable(path)).include
+        return self._only_negative if found is None else bool(found)
+
+
+def _encodable(path: str) -> str:
+    """A path that RE2 takes: names of a disk need not be text in any encoding."""
+    return path if path.isascii() else path.encode("utf-8", "replace").decode("utf-8")
+
+
+def _expanded(pattern: str) -> list[str]:
+    """A pattern with braces as several without."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting and len(waiting) + len(done) <= _MOST_GLOBS:
+        one = waiting.pop()
+        match = _BRACES.search(one)
+        if match is None:
+            done.append(one)
+        else:
+            waiting += [one[: match.start()] + x + one[match.end() :] for x in match[1].split(",")]
+    if waiting:
+        raise ToolError(
+            f"the glob means more than {_MOST_GLOBS} patterns; use fewer braces",
+            code="E_INVALID_ARGUMENTS",
+        )
+    return done
+
+
+def _spec(lines: list[str]) -> Any:
+    """Patterns read together; None when there is none that can be read."""
+    lines = [line for line in lines if line.strip() and not line.startswith("#")]
+    if not lines:
+        return None
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(lines)
+    except ValueError:
+        if len(lines) == 1:
+            return None
+        # One that is wrong does not undo the others; git leaves it out, too.
+        return _spec([line for line in lines if _spec([line]) is not None])
+
+
+def walk(
+    place: FilePlace, *, depth: int = _DEEPEST, hides: Hides = lambda parts, name: False
+) -> Iterator[Level]:
+    """The folders from a place down, each with its names in order; ignored ones are not entered.
+
+    Folders that cannot be opened any more are left out, but for the first.
+
+    Raises:
+        OSError: the first folder cannot be opened.
+    """
+    rules = _rules_above(place)
+    waiting = [place.parts]
+    while waiting:
+        parts = waiting.pop()
+        try:
+            folder = place.root.folder(parts)
+        except OSError:
+            if parts == place.parts:
+                raise
+            continue
+        try:
+            entries = _entries(folder, parts, rules, hides)
+            if parts == place.parts or all(entry.name != _VENV_MARK for entry in entries):
+                yield Level(folder, parts, entries)
+            else:
+                entries.clear()
+        except OSError:
+            if parts == place.parts:
+                raise
+            continue
+        finally:
+            folder.close()
+        if len(parts) - len(place.parts) + 1 < min(depth, _DEEPEST):
+            below = [(*parts, e.name) for e in entries if e.kind == "folder" and not e.ignored]
+            waiting += reversed(below)
+
+
+def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> list[Entry]:
+    found = folder.scan()
+    if any(entry.name == ".gitignore" for entry in found):
+        rules.read(folder, parts)
+    above = rules.above(parts)
+    entries: list[Entry] = []
+    for entry in found:
+        name = entry.name
+        if name.startswith(TEMPORARY) or hides(parts, name):
+            continue
+        kind: Kind = "other"
+        if entry.is_symlink():
+            kind = "link"
+        elif entry.is_dir(follow_symlinks=False):
+            kind = "folder"
+        elif entry.is_file(follow_symlinks=False):
+            kind = "file"
+        shut = kind == "folder" and (name in _NOT_ENTERED or looks_secret(f"{name}/"))
+        shown = f"{name}/" if kind == "folder" else name
+        ignored = shut or not is_nameable(name) or (bool(above) and _is_ignored(above, shown))
+        entries.append(Entry(name, kind, ignored))
+    return entries
+
+
+class _Ignoring:
+    """The .gitignore files from the mount down to a folder; the deepest that speaks decides."""
+
+    def __init__(self) -> None:
+        self._specs: dict[Parts, Any] = {}
+
+    def read(self, folder: Folder, parts: Parts, name: Parts = (".gitignore",)) -> None:
+        """Take the rules of a folder, if it has a file of them."""
+        try:
+            descriptor = folder.open_file(name)
+        except OSError:
+            return
+        try:
+            data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+        spec = _spec(data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines())
+        if spec is not None:
+            old = self._specs.get(parts)
+            self._specs[parts] = spec if old is None else old + spec
+
+    def above(self, parts: Parts) -> list[tuple[str, Any]]:
+        """What speaks of names in a folder, deepest first: the path from there, and the rules."""
+        return [
+            ("".join(f"{piece}/" for piece in parts[size:]), self._specs[parts[:size]])
+            for size in range(len(parts), -1, -1)
+            if parts[:size] in self._specs
+        ]
+
+
+def _is_ignored(above: list[tuple[str, Any]], name: str) -> bool:
+    for prefix, spec in above:
+        said = spec.check_file(prefix + name).include
+        if said is not None:
+            return bool(said)
+    return False
+
+
+def _rules_above(place: FilePlace) -> _Ignoring:
+    root, start, rules = place.root, place.parts, _Ignoring()
+    rules.read(root, (), (".git", "info", "exclude"))
+    for size in range(len(start)):
+        with closing(root.folder(start[:size])) as folder:
+            rules.read(folder, start[:size])
+        if _is_ignored(rules.above(start[:size]), f"{start[size]}/"):
+            # Who names an ignored folder wants to see what is in it.
+            return _Ignoring()
+    return rules
+
 
 Finder = Callable[[bytes, int, int], int]
 """Data, start and end of a window (whole lines) → where the first match starts, or -1."""
@@ -72,10 +277,9 @@ class Order:
     timeout_s: float = 10.0
     stopped: Callable[[], bool] = lambda: False
     """Asked again and again; True ends the search."""
-    allows: Callable[[str], bool] = lambda path: not looks_secret(path.rpartition("/")[2])
+    allows: Callable[[str], bool] = lambda path: not looks_secret(path)
     """Whether a file may be looked into, by its path."""
-    forbids: Callable[[str], bool] | None = None
-    """Whether a path, in any form, is forbidden: as if it were not there."""
+    hides: Hides = lambda parts, name: False
 
 
 @dataclass(slots=True)
@@ -86,13 +290,11 @@ class SearchResult:
     files_scanned: int = 0
     files_skipped: int = 0
     """Too large, or not to be read. Binary and ignored files are not counted."""
-    left_out: int = 0
-    """Files and folders that were forbidden."""
     matches_found: int = 0
     why_cut: str = ""
 
 
-def finder(query: str, *, regex: bool) -> Finder:
+def _finder(query: str, *, regex: bool) -> Finder:
     """What finds a query in bytes.
 
     Raises:
@@ -139,75 +341,58 @@ def _no_query(why: str) -> ToolError:
     return ToolError(f"this query cannot be searched for: {why}", code="E_INVALID_ARGUMENTS")
 
 
-def search(mounts: Mounts, place: FilePlace, order: Order) -> SearchResult:
+def search(place: FilePlace, order: Order) -> SearchResult:
     """Search a file, or all files below a folder that are text and not ignored.
 
     Raises:
         ToolError: the query is none, or the place cannot be opened.
     """
-    return _Search(mounts, place, order).run()
+    return _Search(place, order).run()
 
 
 class _Search:
-    def __init__(self, mounts: Mounts, place: FilePlace, order: Order) -> None:
-        self._mounts = mounts
+    def __init__(self, place: FilePlace, order: Order) -> None:
         self._place = place
         self._order = order
-        self._find = finder(order.query, regex=order.regex)
+        self._find = _finder(order.query, regex=order.regex)
         self._globs = Globs(order.glob) if order.glob else None
         self._until = time.monotonic() + order.timeout_s
         self._left_chars = _MOST_TEXT_CHARS
         self._answer = SearchResult()
 
     def run(self) -> SearchResult:
-        root = self._mounts.root(self._place.mount)
+        place = self._place
         try:
-            if self._place.parts and self._is_file(root):
-                self._file(root, self._place.parts, self._place.text)
-            else:
-                self._tree(root)
+            if not self._is_folder():
+                self._file(place.root, place.parts, place.text)
+                return self._answer
+            for level in walk(place, hides=self._order.hides):
+                for name, path in self._files(level):
+                    if self._is_over():
+                        return self._answer
+                    try:
+                        self._file(level.folder, (name,), path)
+                    except OSError:
+                        self._answer.files_skipped += 1
         except OSError as error:
-            raise failure(error, self._place, root) from None
+            raise failure(error, place.text) from None
         return self._answer
 
-    def _is_file(self, root: AnyFolder) -> bool:
+    def _is_folder(self) -> bool:
         try:
-            os.close(patiently(lambda: root.open_file(self._place.parts)))
+            os.close(patiently(lambda: self._place.root.open_file(self._place.parts)))
         except NotRegular as error:
             if stat.S_ISDIR(error.mode):
-                return False
+                return True
             raise
-        return True
-
-    def _tree(self, root: AnyFolder) -> None:
-        start = self._place.parts
-        skip = self._mounts.skipped_below(self._place)
-        keeper = None
-        if self._order.forbids is not None:
-            keeper = Keeper(self._mounts, self._place.mount, self._order.forbids)
-        try:
-            self._levels(walk(root, start, skip=skip, keeper=keeper))
-        finally:
-            self._answer.left_out = 0 if keeper is None else keeper.left_out
-
-    def _levels(self, levels: Iterator[Level]) -> None:
-        for level in levels:
-            for name, path in self._files(level):
-                if self._is_over():
-                    return
-                try:
-                    self._file(level.folder, (name,), path)
-                except OSError:
-                    self._answer.files_skipped += 1
+        return False
 
     def _files(self, level: Level) -> Iterator[tuple[str, str]]:
         """The files of a folder that are searched: name and path."""
         prefix = "".join(f"{part}/" for part in (self._place.mount.name, *level.parts))
         below = "".join(f"{part}/" for part in level.parts[len(self._place.parts) :])
         globs = self._globs
-        entry: Entry
-        for entry in level.entries:
-            name, kind, ignored = entry
+        for name, kind, ignored in level.entries:
             if kind != "file" or ignored:
                 continue
             if globs is not None and not globs.fit(below + name):
@@ -227,7 +412,7 @@ class _Search:
             )
         return bool(answer.why_cut)
 
-    def _file(self, folder: AnyFolder, parts: tuple[str, ...], path: str) -> None:
+    def _file(self, folder: Folder, parts: tuple[str, ...], path: str) -> None:
         if not self._order.allows(path):
             self._answer.files_skipped += 1
             return
@@ -274,15 +459,11 @@ class _Search:
             return
         start = data.rfind(b"\n", 0, at) + 1
         column = len(data[start:at].decode("utf-8", "replace")) + 1
-        end = _line_end(data, at)
-        match = Match(
-            path,
-            line,
-            column,
-            _shown(data[start:end], column - 1),
-            _lines_before(data, start, order.context),
-            _lines_after(data, end, order.context),
-        )
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        before, after = _around(data, start, end, order.context)
+        text = _shown(data[start:end], column - 1)
+        match = Match(path, line, column, text, tuple(before), tuple(after))
         self._left_chars -= sum(map(len, (path, match.text, *match.before, *match.after)))
         answer.matches.append(match)
 
@@ -298,27 +479,14 @@ def _windows(data: bytes) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _line_end(data: bytes, at: int) -> int:
-    end = data.find(b"\n", at)
-    return len(data) if end < 0 else end
-
-
-def _lines_before(data: bytes, start: int, count: int) -> tuple[str, ...]:
-    found: list[str] = []
-    while len(found) < count and start > 0:
-        above = data.rfind(b"\n", 0, start - 1) + 1
-        found.append(_shown(data[above : start - 1]))
-        start = above
-    return tuple(reversed(found))
-
-
-def _lines_after(data: bytes, end: int, count: int) -> tuple[str, ...]:
-    found: list[str] = []
-    while len(found) < count and end + 1 < len(data):
-        below = _line_end(data, end + 1)
-        found.append(_shown(data[end + 1 : below]))
-        end = below
-    return tuple(found)
+def _around(data: bytes, start: int, end: int, count: int) -> tuple[list[str], list[str]]:
+    """So many lines before and after the one from `start` to `end`."""
+    if not count:
+        return [], []
+    above = data[max(0, start - _WINDOW_BYTES) : start].split(b"\n")[:-1][-count:]
+    rest = data[end + 1 : end + _WINDOW_BYTES]
+    below = rest.removesuffix(b"\n").split(b"\n")[:count] if rest else []
+    return list(map(_shown, above)), list(map(_shown, below))
 
 
 def _shown(line: bytes, at: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Changing one file as a whole: compare, write beside it, make it last, rename; under a lock.
+"""Changing one file as a whole: read, make anew, write beside it, make it last, rename; locked.
 
 Owns the bytes' way to the disk. What the new content is, `patching` or the caller says. A hard
 link is replaced and not written through; its mode, and its owner where that may be, are kept.
@@ -6,36 +6,50 @@ link is replaced and not written through; its mode, and its owner where that may
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import importlib
 import os
+import random
 import secrets
 import stat
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.locks import locked
-from nbagent.files.mounts import FilePlace, Mounts, failure
-from nbagent.files.names import refused, visible
-from nbagent.files.opening import AnyFolder, patiently
-from nbagent.files.refusals import not_regular
+from nbagent.files.mounts import FilePlace
+from nbagent.files.names import visible
+from nbagent.files.opening import Folder, NotRegular, failure, patiently
 
 TEMPORARY = ".nbagent-tmp-"
 """How a half-written file is named; listings leave it out."""
 LARGEST_CHANGED_BYTES = 64_000_000
 """A larger file is not replaced: hashing it would take longer than a stop may wait."""
 _BLOCK = 1 << 20
+_LOCK_WAIT_S = 5.0
+_NAP_S = 0.002
+_TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
+_UNABLE = frozenset({errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP})
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a change did."""
+class FileState(NamedTuple):
+    """A file as it is."""
 
-    sha_before: str | None
-    """None: there was no such file."""
-    sha_after: str
-    size_bytes: int
+    data: bytes | None
+    """None: there is no such file."""
+    sha: str | None
+
+
+ABSENT = FileState(None, None)
+
+
+def sha_of_bytes(data: bytes) -> str:
+    """The SHA-256 of a file's content."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_bytes(descriptor: int, *, most: int) -> bytes:
@@ -51,207 +65,81 @@ def read_bytes(descriptor: int, *, most: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def sha_of_file(descriptor: int, *, most: int = LARGEST_CHANGED_BYTES) -> str | None:
-    """The SHA-256 of an open file, from its start; None when it has more bytes than that."""
-    if os.fstat(descriptor).st_size > most:
-        return None
-    digest, left = hashlib.sha256(), most
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    # Counted: the file may grow as fast as it is read.
-    while piece := os.read(descriptor, _BLOCK):
-        digest.update(piece)
-        left -= len(piece)
-        if left < 0:
-            return None
-    return digest.hexdigest()
-
-
-def sha_at(mounts: Mounts, place: FilePlace) -> str | None:
-    """The SHA-256 of a file as it is now; None when it is not there.
+def read_state(place: FilePlace) -> FileState:
+    """What is in a file that may be changed.
 
     Raises:
         ToolError: it cannot be read, or is too large to be replaced.
     """
-    descriptor = _open_at(mounts, place)
-    if descriptor is None:
-        return None
     try:
-        return _sha_to_replace(descriptor, place)
-    finally:
-        os.close(descriptor)
-
-
-def is_there(mounts: Mounts, place: FilePlace) -> bool:
-    """Whether there is such a file.
-
-    Raises:
-        ToolError: it cannot be opened.
-    """
-    descriptor = _open_at(mounts, place)
-    if descriptor is None:
-        return False
-    os.close(descriptor)
-    return True
-
-
-def _sha_to_replace(descriptor: int, place: FilePlace) -> str:
-    sha = sha_of_file(descriptor)
-    if sha is None:
-        raise ToolError(
-            f"{visible(place.text)} has more than {LARGEST_CHANGED_BYTES:,} bytes and is not "
-            "replaced; write another file, or ask the person to take this one away",
-            code="E_WRITE_LIMIT",
-            details={"maxBytes": LARGEST_CHANGED_BYTES},
-        )
-    return sha
-
-
-def read_at(mounts: Mounts, place: FilePlace, *, most: int) -> bytes | None:
-    """What is in a file; None when it is not there or has more bytes than that.
-
-    Raises:
-        ToolError: it cannot be read.
-    """
-    descriptor = _open_at(mounts, place)
-    if descriptor is None:
-        return None
-    try:
-        data = read_bytes(descriptor, most=most + 1)
-    finally:
-        os.close(descriptor)
-    return data if len(data) <= most else None
-
-
-def _open_at(mounts: Mounts, place: FilePlace) -> int | None:
-    root = mounts.root(place.mount)
-    try:
-        return patiently(lambda: root.open_file(place.parts))
-    except FileNotFoundError:
-        return None
+        return _state(place.root, place.parts, place)
     except OSError as error:
-        raise failure(error, place, root) from None
+        raise failure(error, place.text) from None
 
 
-def write_file(
-    mounts: Mounts,
-    place: FilePlace,
-    data: bytes,
-    *,
-    check: Callable[[str | None], None] | None = None,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Written:
-    """Write a whole file, its folders too; `check` is told the old hash, under the lock.
-
-    `stopped` is asked while another writer is waited for.
-
-    Raises:
-        ToolError: it may not or cannot be written; nothing was changed.
-    """
-
-    def change(folder: AnyFolder, name: str, old: os.stat_result | None) -> Written:
-        sha_before = None
-        if old is not None:
-            descriptor = patiently(lambda: folder.open_file((name,)))
-            try:
-                sha_before = _sha_to_replace(descriptor, place)
-            finally:
-                os.close(descriptor)
-        if check is not None:
-            check(sha_before)
-        return _swap_in(folder, name, data, old, sha_before)
-
-    def on_nothing() -> None:
-        if check is not None:
-            check(None)
-
-    return _under_lock(mounts, place, change, on_nothing, stopped)
+def _state(folder: Folder, parts: tuple[str, ...], place: FilePlace) -> FileState:
+    try:
+        descriptor = patiently(lambda: folder.open_file(parts))
+    except FileNotFoundError:
+        return ABSENT
+    try:
+        if os.fstat(descriptor).st_size > LARGEST_CHANGED_BYTES:
+            raise _too_large(place)
+        data = read_bytes(descriptor, most=LARGEST_CHANGED_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > LARGEST_CHANGED_BYTES:
+        raise _too_large(place)
+    return FileState(data, sha_of_bytes(data))
 
 
-def change_file(
-    mounts: Mounts,
-    place: FilePlace,
-    change: Callable[[bytes | None], bytes],
-    *,
-    max_read_bytes: int,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Written:
-    """Make a file's new content from its old one (None: there is none), under the lock.
-
-    Raises:
-        ToolError: what `change` raises, or it may not or cannot be written; nothing was changed.
-    """
-
-    def inner(folder: AnyFolder, name: str, old: os.stat_result | None) -> Written:
-        before: bytes | None = None
-        if old is not None:
-            descriptor = patiently(lambda: folder.open_file((name,)))
-            try:
-                before = read_bytes(descriptor, most=max_read_bytes + 1)
-            finally:
-                os.close(descriptor)
-            if len(before) > max_read_bytes:
-                raise too_large_to_patch(place, max_read_bytes)
-        sha_before = None if before is None else hashlib.sha256(before).hexdigest()
-        return _swap_in(folder, name, change(before), old, sha_before)
-
-    return _under_lock(mounts, place, inner, lambda: change(None), stopped)
-
-
-def too_large_to_patch(place: FilePlace, max_read_bytes: int) -> ToolError:
-    """The error for a file that may not be read as a whole."""
+def _too_large(place: FilePlace) -> ToolError:
     return ToolError(
-        f"{visible(place.text)} has more than the {max_read_bytes:,} bytes that may be read, so it "
-        "is not patched; ask the person to raise the limit",
-        code="E_READ_LIMIT",
+        f"{visible(place.text)} has more than {LARGEST_CHANGED_BYTES:,} bytes and is not changed; "
+        "write another file, or ask the person to take this one away",
+        code="E_WRITE_LIMIT",
+        details={"maxBytes": LARGEST_CHANGED_BYTES},
     )
 
 
-def check_target(mounts: Mounts, place: FilePlace) -> None:
-    """Refuse what is never written: a mount itself, what is read only, what git keeps.
+def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileState, bytes]:
+    """Write what is made of a file as it is, under the lock; its folders, too.
+
+    Args:
+        place: that may be written.
+        make: the new content; called once more where folders have to be made.
+
+    Returns:
+        The file as it was, and what is in it now.
 
     Raises:
-        ToolError: `E_SANDBOX_VIOLATION` or `E_DENIED`.
+        ToolError: what `make` raises, or it cannot be written; nothing was changed.
     """
-    if not place.parts:
-        raise refused(place.text, "it is a mount; name a file in it")
-    if any(part.casefold() == ".git" for part in place.parts):
-        raise refused(place.text, "git keeps its own files; ask the person to change them")
-    mounts.check_writable(place)
-
-
-def _under_lock(
-    mounts: Mounts,
-    place: FilePlace,
-    work: Callable[[AnyFolder, str, os.stat_result | None], Written],
-    try_on_nothing: Callable[[], object],
-    stopped: Callable[[], bool],
-) -> Written:
-    check_target(mounts, place)
     *above, name = place.parts
-    root = mounts.root(place.mount)
     try:
         try:
-            folder = patiently(lambda: root.folder(above))
+            folder = patiently(lambda: place.root.folder(above))
         except FileNotFoundError:
             # Nothing is made for a change that would be refused.
-            try_on_nothing()
-            folder = patiently(lambda: root.folder(above, create=True))
-        try:
-            with locked(folder, stopped=stopped):
-                return work(folder, name, _old_file(folder, place))
-        finally:
-            folder.close()
+            make(ABSENT)
+            folder = patiently(lambda: place.root.folder(above, create=True))
+        with closing(folder), locked(folder):
+            old = _look(folder, name, place)
+            before = _state(folder, (name,), place)
+            data = make(before)
+            _swap_in(folder, name, data, old)
+            return before, data
     except OSError as error:
-        raise failure(error, place, root) from None
+        raise failure(error, place.text) from None
 
 
-def _old_file(folder: AnyFolder, place: FilePlace) -> os.stat_result | None:
+def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
     try:
-        found = patiently(lambda: folder.look(place.parts[-1]))
+        found = patiently(lambda: folder.look(name))
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise not_regular(place.text, found.st_mode)
+        raise NotRegular(found.st_mode)
     if not found.st_mode & 0o222:
         raise ToolError(
             f"{visible(place.text)} is marked read only; ask the person to change that",
@@ -260,13 +148,7 @@ def _old_file(folder: AnyFolder, place: FilePlace) -> os.stat_result | None:
     return found
 
 
-def _swap_in(
-    folder: AnyFolder,
-    name: str,
-    data: bytes,
-    old: os.stat_result | None,
-    sha_before: str | None,
-) -> Written:
+def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> None:
     temporary = _temporary_name(folder, name)
     try:
         mode = 0o666 if old is None else 0o600
@@ -288,10 +170,9 @@ def _swap_in(
         raise
     with suppress(OSError):  # Some file systems know no sync of a folder.
         folder.sync()
-    return Written(sha_before, hashlib.sha256(data).hexdigest(), len(data))
 
 
-def _temporary_name(folder: AnyFolder, name: str) -> str:
+def _temporary_name(folder: Folder, name: str) -> str:
     """One name for each file: what a killed writer left is taken away by the next one."""
     temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
     try:
@@ -311,3 +192,77 @@ def _dress(descriptor: int, old: os.stat_result) -> None:
     if hasattr(os, "fchmod"):
         with suppress(OSError):
             os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl: Any = _module("fcntl")
+_msvcrt: Any = _module("msvcrt")
+
+
+@contextmanager
+def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
+    """Keep other writers out of a folder, over threads and processes of this machine.
+
+    The lock is put on the folder itself (flock), so that nothing is left lying in it. Where that
+    does not work (NFS, Windows), it is a file among the system's temporary ones, named by a hash.
+
+    Args:
+        folder: opened by the caller, for this alone: closing it gives back the lock.
+        wait_s: for another writer.
+
+    Raises:
+        ToolError: `E_TIMEOUT`, another writer holds it for too long.
+    """
+    until_s = time.monotonic() + wait_s
+    if folder.descriptor is not None and _taken(folder.descriptor, until_s):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                _flock(folder.descriptor, _fcntl.LOCK_UN)
+        return
+    elsewhere = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _taken(elsewhere, until_s)
+        yield
+    finally:
+        os.close(elsewhere)
+
+
+def _taken(descriptor: int, until_s: float) -> bool:
+    """Try until the lock is taken; False when there can be none on it."""
+    while True:
+        try:
+            if _fcntl:
+                _flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+            elif _msvcrt:
+                _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+            return True
+        except OSError as error:
+            if error.errno in _UNABLE:
+                return False
+            if error.errno not in _TAKEN:
+                raise
+        if time.monotonic() > until_s:
+            raise ToolError(
+                "another writer has held this folder for too long; try again in a moment",
+                code="E_TIMEOUT",
+            )
+        time.sleep(_NAP_S * random.random())
+
+
+def _flock(descriptor: int, operation: int) -> None:
+    _fcntl.flock(descriptor, operation)
+
+
+def _lock_file(folder: Folder) -> Path:
+    owner = getattr(os, "getuid", lambda: 0)()
+    home = Path(tempfile.gettempdir()) / f"nbagent-locks-{owner}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    return home / hashlib.sha256(os.fsencode(folder.identity)).hexdigest()[:32]

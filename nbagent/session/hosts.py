@@ -6,8 +6,9 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mount, Mounts, parse_mount
 from nbagent.session.front import Front
@@ -84,6 +86,7 @@ def tools_of(
         found = _skills(options, settings) if "skills" in asked else None
         shown = found.mounts if found and "filesystem" in asked else ()
         mounts = _mounts(options, settings, shown)
+        policies = replace(policies, resolve=resolving(mounts))
         order = HostOrder(
             words=(),
             project=project_folder(),
@@ -193,6 +196,16 @@ def _mounts(options: RunOptions, settings: Settings, skills: Iterable[Mount]) ->
         extra=[*(parse_mount(text, base=project_folder()) for text in given), *skills],
         closed=[store_home()],
     )
+
+
+def resolving(mounts: Mounts) -> Resolve:
+    """A rule about a file holds by whatever name of the file a call has it."""
+
+    @lru_cache(maxsize=512)
+    def resolve(host: str, name: str, glob: str) -> Sequence[str]:
+        return mounts.resolve(glob) if (host, name) == ("fs", "path") else (glob,)
+
+    return resolve
 
 
 def state_folder(session: str) -> Path:

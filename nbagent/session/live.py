@@ -6,6 +6,7 @@ A sink that raises is detached and named; nothing that a sink does ends a run.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,7 +83,10 @@ class LiveRun:
             namespace=here.namespace,
             mounts=self.prepared.tools.mounts,
             policy=self.prepared.tools.policies.effective,
+            waiting=self._wait_for_host,
         )
+        self._hosts: list[str] = []
+        """What hosts said that the run waits for."""
         self.host = self.prepared.tools.host
         self._audit = self._open_audit()
         self._approver = self._make_approver(here)
@@ -122,6 +126,10 @@ class LiveRun:
         text = f"{tool or 'a tool'} waits for {self._waits_for}"
         self._to_sinks(Waiting(None, text))
 
+    def _wait_for_host(self, text: str) -> None:
+        self._hosts.append(text)
+        self._to_sinks(Waiting(None, "; ".join(self._hosts)))
+
     def _hold_up(self, tool: str) -> None:
         text = f"{tool or 'a tool'} runs in the kernel; cells wait until it is done (■ stops it)"
         self._to_sinks(Waiting(None, text))
@@ -159,10 +167,13 @@ class LiveRun:
 
     async def _look_at_tools(self) -> None:
         """List the tools once before the run begins, for what there is to say about them."""
-        try:
-            await self.host.tools(self.context)
-        except Exception:
-            return  # the engine lists them again, and the run fails with it
+        listing = asyncio.ensure_future(self.host.tools(self.context))
+        ended = await self.cancel.finished(listing, 0.0)
+        if self._hosts:
+            self._hosts.clear()
+            self._to_sinks(Waiting(None, ""))
+        if not ended or listing.cancelled() or listing.exception() is not None:
+            return  # the engine lists them again, and the run ends with it
         tools = self.prepared.tools
         told = (text for text in self.host.warnings if text not in tools.warnings)
         for text in (*told, *tools.policies.doubts(self.host.offered)):

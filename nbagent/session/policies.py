@@ -12,10 +12,11 @@ from typing import Any
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import (
-    CallPattern,
     CallPreview,
+    Resolve,
     RuleHit,
     ToolPolicy,
+    as_written,
     call_pattern,
     stricter,
 )
@@ -29,6 +30,8 @@ class Policies:
 
     system: ToolPolicy = field(default_factory=ToolPolicy)
     agent: ToolPolicy | None = None
+    resolve: Resolve = as_written
+    """Brings what rules say of paths to the form that paths have."""
 
     @property
     def effective(self) -> ToolPolicy:
@@ -46,13 +49,18 @@ class Policies:
         """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
         for kind, text in self._rules():
             rule = call_pattern(text)
-            if kind in ("hide", "deny") and not rule.where and _fits(rule, spec):
+            if (
+                kind in ("hide", "deny")
+                and not rule.where
+                and rule.fits_tool(spec.name, spec.traits.host)
+            ):
                 return f"{kind}={text!r}"
         return ""
 
     def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a rule forbids this call; for hosts that look at many things in one call."""
-        return any(policy.denies(tool, host, arguments) for policy in self._both())
+        said = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
+        return any(hit is not None and hit.ruling == "deny" for hit in said)
 
     def verdict(
         self, prepared: PreparedCall, arguments: Mapping[str, Any] | None = None
@@ -73,19 +81,17 @@ class Policies:
         written: Mapping[str, Any] | None = None,
     ) -> RuleHit:
         """What happens to a call; without arguments, to the tool in general."""
-        host, names = spec.traits.host, _names(spec)
-        told = [said for name in names if (said := self.system.says(name, host, judged))]
+        name, host = spec.name, spec.traits.host
         default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
-        verdict = told[0] if told else default
+        verdict = self.system.says(name, host, judged, self.resolve) or default
         if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
             verdict = default
-        # A rule that forbids holds for every form of the arguments and every name of the tool.
-        for form in (judged, written, *preview.other_arguments):
+        # A rule that forbids holds for the arguments as the model wrote them, too.
+        for form in (judged, written):
             for policy in self._both():
-                for name in names:
-                    other = policy.says(name, host, form)
-                    if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
-                        verdict = other
+                other = policy.says(name, host, form, self.resolve)
+                if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
+                    verdict = other
         return verdict
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
@@ -102,7 +108,7 @@ class Policies:
         for policy in self._both():
             for kind, text in policy.rules:
                 rule, said = call_pattern(text), f"the rule {kind}={text!r}"
-                fit = [spec for spec in specs if _fits(rule, spec)]
+                fit = [spec for spec in specs if rule.fits_tool(spec.name, spec.traits.host)]
                 if not fit:
                     near = nearest(rule.tool, [spec.name for spec in specs])
                     if near is not None and "*" not in rule.tool:
@@ -119,15 +125,6 @@ class Policies:
 
     def _both(self) -> tuple[ToolPolicy, ...]:
         return (self.system,) if self.agent is None else (self.system, self.agent)
-
-
-def _names(spec: ToolSpec) -> tuple[str, ...]:
-    return (spec.name, spec.traits.alias_of) if spec.traits.alias_of else (spec.name,)
-
-
-def _fits(rule: CallPattern, spec: ToolSpec) -> bool:
-    """Whether a rule speaks of some call of the tool, under any of its names."""
-    return any(rule.fits_tool(name, spec.traits.host) for name in _names(spec))
 
 
 def check_agent_policy(policy: ToolPolicy) -> None:

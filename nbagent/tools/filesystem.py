@@ -1,7 +1,7 @@
 """The `fs.*` tools: read, list, search, write and patch files below the mounts.
 
-Owns the tools' arguments, what a call would do (`look`), and which files are kept from the model
-by their names. How the disk is touched is `files`'.
+Owns the tools' arguments, what a call would do, and which files are kept from the model. How the
+disk is touched is `files`', how answers look is `filesystem_answers`'.
 """
 
 from __future__ import annotations
@@ -9,48 +9,34 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.chat import ToolCall
-from nbagent.contracts.errors import ToolError
-from nbagent.contracts.policy import CallPreview, ToolPolicy, call_pattern
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.canonical import monotonic_ms, sha256_hex
+from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.errors import ErrorInfo, ToolError
+from nbagent.contracts.policy import CallPreview, PreviewPiece, call_pattern
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.files import patching
+from nbagent.contracts.secrets import redact, redact_json
+from nbagent.files import patching, writing
+from nbagent.files.frontmatter import update_frontmatter
 from nbagent.files.mounts import STATE, FilePlace, Mounts
 from nbagent.files.names import looks_secret, names_secret, plain_text, visible
-from nbagent.files.searching import Order, search
-from nbagent.files.writing import (
-    LARGEST_CHANGED_BYTES,
-    change_file,
-    check_target,
-    is_there,
-    read_at,
-    sha_at,
-    too_large_to_patch,
-    write_file,
-)
-from nbagent.tools.base import HostOrder, unknown_name
+from nbagent.files.searching import Order
+from nbagent.files.writing import FileState
+from nbagent.tools.base import HostOrder, unknown_call, unknown_name
 from nbagent.tools.definition import FunctionTool
-from nbagent.tools.filesystem_changes import bound_to, change_piece, expecting, patch_of, patched
-from nbagent.tools.filesystem_reading import list_folder, read, search_answer
-from nbagent.tools.filesystem_rules import ALIASES, HOST, Rules, check_allowed
-from nbagent.tools.methods import MethodHost, method_tool
+from nbagent.tools.filesystem_answers import Hidden, list_folder, read_file, search_files
+from nbagent.tools.methods import method_tool
 
-_WRITING = ("fs.write", "fs.apply_patch")
-_RESULT_CHARS = 300_000
-"""The answers have their own limits; this one only catches what is mostly escapes."""
+HOST = "fs"
 _MOST_MATCHES = 1_000
 _MOST_CONTEXT = 20
 _MOST_DEPTH = 20
-_cancel: ContextVar[CancelToken | None] = ContextVar("nbagent_fs_cancel", default=None)
-"""Of the call that runs: what may not be interrupted need not wait for others either."""
 
 PathArg = Annotated[
     str, Field(description="Below a mount: @project/notes/a.md. Without a mount: in @project.")
@@ -67,147 +53,152 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     Raises:
         UsageError: there is no such tool.
     """
-    mounts = order.mounts
-    if not isinstance(mounts, Mounts):
-        mounts = Mounts(mounts.values()) if mounts else Mounts.of(order.project)
-    tools = FileTools(mounts, order.policy, Rules(order.forbids, order.words))
-    chosen: dict[str, FunctionTool] = {}
-    for word in order.words:
-        if word == HOST:
-            chosen.update(tools.all)
-        elif word in ALIASES:
-            chosen[word] = _alias(tools.all[ALIASES[word]], word)
-        elif word in tools.all:
-            chosen[word] = tools.all[word]
-        else:
-            raise unknown_name(word, (HOST, *tools.all, *ALIASES))
-    return [FileHost(tools, list(chosen.values()))]
+    return [FileHost(order)]
 
 
-def _alias(tool: FunctionTool, name: str) -> FunctionTool:
-    renamed = tool.renamed(name)
-    traits = renamed.spec.traits.model_copy(update={"alias_of": tool.name})
-    return replace(renamed, spec=renamed.spec.model_copy(update={"traits": traits}))
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a call would do."""
+
+    place: FilePlace
+    preview: CallPreview
+    work: Callable[[ToolContext, threading.Event], dict[str, Any] | ToolResult]
+    """Does it, in a worker thread; the event says that nobody waits for it any more."""
 
 
-class FileTools:
-    """The functions behind the tools. Synchronous ones run in a worker thread.
+class FileHost:
+    """Plans and runs calls of the `fs` tools that a run has."""
 
-    Args:
-        mounts: of the run.
-        policy: limits, and which secrets are allowed by name.
-        rules: what is kept from lists and searches.
-    """
+    def __init__(self, order: HostOrder) -> None:
+        mounts = order.mounts
+        if not isinstance(mounts, Mounts):
+            mounts = Mounts(mounts.values()) if mounts else Mounts.of(order.project)
+        self._mounts = mounts
+        self._policy = order.policy
+        self._limits = order.policy.limits
+        self._forbids = order.forbids
+        made = self._made()
+        for word in order.words:
+            if word not in (HOST, *made):
+                raise unknown_name(word, (HOST, *made))
+        self._tools = {name: tool for name, tool in made.items() if {HOST, name} & set(order.words)}
 
-    def __init__(self, mounts: Mounts, policy: ToolPolicy, rules: Rules) -> None:
-        self.mounts = mounts
-        self._policy = policy
-        self._rules = rules
-        self._limits = policy.limits
-        self.all = {tool.name: tool for tool in self._made()}
+    @property
+    def name(self) -> str:
+        """Stands in the traits of its tools."""
+        return HOST
 
-    def _made(self) -> list[FunctionTool]:
-        def made(function: Callable[..., Any], name: str, *, writes: bool = False) -> FunctionTool:
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """Those that were named; they do not change."""
+        return [tool.spec for tool in self._tools.values()]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Look at what the call is about, and plan what it does to it.
+
+        Raises:
+            ToolError: it would be refused.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise unknown_call(call.name, tuple(self._tools))
+        bound = tool.validate(call.arguments)
+        plan: _Plan = await asyncio.to_thread(tool.target, **bound.values)
+
+        async def run(context: ToolContext) -> ToolOutcome:
+            outcome = await _run(plan, call.name, context)
+            return replace(outcome, tool_sha=tool.sha, notes=bound.notes)
+
+        arguments = {**tool.judged(bound.values), "path": self._mounts.form(plan.place)}
+        return PreparedCall(spec=tool.spec, arguments=arguments, preview=plan.preview, run=run)
+
+    def _made(self) -> dict[str, FunctionTool]:
+        def made(plan: Callable[..., _Plan], name: str, *, writes: bool = False) -> FunctionTool:
+            ruling = "ask" if writes else "allow"
             return method_tool(
-                function,
-                name=name,
-                host=HOST,
-                ruling="ask" if writes else "allow",
-                interruptible=not writes,
-                idempotent=not writes,
-                max_result_chars=_RESULT_CHARS,
+                plan, name=name, host=HOST, ruling=ruling, interruptible=not writes, threaded=False
             )
 
-        return [
+        tools = (
             made(self.read, "fs.read"),
             self._with_mounts(made(self.list, "fs.list")),
             made(self.search, "fs.search"),
             made(self.write, "fs.write", writes=True),
             made(self.apply_patch, "fs.apply_patch", writes=True),
-        ]
+        )
+        return {tool.name: tool for tool in tools}
 
     def _with_mounts(self, tool: FunctionTool) -> FunctionTool:
         """The tool with a word about the mounts that there are: nothing else tells the model."""
         words = {"ro": "read only", "rw": "read and write"}
-        there = ", ".join(f"{mount.name} ({words[mount.mode]})" for mount in self.mounts.values())
+        there = ", ".join(f"{mount.name} ({words[mount.mode]})" for mount in self._mounts.values())
         description = f"{tool.spec.description}\n\nThe mounts are: {there}."
-        spec = tool.spec.model_copy(update={"description": description})
-        return replace(tool, spec=spec)
+        return replace(tool, spec=tool.spec.model_copy(update={"description": description}))
 
     def read(
         self,
-        context: ToolContext,
         path: PathArg,
         offset: int | None = None,
         limit: int | None = None,
         encoding: str = "utf-8",
-    ) -> dict[str, Any] | ToolResult:
+    ) -> _Plan:
         """Read a text file, or look at a picture.
 
         Read narrowly: find the place with fs.search, then give offset and limit. A long answer is
         cut and says how to go on. Gives path, bytes, sha256, truncated and content.
 
         Args:
-            context: filled in.
             path: the file.
             offset: the first line, from 1. With base64: the first byte, from 0.
             limit: how many lines; with base64, how many bytes.
             encoding: utf-8, utf-16, latin-1, cp1252, or base64 for the bytes themselves.
         """
-        place = self.mounts.place(path)
-        self.check_secret("fs.read", place)
-        self._check_approved(place, context)
-        return read(
-            self.mounts,
-            place,
-            offset=offset,
-            limit=limit,
-            encoding=encoding,
-            max_bytes=self._limits.max_read_bytes,
+        place, most = self._place("fs.read", path), self._limits.max_read_bytes
+        return _looking(
+            place, lambda stopped: read_file(place, offset, limit, encoding, max_bytes=most)
         )
 
     def list(
         self,
-        context: ToolContext,
         path: PathArg = "@project",
         glob: str | None = None,
         depth: int = 1,
-    ) -> dict[str, Any]:
-        """List what is in a folder.
+        sizes: bool = False,
+    ) -> _Plan:
+        """List what is in a folder; the names of folders end in a slash.
 
         Args:
-            context: filled in.
             path: the folder.
             glob: only names that fit, such as "*.py" (at any depth) or "src/**/*.{md,txt}".
             depth: how many levels of folders. Folders that .gitignore names are not gone into.
+            sizes: give the bytes of each file, too.
         """
-        place = self.mounts.place(path)
-        self._check_approved(place, context)
-        forbids = self._rules.about("fs.list", {"glob": glob, "depth": depth})
-        check_allowed(self.mounts, place, forbids)
-        return list_folder(
-            self.mounts,
+        place = self._place("fs.list", path, folder=True)
+        given = {"glob": glob, "depth": depth, "sizes": sizes}
+        hidden = Hidden(self._mounts, place, self._forbidden(place, ("fs.list", given)))
+        return _looking(
             place,
-            forbids=forbids,
-            glob=plain_text(glob) if glob else None,
-            depth=min(max(depth, 1), _MOST_DEPTH),
-            timeout_s=self._limits.search_timeout_s,
+            lambda stopped: list_folder(
+                place,
+                glob=plain_text(glob) if glob else None,
+                depth=min(max(depth, 1), _MOST_DEPTH),
+                sizes=sizes,
+                timeout_s=self._limits.search_timeout_s,
+                hidden=hidden,
+            ),
         )
 
-    async def search(
+    def search(
         self,
-        run: ToolContext,
         query: str,
         path: PathArg = "@project",
         glob: str | None = None,
         regex: bool = False,
         context: int = 0,
         maxMatches: int = 100,
-    ) -> dict[str, Any]:
+    ) -> _Plan:
         """Find lines in text files. Files that .gitignore names and binary ones are left out.
 
         Args:
-            run: filled in.
             query: the words as they stand in one line, upper and lower case told apart; with
                 regex, a regular expression (RE2: no look-around; "(?i)" ignores case).
             path: a folder or a file.
@@ -216,14 +207,12 @@ class FileTools:
             context: lines to show before and after each match.
             maxMatches: how many lines at most.
         """
-        place = self.mounts.place(path)
-        self.check_secret("fs.search", place)
-        self._check_approved(place, run)
+        place = self._place("fs.search", path)
         given: dict[str, Any] = {"query": query, "glob": glob, "regex": regex}
         given |= {"context": context, "maxMatches": maxMatches}
-        forbids = self._rules.about("fs.search", given)
-        check_allowed(self.mounts, place, forbids)
-        stopped = threading.Event()
+        # It shows what is in files.
+        forbidden = self._forbidden(place, ("fs.search", given), ("fs.read", {}))
+        hidden = Hidden(self._mounts, place, forbidden)
         order = Order(
             query=plain_text(query),
             regex=regex,
@@ -231,57 +220,40 @@ class FileTools:
             context=min(max(context, 0), _MOST_CONTEXT),
             max_matches=min(max(maxMatches, 1), _MOST_MATCHES),
             timeout_s=self._limits.search_timeout_s,
-            stopped=stopped.is_set,
-            allows=lambda found: self._may_see("fs.search", found),
-            forbids=forbids,
+            allows=lambda path: self._may_see("fs.search", path),
+            hides=hidden,
         )
-        try:
-            found = await asyncio.to_thread(search, self.mounts, place, order)
-        finally:
-            # A stop cancels this and not the thread, which looks here.
-            stopped.set()
-        return search_answer(found)
+        return _looking(
+            place,
+            lambda stopped: search_files(place, replace(order, stopped=stopped.is_set), hidden),
+        )
 
-    def write(
-        self, context: ToolContext, path: PathArg, content: str, ifMatchSha256: IfMatch = None
-    ) -> dict[str, Any]:
+    def write(self, path: PathArg, content: str, ifMatchSha256: IfMatch = None) -> _Plan:
         """Write a whole text file, and the folders it needs. To change a part, use fs.apply_patch.
 
         Args:
-            context: filled in.
             path: the file.
             content: all of the new text.
             ifMatchSha256: from fs.read.
         """
-        place = self.mounts.place(path)
-        self.check_secret("fs.write", place)
-        data = self._checked_size(plain_text(content).encode("utf-8"), place)
-        check = expecting(self.mounts, place, ifMatchSha256, context.approved)
-        written = write_file(self.mounts, place, data, check=check, stopped=_stopped())
-        before = {} if written.sha_before is None else {"sha256Before": written.sha_before}
-        return {
-            "path": place.text,
-            "bytesWritten": written.size_bytes,
-            **before,
-            "sha256After": written.sha_after,
-        }
+        place = self._place("fs.write", path)
+        data = plain_text(content).encode("utf-8")
+        return self._changing(place, lambda state: data, ifMatchSha256, with_size=True)
 
     def apply_patch(
         self,
-        context: ToolContext,
         path: PathArg,
         oldText: str | None = None,
         newText: str | None = None,
         diff: str | None = None,
         updateFrontmatter: dict[str, Any] | None = None,
         ifMatchSha256: IfMatch = None,
-    ) -> dict[str, Any]:
+    ) -> _Plan:
         """Change a part of a text file, in one of three forms.
 
         Give oldText and newText, or diff, or updateFrontmatter.
 
         Args:
-            context: filled in.
             path: the file.
             oldText: a piece of the file, exactly as it stands there, once.
             newText: what comes in its place; empty deletes it.
@@ -289,113 +261,100 @@ class FileTools:
             updateFrontmatter: keys of the YAML front matter and their new values; null deletes.
             ifMatchSha256: from fs.read.
         """
-        place = self.mounts.place(path)
-        self.check_secret("fs.apply_patch", place)
-        patch = patch_of(oldText, newText, diff, updateFrontmatter)
-        check = expecting(self.mounts, place, ifMatchSha256, context.approved)
-
-        def change(old: bytes | None) -> bytes:
-            if check is not None:
-                check(None if old is None else patching.sha_of(old))
-            return self._checked_size(patched(patch, old, place), place)
-
-        written = change_file(
-            self.mounts, place, change, max_read_bytes=self._most_patched, stopped=_stopped()
+        place = self._place("fs.apply_patch", path)
+        patch = _patch_of(oldText, newText, diff, updateFrontmatter)
+        most = self._limits.max_read_bytes
+        return self._changing(
+            place, lambda state: _patched(patch, state.data, place, most), ifMatchSha256
         )
-        return {
-            "path": place.text,
-            "sha256Before": written.sha_before,
-            "sha256After": written.sha_after,
-        }
 
-    def look_at_change(self, name: str, arguments: dict[str, Any]) -> CallPreview:
-        """What a write or a patch would do to the file as it is now.
+    def _changing(
+        self,
+        place: FilePlace,
+        make: Callable[[FileState], bytes],
+        if_match: str | None,
+        *,
+        with_size: bool = False,
+    ) -> _Plan:
+        """The plan to replace a file by what is made of it."""
+        self._mounts.check_writable(place)
 
-        Raises:
-            ToolError: it would be refused.
-        """
-        place = self.mounts.place(arguments["path"])
-        self.check_secret(name, place)
-        check_target(self.mounts, place)
-        told, others = self.told(place, arguments)
-        old = read_at(self.mounts, place, most=self._most_patched)
-        if old is None and name != "fs.write" and is_there(self.mounts, place):
-            raise too_large_to_patch(place, self._most_patched)
-        sha = sha_at(self.mounts, place) if old is None else patching.sha_of(old)
-        check = expecting(self.mounts, place, arguments.get("ifMatchSha256"), "")
-        if check is not None:
-            check(sha)
-        if name == "fs.write":
-            new = self._checked_size(plain_text(arguments["content"]).encode("utf-8"), place)
-        else:
-            forms = ("oldText", "newText", "diff", "updateFrontmatter")
-            patch = patch_of(*(arguments.get(form) for form in forms))
-            new = self._checked_size(patched(patch, old, place), place)
-        verb = "create" if sha is None else "change"
-        why = f"{verb} {visible(place.text)} ({len(new):,} bytes)"
-        seen = CallPreview(
-            why=why,
-            binds=bound_to(self.mounts, place, sha),
-            arguments=told,
-            other_arguments=others,
+        def planned(state: FileState) -> bytes:
+            _check_match(state, if_match, place)
+            return self._checked_size(make(state), place)
+
+        state = writing.read_state(place)
+        new = planned(state)
+
+        def work(context: ToolContext, stopped: threading.Event) -> dict[str, Any]:
+            def again(now: FileState) -> bytes:
+                if now.sha == state.sha:
+                    return new
+                if context.approved:
+                    raise ToolError(
+                        f"{visible(place.text)} changed after this was approved; call again",
+                        code="E_PRECONDITION_FAILED",
+                        details={"sha256": now.sha},
+                    )
+                # Another call of the same response was faster, and nobody was shown anything.
+                return planned(now)
+
+            before, data = writing.replace(place, again)
+            answer: dict[str, Any] = {"path": place.text}
+            answer |= {"bytesWritten": len(data)} if with_size else {}
+            answer |= {} if with_size and before.sha is None else {"sha256Before": before.sha}
+            return {**answer, "sha256After": writing.sha_of_bytes(data)}
+
+        preview = CallPreview(
+            ruling="allow" if place.mount.name == STATE else "ask",
+            why=f"{'change' if state.sha else 'create'} {visible(place.text)} ({len(new):,} bytes)",
+            binds=sha256_hex(f"{place.identity} {state.sha or 'absent'}"),
+            pieces=(_change_piece(place, state, new, self._limits.max_read_bytes),),
         )
-        if place.mount.name == STATE:
-            return seen
-        return replace(seen, ruling="ask", pieces=(change_piece(place, old, new, sha),))
+        return _Plan(place, preview, work)
 
-    def look_at_read(self, arguments: dict[str, Any]) -> CallPreview:
-        """What a read, a list or a search is about; bound to the folder that the mount is now.
-
-        Raises:
-            ToolError: it would be refused.
-        """
-        place = self.mounts.place(arguments["path"])
-        told, others = self.told(place, arguments)
-        binds = self.mounts.identity(place.mount)
-        return CallPreview(binds=binds, arguments=told, other_arguments=others)
-
-    def told(
-        self, place: FilePlace, arguments: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-        """The arguments in their one form, and in those that name the same path otherwise."""
-        first, *others = ({**arguments, "path": form} for form in self.mounts.forms(place))
-        return first, tuple(others)
-
-    @property
-    def _most_patched(self) -> int:
-        return min(self._limits.max_read_bytes, LARGEST_CHANGED_BYTES)
-
-    def _check_approved(self, place: FilePlace, context: ToolContext) -> None:
-        """Refuse when the mount is another folder than the one that was approved."""
-        if context.approved and context.approved != self.mounts.identity(place.mount):
-            raise ToolError(
-                f"{place.mount.name} became another folder after the person had approved this; "
-                "call again",
-                code="E_PRECONDITION_FAILED",
-            )
-
-    def check_secret(self, tool: str, place: FilePlace) -> None:
-        """Refuse what most likely holds keys, unless a policy allows it by its name.
-
-        Raises:
-            ToolError: `E_DENIED`.
-        """
-        if not self._may_see(tool, place.text):
+    def _place(self, tool: str, path: str, *, folder: bool = False) -> FilePlace:
+        """Where a call is about, unless its name says that it most likely holds keys."""
+        place = self._mounts.place(path)
+        if not self._may_see(tool, f"{place.text}/" if folder else place.text):
             raise ToolError(
                 f"{visible(place.text)} most likely holds keys or passwords and is kept from you; "
                 f"the person can allow it by name: {tool}(path={visible(place.text)})",
                 code="E_DENIED",
             )
+        return place
 
     def _may_see(self, tool: str, path: str) -> bool:
-        if not looks_secret(path.rpartition("/")[2]):
+        if not looks_secret(path):
             return True
+        form = self._mounts.form(self._mounts.place(path))
         for text in self._policy.allow:
             pattern = call_pattern(text)
             globs = [glob for name, glob in pattern.where if name == "path" and names_secret(glob)]
-            if pattern.fits_tool(tool, HOST) and any(_fits_path(path, glob) for glob in globs):
+            resolved = [it for glob in globs for it in self._mounts.resolve(glob)]
+            if pattern.fits_tool(tool, HOST) and any(fnmatchcase(form, it) for it in resolved):
                 return True
         return False
+
+    def _forbidden(
+        self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]
+    ) -> Callable[[str], bool]:
+        """Says of each path that a call comes by whether a rule keeps it from the model.
+
+        Raises:
+            ToolError: it keeps back what the call begins with.
+        """
+        forbids = self._forbids
+
+        def forbidden(path: str) -> bool:
+            return any(forbids(tool, HOST, {**given, "path": path}) for tool, given in asked)
+
+        if forbidden(self._mounts.form(place)):
+            raise ToolError(
+                f"a rule of the person keeps {visible(place.text)} from you; ask the person",
+                code="E_DENIED",
+            )
+        return forbidden
 
     def _checked_size(self, data: bytes, place: FilePlace) -> bytes:
         most = self._limits.max_write_bytes
@@ -409,43 +368,97 @@ class FileTools:
         return data
 
 
-def _stopped() -> Callable[[], bool]:
-    """Says whether a stop has come for the call that runs here."""
-    cancel = _cancel.get()
-    return lambda: cancel is not None and cancel.is_set
+def _looking(
+    place: FilePlace, look: Callable[[threading.Event], dict[str, Any] | ToolResult]
+) -> _Plan:
+    """A plan that changes nothing; bound to the folder that the mount is now."""
+    return _Plan(place, CallPreview(binds=place.identity), lambda context, stopped: look(stopped))
 
 
-def _fits_path(path: str, glob: str) -> bool:
-    return fnmatchcase(path, glob) or fnmatchcase(path, f"@project/{glob}")
+async def _run(plan: _Plan, name: str, context: ToolContext) -> ToolOutcome:
+    stopped, began_ms = threading.Event(), monotonic_ms()
+    try:
+        given = await asyncio.to_thread(plan.work, context, stopped)
+        result = given if isinstance(given, ToolResult) else ToolResult(ok=True, data=given)
+    except ToolError as error:
+        result = ToolResult.failure(error.info)
+    except Exception as error:
+        # Not its words: they may name folders of the host.
+        text = f"{name} could not be run: {type(error).__name__}"
+        result = ToolResult.failure(ErrorInfo("E_INTERNAL", text))
+    finally:
+        # A stop cancels this and not the thread, which looks here.
+        stopped.set()
+    result = result.model_copy(update={"data": redact_json(result.data)})
+    return ToolOutcome(result=result, ran_in="worker thread", started_at_ms=began_ms)
 
 
-class FileHost(MethodHost):
-    """Runs the `fs` tools that a run has."""
+_Patch = Callable[[str | None], str]
+"""New text from old; None: there is no file."""
 
-    def __init__(self, tools: FileTools, chosen: Sequence[FunctionTool]) -> None:
-        super().__init__(HOST, chosen)
-        self._files = tools
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        """Run one call; its errors name mounts and no folder of the host."""
-        token = _cancel.set(cancel)
-        try:
-            outcome = await super().execute(call, context, cancel)
-        finally:
-            _cancel.reset(token)
-        error = outcome.result.error
-        if error is None:
-            return outcome
-        named = type(error)(error.code, self._files.mounts.hide_roots(error.message), error.details)
-        result = outcome.result.model_copy(update={"error": named})
-        return replace(outcome, result=result)
+def _patch_of(old_text: Any, new_text: Any, diff: Any, front_matter: Any) -> _Patch:
+    given = [it for it in (old_text, diff, front_matter) if it is not None]
+    if len(given) != 1 or (old_text is None) != (new_text is None):
+        raise ToolError(
+            "give one of the three: oldText and newText, or diff, or updateFrontmatter",
+            code="E_INVALID_ARGUMENTS",
+        )
+    if diff is not None:
+        text = plain_text(diff)
+        return lambda old: patching.apply_diff(old, text)
+    if front_matter is not None:
+        changes = cast("dict[str, Any]", front_matter)
+        return lambda old: update_frontmatter(_there(old), changes)
+    before, after = plain_text(old_text), plain_text(new_text)
+    return lambda old: patching.replace_once(_there(old), before, after)
 
-    async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
-        """Reads are allowed; a write to `@state`, too; any other one is asked, with a diff."""
-        name = ALIASES.get(name, name)
-        arguments = self._files.all[name].judged(arguments)
-        if name in _WRITING:
-            return await asyncio.to_thread(self._files.look_at_change, name, arguments)
-        return await asyncio.to_thread(self._files.look_at_read, arguments)
+
+def _there(old: str | None) -> str:
+    if old is None:
+        raise ToolError(
+            "there is no such file to be patched; look with fs.list, or make it with fs.write",
+            code="ENOENT",
+        )
+    return old
+
+
+def _patched(patch: _Patch, old: bytes | None, place: FilePlace, most: int) -> bytes:
+    if old is not None and len(old) > most:
+        raise ToolError(
+            f"{visible(place.text)} has more than the {most:,} bytes that may be read, so it is "
+            "not patched; ask the person to raise the limit",
+            code="E_READ_LIMIT",
+        )
+    if old is not None and b"\0" in old[:8_192]:
+        raise ToolError(
+            f"{visible(place.text)} is binary and cannot be patched; write it with a program",
+            code="E_PRECONDITION_FAILED",
+        )
+    return patching.to_bytes(patch(None if old is None else patching.to_text(old)))
+
+
+def _check_match(state: FileState, if_match: str | None, place: FilePlace) -> None:
+    wanted = (if_match or "").strip().lower().removeprefix("sha256:")
+    if wanted and state.sha != wanted:
+        now = f"it has {state.sha} now" if state.sha else "there is no such file"
+        raise ToolError(
+            f"{visible(place.text)} is not as ifMatchSha256 says: {now}; read it again",
+            code="E_PRECONDITION_FAILED",
+            details={"sha256": state.sha},
+        )
+
+
+def _change_piece(place: FilePlace, state: FileState, new: bytes, most: int) -> PreviewPiece:
+    """The change for a person: a whole diff, or sizes and hashes where it is no text."""
+    old = state.data or b""
+    try:
+        before, after = old.decode("utf-8"), new.decode("utf-8")
+    except UnicodeDecodeError:
+        before, after = "\0", ""
+    if "\0" in before or len(old) > most:
+        text = f"old: {len(old):,} bytes, SHA-256 {state.sha}\n"
+        text += f"new: {len(new):,} bytes, SHA-256 {writing.sha_of_bytes(new)}"
+        return PreviewPiece(place.text, text, "text")
+    made = patching.diff_of(before, after, place.text)
+    return PreviewPiece(place.text, redact(made) or "(no change)", "diff")

@@ -21,10 +21,7 @@ ENTRY_POINT_GROUP = "nbagent.tools"
 OWN = "functions"
 """Stands for the notebook's own `@nbagent.tool` functions."""
 _SHORT = {"fs": "filesystem", "nb": "notebook"}
-_SINGLE = {
-    **dict.fromkeys(("list_skills", "get_skill", "run_python_script"), "skills"),
-    **dict.fromkeys(("read_file", "write_file", "list_files"), "filesystem"),
-}
+_SINGLE = dict.fromkeys(("list_skills", "get_skill", "run_python_script"), "skills")
 """Tools whose names do not begin with their host's word."""
 
 

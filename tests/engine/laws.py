@@ -31,7 +31,8 @@ def check_answered(messages: Sequence[Message]) -> None:
             assert message.tool_call_id == waiting.pop(0)
             assert message.name
             body: dict[str, Any] = load_json(message.text)
-            body.pop("trimmed", None)
+            for extra in ("trimmed", "note"):
+                body.pop(extra, None)
             assert set(body) == ({"ok", "data"} if body["ok"] else {"ok", "error"})
             if not body["ok"]:
                 assert set(body["error"]) <= {"code", "message", "details"}

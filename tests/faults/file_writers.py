@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nbagent.files.mounts import Mounts
 from nbagent.files.patching import replace_once, to_bytes, to_text
-from nbagent.files.writing import change_file
+from nbagent.files.writing import FileState, replace
 
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
@@ -47,13 +47,13 @@ def count_up(folder: str, times: int) -> None:
     mounts = Mounts.of(Path(folder))
     place = mounts.place("counter.txt")
 
-    def add_one(old: bytes | None) -> bytes:
-        text = to_text(old or b"")
+    def add_one(state: FileState) -> bytes:
+        text = to_text(state.data or b"")
         number = int(text.split()[1])
         return to_bytes(replace_once(text, f"n {number}\n", f"n {number + 1}\n"))
 
     for _ in range(times):
-        change_file(mounts, place, add_one, max_read_bytes=1_000)
+        replace(place, add_one)
 
 
 def write_on(folder: str) -> None:
@@ -64,4 +64,4 @@ def write_on(folder: str) -> None:
     while True:
         number += 1
         text = f"{number}\n".encode() * 50_000
-        change_file(mounts, place, lambda _, text=text: text, max_read_bytes=10_000_000)
+        replace(place, lambda _, text=text: text)

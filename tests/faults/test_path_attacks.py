@@ -25,7 +25,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.files import opening
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.opening import open_root
-from nbagent.files.writing import change_file, read_bytes, write_file
+from nbagent.files.writing import read_bytes, replace
 from nbagent.runtime import Courier
 from nbagent.tools.base import HostOrder, adapted
 from nbagent.tools.filesystem import open_hosts
@@ -41,12 +41,10 @@ CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=["openat2", "walked", "by path"])
+@pytest.fixture(params=["by descriptor", "by path"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way in which a system lets files be opened."""
-    if request.param == "walked":
-        monkeypatch.setattr(opening, "_has_openat2", lambda: False)
-    elif request.param == "by path":
+    if request.param == "by path":
         monkeypatch.setattr(opening, "HAS_DIR_FD", False)
     return request.param
 
@@ -104,8 +102,7 @@ def test_no_path_leads_out(tmp_path: Path, tool: str, way: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs another user")
-@pytest.mark.parametrize("walked", [False, True], ids=["openat2", "walked"])
-def test_folders_on_the_way_need_not_be_readable(*, walked: bool) -> None:
+def test_folders_on_the_way_need_not_be_readable() -> None:
     """As on machines where nobody may list /home. Opened in a child, by a user without rights."""
     with tempfile.TemporaryDirectory() as made:
         home = Path(os.path.realpath(made))
@@ -116,7 +113,7 @@ def test_folders_on_the_way_need_not_be_readable(*, walked: bool) -> None:
             folder.chmod(0o711)
         code = (
             "import os, pathlib; from nbagent.files.opening import open_root; os.setuid(65534); "
-            f"root = open_root(pathlib.Path({str(home / 'project')!r}), walked={walked}); "
+            f"root = open_root(pathlib.Path({str(home / 'project')!r})); "
             "print(os.read(root.open_file(('closed', 'open', 'f.txt')), 9))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
@@ -151,10 +148,10 @@ def two_trees(tmp_path: Path) -> tuple[Path, Path]:
     return project, outside
 
 
-def raced(tmp_path: Path, opens: int, seconds: float, *, walked: bool) -> int:
+def raced(tmp_path: Path, opens: int, seconds: float) -> int:
     """How many of so many opens got the file outside."""
     project, outside = two_trees(tmp_path)
-    root = open_root(Path(os.path.realpath(project)), walked=walked)
+    root = open_root(Path(os.path.realpath(project)))
     spawn = multiprocessing.get_context("spawn")
     arguments = (str(project / "a"), str(outside), seconds)
     swapper = spawn.Process(target=swaps, args=arguments, daemon=True)
@@ -188,11 +185,10 @@ def raced(tmp_path: Path, opens: int, seconds: float, *, walked: bool) -> int:
 @pytest.mark.parametrize(
     ("opens", "seconds"), [(4_000, 60), pytest.param(400_000, 600, marks=pytest.mark.proof)]
 )
-@pytest.mark.parametrize("walked", [False, True], ids=["openat2", "walked"])
 def test_a_folder_swapped_for_a_link_is_never_followed(
-    tmp_path: Path, opens: int, seconds: int, *, walked: bool
+    tmp_path: Path, opens: int, seconds: int
 ) -> None:
-    assert raced(tmp_path, opens, seconds, walked=walked) == 0
+    assert raced(tmp_path, opens, seconds) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="exchanges two names at once")
@@ -207,7 +203,7 @@ def test_nothing_is_written_behind_a_folder_swapped_for_a_link(tmp_path: Path) -
     try:
         while written + refused < 150 or (not (written and refused) and time.monotonic() < until):
             try:
-                write_file(mounts, mounts.place("a/b/file.txt"), b"new")
+                replace(mounts.place("a/b/file.txt"), lambda _: b"new")
                 written += 1
             except ToolError as error:
                 refused += error.code == "E_SANDBOX_VIOLATION"
@@ -288,5 +284,5 @@ def test_a_killed_writer_leaves_a_whole_file_and_the_next_one_tidies_up(tmp_path
         assert len(lines) == 50_000
         assert len(set(lines)) == 1
     mounts = Mounts.of(tmp_path)
-    change_file(mounts, mounts.place("big.txt"), lambda _: b"last\n", max_read_bytes=10_000_000)
+    replace(mounts.place("big.txt"), lambda _: b"last\n")
     assert [path.name for path in tmp_path.iterdir() if "nbagent-tmp" in path.name] == []

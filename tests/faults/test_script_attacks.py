@@ -88,7 +88,7 @@ class World:
         victim = self.facts["victim"]
         seen["affinity"] = os.sched_getaffinity(victim)
         # It is stopped; whoever signals it wakes it.
-        seen["state"] = Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[0]
+        seen["state"] = state_of(victim)
         seen["priority"] = os.getpriority(os.PRIO_PROCESS, victim)
         seen["taken"] = list(self.taken)
         seen["queues"] = os.path.exists("/dev/mqueue/nbagent-test")
@@ -99,7 +99,7 @@ class World:
         found: list[str] = []
         for pid in set(filter(str.isdigit, os.listdir("/proc"))) - self.older:
             try:
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                state = state_of(pid)
                 line = Path(f"/proc/{pid}/cmdline").read_bytes()
                 mark = Path(f"/proc/{pid}/environ").read_bytes()
             except OSError:
@@ -113,6 +113,10 @@ class World:
     def mark(self) -> bytes:
         """Stands in the environment of every script of this test process."""
         return f"NBAGENT_ATTACK={os.getpid()}.".encode()
+
+
+def state_of(pid: object) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +189,8 @@ def world(stage: World, monkeypatch: pytest.MonkeyPatch) -> World:
     stage.taken.clear()
     stage.older = set(os.listdir("/proc"))
     os.kill(stage.facts["victim"], signal.SIGSTOP)
+    while state_of(stage.facts["victim"]) != "T":
+        time.sleep(0.001)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setenv("BASH_ENV", stage.facts["canary"])

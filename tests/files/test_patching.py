@@ -135,12 +135,6 @@ def test_a_diff_may_make_a_file() -> None:
         (TEXT, "@@ -1 +1 @@\n one\nodd\n+x\n", "E_INVALID_ARGUMENTS", "begins with none of"),
         (
             TEXT,
-            "@@ -8 +8 @@\n-eight\n\\ No newline at end of file\n+x\n",
-            "E_PRECONDITION_FAILED",
-            "without a newline",
-        ),
-        (
-            TEXT,
             "@@ -4 +4 @@\n-four\n+4\n@@ -2 +2 @@\n-two\n+2\n",
             "E_PRECONDITION_FAILED",
             "not in this order",
@@ -148,7 +142,7 @@ def test_a_diff_may_make_a_file() -> None:
     ],
     ids=[
         *("missing line", "several places", "only adds", "two files", "deletes", "no diff"),
-        *("no change", "odd line", "wrong end", "wrong order"),
+        *("no change", "odd line", "wrong order"),
     ],
 )
 def test_a_diff_that_does_not_fit_says_why(text: str, diff: str, code: str, words: str) -> None:
@@ -196,18 +190,19 @@ SAME = "same\n" * 200_000
 @pytest.mark.parametrize(
     "change",
     [
-        lambda: apply_diff(SAME, "@@ -1 +1 @@\n" + "-same\n" * 5_000 + "+q\n"),
-        lambda: apply_diff(SAME, ("@@ -1 +1 @@\n" + "-same\n" * 500 + "+q\n") * 400),
+        lambda: apply_diff(SAME, "@@ @@\n" + "-same\n" * 5_000 + "+q\n"),
+        lambda: apply_diff(SAME, ("@@ -1 +1 @@\n" + "-same\n" * 500 + "+q\n") * 400 + "-x"),
+        lambda: apply_diff(SAME, ("@@ -9 +9 @@\n" + "-same\n" * 200 + "-x\n") * 400),
         lambda: replace_once("a b\n" * 49_000, "a  b\n" * 30_000 + "c", "x"),
-        lambda: replace_once("\n".join("ab" * n for n in range(1, 600)), "ba" * 150, "x"),
+        lambda: replace_once("\n".join("ab" * n for n in range(1, 1_900)), "ba" * 150, "x"),
     ],
-    ids=["long hunk", "many hunks", "long span", "like all lines"],
+    ids=["no line number", "many hunks", "wrong end", "long span", "like all lines"],
 )
 def test_no_patch_takes_for_ever(change: Callable[[], str]) -> None:
     began = time.monotonic()
     with pytest.raises(ToolError) as raised:
         change()
-    assert raised.value.code in ("E_TIMEOUT", "E_PRECONDITION_FAILED")
+    assert raised.value.code == "E_PRECONDITION_FAILED"
     assert time.monotonic() - began < 6
 
 

@@ -17,9 +17,7 @@ import pytest
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import Mounts
-from nbagent.files.opening import open_root
-from nbagent.files.searching import Order, SearchResult, search
-from nbagent.files.walking import walk
+from nbagent.files.searching import Order, SearchResult, search, walk
 
 
 def lay(folder: Path, files: dict[str, str | bytes]) -> Path:
@@ -31,8 +29,7 @@ def lay(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def found(folder: Path, query: str, path: str = "@project", **more: Any) -> SearchResult:
-    mounts = Mounts.of(folder)
-    return search(mounts, mounts.place(path), Order(query=query, **more))
+    return search(Mounts.of(folder).place(path), Order(query=query, **more))
 
 
 def places(answer: SearchResult) -> list[tuple[str, int, int]]:
@@ -129,10 +126,9 @@ def test_git_itself_ignores_the_same(tmp_path: Path) -> None:
     command = ["git", "ls-files", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
     theirs = {os.fsdecode(name) for name in listed.split(b"\0") if name}
-    root = open_root(Path(os.path.realpath(tmp_path)))
     ours = {
         "/".join((*level.parts, entry.name))
-        for level in walk(root, ())
+        for level in walk(Mounts.of(tmp_path).place(""))
         for entry in level.entries
         if entry.kind == "file" and not entry.ignored
     }

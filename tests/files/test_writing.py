@@ -8,17 +8,17 @@ import os
 import stat
 import threading
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files import locks
-from nbagent.files.locks import locked
+from nbagent.files import writing
 from nbagent.files.mounts import Mounts
 from nbagent.files.opening import open_root, patiently
-from nbagent.files.writing import sha_at, write_file
+from nbagent.files.writing import ABSENT, locked, read_state, replace
 
 
 @pytest.fixture
@@ -32,29 +32,29 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_new_file_gets_its_folders_and_the_usual_mode(mounts: Mounts, tmp_path: Path) -> None:
-    before = os.umask(0o027)
+    place = mounts.place("a/b/c.txt")
+    umask = os.umask(0o027)
     try:
-        written = write_file(mounts, mounts.place("a/b/c.txt"), b"new")
+        assert replace(place, lambda state: b"new" if state == ABSENT else b"") == (ABSENT, b"new")
     finally:
-        os.umask(before)
+        os.umask(umask)
     made = tmp_path / "a" / "b" / "c.txt"
-    assert made.read_bytes() == b"new"
+    assert read_state(place).data == made.read_bytes() == b"new"
     assert stat.S_IMODE(made.stat().st_mode) == 0o640
-    assert written.sha_after == sha_at(mounts, mounts.place("a/b/c.txt"))
     assert names(tmp_path) == ["a", "b", "c.txt", "old.txt"]
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o600, 0o664], ids=oct)
 def test_an_old_file_keeps_its_mode(mounts: Mounts, tmp_path: Path, mode: int) -> None:
     (tmp_path / "old.txt").chmod(mode)
-    write_file(mounts, mounts.place("old.txt"), b"new")
+    replace(mounts.place("old.txt"), lambda _: b"new")
     assert stat.S_IMODE((tmp_path / "old.txt").stat().st_mode) == mode
 
 
 def test_a_file_marked_read_only_is_left_alone(mounts: Mounts, tmp_path: Path) -> None:
     (tmp_path / "old.txt").chmod(0o444)
     with pytest.raises(ToolError, match="marked read only"):
-        write_file(mounts, mounts.place("old.txt"), b"new")
+        replace(mounts.place("old.txt"), lambda _: b"new")
     assert (tmp_path / "old.txt").read_text() == "old"
 
 
@@ -69,12 +69,12 @@ def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_else(
     monkeypatch.setattr(os, step, broken)
     kind = ToolError if isinstance(error, OSError) else KeyboardInterrupt
     with pytest.raises(kind):
-        write_file(mounts, mounts.place("old.txt"), b"new")
+        replace(mounts.place("old.txt"), lambda _: b"new")
     assert names(tmp_path) == ["old.txt"]
     assert (tmp_path / "old.txt").read_text() == "old"
 
 
-def test_a_busy_system_is_asked_again(
+def test_a_busy_system_is_asked_again_and_not_for_ever(
     mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, left = os.replace, [errno.EBUSY, errno.EAGAIN, errno.EINTR]
@@ -85,16 +85,10 @@ def test_a_busy_system_is_asked_again(
         real(*arguments, **more)
 
     monkeypatch.setattr(os, "replace", busy)
-    write_file(mounts, mounts.place("old.txt"), b"new")
+    replace(mounts.place("old.txt"), lambda _: b"new")
     assert (tmp_path / "old.txt").read_text() == "new"
-
-
-def test_a_system_that_stays_busy_is_told_in_the_end() -> None:
     began = time.monotonic()
-
-    def busy() -> None:
-        raise OSError(errno.EBUSY, "busy")
-
+    left += [errno.EBUSY] * 100
     with pytest.raises(OSError, match="busy"):
         patiently(busy)
     assert time.monotonic() - began < 2
@@ -114,27 +108,25 @@ def test_a_lock_lets_one_in_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "in a file":
-        real = locks._flock  # pyright: ignore[reportPrivateUsage]
+        real = writing._flock  # pyright: ignore[reportPrivateUsage]
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-        def only_files(descriptor: int) -> None:
+        def only_files(descriptor: int, operation: int) -> None:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EBADF, "no lock on a folder")
-            real(descriptor)
+            real(descriptor, operation)
 
-        monkeypatch.setattr(locks, "_flock", only_files)
+        monkeypatch.setattr(writing, "_flock", only_files)
     inside = highest = 0
 
     def work() -> None:
         nonlocal inside, highest
         for _ in range(20):
-            folder = open_root(tmp_path)
-            with locked(folder):
+            with closing(open_root(tmp_path)) as folder, locked(folder):
                 inside += 1
                 highest = max(highest, inside)
                 time.sleep(0.0005)
                 inside -= 1
-            folder.close()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -149,13 +141,10 @@ def test_open_folders_are_given_back(tmp_path: Path) -> None:
         pytest.skip("no list of open files here")
     (tmp_path / "a" / "b").mkdir(parents=True)
     mounts = Mounts.of(tmp_path)
-    write_file(mounts, mounts.place("a/b/f.txt"), b"x")
+    replace(mounts.place("a/b/f.txt"), lambda _: b"x")
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
-        write_file(mounts, mounts.place("a/b/f.txt"), b"x")
-        with pytest.raises(ToolError):
-            write_file(mounts, mounts.place("a/b"), b"x")
-        with pytest.raises(ToolError):
-            write_file(mounts, mounts.place("a/b/f.txt/c"), b"x")
+    for path in ("a/b/f.txt", "a/b", "a/b/f.txt/c", "n/n") * 20:
+        with suppress(ToolError):
+            replace(mounts.place(path), lambda _: b"x")
     assert len(os.listdir("/proc/self/fd")) <= before

@@ -83,8 +83,8 @@ PROMPTS: list[tuple[str, str, str]] = [
     ("What is in @data/table.csv?", 'fs.read(path="@data/table.csv")', "Oslo,700"),
     ("Read ../a.txt", 'fs.read(path="../a.txt")', "leads out of its folder"),
     ("What does population.md say?", 'fs.read(path="population.md")', "Failed:"),
-    ("Which files are in notebooks?", 'fs.list(path="notebooks")', "| first.ipynb |"),
-    ("List the files of the project", "fs.list()", "| README.md |"),
+    ("Which files are in notebooks?", 'fs.list(path="notebooks")', "entries: first.ipynb"),
+    ("List the files of the project", "fs.list()", " README.md, "),
     ("Search for TODO", 'fs.search(query="TODO")', "| @project/notes.md | 7 |"),
     ("Search for Oslo in src", 'fs.search(query="Oslo", path="src")', "city.py"),
     (

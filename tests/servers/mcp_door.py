@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import CallRunner, ToolContext, ToolOutcome
+from nbagent.contracts.ports import CallRunner, PreparedCall, ToolContext, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.runtime import engine_loop
 from nbagent.tools.base import HostOrder
-from nbagent.tools.mcp import McpHost, McpServer, connection_to, open_hosts
+from nbagent.tools.mcp import McpHost, McpServer, open_hosts
 
 T = TypeVar("T")
 HAND = Path(__file__).with_name("mcp_hand.py")
@@ -43,8 +43,9 @@ class Door:
 
     def __init__(self, server: McpServer, only: Iterable[str] | None = None) -> None:
         self.server = server
-        words = [f"mcp:{server.name}"] if only is None else list(only)
-        host = next(host for host in open_hosts(order(*words)) if isinstance(host, McpHost))
+        hosts = server.open_hosts(order()) if only is None else open_hosts(order(*only))
+        host = hosts[0]
+        assert isinstance(host, McpHost)
         self.host = host
         self.progress: list[tuple[str, float | None]] = []
         self.context = ToolContext(
@@ -56,21 +57,19 @@ class Door:
         )
 
     def prepare(self) -> Door:
-        """As before the first listing of a run."""
-        on_engine(self.host.prepare(self.context))
+        """List the tools, as before the first request of a run."""
+        assert self.specs is not None
         return self
 
     @property
     def specs(self) -> dict[str, ToolSpec]:
         """What the model is shown, by name."""
-        return {spec.name: spec for spec in self.host.visible_tools(self.context)}
+        return {spec.name: spec for spec in on_engine(self.host.tools(self.context))}
 
     @property
     def pid(self) -> int:
-        """The server's process."""
-        pid = connection_to(self.server).pid
-        assert pid is not None
-        return pid
+        """The server's process, as it says itself."""
+        return int(self.text("pid"))
 
     def call(self, tool: str, /, **arguments: Any) -> ToolOutcome:
         """Call one of the server's tools."""
@@ -80,16 +79,37 @@ class Door:
         self, tool: str, arguments: dict[str, Any] | None, stop_after_s: float | None = None
     ) -> ToolOutcome:
         """Call one, with arguments of any names; stopped after a while."""
-        cancel = CancelToken()
-        if stop_after_s is not None:
-            timer = threading.Timer(stop_after_s, cancel.set)
-            timer.daemon = True
-            timer.start()
-        return on_engine(self.host.execute(self._call(tool, arguments), self.context, cancel))
+        return on_engine(self._call(tool, arguments, stop_after_s))
+
+    async def _call(
+        self, tool: str, arguments: dict[str, Any] | None, stop_after_s: float | None
+    ) -> ToolOutcome:
+        try:
+            prepared = await self.host.prepare(self.made(tool, arguments), self.context)
+        except ToolError as error:
+            return ToolOutcome(result=ToolResult.failure(error.info))
+        return await self._run(prepared, stop_after_s)
+
+    async def _run(self, prepared: PreparedCall, stop_after_s: float | None = None) -> ToolOutcome:
+        work = asyncio.ensure_future(prepared.run(self.context))
+        await asyncio.wait((work,), timeout=stop_after_s)
+        work.cancel()
+        await asyncio.wait((work,))
+        if work.cancelled():
+            return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
+        return work.result()
+
+    def run(self, prepared: PreparedCall) -> ToolOutcome:
+        """Run what was prepared before."""
+        return on_engine(self._run(prepared))
+
+    def prepared(self, tool: str, /, **arguments: Any) -> PreparedCall:
+        """A call that can run."""
+        return on_engine(self.host.prepare(self.made(tool, arguments), self.context))
 
     def preview(self, tool: str, /, **arguments: Any) -> CallPreview:
         """What a person is shown of a call."""
-        return on_engine(self.host.preview(self._call(tool, arguments), self.context))
+        return self.prepared(tool, **arguments).preview
 
     def text(self, tool: str, /, **arguments: Any) -> Any:
         """The data of a call that succeeds."""
@@ -97,7 +117,8 @@ class Door:
         assert outcome.result.ok, outcome.result.error
         return outcome.result.data
 
-    def _call(self, tool: str, arguments: dict[str, Any] | None) -> ToolCall:
+    def made(self, tool: str, arguments: dict[str, Any] | None) -> ToolCall:
+        """The call as a model writes it."""
         name = self.server.name.replace(".", "_") + "__" + tool
         return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw="")
 

@@ -98,16 +98,11 @@ def test_what_asks_every_time_is_never_allowed_for_the_session() -> None:
     assert [question.scope for question in answer.questions] == ["", ""]
 
 
-def test_rules_that_forbid_hold_for_every_form_and_every_name_of_a_call() -> None:
-    nbagent.configure(deny=["shift(path=@b/x)"])
-    forms = CallPreview(arguments={"path": "@a/x"}, other_arguments=({"path": "@b/x"},))
-    run, _ = ran(call("shift", path="x"), tools=[Shifting(["one"], forms)])
+def test_rules_that_forbid_hold_for_every_form_of_a_call() -> None:
+    nbagent.configure(deny=["shift(path=x)"])
+    form = CallPreview(arguments={"path": "@a/x"})
+    run, _ = ran(call("shift", path="x"), tools=[Shifting(["one"], form)])
     assert only(run).approved_by == "policy"
-    spec = ToolSpec(name="old_name", traits=ToolTraits(host="h", alias_of="new.name"))
-    for rule in ("new.name", "new.*", "old_name", "h"):
-        policies = Policies(system=ToolPolicy(deny=[rule]))
-        assert policies.says(spec, CallPreview(), {}).ruling == "deny", rule
-        assert policies.hiding(spec)
 
 
 @pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])

@@ -1,10 +1,12 @@
-"""fs.read: text by lines, bytes, pictures; what is too much, and what is kept back."""
+"""fs.read, fs.list and fs.search as a model sees them; what is too much, and what is kept back."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
+import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,27 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.secrets import register
 from nbagent.files.mounts import Mount, Mounts
-from nbagent.tools.base import HostOrder
-from nbagent.tools.filesystem import open_hosts
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
-    folder.mkdir()
+    for name in ("b.md", "sub/c.md", "sub/deep/d.md", "build/e.md"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"needle in {name}\n")
     (folder / "a.txt").write_bytes("one\ntwo ä\r\nthree\n".encode())
+    (folder / ".gitignore").write_text("build/\n")
+    (folder / "link.md").symlink_to("b.md")
+    (folder / ".env").write_text("needle=1")
     return folder
 
 
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def limited(project: Path, **limits: Any) -> Door:
+    return Door(project, policy=ToolPolicy(limits=ToolLimits(**limits)))
 
 
 def test_a_file_is_given_whole(door: Door, project: Path) -> None:
@@ -58,8 +67,7 @@ def test_lines_are_given_and_how_to_go_on(
     door: Door, offset: int | None, limit: int | None, content: str, goes_on: str
 ) -> None:
     given = door.data("fs.read", path="a.txt", offset=offset, limit=limit)
-    assert given["content"] == content
-    assert given["truncated"] is False
+    assert (given["content"], given["truncated"]) == (content, False)
     assert goes_on in given.get("hint", "")
     assert ("hint" in given) is bool(goes_on)
 
@@ -75,13 +83,9 @@ def test_a_long_file_is_cut_at_a_line_with_a_hint_that_leads_on(door: Door, proj
     assert f"offset={len(shown) + 1}" in given["hint"]
     rest = door.data("fs.read", path="long.txt", offset=len(shown) + 1, limit=2)
     assert rest["content"] == "".join(lines[len(shown) : len(shown) + 2])
-
-
-def test_one_very_long_line_is_cut_with_a_hint(door: Door, project: Path) -> None:
     (project / "min.js").write_text("x" * 100_000)
     given = door.data("fs.read", path="min.js")
-    assert given["truncated"] is True
-    assert len(given["contentPreview"]) == 20_000
+    assert (len(given["contentPreview"]), given["truncated"]) == (20_000, True)
     assert "base64" in given["hint"]
 
 
@@ -95,6 +99,8 @@ def test_bytes_are_given_in_base64(door: Door, project: Path) -> None:
     part = base64.b64decode(whole["contentPreview"])
     assert data.startswith(part)
     assert f"offset={len(part)}" in whole["hint"]
+    end = door.data("fs.read", path="b.bin", offset=len(data), encoding="base64")
+    assert end["content"] == ""
 
 
 @pytest.mark.parametrize(
@@ -116,19 +122,24 @@ def test_texts_of_all_kinds_are_read(
     assert door.data("fs.read", path="t.txt", **arguments)["content"] == content
 
 
-def test_a_binary_file_is_named_as_one(door: Door, project: Path) -> None:
-    (project / "b.bin").write_bytes(b"\x7fELF\0\1\2")
-    given = door.data("fs.read", path="b.bin")
-    assert given["truncated"] is True
-    assert "7f 45 4c 46" in given["contentPreview"]
-    assert "base64" in given["hint"]
-
-
 def png(side: int) -> bytes:
     image: Any = pytest.importorskip("PIL.Image")
     out = io.BytesIO()
     image.effect_noise((side, side), 50).save(out, "PNG")
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x7fELF\0\1\2", b"\x89PNG\r\n\x1a\n\0broken"], ids=["elf", "png"]
+)
+def test_a_binary_file_is_named_as_one(door: Door, project: Path, data: bytes) -> None:
+    (project / "b.bin").write_bytes(data)
+    outcome = door.call("fs.read", path="b.bin")
+    given = outcome.result.data
+    assert given["truncated"] is True
+    assert data[:4].hex(" ") in given["contentPreview"]
+    assert "base64" in given["hint"]
+    assert not outcome.result.attachments
 
 
 @pytest.mark.parametrize("side", [40, 2_500])
@@ -139,47 +150,58 @@ def test_a_picture_is_attached_small_enough(door: Door, project: Path, side: int
     assert isinstance(part, ImagePart)
     assert part.data is not None
     assert len(base64.b64decode(part.data)) <= 1_500_000
-    data = outcome.result.data
-    assert data["sha256"] == sha((project / "p.png").read_bytes())
-    assert "attached" in data["content"]
+    assert outcome.result.data["sha256"] == sha((project / "p.png").read_bytes())
+    assert "attached" in outcome.result.data["content"]
 
 
-def test_a_broken_picture_is_binary(door: Door, project: Path) -> None:
-    (project / "p.png").write_bytes(png(40)[:-40])
-    assert door.data("fs.read", path="p.png")["truncated"] is True
-    assert not door.call("fs.read", path="p.png").result.attachments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        ({"path": "none.txt"}, "ENOENT", "fs.list"),
-        ({"path": "a.txt/x"}, "ENOENT", "no folder"),
-        ({"path": "."}, "E_PRECONDITION_FAILED", "fs.list"),
-        ({"path": "a.txt", "offset": 9}, "E_INVALID_ARGUMENTS", "has 3 lines"),
-        ({"path": "a.txt", "offset": -1}, "E_INVALID_ARGUMENTS", "first line"),
-        ({"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "positive"),
-        ({"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "base64"),
-        ({"path": "link.txt"}, "E_SANDBOX_VIOLATION", "links are not followed"),
-        ({"path": {}}, "E_INVALID_ARGUMENTS", "path"),
+ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("fs.read", {"path": "none.txt"}, "ENOENT", "fs.list"),
+    ("fs.read", {"path": "a.txt/x"}, "ENOENT", "no folder"),
+    ("fs.read", {"path": "."}, "E_PRECONDITION_FAILED", "fs.list"),
+    ("fs.read", {"path": "a.txt", "offset": 9}, "E_INVALID_ARGUMENTS", "has 3 lines"),
+    ("fs.read", {"path": "a.txt", "offset": 10**30}, "E_INVALID_ARGUMENTS", "use a smaller one"),
+    (
+        "fs.read",
+        {"path": "a.txt", "offset": 2**63, "encoding": "base64"},
+        "E_INVALID_ARGUMENTS",
+        "use a smaller one",
+    ),
+    ("fs.read", {"path": "a.txt", "offset": -1}, "E_INVALID_ARGUMENTS", "first line"),
+    ("fs.read", {"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "positive"),
+    ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "base64"),
+    ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
+    ("fs.read", {"path": {}}, "E_INVALID_ARGUMENTS", "path"),
+    ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
+    ("fs.list", {"path": "b.md"}, "E_PRECONDITION_FAILED", "is a file"),
+    ("fs.list", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links"),
+    ("fs.list", {"path": "@other"}, "E_SANDBOX_VIOLATION", "@project, @state"),
+    *[
+        (name, {"glob": glob, **more}, "E_INVALID_ARGUMENTS", "")
+        for name, more in (("fs.list", {}), ("fs.search", {"query": "x"}))
+        for glob in ("\ud800*", "#", "  ", "{a,b}" * 7)
     ],
-    ids=[
-        *("nothing", "file as folder", "folder", "beyond the end", "negative", "no lines"),
-        *("encoding", "link", "no text"),
+    *[
+        ("fs.search", {"query": query, "regex": regex}, "E_INVALID_ARGUMENTS", "")
+        for query, regex in (
+            *(("", False), ("a\nb", False), ("\ud800", False), ("x" * 2_000, False)),
+            *(("(", True), (r"(a)\1", True), ("(?=a)", True)),
+        )
     ],
-)
-def test_what_cannot_be_read_says_what_to_do(
-    door: Door, project: Path, arguments: dict[str, Any], code: str, words: str
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "code", "words"), ERRORS, ids=ascii)
+def test_what_cannot_be_done_says_what_to_do(
+    door: Door, project: Path, name: str, arguments: dict[str, Any], code: str, words: str
 ) -> None:
-    (project / "link.txt").symlink_to("a.txt")
-    told = door.error("fs.read", **arguments)
+    told = door.error(name, **arguments)
     assert told.code == code
     assert words in told.message
     assert str(project) not in told.message
 
 
 def test_more_than_may_be_read_is_refused_and_a_part_of_it_is_not(project: Path) -> None:
-    door = Door(project, policy=ToolPolicy(limits=ToolLimits(max_read_bytes=1_000)))
+    door = limited(project, max_read_bytes=1_000)
     lines = [f"line {n}\n" for n in range(1_000)]
     (project / "big.txt").write_text("".join(lines))
     assert door.error("fs.read", path="big.txt").code == "E_READ_LIMIT"
@@ -191,56 +213,93 @@ def test_more_than_may_be_read_is_refused_and_a_part_of_it_is_not(project: Path)
     assert base64.b64decode(part["content"]) == "".join(lines).encode()[5_000:5_010]
 
 
-ALLOWED = [
-    ("fs.read(path=@project/.env)", True),
-    ("fs.read(path=.env)", True),
-    ("fs.*(path=@project/.env)", True),
-    ("fs(path=*.env)", True),
-    ("fs.read(path=@project/id_*)", True),
-    ("fs.write(path=@project/.env)", False),
-    ("fs.read", False),
-    ("fs.*", False),
-    ("fs.read(path=*)", False),
-    ("fs.read(path=@project/*)", False),
-    ("fs.read(path=@project/**)", False),
-    ("fs.read(path=*.*)", False),
-    ("fs.read(path=@project/sub/.env)", False),
-]
-
-
-@pytest.mark.parametrize(("rule", "allowed"), ALLOWED)
-def test_a_secret_is_read_only_when_its_name_was_allowed(
-    project: Path, rule: str, *, allowed: bool
-) -> None:
-    name = "id_rsa" if "id_" in rule else ".env"
-    (project / name).write_text("KEY=1")
-    door = Door(project, policy=ToolPolicy(allow=(rule,)))
-    error = door.call("fs.read", path=name).result.error
-    assert (error.code if error else None) == (None if allowed else "E_DENIED")
-
-
 def test_a_known_key_in_a_file_is_hidden(door: Door, project: Path) -> None:
     register("sk-very-secret-key-123")
     (project / "notes.md").write_text("my key: sk-very-secret-key-123\n")
     assert door.data("fs.read", path="notes.md")["content"] == "my key: [redacted]\n"
 
 
-def test_older_names_are_there_when_they_are_asked_for(project: Path) -> None:
-    names = ["fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch"]
-    assert list(Door(project).specs) == names
-    door = Door(project, words=("read_file", "write_file", "list_files"))
-    assert list(door.specs) == ["read_file", "write_file", "list_files"]
-    assert door.data("read_file", path="a.txt")["path"] == "@project/a.txt"
-    assert door.preview("write_file", path="b.txt", content="x").ruling == "ask"
-    assert list(Door(project, words=("fs.search",)).specs) == ["fs.search"]
+def test_a_folder_is_listed_by_names_and_with_sizes_on_request(door: Door) -> None:
+    entries = [".env", ".gitignore", "a.txt", "b.md", "build/", "link.md", "sub/"]
+    listing = {"path": "@project", "entries": entries, "truncated": False}
+    assert door.data("fs.list", path="@project") == listing
+    sizes = {".env": 8, ".gitignore": 7, "a.txt": 18, "b.md": 15}
+    assert door.data("fs.list", sizes=True) == {**listing, "sizes": sizes}
+    assert door.data("fs.list", path="@state")["entries"] == []
 
 
-def test_a_tool_that_is_none_is_told(project: Path) -> None:
-    with pytest.raises(UsageError, match=r"fs\.read"):
-        open_hosts(HostOrder(words=("fs.raed",), project=project))
+def test_a_list_goes_as_deep_as_asked_and_not_into_what_is_ignored(
+    door: Door, project: Path
+) -> None:
+    (project / ".ssh").mkdir()
+    (project / ".ssh" / "notes.md").touch()
+    deep = door.data("fs.list", depth=9, glob="*.md")["entries"]
+    assert deep == ["b.md", "link.md", "sub/c.md", "sub/deep/d.md"]
+    two = door.data("fs.list", depth=2)["entries"]
+    assert {"sub/deep/", ".ssh/"} <= set(two)
+    assert not {"sub/deep/d.md", ".ssh/notes.md"} & set(two)
+    below = door.data("fs.list", path="sub", glob="deep/*.md", depth=3)
+    assert below["entries"] == ["deep/d.md"]
+    assert door.data("fs.list", path="build")["entries"] == ["e.md"]
 
 
-def test_a_mount_of_the_person_is_read(project: Path, tmp_path: Path) -> None:
+def test_a_long_list_is_cut_with_a_hint(door: Door, project: Path) -> None:
+    for number in range(600):
+        (project / "sub" / f"{number:03}.txt").touch()
+    given = door.data("fs.list", path="sub")
+    assert (len(given["entriesPreview"]), given["truncated"]) == (500, True)
+    assert "glob" in given["hint"]
+    assert "entries" not in given
+    given = limited(project, search_timeout_s=1e-9).data("fs.list", depth=9, glob="none")
+    assert given["entriesPreview"] == []
+    assert "1e-09 s were up" in given["hint"]
+
+
+def test_a_search_gives_matches_and_figures(door: Door) -> None:
+    given = door.data("fs.search", query="needle", glob="*.md", context=1)
+    names = ["@project/b.md", "@project/sub/c.md", "@project/sub/deep/d.md"]
+    assert [match["path"] for match in given["matches"]] == names
+    first = {"path": "@project/b.md", "line": 1, "column": 1, "text": "needle in b.md"}
+    assert given["matches"][0] == {**first, "before": [], "after": []}
+    assert given["truncated"] is False
+    assert given["stats"] == {"filesScanned": 3, "matchesFound": 3}
+    cut = door.data("fs.search", query="needle", maxMatches=2)
+    assert (len(cut["matches"]), cut["truncated"]) == (2, True)
+    assert "first 2" in cut["hint"]
+    assert cut["stats"]["filesSkipped"] == 1, "what is secret is counted"
+
+
+def hard(project: Path) -> str:
+    """A text over which, and a query with which, a search takes many seconds."""
+    chance = random.Random(1)
+    text = "".join(chance.choices("abcdefghijklmnopqrstuvwxyz \n", k=1_000_000))
+    for number in range(8):
+        (project / f"hard{number}.txt").write_text(text * 4)
+    return r"(?:.{1,500}q.{1,500}){2}#"
+
+
+def test_a_search_ends_in_its_time_and_at_a_stop(door: Door, project: Path) -> None:
+    query = hard(project)
+    began = time.monotonic()
+    given = limited(project, search_timeout_s=0.3).data("fs.search", query=query, regex=True)
+    assert time.monotonic() - began < 2.5
+    assert given["truncated"] is True
+    assert "0.3 s were up" in given["hint"]
+    door.stop_after(0.2)
+    began = time.monotonic()
+    assert door.error("fs.search", query=query, regex=True).code == "E_INTERRUPTED"
+    assert 0.2 < time.monotonic() - began < 0.4
+    time.sleep(0.3)
+    spent = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - spent < 0.05, "the search goes on, with nobody waiting"
+
+
+def test_the_model_is_told_which_mounts_there_are(
+    door: Door, project: Path, tmp_path: Path
+) -> None:
+    told = "The mounts are: @project (read and write), @state (read and write)."
+    assert door.specs["fs.list"].description.endswith(told)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "t.csv").write_text("a\n")
     mounts = Mounts.of(project, extra=[Mount("@data", tmp_path / "data")])
@@ -249,13 +308,9 @@ def test_a_mount_of_the_person_is_read(project: Path, tmp_path: Path) -> None:
     assert "@project, @data" in door.error("fs.read", path="@dta/t.csv").message
 
 
-@pytest.mark.parametrize("offset", [10**20, 10**30, 2**63, 1_000])
-def test_bytes_behind_the_end_are_a_typed_error(tmp_path: Path, offset: int) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "a.txt").write_bytes(b"abc")
-    door = Door(tmp_path / "project")
-    for encoding in ("base64", "utf-8"):
-        error = door.error("fs.read", path="a.txt", offset=offset, encoding=encoding)
-        assert error.code == "E_INVALID_ARGUMENTS"
-        assert "use a smaller one" in error.message
-    assert door.data("fs.read", path="a.txt", offset=3, encoding="base64")["content"] == ""
+def test_tools_are_there_when_they_are_asked_for(project: Path) -> None:
+    names = ["fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch"]
+    assert list(Door(project).specs) == names
+    assert list(Door(project, words=("fs.search",)).specs) == ["fs.search"]
+    with pytest.raises(UsageError, match=r"fs\.read"):
+        Door(project, words=("fs.raed",))

@@ -1,4 +1,4 @@
-"""What rules keep from lists and searches: each name that a walk comes by is judged."""
+"""What rules and the names of secrets keep from every call, by whatever name a file is named."""
 
 from __future__ import annotations
 
@@ -25,28 +25,23 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def door_of(project: Path, *deny: str, words: tuple[str, ...] = ("fs",), **more: Any) -> Door:
-    mounts = [
-        Mount("@data", project / "private", "ro"),
-        Mount("@above", project.parent, "ro"),
-        Mount("@same", project, "ro"),
-    ]
-    return Door(
-        project,
-        mounts=Mounts.of(project, extra=mounts),
-        words=words,
-        forbids=ToolPolicy(deny=deny).denies,
-        **more,
-    )
+def mounts_of(project: Path) -> Mounts:
+    more = {"@data": project / "private", "@above": project.parent, "@same": project}
+    return Mounts.of(project, extra=[Mount(name, root, "rw") for name, root in more.items()])
 
 
-def searched(door: Door, path: str, **more: Any) -> set[str]:
-    given = door.data("fs.search", query="needle", path=path, **more)
+def door_of(project: Path, *deny: str, allow: tuple[str, ...] = ()) -> Door:
+    policy = ToolPolicy(deny=deny, allow=allow)
+    return Door(project, mounts=mounts_of(project), policy=policy)
+
+
+def searched(door: Door, path: str, query: str = "needle") -> set[str]:
+    given = door.data("fs.search", query=query, path=path)
     return {match["path"].rpartition("/")[2] for match in given["matches"]}
 
 
 def listed(door: Door, path: str) -> set[str]:
-    return {entry["name"] for entry in door.data("fs.list", path=path, depth=9)["entries"]}
+    return set(door.data("fs.list", path=path, depth=9)["entries"])
 
 
 ONE_FOLDER = [
@@ -54,32 +49,47 @@ ONE_FOLDER = [
     "fs.*(path=@data/*)",
     "fs.*(path=@above/project/private/*)",
     "fs.*(path=private/*)",
+    "fs.*(path=./private/**)",
     "filesystem(path=@same/private/*)",
+    "fs.*(path=@da*/*)",
+    "fs.*(path=@dat*)",
+    "fs.*(path=*/private/*)",
 ]
+FOLDER_NAMES = ["@data", "private", "@above/project/private", "@same/private", "./private/."]
 
 
 @pytest.mark.parametrize("deny", ONE_FOLDER)
-@pytest.mark.parametrize("path", ["@project", "@same", "@above"])
-def test_what_is_denied_below_a_folder_is_not_found_from_above(
-    project: Path, deny: str, path: str
-) -> None:
+def test_what_is_denied_below_a_folder_is_not_found_from_above(project: Path, deny: str) -> None:
     door = door_of(project, deny)
-    assert searched(door, path) == {"a.txt", "z.txt"}
-    assert not [name for name in listed(door, path) if name.endswith(("x.txt", "sub", "y.txt"))]
-    assert any(name.endswith("public/z.txt") for name in listed(door, path))
+    for path in ("@project", "@same", "@above"):
+        assert searched(door, path) == {"a.txt", "z.txt"}
+        names = listed(door, path)
+        assert not [name for name in names if name.endswith(("x.txt", "sub/", "y.txt"))]
+        assert any(name.endswith("public/z.txt") for name in names)
 
 
 @pytest.mark.parametrize("deny", ONE_FOLDER)
-@pytest.mark.parametrize("path", ["@data", "private", "@above/project/private"])
-def test_a_denied_folder_is_empty_by_each_of_its_names(project: Path, deny: str, path: str) -> None:
+def test_a_denied_folder_is_empty_by_each_of_its_names(project: Path, deny: str) -> None:
     door = door_of(project, deny)
-    listing = door.data("fs.list", path=path)
-    assert listing["entries"] == []
-    assert "rules" in listing["hint"]
-    found = door.data("fs.search", query="needle", path=path)
-    assert found["matches"] == []
-    assert "rules" in found["hint"]
-    assert door.error("fs.search", query="needle", path=f"{path}/x.txt").code == "E_DENIED"
+    for path in FOLDER_NAMES:
+        listing = door.data("fs.list", path=path)
+        assert listing["entries"] == []
+        assert "rules" in listing["hint"]
+        found = door.data("fs.search", query="needle", path=path)
+        assert found["matches"] == []
+        assert "rules" in found["hint"]
+        assert door.error("fs.search", query="needle", path=f"{path}/x.txt").code == "E_DENIED"
+
+
+@pytest.mark.parametrize("rule", [rule.replace("/*)", "/x.txt)") for rule in ONE_FOLDER[:4]])
+@pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
+def test_a_rule_holds_for_a_file_by_each_of_its_names(project: Path, rule: str, kind: str) -> None:
+    rules: dict[str, Any] = {kind: [rule]}
+    door = Door(project, mounts=mounts_of(project), policy=ToolPolicy(**rules))
+    for path in FOLDER_NAMES:
+        for file, ruling in (("x.txt", kind), ("x.txt2", "ask")):
+            prepared = door.prepared("fs.write", path=f"{path}/{file}", content="x")
+            assert door.rules.verdict(prepared).ruling == ruling, path
 
 
 def test_a_file_that_may_not_be_read_is_listed_and_not_searched(project: Path) -> None:
@@ -89,6 +99,8 @@ def test_a_file_that_may_not_be_read_is_listed_and_not_searched(project: Path) -
     door = door_of(project, "fs.list(path=*x.txt)")
     assert "x.txt" in searched(door, "@project")
     assert "private/x.txt" not in listed(door, "@project")
+    door = door_of(project, "fs.read")
+    assert door.error("fs.search", query="needle").code == "E_DENIED"
 
 
 def test_a_denied_folder_is_not_gone_into_and_what_is_in_it_is_judged_as_written(
@@ -96,73 +108,14 @@ def test_a_denied_folder_is_not_gone_into_and_what_is_in_it_is_judged_as_written
 ) -> None:
     door = door_of(project, "fs.*(path=@data)")
     assert searched(door, "@project") == {"a.txt", "z.txt"}
-    assert "private" not in listed(door, "@project")
+    assert "private/" not in listed(door, "@project")
     assert searched(door, "private/sub") == {"y.txt"}
 
 
 def test_a_rule_about_more_than_the_path_is_judged_with_the_call(project: Path) -> None:
     door = door_of(project, "fs.search(path=*x.txt, query=need*)")
     assert "x.txt" not in searched(door, "@project")
-    found = door.data("fs.search", query="here", path="@project")["matches"]
-    assert any(match["path"].endswith("x.txt") for match in found)
-
-
-def test_a_rule_for_an_older_name_holds_where_it_is_offered(project: Path) -> None:
-    deny = "list_files(path=@project/private/*)"
-    assert "private/x.txt" in listed(door_of(project, deny), "@project")
-    both = door_of(project, deny, words=("fs", "list_files"))
-    assert "private/x.txt" not in listed(both, "@project")
-
-
-def test_a_tool_that_is_denied_as_a_whole_shows_nothing(project: Path) -> None:
-    door = door_of(project, "fs.read")
-    assert door.error("fs.search", query="needle").code == "E_DENIED"
-    assert "a.txt" in listed(door, "@project")
-
-
-@pytest.mark.parametrize("deny", [(), ("mcp:git",), ("fs.write(path=*)",)], ids=repr)
-def test_no_file_is_asked_about_where_no_rule_could_forbid_one(
-    project: Path, deny: tuple[str, ...]
-) -> None:
-    policy, asked = ToolPolicy(deny=deny), list[str]()
-
-    def forbids(tool: str, host: str, arguments: Any) -> bool:
-        asked.append(tool)
-        return policy.denies(tool, host, arguments)
-
-    door = Door(project, forbids=forbids)
-    assert len(searched(door, "@project")) == 4
-    assert listed(door, "@project") >= {"private/x.txt", "private/sub/y.txt"}
-    assert asked == ["fs.search", "fs.read", "fs.list"]
-
-
-@pytest.mark.parametrize(
-    ("path", "others"),
-    [
-        ("@data/x.txt", {"@project/private/x.txt", "@above/project/private/x.txt"}),
-        ("./private/x.txt", {"@data/x.txt", "private/x.txt", "@same/private/x.txt"}),
-        ("@above/project", {"@project", "@same"}),
-    ],
-)
-@pytest.mark.parametrize("name", ["fs.read", "fs.write"])
-def test_a_preview_tells_every_form_of_a_path(
-    project: Path, tmp_path: Path, path: str, others: set[str], name: str
-) -> None:
-    mounts = [
-        Mount("@data", project / "private", "rw"),
-        Mount("@above", tmp_path, "rw"),
-        Mount("@same", project, "rw"),
-    ]
-    door = Door(project, mounts=Mounts.of(project, extra=mounts))
-    if name == "fs.write" and path == "@above/project":
-        path, others = f"{path}/n", {f"{other}/n" for other in others}
-    given = {"path": path, **({"content": "x"} if name == "fs.write" else {})}
-    preview = door.preview(name, **given)
-    assert preview.arguments is not None
-    forms = [preview.arguments, *preview.other_arguments]
-    assert {form["path"] for form in forms} >= others
-    assert all(form.keys() == preview.arguments.keys() for form in forms)
-    assert len({form["path"] for form in forms}) == len(forms)
+    assert "x.txt" in searched(door, "@project", "here")
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are text there")
@@ -173,6 +126,80 @@ def test_names_that_are_no_text_are_shown_escaped(project: Path) -> None:
     (project / ".gitignore").write_text("*.log\n")
     for door in (door_of(project), door_of(project, "fs.*(path=@project/private/*)")):
         for more in ({}, {"glob": "*.txt"}, {"glob": "!*.md"}):
-            names = [e["name"] for e in door.data("fs.list", depth=9, **more)["entries"]]
-            assert "bad⟦U+DCFF⟧.txt" in names
-            assert searched(door, "@project", **more) >= {"a.txt", "z.txt"}
+            assert "bad⟦U+DCFF⟧.txt" in door.data("fs.list", depth=9, **more)["entries"]
+        assert searched(door, "@project") >= {"a.txt", "z.txt"}
+
+
+SECRETS = (
+    *(".env", ".ENV", ".env.local", ".envrc", "prod.env", ".npmrc", ".netrc", ".pypirc", ".pgpass"),
+    *("server.pem", "private.key", "id_rsa", "id_ed25519.pub", "ｉｄ_rsa", "store.jks", "a.p12"),
+    *("credentials", "Credentials.csv", ".git-credentials", "client_secret_1.json", "secrets.yaml"),
+    *("service-account.json", "service_account_key.json", "auth.json", "token.txt", "hf_token"),
+    *("main.tfvars", "x.auto.tfvars.json", "terraform.tfstate", "kubeconfig", ".kube/config"),
+    *(".ssh/known_hosts", ".aws/config", ".docker/config.json", ".streamlit/secrets.toml"),
+    *(".bash_history", ".python_history", "Login Data", "key4.db", "logins.json", "Cookies"),
+    *(".mozilla/firefox/x.default/prefs.js", ".config/google-chrome/Default/History"),
+)
+HARMLESS = (
+    *("tokens.py", "tokens.json", "tokenizer.json", "author.json", "environment.yml", "env.py"),
+    *(".env.example", "example.env", "secrets.py", "creds.md", "secretary.csv", "identity.md"),
+    *("keyboard.json", "history.csv", "pem.txt", "config.json", "kube.yaml", "package.json"),
+    *(".docker/Dockerfile", "docker/config.json", "cookiecutter.json", "main.tf", "auth.py"),
+)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_looks_like_a_key_is_kept_from_every_tool(project: Path, name: str) -> None:
+    file = project / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(LINE)
+    door = Door(project)
+    assert door.error("fs.read", path=name).code == "E_DENIED"
+    assert door.error("fs.search", path=name, query="needle").code == "E_DENIED"
+    assert door.error("fs.write", path=name, content="x").code == "E_DENIED"
+    assert searched(door, "@project") == {"a.txt", "x.txt", "y.txt", "z.txt"}
+    if name[0] == "." and "/" in name and not name.startswith((".docker", ".streamlit", ".config")):
+        assert door.error("fs.list", path=name.partition("/")[0]).code == "E_DENIED"
+
+
+def test_what_is_near_and_harmless_is_read(project: Path) -> None:
+    door = Door(project)
+    for name in HARMLESS:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(LINE)
+        assert door.data("fs.read", path=name)["content"] == LINE
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed"),
+    [
+        ("fs.read(path=@project/.env)", True),
+        ("fs.read(path=.env)", True),
+        ("fs.*(path=@above/project/.env)", True),
+        ("fs(path=*.env)", True),
+        ("fs.read(path=@project/id_*)", True),
+        ("fs.read(path=@project/.ssh/*)", True),
+        ("fs.write(path=@project/.env)", False),
+        ("fs.read", False),
+        ("fs.*", False),
+        ("fs.read(path=*)", False),
+        ("fs.read(path=@project/**)", False),
+        ("fs.read(path=*.*)", False),
+        ("fs.read(path=@project/sub/.env)", False),
+    ],
+)
+def test_a_secret_is_read_only_when_its_name_was_allowed(
+    project: Path, rule: str, *, allowed: bool
+) -> None:
+    name = next((it for it in ("id_rsa", ".ssh/config") if it[:3] in rule), ".env")
+    (project / ".ssh").mkdir()
+    (project / name).write_text(LINE)
+    error = door_of(project, allow=(rule,)).call("fs.read", path=name).result.error
+    assert (error.code if error else None) == (None if allowed else "E_DENIED")
+
+
+def test_a_secret_that_was_allowed_by_name_is_searched(project: Path) -> None:
+    (project / ".env").write_text(LINE)
+    door = door_of(project, allow=("fs.search(path=.env)",))
+    assert ".env" in searched(door, "@project")
+    assert searched(door, ".env") == {".env"}

@@ -10,16 +10,21 @@ from typing import Any
 import pytest
 from legal_schema import check_legal
 
-from nbagent.tools.mcp.definitions import MOST_TOOLS, ListedTool, listing_of
-from nbagent.tools.mcp.description import Description, described
+from nbagent.tools.mcp.connection import Definitions
+from nbagent.tools.mcp.host import ListedTool, offered
+from nbagent.tools.mcp.server import MOST_TOOLS, McpServer
 
-SERVER = described("city", command=["serve"])
+SERVER = McpServer("city", command=["serve"])
 
 
-def only(raw: dict[str, Any], server: Description = SERVER) -> ListedTool:
-    (tool,) = listing_of(server, [raw]).tools.values()
+def only(raw: dict[str, Any], server: McpServer = SERVER) -> ListedTool:
+    (tool,) = offered(server, Definitions((raw,)))[0].values()
     check_legal(tool.spec)
     return tool
+
+
+def listing(*raw: dict[str, Any], only: Any = None) -> Any:
+    return offered(SERVER, Definitions(raw), only)
 
 
 def with_schema(schema: Any) -> dict[str, Any]:
@@ -44,26 +49,34 @@ def test_name_is_made_of_server_and_tool(name: str, made: str) -> None:
     assert only({"name": name}).spec.name == made
 
 
+def test_name_of_a_server_is_mapped_on_the_wire() -> None:
+    it = only({"name": "go"}, McpServer("größe.b", command=["serve"])).spec
+    assert (it.name, it.traits.host) == ("gr__e_b__go", "mcp:größe.b")
+
+
 def test_long_names_stay_apart() -> None:
     raw = [{"name": "x" * 200 + end} for end in ("a", "b")]
-    names = list(listing_of(SERVER, raw).tools)
+    names = list(listing(*raw)[0])
     assert len(set(names)) == 2
     assert max(map(len, names)) == 64
 
 
 def test_second_tool_of_one_name_is_refused_with_a_warning() -> None:
     raw = [{"name": "a b", "description": "first"}, {"name": "a/b", "description": "second"}]
-    listing = listing_of(SERVER, raw)
-    assert [tool.spec.description for tool in listing.tools.values()] == ["first"]
-    (warning,) = listing.warnings
+    tools, (warning,) = listing(*raw)
+    assert [tool.spec.description for tool in tools.values()] == ["first"]
     assert "'a b', 'a/b'" in warning
     assert "left out" in warning
 
 
-def test_too_many_tools_are_cut_with_a_warning() -> None:
-    listing = listing_of(SERVER, [{"name": f"t{i}"} for i in range(MOST_TOOLS + 1)])
-    assert len(listing.tools) == MOST_TOOLS
-    assert "only the first" in listing.warnings[0]
+@pytest.mark.parametrize(("n", "chars", "kept"), [(MOST_TOOLS + 1, 0, MOST_TOOLS), (90, 4_000, 49)])
+def test_too_many_or_too_long_tools_are_cut_with_a_warning(n: int, chars: int, kept: int) -> None:
+    raw = [{"name": f"t{i}", "description": "x" * chars} for i in range(n)]
+    tools, (warning,) = listing(*raw)
+    assert list(tools) == [f"city__t{i}" for i in range(kept)]
+    assert f"{n - kept} of the {n} tools" in warning
+    assert "--tools city__NAME" in warning
+    assert list(listing(*raw, only=["city__t80"])[0]) == ["city__t80"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +96,7 @@ def test_any_change_of_a_definition_changes_its_hash(change: dict[str, Any]) -> 
 
 
 def test_other_server_of_the_same_name_has_other_hashes() -> None:
-    other = described("city", command=["serve", "--elsewhere"])
+    other = McpServer("city", command=["serve", "--elsewhere"])
     assert only({"name": "t"}).spec.traits.sha != only({"name": "t"}, other).spec.traits.sha
 
 

@@ -16,7 +16,7 @@ from host_door import refused
 from servers.mcp_door import Door, until
 from servers.model_server import ModelServer, Reply
 
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import ToolError
 from nbagent.tools.mcp import McpServer, mcp
 
 WEB = Path(__file__).parents[1] / "servers" / "mcp_web.py"
@@ -165,7 +165,7 @@ def test_server_that_was_started_anew_is_met_again(made: list[McpServer], *, tol
 def test_what_is_no_server_says_why(made: list[McpServer], reply: Reply, words: list[str]) -> None:
     with ModelServer([reply] * 9) as odd:
         made.append(mcp("odd", url=odd.url, start_timeout=5))
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(ToolError) as caught:
             Door(made[0]).prepare()
     for word in [*words, "'odd' did not start", "check its URL and headers"]:
         assert word in caught.value.message
@@ -173,7 +173,7 @@ def test_what_is_no_server_says_why(made: list[McpServer], reply: Reply, words: 
 
 def test_nobody_at_the_address_is_said_so(made: list[McpServer]) -> None:
     made.append(mcp("nobody", url="http://127.0.0.1:1/mcp"))
-    with pytest.raises(UsageError, match=r"did not start: .*[Cc]onnect"):
+    with pytest.raises(ToolError, match=r"did not start.*[Cc]onnect"):
         Door(made[0]).prepare()
 
 
@@ -182,7 +182,7 @@ def test_redirect_elsewhere_is_not_followed(made: list[McpServer]) -> None:
         with ModelServer([Reply(status=307, headers={"location": thief.url})] * 9) as odd:
             headers = {"X-Key": "tok-4711-of-the-web"}
             made.append(mcp("odd", url=odd.url, headers=headers))
-            with pytest.raises(UsageError, match=r"Redirect|redirect"):
+            with pytest.raises(ToolError, match=r"Redirect|redirect"):
                 Door(made[0]).prepare()
         assert odd.requests
         assert not thief.requests

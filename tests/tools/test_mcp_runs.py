@@ -1,47 +1,257 @@
-"""Whole runs with an MCP server: who is asked, and when again."""
+"""Whole runs with MCP servers: who is asked and when again, servers that fail, a project's own."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from servers.mcp_door import hand
+from legal_schema import check_legal
+from servers.mcp_door import Door, hand
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.tools.mcp import McpServer, mcp
+from nbagent.tools.mcp import McpServer, known_servers, mcp, server
 
 
-@pytest.fixture
-def server() -> Iterator[McpServer]:
-    made = mcp("runs", command=hand())
-    yield made
-    made.close()
+@pytest.fixture(autouse=True)
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A project in an empty home, and no server of another test."""
+    monkeypatch.setattr(server, "_known", type(vars(server)["_known"])())
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: tmp_path)
+    yield tmp_path
+    nbagent.configure(allow=None)
+    for one in known_servers().values():
+        one.close()
 
 
-def test_changed_definition_is_asked_about_again(server: McpServer) -> None:
-    echo = offline.call("runs__echo", text="a")
-    other = offline.call("runs__echo", text="b")
-    model = offline.script([echo, other, offline.call("runs__change"), echo, "Done."])
-    asked: list[str] = []
+def run_of(tools: list[Any], *replies: Any, **options: Any) -> nbagent.Run:
+    model = offline.script([*replies, "Done."])
+    return nbagent.Agent(model=model, tools=tools).run("Go.", **options)
 
-    def answer(question: Question) -> PersonAnswer:
-        asked.append(question.tool)
-        return PersonAnswer(choice="session")
 
-    run = nbagent.Agent(model=model, tools=[server]).run("Go.", on_approval=answer)
+def results(run: nbagent.Run) -> list[Any]:
+    return [it.result for turn in run.turns for it in turn.tool_runs]
+
+
+class Person:
+    """Answers, and remembers what was asked."""
+
+    def __init__(self, answer: Any = "session") -> None:
+        self.answer, self.asked = answer, list[Question]()
+
+    def __call__(self, question: Question) -> Any:
+        self.asked.append(question)
+        return PersonAnswer(choice=self.answer)
+
+    @property
+    def tools(self) -> list[str]:
+        return [question.tool for question in self.asked]
+
+
+def test_changed_definition_is_asked_about_again() -> None:
+    echo, other = offline.call("runs__echo", text="a"), offline.call("runs__echo", text="b")
+    person = Person()
+    tools = [mcp("runs", command=hand())]
+    run = run_of(tools, echo, other, offline.call("runs__change"), echo, on_approval=person)
     run.raise_for_error()
-    assert asked == ["runs__echo", "runs__change", "runs__echo"]
+    assert person.tools == ["runs__echo", "runs__change", "runs__echo"]
     by = [run.turns[i].tool_runs[0].approved_by for i in range(4)]
     assert by == ["callback", "session", "callback", "callback"]
     shas = [run.turns[i].tool_runs[0].tool_sha for i in (0, 1, 3)]
     assert shas[0] == shas[1] != shas[2]
 
 
-def test_server_that_cannot_start_starts_no_run() -> None:
-    broken = mcp("broken", command=hand("--broken"))
-    run = nbagent.Agent(model="offline:demo", tools=[broken]).run("Go.")
-    broken.close()
-    assert (run.phase, run.turns) == ("Failed", ())
-    assert "no database at" in str(run.error)
+def test_definition_that_changes_while_a_person_decides_is_shown_again() -> None:
+    made = mcp("runs", command=hand())
+
+    def answer(question: Question) -> bool:
+        if len(asked) == 0:
+            Door(made).prepare().text("change")
+        asked.append(question.tool)
+        return True
+
+    asked: list[str] = []
+    run = run_of([made], offline.call("runs__echo", text="a"), on_approval=answer)
+    assert asked == ["runs__echo", "runs__echo"]
+    assert results(run)[0].ok
+
+
+def test_server_that_cannot_start_is_a_failed_run() -> None:
+    run = run_of([mcp("broken", command=hand("--broken"))])
+    assert (run.phase, run.stop_reason) == ("Failed", "error")
+    assert run.error is not None
+    assert run.error.code == "E_TOOL_FAILED"
+    assert "no database at" in run.error.message
+    assert nbagent.open_run(run.id).record == run.record
+
+
+def test_server_that_dies_and_cannot_start_again_fails_its_calls_not_the_run(
+    tmp_path: Path,
+) -> None:
+    once = mcp("once", command=hand("--once"), cwd=tmp_path)
+    calls = [offline.call(f"once__{tool}") for tool in ("echo", "die", "echo")]
+    run = run_of([once], *calls, on_approval=Person())
+    assert run.ok
+    assert [result.ok for result in results(run)] == [True, False, False]
+    assert "FileExistsError" in results(run)[2].error.message
+
+
+def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -> None:
+    names = ["one", "two"]
+    tools = [mcp(name, command=hand("--silent"), start_timeout=0.8) for name in names]
+    waits: list[str] = []
+
+    def see(event: nbagent.events.Event) -> None:
+        if isinstance(event, nbagent.events.Waiting):
+            waits.append(event.text)
+
+    began = time.monotonic()
+    run = run_of([*tools], on_event=see)
+    assert run.error is not None
+    assert "within 0.8 s" in run.error.message
+    assert 0.8 <= time.monotonic() - began < 1.6
+    assert waits[1:] == ["the MCP server 'one' starts; the MCP server 'two' starts", ""]
+
+
+def test_server_that_hangs_delays_the_next_run_by_its_timeout_at_most() -> None:
+    made = mcp("frozen", command=hand(), timeout=0.4)
+    frozen = run_of([made], offline.call("frozen__freeze"), on_approval=Person("once"))
+    assert results(frozen)[0].error.code == "E_TIMEOUT"
+    began = time.monotonic()
+    assert run_of([made]).ok
+    assert time.monotonic() - began < 5
+
+
+def test_stop_does_not_wait_for_a_server_that_starts() -> None:
+    made = mcp("slow", command=hand("--silent"))
+    run = nbagent.Agent(model=offline.script(["Done."]), tools=[made]).start("Go.")
+    time.sleep(0.3)
+    began = time.monotonic()
+    run.stop()
+    run.wait()
+    assert run.stop_reason == "stopped"
+    assert time.monotonic() - began < 2
+    assert not made.is_running
+
+
+def write(project: Path, **entry: Any) -> None:
+    whole = {"mcpServers": {"git": {"command": hand()[0], "args": hand()[1:], **entry}}}
+    (project / ".mcp.json").write_text(json.dumps(whole))
+
+
+START, ECHO = offline.call("git__start_server"), offline.call("git__echo", text="a")
+
+
+def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_say(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CITY_KEY", "tok-4711-abcdef")
+    write(project, env={"KEY": "${CITY_KEY}", "MORE": "${NOT_SET_4711:-}"})
+    nbagent.configure(allow=["mcp:git"])
+
+    person = Person("deny")
+    run = run_of(["mcp:git"], START, ECHO, on_approval=person)
+    assert [result.error.code for result in results(run)] == ["E_DENIED", "E_UNKNOWN_TOOL"]
+    shown = person.asked[0].pieces[-1].text
+    assert "${CITY_KEY}" in shown
+    assert "mcp_hand.py" in shown
+    assert not known_servers()
+
+    person = Person("once")
+    run = run_of(["mcp:git"], START, ECHO, on_approval=person)
+    assert person.tools == ["git__start_server"]
+    assert "git__echo" in results(run)[0].data["tools"]
+    assert results(run)[1].ok
+    assert list(known_servers()["git"].env) == ["KEY", "MORE"]
+
+    # Known from now on, till the file says something else.
+    assert [result.ok for result in results(run_of(["mcp:git"], ECHO, on_approval=person))] == [
+        True
+    ]
+    assert len(person.asked) == 1
+    write(project, env={"KEY": "${CITY_KEY}", "MORE": "other"})
+    run = run_of(["mcp:git"], ECHO, START, on_approval=Person("deny"))
+    assert [result.error.code for result in results(run)] == ["E_UNKNOWN_TOOL", "E_DENIED"]
+
+
+def test_projects_server_that_does_not_start_says_so_to_the_model(project: Path) -> None:
+    write(project, args=[*hand()[1:], "--broken"])
+    run = run_of(["mcp:git"], START, on_approval=Person())
+    assert run.ok
+    assert "no database at" in results(run)[0].error.message
+    write(project, env={"KEY": "${NOT_SET_4711}"})
+    run = run_of(["mcp:git"], START, on_approval=Person())
+    assert "needs the variable NOT_SET_4711" in results(run)[0].error.message
+    assert str(project) not in str(results(run))
+
+
+def test_projects_server_needs_somebody_who_answers(project: Path) -> None:
+    write(project)
+    nbagent.configure(allow=["mcp:git", "git__*"])
+    run = run_of(["mcp:git"], START)
+    assert run.turns[0].tool_runs[0].approved_by == "nobody"
+    assert not known_servers()
+
+
+def test_what_the_person_names_in_python_is_their_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project)
+    monkeypatch.chdir(project)
+    nbagent.configure(allow=["mcp:git"])
+    assert results(run_of([mcp("git")], ECHO))[0].ok
+    assert results(run_of(["mcp:git"], ECHO))[0].ok
+
+
+def test_the_persons_own_file_comes_before_the_projects(project: Path) -> None:
+    own = project / "home" / ".config" / "nbagent"
+    own.mkdir(parents=True)
+    write(own)
+    (own / ".mcp.json").rename(own / "mcp.json")
+    write(project, args=["--evil"])
+    nbagent.configure(allow=["mcp:git"])
+    assert results(run_of(["mcp:git"], ECHO))[0].ok
+
+
+@pytest.fixture(params=["auto", "2025-11-25"])
+def clock(request: pytest.FixtureRequest) -> McpServer:
+    # What is installed beside Python is found without its folder on the PATH.
+    command = ["mcp-server-time", "--local-timezone", "UTC"]
+    return mcp(f"time-{request.param}", command=command, protocol=request.param)
+
+
+def test_time_server_speaks_both_protocols(clock: McpServer, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    door = Door(clock).prepare()
+    answer = door.text("get_current_time", timezone="Europe/Paris")
+    assert answer["timezone"] == "Europe/Paris"
+    wanted = "2026-07-28" if clock.protocol == "auto" else clock.protocol
+    assert clock.connection().version == wanted
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+def test_git_server_shows_status_and_log(tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "a.txt").write_text("first\n")
+    person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    for words in (["init", "-q"], ["add", "a.txt"], [*person, "commit", "-q", "-m", "Begin"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    (folder / "a.txt").write_text("second\n")
+    command = [sys.executable, "-m", "mcp_server_git", "--repository", str(folder)]
+    door = Door(mcp("git", command=command)).prepare()
+    assert "modified:   a.txt" in str(door.text("git_status", repo_path=str(folder)))
+    assert "Begin" in str(door.text("git_log", repo_path=str(folder)))
+    assert len(door.specs) > 8
+    for spec in door.specs.values():
+        check_legal(spec)
+        assert spec.traits.ruling == "ask"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -276,8 +278,13 @@ def test_the_limits_of_the_policy_hold(stage: Stage) -> None:
 def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
     stage.stop_after(0.5)
     began = time.monotonic()
-    assert stage.failed("import time; time.sleep(60)").code == "E_INTERRUPTED"
-    assert 0.5 < time.monotonic() - began < 1.5
+    mark = f"stopped-{os.getpid()}"
+    error = stage.failed("import time; time.sleep(60)", args=[mark])
+    assert error.code == "E_INTERRUPTED"
+    assert 0.5 < time.monotonic() - began < 2.0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            assert mark.encode() not in path.read_bytes()
 
 
 def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -> None:

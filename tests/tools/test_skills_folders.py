@@ -203,7 +203,7 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
     [
         ("../two/SKILL.md", "E_SANDBOX_VIOLATION"),
         ("link", "E_SANDBOX_VIOLATION"),
-        ("linked/secret", "E_SANDBOX_VIOLATION"),
+        ("linked/outside", "E_SANDBOX_VIOLATION"),
         ("nothing.md", "ENOENT"),
         ("", "ENOENT"),
         (".env", "E_DENIED"),
@@ -214,8 +214,8 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
 def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, code: str) -> None:
     skill = one(project)
     put(project / PLACE, "two")
-    (home / "secret").write_text("secret")
-    (skill.root / "link").symlink_to(home / "secret")
+    (home / "outside").write_text("secret")
+    (skill.root / "link").symlink_to(home / "outside")
     (skill.root / "linked").symlink_to(home)
     (skill.root / ".env").write_text("x")
     (skill.root / "large").write_text("x" * 101)

@@ -1,6 +1,7 @@
-"""The `mcpServers` file that many programs share: `.mcp.json` of a project, and the person's own.
+"""How an MCP server is named: `nbagent.mcp(…)`, the words of `--tools`, and `mcpServers` files.
 
-Owns reading it, `${VARIABLE}` and what is said about a bad one. Nothing is started here.
+Owns reading such files and `${VARIABLE}` in them. A project's `.mcp.json` is a stranger's: no
+variable of it is filled and nothing of it is started before the person allowed that very entry.
 """
 
 from __future__ import annotations
@@ -8,49 +9,211 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
-from nbagent.contracts.canonical import json_object
+from nbagent.contracts.canonical import json_object, sha_of
+from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import redact
-from nbagent.tools.mcp.description import Description, described, note_value
+from nbagent.contracts.ports import ToolHost
+from nbagent.contracts.secrets import SecretKey, redact, register
+from nbagent.tools.base import HostOrder, nearest
+from nbagent.tools.mcp.host import McpHost
+from nbagent.tools.mcp.server import (
+    START_TIMEOUT_S,
+    TIMEOUT_S,
+    McpServer,
+    Protocol,
+    check_installed,
+    is_secret,
+    known_servers,
+    prefix_of,
+    remember,
+)
 
 PROJECT_FILE = ".mcp.json"
 _MOST_BYTES = 1_000_000
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+_allowed: set[str] = set()
+"""Identities of projects' servers that the person allowed, as long as this process lives."""
 _HTTP = ("http", "streamable-http", "streamableHttp", "streamable_http")
 
 
-def places(project: Path) -> tuple[Path, ...]:
-    """The files that are looked into for a name, the nearest first."""
-    return project / PROJECT_FILE, Path.home() / ".config" / "nbagent" / "mcp.json"
+@dataclass(frozen=True, slots=True, eq=False)
+class ProjectServer:
+    """A server that a project's file describes, and that the person has not allowed yet."""
+
+    name: str
+    path: Path
+    entry: Any
+    """As it stands in the file, its variables not filled."""
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that decides what would be started."""
+        return sha_of([self.name, os.path.realpath(self.path), self.entry])
+
+    def allow(self) -> McpServer:
+        """The server, as the person's own from now on.
+
+        Raises:
+            UsageError: the entry describes no server, or a variable of it is not set.
+        """
+        _allowed.add(self.identity)
+        return remember(_server(self.path, self.name, self.entry, looked_up=True))
 
 
-def names_in(path: Path) -> tuple[str, ...]:
-    """The names of the servers in a file."""
-    return tuple(_entries(path))
+@overload
+def mcp(
+    name: str,
+    *,
+    command: str | Sequence[str] | None = None,
+    env: Mapping[str, str | SecretKey] | None = None,
+    cwd: str | Path | None = None,
+    url: str | None = None,
+    headers: Mapping[str, str | SecretKey] | None = None,
+    timeout: float = TIMEOUT_S,
+    start_timeout: float = START_TIMEOUT_S,
+    protocol: Protocol = "auto",
+) -> McpServer: ...
+@overload
+def mcp(name: str, *, file: str | Path) -> McpServer: ...
+@overload
+def mcp(*, file: str | Path) -> tuple[McpServer, ...]: ...
+def mcp(
+    name: str | None = None,
+    *,
+    command: str | Sequence[str] | None = None,
+    env: Mapping[str, str | SecretKey] | None = None,
+    cwd: str | Path | None = None,
+    url: str | None = None,
+    headers: Mapping[str, str | SecretKey] | None = None,
+    file: str | Path | None = None,
+    timeout: float = TIMEOUT_S,
+    start_timeout: float = START_TIMEOUT_S,
+    protocol: Protocol = "auto",
+) -> McpServer | tuple[McpServer, ...]:
+    """Make an MCP server known under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
 
+    Nothing is started before a run uses it. With a name alone, the server known under it or
+    written in `~/.config/nbagent/mcp.json` or in `.mcp.json` here. What you name here is yours:
+    an entry of `.mcp.json` that only `--tools mcp:NAME` names is asked about before it starts.
 
-def read_servers(path: Path, only: str | None = None) -> list[Description]:
-    """The servers of a file, or the one of a name (none: an empty list).
+    Args:
+        name: what its tools' names begin with: `name__tool`.
+        command: the program and its arguments, for a server that speaks over stdin and stdout.
+        env: what it is given of the environment beside PATH, HOME and the like; keys go here.
+        cwd: the folder that it is started in.
+        url: where a server is that speaks streamable HTTP; https, or http on this machine.
+        headers: sent with each request to `url`; keys go here.
+        file: a JSON file with `{"mcpServers": {name: {command, args, env, url, headers}}}`; all
+            of its servers are made known, or the one of the name.
+        timeout: seconds without an answer or a sign of progress, after which a call is given up.
+        start_timeout: seconds that it may take to start.
+        protocol: `"2025-11-25"` or `"2026-07-28"`, for a server that does not tell which.
 
     Raises:
-        UsageError: it cannot be read or is wrong in a place, which the message names.
+        UsageError: it describes no server, or the file is wrong; the message says where.
     """
-    found: list[Description] = []
-    for name, entry in _entries(path).items():
-        if only is None or name == only:
-            found += _server(path, name, entry)
-    return found
+    if file is not None:
+        if command is not None or url is not None:
+            raise UsageError("give nbagent.mcp either file=… or command=… or url=…, not two")
+        path = Path(file).expanduser()
+        entries = _entries(path)
+        if name is None:
+            return tuple(remember(_server(path, one, entries[one])) for one in entries)
+        if name not in entries:
+            raise UsageError(f"{path} has no MCP server {name!r}; give one of those in it")
+        return remember(_server(path, name, entries[name]))
+    if name is None:
+        raise UsageError("give the server a name, nbagent.mcp('git', command=[…]), or a file=…")
+    if command is None and url is None:
+        found = _found(name, Path.cwd())
+        return found.allow() if isinstance(found, ProjectServer) else found
+    server = McpServer(
+        name,
+        command=command,
+        env=env,
+        cwd=cwd,
+        url=url,
+        headers=headers,
+        timeout_s=timeout,
+        start_timeout_s=start_timeout,
+        protocol=protocol,
+    )
+    return remember(server)
+
+
+def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
+    """A host for each server that the words name: `mcp:git`, `mcp` (all known), `git__log`.
+
+    Raises:
+        UsageError: there is no such server, or the package is not installed.
+    """
+    check_installed()
+    wanted: dict[str, list[str] | None] = {}
+    for word in order.words:
+        name, tool = _meant(word, order.project)
+        for server in known_servers() if name is None else (name,):
+            before = wanted.get(server, [])
+            # All of its tools win over single ones.
+            wanted[server] = None if before is None or tool is None else [*before, tool]
+    return [McpHost(_found(name, order.project), only) for name, only in wanted.items()]
+
+
+def _meant(word: str, project: Path) -> tuple[str | None, str | None]:
+    """The server that a word names (None: all that are known), and the tool, when it names one."""
+    if word == "mcp":
+        if not known_servers():
+            raise UsageError(
+                "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
+                "or name one of a file: mcp:name"
+            )
+        return None, None
+    name = word.removeprefix("mcp:")
+    if "__" not in name:
+        return name, None
+    owners = [one for one in _names(project) if name.startswith(prefix_of(one))]
+    return max(owners, key=len, default=name.partition("__")[0]), name
+
+
+def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The entries of the person's own file, which comes first, and of the project's."""
+    own = Path.home() / ".config" / "nbagent" / "mcp.json"
+    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
+
+
+def _names(project: Path) -> list[str]:
+    in_files = (name for _, entries in _files(project) for name in entries)
+    return list(dict.fromkeys([*known_servers(), *in_files]))
+
+
+def _found(name: str, project: Path) -> McpServer | ProjectServer:
+    known = known_servers().get(name)
+    if known is not None and not known.looked_up:
+        return known
+    for path, entries in _files(project):
+        if name in entries:
+            server = ProjectServer(name, path, entries[name])
+            if path.name == PROJECT_FILE and server.identity not in _allowed:
+                return server
+            return remember(_server(path, name, entries[name], looked_up=True))
+    close = nearest(name, _names(project))
+    hint = f"; did you mean {close!r}?" if close else ""
+    raise UsageError(
+        f"there is no MCP server {name!r}{hint}; make one with "
+        f"nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
+    )
 
 
 def _entries(path: Path) -> dict[str, Any]:
+    """The servers that a file describes and that are not switched off, by name."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path} is no file of MCP servers: it has over {_MOST_BYTES:,} bytes")
-        whole = json_object(json.loads(path.read_text("utf-8-sig")))
+        whole = json_object(json.loads(path.read_text("utf-8-sig"))) or {}
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); give another file") from None
     except (ValueError, RecursionError) as error:
@@ -58,90 +221,65 @@ def _entries(path: Path) -> dict[str, Any]:
         if isinstance(error, json.JSONDecodeError):
             place = f", line {error.lineno}, column {error.colno}: {error.msg}"
         raise UsageError(f"{path} is no JSON{place}; correct it") from None
-    key = "servers" if whole and "mcpServers" not in whole and "servers" in whole else "mcpServers"
-    entries = json_object((whole or {}).get(key))
-    if entries is None:
+    entries = json_object(whole.get("mcpServers", whole.get("servers")))
+    if entries is None or not is_keepable(entries):
         raise UsageError(
             f'{path} names no MCP servers; it should read {{"mcpServers": {{"name": '
             '{"command": "…", "args": […]}}}'
         )
-    return entries
+    is_off = {
+        name: (json_object(one) or {}).get("disabled") is True for name, one in entries.items()
+    }
+    return {name: entry for name, entry in entries.items() if not is_off[name]}
 
 
-def _server(path: Path, name: str, entry: Any) -> list[Description]:
-    place = f"mcpServers.{name}"
+def _server(path: Path, name: str, entry: Any, *, looked_up: bool = False) -> McpServer:
+    place = f"{path}, mcpServers.{name}"
     fields = json_object(entry)
     if fields is None:
-        raise _wrong(path, place, "must be an object with command or url")
-    if fields.get("disabled") is True:
-        return []
+        raise UsageError(f"{place} must be an object with command or url; correct the file")
     kind = fields.get("type", fields.get("transport"))
-    if kind == "sse":
-        raise _wrong(path, place, "is of type sse, which the protocol gave up; use type http")
     if kind not in (None, "stdio", *_HTTP):
-        raise _wrong(path, f"{place}.type", "must be stdio or http")
-    reader = _Reader(path, place, fields)
-    web = "url" in fields and (kind in _HTTP or "command" not in fields)
-    cwd = reader.text("cwd")
+        raise UsageError(f"{place}.type must be stdio or http, not {kind!r}; correct the file")
+    has = {key: _filled(value, f"{place}.{key}") for key, value in fields.items()}
+    web = "url" in has and (kind in _HTTP or "command" not in has)
+    cwd = has.get("cwd")
     try:
-        made = described(
+        return McpServer(
             name,
-            command=None if web else reader.text("command"),
-            args=() if web else reader.texts("args"),
-            env=reader.mapping("env"),
-            cwd=None if cwd is None else path.parent / Path(cwd).expanduser(),
-            url=reader.text("url") if web else None,
-            headers=reader.mapping("headers"),
-            source=str(path),
+            command=None if web else has.get("command"),
+            args=() if web else has.get("args", ()),
+            env=has.get("env"),
+            cwd=path.parent / Path(str(cwd)).expanduser() if cwd else None,
+            url=has.get("url") if web else None,
+            headers=has.get("headers"),
+            looked_up=looked_up,
         )
     except UsageError as error:
-        raise UsageError(f"{path}, {place}: {error.message}") from None
-    return [made]
+        raise UsageError(redact(f"{place}: {error.message}")) from None
 
 
-def _wrong(path: Path, place: str, what: str) -> UsageError:
-    return UsageError(redact(f"{path}, {place}: {what}; correct the file"))
+def _filled(value: Any, place: str) -> Any:
+    """The value with its variables filled in; numbers become texts."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: _filled(item, f"{place}.{key}") for key, item in items}
+    if isinstance(value, list):
+        return [_filled(item, f"{place}[{i}]") for i, item in enumerate(cast("list[Any]", value))]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: _variable(match, place), value)
+    return value
 
 
-class _Reader:
-    """Takes the fields of one entry, variables filled in."""
-
-    def __init__(self, path: Path, place: str, fields: Mapping[str, Any]) -> None:
-        self._path, self._place, self._fields = path, place, fields
-
-    def text(self, key: str) -> str | None:
-        if self._fields.get(key) is None:
-            return None
-        return self._filled(self._fields[key], f"{self._place}.{key}")
-
-    def texts(self, key: str) -> list[str]:
-        given: Any = self._fields.get(key, [])
-        if not isinstance(given, list):
-            raise _wrong(self._path, f"{self._place}.{key}", "must be a list of texts")
-        items = enumerate(cast("list[Any]", given))
-        return [self._filled(item, f"{self._place}.{key}[{i}]") for i, item in items]
-
-    def mapping(self, key: str) -> dict[str, str]:
-        given = json_object(self._fields.get(key, {}))
-        if given is None:
-            raise _wrong(self._path, f"{self._place}.{key}", "must be an object of texts")
-        return {name: self._filled(v, f"{self._place}.{key}.{name}") for name, v in given.items()}
-
-    def _filled(self, value: Any, place: str) -> str:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)
-        if not isinstance(value, str):
-            raise _wrong(self._path, place, "must be a text")
-        return _VARIABLE.sub(self._variable(place), value)
-
-    def _variable(self, place: str) -> Callable[[re.Match[str]], str]:
-        def fill(match: re.Match[str]) -> str:
-            name, instead = match[1], match[2]
-            found = os.environ.get(name) or instead
-            if found is None:
-                what = f"needs the variable {name}, which is not set; set it"
-                raise UsageError(f"{self._path}, {place}: {what} before the kernel starts")
-            note_value(name, found)
-            return found
-
-        return fill
+def _variable(match: re.Match[str], place: str) -> str:
+    name, instead = match[1], match[2]
+    value = os.environ.get(name) or instead
+    if value is None:
+        raise UsageError(
+            f"{place} needs the variable {name}, which is not set; set it before the kernel starts"
+        )
+    if is_secret(name, value):
+        register(value)
+    return value

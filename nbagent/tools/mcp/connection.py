@@ -1,467 +1,490 @@
-"""The one connection to a server: started at the first use, shared by all runs of the process.
+"""The one connection to an MCP server: started at the first use, shared by all runs of the process.
 
-Owns its task, its restart after a death, the timeouts and the last listing. All of it lives on the
-engine's loop; the words of the protocol are `wire`'s, which is imported here when it is needed.
+Owns the task that enters and leaves the contexts of the `mcp` package, the restart after a death,
+the timeouts, the last listing, and what a server sends made fit for the package. Runs on the
+engine's loop. The only module that imports `mcp`; `server` imports it when a server is used.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import shutil
+import sys
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.errors import ToolError, UsageError
+import anyio
+import httpx2
+import mcp_types as types
+from anyio.abc import ObjectSendStream
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types.methods import validate_server_result
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from nbagent import __version__
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.secrets import redact_cut
-from nbagent.tools.mcp.definitions import Listing, listing_of
-from nbagent.tools.mcp.description import Description
-from nbagent.tools.mcp.life import Life, NotStartedError
+from nbagent.shown import cut_middle, without_folders
+from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, is_loopback, revealed
 from nbagent.tools.mcp.texts import visible
 from nbagent.tools.results import summary
 
 if TYPE_CHECKING:
-    from nbagent.tools.mcp.wire import Progress, Wire
+    from mcp.client._transport import ReadStream, TransportStreams
 
-_GRACE_S = 1.0
-"""How long a call that was given up may take to tell the server so."""
-_LIST_S = 20.0
-_PROBE_S = 5.0
-_SETTLE_S = 2.0
-"""How long a call's outcome waits for the listing that the call brought about."""
-_LAST_WORDS_S = 1.0
-_CLOSE_S = 6.0
-_BETWEEN_LISTINGS_S = 0.1
+_MODES = {"auto": "auto", "2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
+_LIST_S = 10.0
+"""The most that a server which runs may take to list its tools again; then it is started anew."""
+_CLOSE_S = 8.0
+_LAST_WORDS_S = 0.5
+_HTTP_TIMEOUT_S = 30.0
 _MOST_TIMEOUTS = 10
 """Progress lengthens a call up to so many times its timeout."""
-_ERROR_CHARS = 400
-
-T = TypeVar("T")
-Why = Literal["done", "stop", "timeout"]
-
-
-class Broken(ToolError):
-    """The server is not there: it did not start, or it ended while it worked.
-
-    Attributes:
-        advice: for the person alone: it names the command line, and so folders of this machine.
-    """
-
-    advice: str = ""
+_MOST_PAGES = 50
+_LARGEST_EVENT_BYTES = 32_000_000
+_LINES_KEPT = 50
+_LINE_BYTES = 16_384
+_LINE_CHARS = 500
+_QUOTED_LINES = 8
+_QUOTED_CHARS = 1_200
+_KEPT = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
+"""What makes a definition: not `_meta`, which may be new at each listing."""
+Progress = Callable[[float, float | None, str | None], None]
 
 
-class _Alive:
-    """One life of the connection."""
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What a server listed last."""
 
-    def __init__(self) -> None:
-        self.life = Life()
-        self.opened: asyncio.Future[Wire] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[None] | None = None
-        self.listed = asyncio.Event()
-        """No listing is under way or due."""
-        self.doubtful = False
-        """A call timed out: ask for a sign of life before the next one."""
-        self.failure: str = ""
-        self.advised = False
-        """`failure` ends with what to do."""
-
-    @property
-    def usable(self) -> bool:
-        task = self.task
-        return task is not None and not task.done() and not self.life.over.is_set()
+    tools: tuple[dict[str, Any], ...] = ()
+    """As the server defines them."""
+    left_out: tuple[str, ...] = ()
+    """The names of those whose definition cannot be read."""
 
 
 class Connection:
-    """To one server. Its methods are called on the engine's loop unless they say otherwise."""
+    """To one server."""
 
-    def __init__(self, server: Description) -> None:
+    def __init__(self, server: McpServer) -> None:
         self.server = server
-        self.listing = Listing({})
-        """Read by any thread; replaced as a whole."""
-        self._alive: _Alive | None = None
+        self._definitions = Definitions()
+        self._life: _Life | None = None
         self._lock = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = os.getpid()
-        self._mode: str | None = None
-        self._kept: set[asyncio.Task[Any]] = set()
+        self._lives: list[_Life] = []
+        """Those that have not ended."""
 
     @property
     def is_open(self) -> bool:
         """Whether the server runs or is reached. Any thread."""
-        return self._alive is not None and self._alive.usable and self._process == os.getpid()
+        return self._life is not None and not self._life.over.is_set()
 
     @property
-    def pid(self) -> int | None:
-        """The server's process, while there is one. Any thread."""
-        alive = self._alive
-        return alive.life.pid if alive is not None and self.is_open else None
+    def has_ended(self) -> bool:
+        """Whether no process and no task of it is left. Any thread."""
+        return not self._lives
 
     @property
     def version(self) -> str | None:
         """The protocol that was agreed on, while it is open. Any thread."""
-        alive = self._alive
-        return alive.opened.result().version if alive is not None and self.is_open else None
+        return self._life.client.result().protocol_version if self._life and self.is_open else None
 
-    def log_lines(self) -> list[str]:
+    def log_lines(self) -> tuple[str, ...]:
         """The last lines that the server wrote to stderr or logged. Any thread."""
-        return self._alive.life.log.lines() if self._alive is not None else []
+        return self._life.log_lines() if self._life is not None else ()
 
-    async def listed(self, *, anew: bool = False) -> Listing:
-        """What the server lists, asked of it when that is due or `anew` is wanted.
+    async def definitions(self, *, anew: bool = False) -> Definitions:
+        """The tools, asked of the server when it is started, when it said that they changed, after
+        a call that got no answer, or when `anew` is wanted.
 
         Raises:
-            Broken: it does not start or does not answer.
+            ToolError: it does not start, or does not list its tools.
         """
-        fresh = not self.is_open
-        alive = await self._ready()
-        if anew and not fresh:
-            try:
-                async with asyncio.timeout(_LIST_S):
-                    await self._list(alive)
-            except Exception:
-                alive.life.over.set()  # It hangs or is gone: a new one lists at its start.
-                await self._ready()
-        else:
-            await self.settled(_LIST_S)
-        return self.listing
+        async with self._lock:
+            before, life = self._life, await self._ready()
+            if life.is_outdated or (anew and life is before):
+                seconds = min(_LIST_S, self.server.timeout_s, self.server.start_timeout_s)
+                try:
+                    async with asyncio.timeout(seconds):
+                        self._definitions = await life.listed()
+                except Exception:
+                    if life.calls and not life.over.is_set():
+                        return self._definitions  # It is busy.
+                    life.over.set()  # It hangs or is gone; a new one lists at its start.
+                    await self._ready()
+            return self._definitions
 
     async def call(
-        self,
-        tool: str,
-        arguments: dict[str, Any],
-        *,
-        cancel: CancelToken,
-        progress: Progress,
-    ) -> tuple[Any, Why, tuple[str, ...]]:
-        """Call a tool of the server by its own name.
+        self, tool: str, arguments: dict[str, Any], on_progress: Progress
+    ) -> types.CallToolResult | None:
+        """Call a tool of the server by its own name. To be cancelled tells the server so.
 
         Returns:
-            the server's `CallToolResult` (None when it was given up), why it ended, and what the
-            server asked for meanwhile and was refused.
+            what it gave back; None when it was started anew and has not run the call.
 
         Raises:
-            Broken: the server is not there (any more).
-            Exception: what the protocol's package raised.
+            ToolError: it gave no sign in time, refused the call, or is not there any more.
         """
-        for attempt in (1, 2):
-            loop = asyncio.get_running_loop()
-            alive, why = await self._race(self._ready(), loop.create_future(), cancel)
-            if alive is None:
-                return None, why, ()
-            try:
-                result, why = await self._watched(alive, tool, arguments, cancel, progress)
-            except Exception as error:
-                wire = _wire()
-                if wire.is_forgotten(error, alive.life) and attempt == 1:
-                    alive.life.over.set()  # The server was restarted: it has not run this call.
-                    continue
-                if wire.is_closed(error) or not alive.usable:
-                    raise await self._lost(alive, tool) from error
-                raise
-            if why == "timeout":
-                alive.doubtful = True
-            await self.settled(_SETTLE_S)
-            return result, why, alive.life.take_refused()
-        raise AssertionError("two attempts end above")
+        async with self._lock:
+            life = await self._ready()
+        loop, seconds = asyncio.get_running_loop(), self.server.timeout_s
+        last = loop.time() + _MOST_TIMEOUTS * seconds
+        life.calls += 1
+        try:
+            async with asyncio.timeout(seconds) as limit:
 
-    async def settled(self, seconds: float) -> None:
-        """Wait until a change of the tools that the server told of has been read."""
-        if self._alive is not None and self._alive.usable:
-            if self._alive.life.tools_changed.is_set():
-                self._alive.listed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._alive.listed.wait()
+                async def go_on(progress: float, total: float | None, message: str | None) -> None:
+                    if not limit.expired():
+                        limit.reschedule(min(loop.time() + seconds, last))
+                        on_progress(progress, total, message)
+
+                client = life.client.result()
+                result = await client.call_tool(tool, arguments, progress_callback=go_on)
+        except TimeoutError:
+            life.is_outdated = True  # A sign of life is asked for before the next call.
+            message = f"{tool} gave no sign for {seconds:g} s and was cancelled"
+            raise ToolError(f"{message}; what it did so far is unknown", code="E_TIMEOUT") from None
+        except MCPError as error:
+            if error.code == types.CONNECTION_CLOSED or life.over.is_set():
+                raise await self._lost(life, tool) from error
+            if error.code == types.INVALID_REQUEST and life.http_status == 404:
+                life.over.set()
+                return None
+            raise _refused(error) from error
+        finally:
+            life.calls -= 1
+        return result
 
     async def close(self) -> None:
         """End the connection and the server's process."""
-        alive, self._alive = self._alive, None
-        if alive is None or alive.task is None:
-            return
-        alive.life.leave()
-        await asyncio.wait([alive.task], timeout=_CLOSE_S)
+        self._life = None
+        for life in tuple(self._lives):
+            await life.end()
 
-    async def _ready(self) -> _Alive:
-        self._belong_here()
-        async with self._lock:
-            alive = self._alive
-            if alive is not None and alive.usable and await self._answers(alive):
-                return alive
+    async def _ready(self) -> _Life:
+        if self._life is None or self._life.over.is_set():
             await self.close()
-            self._alive = await self._start()
-            return self._alive
+            self._life = await self._started()
+        return self._life
 
-    def _belong_here(self) -> None:
-        """Forget what belongs to a loop that is gone, or to the process that this one forked of."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop or self._process != os.getpid():
-            _inherited.append(self._alive)
-            self._loop, self._process = loop, os.getpid()
-            self._alive, self._lock = None, asyncio.Lock()
-
-    async def _answers(self, alive: _Alive) -> bool:
-        if not alive.doubtful:
-            return True
-        try:
-            async with asyncio.timeout(_PROBE_S):
-                await self._list(alive)
-        except Exception:
-            return False
-        alive.doubtful = False
-        return True
-
-    async def _start(self) -> _Alive:
-        wire = await asyncio.to_thread(_wire)
-        mode = self._mode or wire.first_mode(self.server)
-        alive = await self._open(mode)
-        if alive.failure and alive.life.ended and mode == "auto" and self.server.url is None:
+    async def _started(self) -> _Life:
+        mode = _MODES[self.server.protocol]
+        life = await self._attempt(mode)
+        if life.failure and life.ended and mode == "auto" and self.server.url is None:
             # Some servers of the older protocols end at any request before `initialize`.
-            second = await self._open("legacy")
-            alive = second if not second.failure else alive
-        if alive.failure:
-            raise self._not_started(alive)
-        if alive.opened.result().is_handshake and self.server.protocol == "auto":
-            self._mode = "legacy"
-        try:
-            async with asyncio.timeout(_LIST_S):
-                await self._list(alive)
-        except asyncio.CancelledError:
-            alive.life.over.set()
-            raise
-        except Exception as error:
-            alive.life.over.set()
-            alive.failure = f"it does not list its tools ({_told(error)})"
-            raise self._not_started(alive) from None
-        return alive
-
-    async def _open(self, mode: str) -> _Alive:
-        """A new life; what went wrong stands in its `failure`."""
-        alive = _Alive()
-        alive.task = asyncio.create_task(self._main(alive, mode), name=self.server.host_name)
-        try:
-            await asyncio.wait(
-                [alive.opened, alive.task],
-                timeout=self.server.start_timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
+            second = await self._attempt("legacy")
+            life = life if second.failure else second
+        if life.failure:
+            check = "its command" if self.server.url is None else "its URL and headers"
+            raise ToolError(
+                f"the MCP server {self.server.name!r} did not start{life.last_words()}; "
+                f"check {check}",
+                details={"server": self.server.name},
             )
-        except asyncio.CancelledError:
-            alive.task.cancel()
-            raise
-        if not alive.opened.done():
-            alive.advised = not alive.failure or alive.advised
-            alive.failure = alive.failure or (
-                f"it has not answered within {self.server.start_timeout_s:g} s; "
-                "give it more with start_timeout=…"
+        return life
+
+    async def _attempt(self, mode: str) -> _Life:
+        """Start the server and list its tools; what went wrong stands in the life's `failure`."""
+        life = _Life(self.server, mode)
+        self._lives.append(life)
+        life.task.add_done_callback(lambda _: self._lives.remove(life))
+        try:
+            async with asyncio.timeout(self.server.start_timeout_s):
+                await asyncio.wait((life.client, life.task), return_when="FIRST_COMPLETED")
+                if life.client.done():
+                    self._definitions = await life.listed()
+                else:
+                    await life.end()
+        except TimeoutError:
+            life.failure = (
+                f"it has not answered within {self.server.start_timeout_s:g} s "
+                "(start_timeout=… gives it more)"
             )
-            alive.task.cancel()
-            await asyncio.wait([alive.task], timeout=_CLOSE_S)
-        return alive
-
-    async def _main(self, alive: _Alive, mode: str) -> None:
-        """The task that enters and leaves the connection's contexts."""
-        helper: asyncio.Task[None] | None = None
-        watch: asyncio.Task[None] | None = None
-        try:
-            async with _wire().connected(self.server, alive.life, mode=mode) as wire:
-                alive.opened.set_result(wire)
-                helper = asyncio.create_task(self._follow(alive))
-                watch = asyncio.create_task(wire.watch_tools(alive.life))
-                await alive.life.over.wait()
-                for task in (helper, watch):
-                    task.cancel()
-        except NotStartedError as error:
-            alive.failure, alive.advised = str(error), True
+            life.leave()
         except Exception as error:
-            alive.failure = alive.failure or _told(error)
-        finally:
-            for task in (helper, watch):
-                if task is not None:
-                    task.cancel()
-            alive.life.over.set()
-            alive.listed.set()
-
-    async def _follow(self, alive: _Alive) -> None:
-        """List anew whenever the server says that its tools have changed."""
-        while True:
-            await alive.life.tools_changed.wait()
-            alive.listed.clear()
-            with suppress(Exception):
-                async with asyncio.timeout(_LIST_S):
-                    await self._list(alive)
-            # A server that says so all the time is not asked all the time.
-            await asyncio.sleep(_BETWEEN_LISTINGS_S)
-
-    async def _list(self, alive: _Alive) -> None:
-        alive.life.tools_changed.clear()
-        try:
-            alive.life.take_left_out()
-            tools = await alive.opened.result().list_tools()
-            left_out = alive.life.take_left_out()
-            # In a thread: whoever wrote the definitions may want it to take long.
-            self.listing = await asyncio.to_thread(listing_of, self.server, tools, left_out)
-        finally:
-            alive.listed.set()
-
-    async def _watched(
-        self,
-        alive: _Alive,
-        tool: str,
-        arguments: dict[str, Any],
-        cancel: CancelToken,
-        progress: Progress,
-    ) -> tuple[Any, Why]:
-        over: asyncio.Future[Why] = asyncio.get_running_loop().create_future()
-        clock = _Clock(self.server.timeout_s, lambda: _end(over, "timeout"))
-
-        def on_progress(done: float, total: float | None, text: str | None) -> None:
-            clock.wind()
-            progress(done, total, text)
-
-        call: Coroutine[Any, Any, Any] = alive.opened.result().call(tool, arguments, on_progress)
-        try:
-            return await self._race(call, over, cancel)
-        finally:
-            clock.stop()
-
-    async def _race(
-        self, work: Coroutine[Any, Any, T], over: asyncio.Future[Why], cancel: CancelToken
-    ) -> tuple[T | None, Why]:
-        """Do it until it is done, stopped, or `over` for another reason."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.create_task(work)
-        task.add_done_callback(lambda _: _end(over, "done"))
-        forget = cancel.on_set(lambda: loop.call_soon_threadsafe(_end, over, "stop"))
-        try:
-            why = await over
+            life.failure = life.failure or f"it does not list its tools ({_reason(error)})"
+            await life.end()
         except asyncio.CancelledError:
-            self._give_up(task)
+            life.leave()
             raise
-        finally:
-            forget()
-        if why == "done":
-            return task.result(), why
-        self._give_up(task)
-        await asyncio.wait([task], timeout=_GRACE_S)
-        if task.done() and not task.cancelled() and task.exception() is None:
-            return task.result(), "done"  # It was just ready.
-        return None, why
+        return life
 
-    def _give_up(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a call; the server is told by it. The loop itself holds its tasks weakly."""
-
-        def forget(done: asyncio.Task[Any]) -> None:
-            self._kept.discard(done)
-            if not done.cancelled():
-                done.exception()
-
-        self._kept.add(task)
-        task.add_done_callback(forget)
-        task.cancel()
-
-    async def _lost(self, alive: _Alive, tool: str) -> Broken:
+    async def _lost(self, life: _Life, tool: str) -> ToolError:
         """The error for a call during which the server went away."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await alive.life.over.wait()
-        name, life = self.server.name, alive.life
-        alive.life.over.set()
-        if self.server.url is not None:
-            what = "the connection was lost" + _status(life.http_status)
-            if alive.failure:
-                what += f" ({alive.failure})"
-        else:
-            code = "" if life.exit_code is None else f" (exit code {life.exit_code})"
-            what = f"the server ended{code}"
-        return Broken(
-            f"{what} while {tool} ran on the MCP server {name!r}, what it did so far is unknown"
-            f"{life.log.quoted()}; the next call starts it again",
-            details={"server": name, "exit_code": life.exit_code},
-        )
-
-    def _not_started(self, alive: _Alive) -> Broken:
-        life = alive.life
-        what = alive.failure + _status(life.http_status)
-        if life.ended and life.exit_code is not None:
-            what = f"it ended at once (exit code {life.exit_code})"
-            alive.advised = False
-        check = "its URL and headers" if self.server.url is not None else "its command"
-        broken = Broken(
-            f"the MCP server {self.server.name!r} did not start: {what}{life.log.quoted()}"
-            f"{'' if alive.advised else f'; check {check}'}",
+        await life.end()
+        what = "the server ended" if self.server.url is None else "the connection was lost"
+        return ToolError(
+            f"{what} while {tool} ran on the MCP server {self.server.name!r}, what it did so far "
+            f"is unknown{life.last_words()}; the next call starts it again",
             details={"server": self.server.name},
         )
-        broken.advice = f" ({self.server.where})"
-        return broken
 
 
-class _Clock:
-    """Ends a call that gives no sign of life; progress winds it up, though not for ever."""
+class _Life:
+    """One life of the connection, from the start of the server to its end."""
 
-    def __init__(self, seconds: float, ring: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._seconds, self._ring = seconds, ring
-        self._last = self._loop.time() + _MOST_TIMEOUTS * seconds
-        self._timer = self._loop.call_later(seconds, ring)
+    def __init__(self, server: McpServer, mode: str) -> None:
+        self._server = server
+        self._log: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._stderr: threading.Thread | None = None
+        self._left_out: list[str] = []
+        self.client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
+        """The server went away, or shall."""
+        self.ended = False
+        """It went away by itself."""
+        self.failure = ""
+        self.http_status: int | None = None
+        """The last status, where it was no success."""
+        self.is_outdated = False
+        """It said that its tools changed, or a call got no answer."""
+        self.calls = 0
+        """Calls that it works on."""
+        self.task = asyncio.create_task(self._live(mode), name=server.host_name)
 
-    def wind(self) -> None:
-        self._timer.cancel()
-        at = min(self._loop.time() + self._seconds, self._last)
-        self._timer = self._loop.call_at(at, self._ring)
+    @property
+    def version(self) -> str:
+        return self.client.result().protocol_version
 
-    def stop(self) -> None:
-        self._timer.cancel()
+    async def listed(self) -> Definitions:
+        """Ask the server for its tools, page by page."""
+        self.is_outdated = False
+        self._left_out = []
+        tools: list[dict[str, Any]] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await self.client.result().list_tools(cursor=cursor)
+            tools += [
+                tool.model_dump(mode="json", by_alias=True, exclude_none=True, include=_KEPT)
+                for tool in page.tools
+            ]
+            cursor = page.next_cursor
+            if cursor is None or len(tools) > MOST_TOOLS:
+                break
+        return Definitions(tuple(tools), tuple(self._left_out[:20]))
+
+    def leave(self) -> None:
+        """Have the contexts left, which ends the server's process."""
+        if not self.client.done() and not self.over.is_set():
+            self.task.cancel()  # It is still entering them.
+        self.over.set()
+
+    async def end(self) -> None:
+        """Leave, wait for that, and read the server's last words."""
+        self.leave()
+        await asyncio.wait((self.task,), timeout=_CLOSE_S)
+        if self._stderr is not None:
+            await asyncio.to_thread(self._stderr.join, _LAST_WORDS_S)
+
+    def log_lines(self) -> tuple[str, ...]:
+        lines = (visible(line[: 8 * _LINE_CHARS], _LINE_CHARS) for line in tuple(self._log))
+        return tuple(line for line in lines if line)
+
+    def last_words(self) -> str:
+        """`: why it ended; it said last: …`, for an error; empty when nothing is known."""
+        what = f": {self.failure}" if self.failure else ""
+        if self.http_status is not None:
+            check = ": check the headers" if self.http_status in (401, 403) else ""
+            what += f" (HTTP {self.http_status}{check})"
+        lines = " | ".join(self.log_lines()[-_QUOTED_LINES:])
+        text = redact_cut(cut_middle(without_folders(lines), _QUOTED_CHARS))
+        return f"{what}; it said last: {text}" if text else what
+
+    async def _live(self, mode: str) -> None:
+        """The task that enters and leaves all contexts."""
+        try:
+            async with AsyncExitStack() as stack:
+                client = Client(
+                    self._streams(),
+                    mode=mode,
+                    cache=None,
+                    client_info=types.Implementation(name="nbagent", version=__version__),
+                    logging_callback=self._on_log,
+                )
+                await stack.enter_async_context(client)
+                # No result is checked against the server's own schema: a pattern in it could hang
+                # the engine's loop, and a model can read what does not fit.
+                vars(client.session).update(validate_tool_result=_accept)
+                watching = asyncio.create_task(_watch(client))
+                stack.callback(watching.cancel)
+                self.client.set_result(client)
+                await self.over.wait()
+        except Exception as error:
+            ended = self.ended and self._server.url is None
+            self.failure = self.failure or ("it ended at once" if ended else _reason(error))
+        finally:
+            self.over.set()
+
+    @asynccontextmanager
+    async def _streams(self) -> AsyncGenerator[TransportStreams]:
+        """The transport's streams, with what the server sends looked at first."""
+        async with AsyncExitStack() as stack:
+            read, write = await self._transport(stack)
+            send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            stack.callback(receive.close)
+            group = await stack.enter_async_context(anyio.create_task_group())
+            group.start_soon(self._read, read, send)
+            try:
+                yield receive, write
+            finally:
+                group.cancel_scope.cancel()
+
+    async def _transport(self, stack: AsyncExitStack) -> TransportStreams:
+        server = self._server
+        if server.url is None:
+            parameters = StdioServerParameters(
+                command=_program(server),
+                args=list(server.command[1:]),
+                env=revealed(server.env),
+                cwd=server.cwd,
+                encoding_error_handler="replace",
+            )
+            with self._stderr_file() as errlog:
+                return await stack.enter_async_context(stdio_client(parameters, errlog))
+
+        async def note_status(response: httpx2.Response) -> None:
+            self.http_status = response.status_code if response.status_code >= 400 else None
+
+        # A proxy would see what is sent to this machine in plain text. Redirects: the package
+        # follows none that leaves the address it was given.
+        http = httpx2.AsyncClient(
+            headers=revealed(server.headers),
+            timeout=httpx2.Timeout(_HTTP_TIMEOUT_S, read=server.timeout_s + _HTTP_TIMEOUT_S),
+            trust_env=not is_loopback(server.url),
+            follow_redirects=False,
+            event_hooks={"response": [note_status]},
+        )
+        await stack.enter_async_context(http)
+        streams = streamable_http_client(
+            server.url, http_client=http, max_sse_event_size=_LARGEST_EVENT_BYTES
+        )
+        return await stack.enter_async_context(streams)
+
+    @contextmanager
+    def _stderr_file(self) -> Generator[TextIO]:
+        """A file for the server's stderr; a thread keeps its last lines as long as one writes."""
+        reading, writing = os.pipe()
+
+        def read() -> None:
+            with open(reading, "rb") as pipe:
+                for line in iter(lambda: pipe.readline(_LINE_BYTES), b""):
+                    self._log.append(line.decode("utf-8", "replace"))
+
+        self._stderr = threading.Thread(target=read, name="nbagent MCP stderr", daemon=True)
+        self._stderr.start()
+        with open(writing, "w") as file:
+            yield file
+
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        self._log.append(f"[{params.level}] {params.data!s:.{_LINE_CHARS}}")
+
+    async def _read(
+        self,
+        source: ReadStream[SessionMessage | Exception],
+        out: ObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        """Hand on what can be read, till the server ends or breaks the protocol."""
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with out:
+                async for item in source:
+                    if isinstance(item, SessionMessage):
+                        self._look_at(item.message)
+                        await out.send(item)
+                    elif not self._is_chatter(item):
+                        self.failure = "it sent a message that cannot be read"
+                        break
+        self.ended = not self.over.is_set()
+        self.over.set()
+
+    def _is_chatter(self, error: Exception) -> bool:
+        """Whether what cannot be read was no message either, but a line printed to stdout."""
+        line = str(error)
+        if isinstance(error, ValidationError):
+            line = max((str(it["input"]) for it in error.errors(include_url=False)), key=len)
+        is_message = line.lstrip().startswith("{") and "jsonrpc" in line
+        if not is_message:
+            self._log.append(f"[on stdout, no message of MCP] {line[:200]}")
+        return not is_message
+
+    def _look_at(self, message: types.JSONRPCMessage) -> None:
+        if isinstance(message, types.JSONRPCNotification):
+            if message.method == "notifications/tools/list_changed":
+                self.is_outdated = True
+        elif isinstance(message, types.JSONRPCResponse) and self.client.done():
+            tools: Any = message.result.get("tools")
+            if isinstance(tools, list):
+                # The package refuses a whole listing for one bad definition.
+                each = cast("list[Any]", tools)
+                message.result["tools"] = [tool for tool in each if self._is_usable(tool)]
+
+    def _is_usable(self, tool: Any) -> bool:
+        # What a listing of either protocol has beside its tools.
+        whole = {"tools": [tool], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        try:
+            validate_server_result("tools/list", self.version, whole)
+            types.ListToolsResult.model_validate(whole, by_name=False)
+        except (ValueError, RecursionError):
+            self._left_out.append(str((json_object(tool) or {}).get("name") or "without a name"))
+            return False
+        except KeyError:
+            pass  # A protocol that the package does not check.
+        return True
 
 
-def _end(over: asyncio.Future[Why], why: Why) -> None:
-    if not over.done():
-        over.set_result(why)
+async def _watch(client: Client) -> None:
+    """Ask to be told of changes, where the protocol tells only who asks."""
+    capability = client.server_capabilities.tools
+    # Nothing is said of its tools when the protocol was fixed and nobody asked for it.
+    silent = capability is not None and not capability.list_changed
+    if silent or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        return
+    # A server that ends it is asked again when the next run lists.
+    with suppress(Exception):
+        async with client.listen(tools_list_changed=True) as changes:
+            async for _ in changes:
+                pass
 
 
-def _status(status: int | None) -> str:
-    if status is None:
-        return ""
-    return f" (HTTP {status}{': check the headers' if status in (401, 403) else ''})"
+async def _accept(name: str, result: types.CallToolResult) -> None:
+    """In place of the check of a result against its schema."""
 
 
-def _told(error: BaseException) -> str:
+def _program(server: McpServer) -> str:
+    """The whole path of what is started; what is installed beside the kernel is found, too."""
+    path = revealed(server.env).get("PATH") or os.environ.get("PATH", os.defpath)
+    folders = f"{path}{os.pathsep}{os.path.dirname(sys.executable)}"
+    return shutil.which(server.command[0], path=folders) or server.command[0]
+
+
+def _reason(error: BaseException) -> str:
     """The innermost reason, short: the package wraps them in groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return redact_cut(visible(summary(error), _ERROR_CHARS))
+    return visible(error.message if isinstance(error, NbagentError) else summary(error), 400)
 
 
-def refusal_of(error: BaseException) -> tuple[int, str] | None:
-    """Code and message, when the server answered with an error of the protocol."""
-    # Such an error can only have come from a module that is loaded.
-    return _wire().refusal_of(error)
+def _refused(error: MCPError) -> ToolError:
+    """A call that the server refused in the protocol's own way."""
+    said = visible(error.message, 4_000) or "it gave no reason"
+    if error.code == types.INVALID_PARAMS:
+        return ToolError(f"the server refused the call: {said}", code="E_INVALID_ARGUMENTS")
+    return ToolError(f"the server answered with error {error.code}: {said}")
 
 
-_importing = threading.Lock()
-_inherited: list[Any] = []
-"""Never freed: a forked copy that is tidied up would end the parent's server."""
-
-
-def _wire() -> Any:
-    with _importing:
-        check_installed()
-        try:
-            return import_module("nbagent.tools.mcp.wire")
-        except ImportError as error:
-            raise _missing(f" ({error})") from None
-
-
-def check_installed() -> None:
-    """Raises a UsageError when the package `mcp` is not there. Imports nothing."""
-    if find_spec("mcp") is None:
-        raise _missing("")
-
-
-def _missing(why: str) -> UsageError:
-    return UsageError(
-        f"MCP servers need the package mcp, version 2{why}; install it with "
-        "%pip install 'nbagent[mcp]' and restart the kernel"
-    )
+# The package logs whole exceptions with the server's words in them, and without a handler Python
+# prints these into the cell. A logger named `client` may well be the person's own, too.
+for _name in (
+    *("client", "mcp.client.caching", "mcp.client.client", "mcp.client.stdio"),
+    *("mcp.client.streamable_http", "mcp.shared.dispatcher", "mcp.shared.jsonrpc_dispatcher"),
+):
+    logging.getLogger(_name).addFilter(lambda it: f"{os.sep}mcp{os.sep}" not in it.pathname)
