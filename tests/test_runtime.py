@@ -258,7 +258,8 @@ def tools_of(run: Run) -> tuple[ToolRun, ...]:
     return run.turns[0].tool_runs
 
 
-def test_a_wait_serves_all_runs_that_were_started_in_its_thread() -> None:
+@pytest.mark.parametrize("within", ["a cell", "a tool"])
+def test_a_wait_serves_all_runs_that_were_started_in_its_place(within: str) -> None:
     threads: list[int] = []
 
     def look() -> str:
@@ -270,21 +271,32 @@ def test_a_wait_serves_all_runs_that_were_started_in_its_thread() -> None:
         return script([step(calls=[call("look")], wait_ms=300), step(text="Done.", wait_ms=300)])
 
     Agent(model=slow(), tools=[look]).run("Warm up.")
-    began = time.monotonic()
-    runs = [Agent(model=slow(), tools=[look]).start("Go.") for _ in range(5)]
-    assert [run.wait().text for run in runs] == ["Done."] * 5
-    assert time.monotonic() - began < 1.1  # 0.6 for one, and 0.3 more for each if one by one
+    took: list[float] = []
+
+    def five() -> str:
+        """Start five runs, and wait for them."""
+        began = time.monotonic()
+        runs = [Agent(model=slow(), tools=[look]).start("Go.") for _ in range(5)]
+        texts = [run.wait().text for run in runs]
+        took.append(time.monotonic() - began)
+        return " ".join(texts)
+
+    if within == "a cell":
+        assert five() == "Done. Done. Done. Done. Done."
+    else:
+        Agent(model=script([call("five"), "Done."]), tools=[five]).run("Go.")
+    assert took[0] < 1.1  # 0.6 for one, and 0.3 more for each if one by one
     assert threads == [threading.get_ident()] * 6
 
 
-def test_a_tool_does_not_run_the_calls_of_the_run_around_it() -> None:
+def test_a_tool_that_waits_does_not_run_the_calls_of_other_runs() -> None:
     order: list[str] = []
 
     def outer() -> str:
         """Ask another agent."""
-        order.append("outer begins")
-        Agent(model=script([call("inner"), "Done."]), tools=[inner]).run("Go.")
-        order.append("outer ends")
+        slow = script([step(calls=[call("inner")], wait_ms=400), "Done."])
+        Agent(model=slow, tools=[inner]).run("Go.")
+        order.append("outer")
         return "asked"
 
     def inner() -> str:
@@ -292,6 +304,30 @@ def test_a_tool_does_not_run_the_calls_of_the_run_around_it() -> None:
         order.append("inner")
         return "noted"
 
+    def other() -> str:
+        """Note it."""
+        order.append("other")
+        return "noted"
+
+    beside = script([step(calls=[call("other")], wait_ms=200), "Done."])
+    left = Agent(model=beside, tools=[other]).start("Go.")
     both = calls([call("outer"), call("inner")])
-    run = Agent(model=script([both, "Done."]), tools=[outer, inner]).run("Go.")
-    assert (run.text, order) == ("Done.", ["outer begins", "inner", "outer ends", "inner"])
+    run = Agent(model=script([both, step(text="Done.", wait_ms=200)]), tools=[outer, inner])
+    assert (run.run("Go.").text, left.wait().text) == ("Done.", "Done.")
+    assert order[:2] == ["inner", "outer"]
+    assert sorted(order[2:]) == ["inner", "other"]
+
+
+@pytest.mark.parametrize("where", ["waiting", "worker", "tools"])
+def test_work_over_its_time_is_ended(bench: Bench, where: Any) -> None:
+    async def body(bench: Bench) -> None:
+        limit: Any = {"where": where, "timeout_s": 0.1}
+        with pytest.raises(TimeoutError):
+            if where == "tools":
+                await bench.courier.run_async(lambda: asyncio.sleep(20), **limit)
+            else:
+                await bench.courier.run_sync(lambda: time.sleep(20), **limit)
+
+    began = time.monotonic()
+    wait(bench.start(body))
+    assert time.monotonic() - began < 5

@@ -156,8 +156,6 @@ class ToolTraits(Value):
     """Name of the tool host that runs it."""
     interruptible: bool = True
     """False: a stop waits until it has finished."""
-    idempotent: bool = False
-    """True: it may run again after a crash."""
     ruling: Literal["allow", "ask", "deny"] = "allow"
     """What happens to a call of it where no policy speaks of it."""
     sha: str = ""

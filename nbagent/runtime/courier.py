@@ -12,6 +12,7 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
@@ -20,7 +21,7 @@ from nbagent.contracts.ports import Interrupted
 from nbagent.contracts.records import RanIn
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
-from nbagent.runtime.loop import LoopThread, engine_thread, running, tool_thread
+from nbagent.runtime.loop import LoopThread, engine_thread, on_engine_thread, running, tool_thread
 
 T = TypeVar("T")
 STRANDED_S = 1.0
@@ -43,21 +44,36 @@ Waiter = Callable[["Courier"], None]
 
 
 class Desk:
-    """The runs that were started at one place: a thread, or one job of it.
+    """Where jobs of some runs are taken: those of one run, or of all that one place has started.
 
-    A wait at this place serves them all; a job does not get calls of the run around it.
+    A place is a thread, or one job of it: so a wait serves all runs of its thread, and a job does
+    not get calls of the run around it.
     """
 
-    def __init__(self) -> None:
-        self.waiter: Waiter | None = None
+    def __init__(self, parent: Desk | None = None) -> None:
+        self.parent = parent
+        """Where they are taken when nobody is here."""
         self.couriers: set[Courier] = set()
+        self._waiters: list[Waiter] = []
 
-    def serve(self, waiter: Waiter | None) -> Waiter | None:
-        """Set who waits here; returns who did before."""
-        before, self.waiter = self.waiter, waiter
+    def waiter(self) -> Waiter | None:
+        """The first one who waits; when it leaves, the next one."""
+        own = next(iter(self._waiters), None)
+        return own if own is not None or self.parent is None else self.parent.waiter()
+
+    def attach(self, waiter: Waiter) -> None:
+        """Take part in serving."""
+        self._waiters.append(waiter)
+        self._tell()
+
+    def detach(self, waiter: Waiter) -> None:
+        """Leave; what is still queued goes to the next one."""
+        self._waiters.remove(waiter)
+        self._tell()
+
+    def _tell(self) -> None:
         for courier in tuple(self.couriers):
             courier.tell()
-        return before
 
 
 class _Here(threading.local):
@@ -69,10 +85,7 @@ here = _Here()
 
 
 class Courier:
-    """One run at work: its task, which nobody cancels, and its `CallRunner`.
-
-    Of those who wait for the run, the first one takes its jobs; when it leaves, the next one does.
-    """
+    """One run at work: its task, which nobody cancels, and its `CallRunner`."""
 
     def __init__(self, cancel: CancelToken | None = None) -> None:
         self.cancel = cancel or CancelToken()
@@ -85,13 +98,12 @@ class Courier:
         """Called on the engine thread with a job's label when it holds an idle kernel up."""
         self.outer = current_courier.get()
         """The run whose tool has started this one."""
-        self._desk = here.desk
-        self._lock = threading.Lock()
+        # What an async tool starts is served where the run of that tool is.
+        self.place = self.outer.desk if self.outer and on_engine_thread() else here.desk
+        self.desk = Desk(self.place)
         self._jobs: deque[Job] = deque()
-        self._waiters: list[Waiter] = []
         self._job: Job | None = None
         """What a thread runs right now."""
-        self._through_outer = False
         self._thread: LoopThread | None = None
         self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
@@ -101,7 +113,8 @@ class Courier:
         """Start it in a copy of the caller's context: what it prints lands in the caller's cell."""
         context = contextvars.copy_context()
         context.run(current_courier.set, self)
-        self._desk.couriers.add(self)
+        self.desk.couriers.add(self)
+        self.place.couriers.add(self)
         running().add(self.cancel)
 
         async def main() -> None:
@@ -118,11 +131,6 @@ class Courier:
         self._thread = engine_thread()
         self._thread.spawn(main, context)
         return self
-
-    @property
-    def started(self) -> bool:
-        """Whether there is a task to wait for."""
-        return self._thread is not None
 
     @property
     def done(self) -> bool:
@@ -153,7 +161,7 @@ class Courier:
 
     def _ended(self) -> None:
         running().discard(self.cancel)
-        self._desk.couriers.discard(self)
+        self.place.couriers.discard(self)
 
     # Its calls
 
@@ -214,7 +222,8 @@ class Courier:
             self._look_at(job, reported)
 
         timer = loop.call_later(STRANDED_S, look)
-        self._post(job)
+        self._jobs.append(job)
+        self.tell()
         try:
             return await job.outcome()
         finally:
@@ -222,44 +231,30 @@ class Courier:
 
     def _look_at(self, job: Job, reported: set[str]) -> None:
         """Report, once each, a job that nobody takes, and one that holds an idle kernel up."""
-        courier = self._end_of_the_way()
         # Behind another call of its own run it waits its turn: nothing is in the way.
-        stuck = job.state == "queued" and courier._job is None
+        stuck = job.state == "queued" and self._job is None
         held = job.state == "running" and job.task is None
         report = self.on_stranded if stuck else self.on_slow if held else None
-        if report is not None and courier._waiter() is None and job.state not in reported:
+        if report is not None and self.desk.waiter() is None and job.state not in reported:
             reported.add(job.state)
             report(job.label)
 
     # Whoever takes them
 
-    def attach(self, waiter: Waiter) -> None:
-        """Take part in serving this run."""
-        with self._lock:
-            self._waiters.append(waiter)
-        self.tell()
-
-    def detach(self, waiter: Waiter) -> None:
-        """Leave; what is still queued goes to the next one."""
-        with self._lock:
-            self._waiters.remove(waiter)
-        self.tell()
-
     def take(self, waiter: Waiter | None) -> Job | None:
         """The next job for this one (None: for nobody's thread), or None."""
-        with self._lock:
-            while self._jobs and self._waiter() == waiter:
+        while self._jobs and self.desk.waiter() == waiter:
+            with suppress(IndexError):  # another one was quicker
                 job = self._jobs.popleft()
                 if job.state == "queued":
                     return job
-            return None
+        return None
 
     def tell(self) -> None:
         """Wake who takes the next job, if there is one."""
-        with self._lock:
-            waiter = self._waiter()
-            if not any(job.state == "queued" for job in self._jobs):
-                return
+        waiter = self.desk.waiter()
+        if not self._jobs:
+            return
         if waiter is not None:
             waiter(self)
         elif self.on_idle_job is not None:
@@ -296,14 +291,6 @@ class Courier:
             except KeyboardInterrupt:
                 job.stop()
 
-    def through_outer(self) -> None:
-        """From now on the thread that waits for the outer run does this run's work."""
-        with self._lock:
-            self._through_outer = self.outer is not None
-            jobs, self._jobs = list(self._jobs), deque()
-        for job in jobs:
-            self._post(job)
-
     def refuse_deadlock(self) -> None:
         """Raise UsageError where this code is a part of the run itself, which it would wait for."""
         courier = current_courier.get()
@@ -311,21 +298,6 @@ class Courier:
             if courier is self:
                 raise UsageError("a tool cannot wait for the run that it belongs to")
             courier = courier.outer
-
-    def _post(self, job: Job) -> None:
-        courier = self._end_of_the_way()
-        with courier._lock:
-            courier._jobs.append(job)
-        courier.tell()
-
-    def _end_of_the_way(self) -> Courier:
-        courier = self
-        while courier._through_outer and courier.outer is not None:
-            courier = courier.outer
-        return courier
-
-    def _waiter(self) -> Waiter | None:
-        return self._waiters[0] if self._waiters else self._desk.waiter
 
 
 def _in_main_thread() -> bool:

@@ -132,8 +132,9 @@ class _Waiting:
         self.stopped_at: float | None = None
 
     def run(self) -> None:
-        before = here.desk.serve(self.ring)
-        self.courier.attach(self.ring)
+        desks = (here.desk, self.courier.desk)
+        for desk in desks:
+            desk.attach(self.ring)
         try:
             self.courier.add_done_callback(self.ring)
             with self.pump or nullcontext():
@@ -146,8 +147,8 @@ class _Waiting:
                             self.watch.noted()
                     self._check()
         finally:
-            self.courier.detach(self.ring)
-            here.desk.serve(before)
+            for desk in desks:
+                desk.detach(self.ring)
 
     def ring(self, courier: Courier | None = None) -> None:
         """Wake this thread; any thread, and a signal handler."""
@@ -254,9 +255,7 @@ class _Awaiting:
     async def run(self) -> Any:
         serves = not (on_engine_thread() and inside_a_tool())
         if serves:
-            self.courier.attach(self._ring)
-        else:
-            self.courier.through_outer()
+            self.courier.desk.attach(self._ring)
         self.courier.add_done_callback(lambda: self._soon(self.over.set))
         cancelled = False
         try:
@@ -273,7 +272,7 @@ class _Awaiting:
                         raise asyncio.CancelledError("interrupted twice")
         finally:
             if serves:
-                self.courier.detach(self._ring)
+                self.courier.desk.detach(self._ring)
             if not self.courier.done:
                 self.courier.cancel.set()  # nobody is left who would see its end
         if cancelled:
@@ -289,22 +288,22 @@ class _Awaiting:
         self.pump.poll()
 
     def _ring(self, courier: Courier) -> None:
-        self._soon(self._serve)
+        self._soon(lambda: self._serve(courier))
 
     def _soon(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop has gone
             self.loop.call_soon_threadsafe(call)
 
-    def _serve(self) -> None:
+    def _serve(self, courier: Courier) -> None:
         # One job a call, so that the loop breathes between two.
-        job = self.courier.take(self._ring)
+        job = courier.take(self._ring)
         if job is None:
             return
         if job.place == "notebook loop":
             perform_soon(job)
         else:
             try:
-                watch = self.courier.run_here(job)
+                watch = courier.run_here(job)
             except KeyboardInterrupt:
                 # Never into the loop: it would end the kernel.
                 job.stop()
@@ -314,7 +313,7 @@ class _Awaiting:
                 self.abandoned = self.abandoned or watch.abandoned
             if self.abandoned:
                 self.over.set()
-        self.courier.tell()
+        courier.tell()
 
 
 async def follow(

@@ -156,14 +156,7 @@ class LiveRun:
         if self.store.path is None:
             self.warn("this run is not audited: its store is in memory only")
             return None
-        return AuditSink(
-            self.store.path.parent,
-            hosts_of=self._host_of,
-            on_warning=self.warn,
-        )
-
-    def _host_of(self, tool: str) -> str:
-        return next((it.traits.host for it in self.host.offered if it.name == tool), "")
+        return AuditSink(self.store.path.parent, on_warning=self.warn)
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -325,7 +318,7 @@ def prepare_run(ask: Ask, *, store: Store | None = None, here: Front | None = No
     """
     kept = store or current_store()
     run = LiveRun(ask, store=kept, here=here or front())
-    kept.on_warning = lambda text: _tell_all(kept, text)
+    kept.database.on_warning = lambda text: _tell_all(kept, text)
     return run
 
 

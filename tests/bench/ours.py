@@ -1,11 +1,12 @@
 """Our side of the comparisons: the same loop through `nbagent.Agent`, and without its store.
 
 Without the store means: the same session, engine thread, tools and handles, given a store whose
-`try_write` keeps nothing. Nothing in the product is replaced.
+`commit` keeps nothing. Nothing in the product is replaced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nbagent import Agent, runtime, tool
@@ -33,9 +34,8 @@ def step(n: int) -> dict[str, Any]:
 class KeepsNothing(Store):
     """A store that is asked to commit each event and does not."""
 
-    def try_write(self, event: Event) -> bool:
+    async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
         """Leave it."""
-        return True
 
 
 def agent(base_url: str, **options: Any) -> Agent:

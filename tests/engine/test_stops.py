@@ -197,6 +197,7 @@ def test_a_tool_may_stop_its_own_run(kind: str) -> None:
     def enough() -> str:
         """Stop."""
         box[0].stop()
+        time.sleep(0.05)  # no stop of its own interrupts it
         return "stopped it"
 
     async def enough_async() -> str:

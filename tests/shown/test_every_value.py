@@ -69,7 +69,7 @@ def check_parts(parts: tuple[Part, ...]) -> None:
 
 
 def check_result(settled: ToolOutcome) -> None:
-    result, truncated = settled
+    result, truncated = settled.result, settled.truncated
     assert result.ok
     assert is_keepable(result.data)
     encoded = result.to_json()
