@@ -167,8 +167,6 @@ class ToolContext:
     """Says what the run waits for before its tools can be listed; no text: no longer."""
     approved: str = ""
     """Of hosts that are still `Adapted`: `CallPreview.binds` of what was approved."""
-    cancel: CancelToken | None = None
-    """Of hosts that are still `Adapted`."""
 
     @property
     def idempotency_key(self) -> str:

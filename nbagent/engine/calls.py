@@ -128,9 +128,7 @@ async def run_call(
 ) -> ToolRun:
     """Run one call whose arguments are an object: prepare, ask, run, time it."""
     queued_at, queued_ms = utc_now(), monotonic_ms()
-    context = replace(
-        context, tool_call_id=call.id, progress=_progress(call, context, events), cancel=plan.cancel
-    )
+    context = replace(context, tool_call_id=call.id, progress=_progress(call, context, events))
     decision, outcome = await _decided(call, plan, context, events)
     used = call.arguments
     if decision is not None and decision.arguments is not None:

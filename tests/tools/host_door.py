@@ -50,7 +50,6 @@ class HostDoor:
             namespace=lambda: self.names,
             progress=lambda text, _: self.progress.append(text),
             approved=approved,
-            cancel=self.cancel,
         )
 
     @property
