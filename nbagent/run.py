@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -24,7 +24,7 @@ from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front
 from nbagent.session.last import forget_last, last_of, note_last
-from nbagent.session.live import LiveRun, at_work, start_run
+from nbagent.session.live import LiveRun, at_work, prepare_run
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store, home_of
 from nbagent.settings import RunOptions, Tools
@@ -53,7 +53,8 @@ class Run:
         _handles.add(self)
 
     @classmethod
-    def started(
+    @contextmanager
+    def starting(
         cls,
         ask: Ask,
         *,
@@ -61,27 +62,42 @@ class Run:
         channel: runtime.EventChannel | None = None,
         store: Store | None = None,
         here: Front | None = None,
-        guard: runtime.Guard | None = None,
-    ) -> Run:
-        """Start a run and put its handle into `_run`; `guard`: of a caller who goes on to wait."""
+    ) -> Generator[Run]:
+        """Start a run and put its handle into `_run`. Within, an interrupt is a stop of the run.
+
+        Where nothing in it waits for the run, leaving raises the KeyboardInterrupt.
+        """
         here = here or front()
-        with nullcontext(guard) if guard else runtime.Guard() as guard:
-            runtime.check_interrupted(here.execution_id())
-            live = start_run(
-                ask, on_event=on_event, channel=channel, store=store, here=here, guard=guard
-            )
+        runtime.check_interrupted(here.execution_id())
+        live = prepare_run(ask, store=store, here=here)
+        live.channel = channel
+        with runtime.Watch(live.cancel):  # before its view is there
+            live.start(on_event)
             run = cls(live.record, live.store, live=live, ask=live.ask)
             if not runtime.inside_a_tool():
                 # What a tool starts by itself is not what the person goes on with.
                 note_last(run.id, live.store)
                 here.set_last(run)
+            yield run
+
+    @classmethod
+    def started(
+        cls,
+        ask: Ask,
+        *,
+        on_event: OnEvent | None = None,
+        channel: runtime.EventChannel | None = None,
+        here: Front | None = None,
+    ) -> Run:
+        """Start a run that somebody may wait for later."""
+        with cls.starting(ask, on_event=on_event, channel=channel, here=here) as run:
             return run
 
     @classmethod
     def ended(cls, ask: Ask, *, on_event: OnEvent | None = None, store: Store | None = None) -> Run:
         """Start a run and wait for its end: from its start on, an interrupt is a stop."""
-        with runtime.Guard() as guard:
-            return cls.started(ask, on_event=on_event, store=store, guard=guard).wait()
+        with cls.starting(ask, on_event=on_event, store=store) as run:
+            return run.wait()
 
     @property
     def record(self) -> RunRecord:
@@ -186,20 +202,20 @@ class Run:
         Raises:
             TimeoutError: `timeout` seconds went by; the run goes on.
         """
-        if self._live is not None and self._live.task is not None:
+        if self._live is not None:
             here = front()
             runtime.wait(
-                self._live.task, pump=here.pump(), timeout=timeout, execution=here.execution_id()
+                self._live.courier, pump=here.pump(), timeout=timeout, execution=here.execution_id()
             )
         return self
 
     async def await_end(self) -> Run:
         """`wait()` for `await`. Leaving it before the end stops the run."""
         try:
-            if self._live is not None and self._live.task is not None:
+            if self._live is not None:
                 here = front()
                 await runtime.await_here(
-                    self._live.task, pump=here.pump(), execution=here.execution_id()
+                    self._live.courier, pump=here.pump(), execution=here.execution_id()
                 )
         except BaseException:
             self.stop()

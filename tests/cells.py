@@ -8,38 +8,56 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.ports import Interrupted, Where
-from nbagent.runtime import Courier, RunTask, wait
+from nbagent.runtime import Courier, wait
 
 
 class Cell:
     """One run; its result says what came of each job, and how it ended."""
 
     def __init__(self) -> None:
-        self.courier, self.cancel = Courier(), CancelToken()
+        self.cancel = CancelToken()
+        self.courier = Courier(self.cancel)
         self.log: list[Any] = []
 
     async def call(
-        self, work: Callable[[], Any], where: Where = "waiting", interruptible: bool = True
+        self,
+        work: Callable[[], Any],
+        where: Literal["waiting", "worker"] = "waiting",
+        interruptible: bool = True,
+        timeout_s: float | None = None,
     ) -> None:
         """Do a synchronous job."""
         job = self.courier.run_sync(
-            work, where=where, interruptible=interruptible, cancel=self.cancel
+            work, where=where, interruptible=interruptible, timeout_s=timeout_s
         )
-        await self._note(job)
+        await self._note(job, interruptible)
 
-    async def call_async(self, work: Callable[[], Awaitable[Any]]) -> None:
+    async def call_async(
+        self,
+        work: Callable[[], Awaitable[Any]],
+        where: Literal["tools", "notebook"] = "notebook",
+        timeout_s: float | None = None,
+    ) -> None:
         """Do an asynchronous job."""
-        await self._note(self.courier.run_async(work, cancel=self.cancel))
+        await self._note(self.courier.run_async(work, where=where, timeout_s=timeout_s))
 
-    async def _note(self, job: Awaitable[tuple[Any, str]]) -> None:
+    async def _note(self, job: Awaitable[tuple[Any, str]], interruptible: bool = True) -> None:
+        """Await it as the engine does: a stop cancels what may be interrupted."""
+        task, loop = asyncio.ensure_future(job), asyncio.get_running_loop()
+        forget = self.cancel.on_set(
+            lambda: loop.call_soon_threadsafe(task.cancel) if interruptible else None
+        )
         try:
-            self.log.append((await job)[0])
-        except Interrupted:
+            self.log.append((await task)[0])
+        except asyncio.CancelledError:
             self.log.append("E_INTERRUPTED")
+        except TimeoutError:
+            self.log.append("E_TIMEOUT")
+        finally:
+            forget()
 
     async def think(self, seconds: float) -> None:
         """Wait as for a model; a stop ends it."""
@@ -50,7 +68,7 @@ class Cell:
             await asyncio.wait_for(stopped.wait(), seconds)
         forget()
 
-    def start(self, body: Callable[[Any], Awaitable[Any]]) -> RunTask[list[Any]]:
+    def start(self, body: Callable[[Any], Awaitable[Any]]) -> Courier:
         """Let a body run, which is given this."""
 
         async def run() -> list[Any]:
@@ -58,8 +76,7 @@ class Cell:
             await asyncio.sleep(0.01)
             return [*self.log, "stopped" if self.cancel.is_set else "answered"]
 
-        self.task = RunTask[list[Any]].start(run, self.courier, self.cancel)
-        return self.task
+        return self.courier.start(run)
 
     def run(self, body: Callable[[Any], Awaitable[Any]]) -> list[Any]:
         """Wait for it in this thread."""

@@ -7,6 +7,7 @@ one test allowed for the session is asked about again.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ from nbagent.contracts import secrets
 
 _KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
 _LOOPBACK = ("127.", "::1", "localhost")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Under nohup, in the background and from cron it is inherited so, also by our children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

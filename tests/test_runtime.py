@@ -7,19 +7,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Literal
 
 import pytest
 
+from nbagent import Agent, Run, tool
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.events import Notice
-from nbagent.contracts.ports import Where
+from nbagent.contracts.records import ToolRun
+from nbagent.providers.offline import call, calls, script, step
 from nbagent.runtime import (
     Courier,
     EventChannel,
-    RunTask,
     engine_loop,
     use_nested_runner,
     wait,
@@ -30,24 +31,27 @@ class Bench:
     """One run under test: a courier, a token, and a body that runs on the engine thread."""
 
     def __init__(self) -> None:
-        self.courier = Courier()
         self.cancel = CancelToken()
+        self.courier = Courier(self.cancel)
 
-    def start(self, body: Callable[[Bench], Awaitable[Any]]) -> RunTask[Any]:
+    def start(self, body: Callable[[Bench], Awaitable[Any]]) -> Courier:
         async def run() -> Any:
             return await body(self)
 
-        return RunTask[Any].start(run, self.courier, self.cancel)
+        return self.courier.start(run)
 
     async def call(
-        self, work: Callable[[], Any], where: Where = "waiting", interruptible: bool = True
+        self,
+        work: Callable[[], Any],
+        where: Literal["waiting", "worker"] = "waiting",
+        interruptible: bool = True,
     ) -> tuple[Any, str]:
         return await self.courier.run_sync(
-            work, where=where, interruptible=interruptible, cancel=self.cancel, label="work"
+            work, where=where, interruptible=interruptible, label="work"
         )
 
     async def call_async(self, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
-        return await self.courier.run_async(work, cancel=self.cancel)
+        return await self.courier.run_async(work, where="notebook")
 
 
 @pytest.fixture
@@ -108,10 +112,10 @@ def test_waiting_on_the_engine_thread_is_refused(bench: Bench) -> None:
 
 
 def test_async_job_under_a_running_loop_needs_the_nested_runner(bench: Bench) -> None:
-    async def cell(task: RunTask[Any]) -> Any:
+    async def cell(task: Courier) -> Any:
         return wait(task)
 
-    def job() -> RunTask[Any]:
+    def job() -> Courier:
         bench = Bench()
         return bench.start(lambda b: b.call_async(lambda: asyncio.sleep(0, "nested")))
 
@@ -181,8 +185,9 @@ def test_channel_wakes_its_consumer_once_for_many_events() -> None:
 def test_process_ends_quietly_and_stops_what_is_at_work() -> None:
     code = """
 import asyncio
+from nbagent import Agent, Run, tool
 from nbagent.contracts.cancel import CancelToken
-from nbagent.runtime import Courier, RunTask, wait
+from nbagent.runtime import Courier, wait
 cancel, courier = CancelToken(), Courier()
 async def obedient():
     stopped = asyncio.Event()
@@ -196,11 +201,11 @@ async def stubborn():
         finally: pass
 async def broken():
     asyncio.ensure_future(crash())
-    return (await courier.run_async(lambda: asyncio.sleep(0, "kept"), cancel=CancelToken()))[0]
+    return (await courier.run_async(lambda: asyncio.sleep(0, "kept")))[0]
 async def crash(): raise ValueError("nobody looks")
-print(wait(RunTask.start(broken, courier, CancelToken())))
-RunTask.start(obedient, Courier(), cancel)
-RunTask.start(stubborn, Courier(), CancelToken())
+print(wait(courier.start(broken)))
+Courier(cancel).start(obedient)
+Courier().start(stubborn)
 import time; time.sleep(0.1)
 """
     started = time.monotonic()
@@ -209,3 +214,120 @@ import time; time.sleep(0.1)
     )
     assert (done.stdout, done.stderr, done.returncode) == ("kept\nstopped cleanly\n", "", 0)
     assert time.monotonic() - started < 20
+
+
+async def holds_its_loop() -> str:
+    """Never wait."""
+    while True:
+        pass
+
+
+async def yields_for_ever() -> AsyncIterator[int]:
+    """Give one number after the other, without waiting."""
+    while True:
+        yield 1
+
+
+async def waits() -> str:
+    """Wait a moment, as every well-behaved tool."""
+    await asyncio.sleep(0.01)
+    return "waited"
+
+
+@pytest.mark.parametrize("held", [holds_its_loop, yields_for_ever])
+@pytest.mark.parametrize("end", ["timeout", "stop"])
+def test_async_tool_that_never_waits_ends_alone(held: Any, end: str) -> None:
+    limit = tool(timeout=0.3)(held) if end == "timeout" else tool(held)
+    first = Agent(model=script([call(held.__name__), "went on"]), tools=[limit]).start("Go.")
+    time.sleep(0.1)
+    began = time.monotonic()
+    others = [
+        Agent(model=script([call("waits"), "done"]), tools=[waits], timeout_s=5).start("Go.")
+        for _ in range(3)
+    ]
+    if end == "stop":
+        first.stop()
+    ended = [run.wait() for run in (first, *others)]
+    assert time.monotonic() - began < 3
+    codes = [(r.error.code if (r := t.result) and r.error else "") for t in tools_of(first)]
+    assert codes == ["E_TIMEOUT" if end == "timeout" else "E_INTERRUPTED"]
+    assert [run.text for run in ended] == ["went on" if end == "timeout" else "", *["done"] * 3]
+
+
+def tools_of(run: Run) -> tuple[ToolRun, ...]:
+    return run.turns[0].tool_runs
+
+
+@pytest.mark.parametrize("within", ["a cell", "a tool"])
+def test_a_wait_serves_all_runs_that_were_started_in_its_place(within: str) -> None:
+    threads: list[int] = []
+
+    def look() -> str:
+        """Look."""
+        threads.append(threading.get_ident())
+        return "seen"
+
+    def slow() -> Any:
+        return script([step(calls=[call("look")], wait_ms=300), step(text="Done.", wait_ms=300)])
+
+    Agent(model=slow(), tools=[look]).run("Warm up.")
+    took: list[float] = []
+
+    def five() -> str:
+        """Start five runs, and wait for them."""
+        began = time.monotonic()
+        runs = [Agent(model=slow(), tools=[look]).start("Go.") for _ in range(5)]
+        texts = [run.wait().text for run in runs]
+        took.append(time.monotonic() - began)
+        return " ".join(texts)
+
+    if within == "a cell":
+        assert five() == "Done. Done. Done. Done. Done."
+    else:
+        Agent(model=script([call("five"), "Done."]), tools=[five]).run("Go.")
+    assert took[0] < 1.1  # 0.6 for one, and 0.3 more for each if one by one
+    assert threads == [threading.get_ident()] * 6
+
+
+def test_a_tool_that_waits_does_not_run_the_calls_of_other_runs() -> None:
+    order: list[str] = []
+
+    def outer() -> str:
+        """Ask another agent."""
+        slow = script([step(calls=[call("inner")], wait_ms=400), "Done."])
+        Agent(model=slow, tools=[inner]).run("Go.")
+        order.append("outer")
+        return "asked"
+
+    def inner() -> str:
+        """Note it."""
+        order.append("inner")
+        return "noted"
+
+    def other() -> str:
+        """Note it."""
+        order.append("other")
+        return "noted"
+
+    beside = script([step(calls=[call("other")], wait_ms=200), "Done."])
+    left = Agent(model=beside, tools=[other]).start("Go.")
+    both = calls([call("outer"), call("inner")])
+    run = Agent(model=script([both, step(text="Done.", wait_ms=200)]), tools=[outer, inner])
+    assert (run.run("Go.").text, left.wait().text) == ("Done.", "Done.")
+    assert order[:2] == ["inner", "outer"]
+    assert sorted(order[2:]) == ["inner", "other"]
+
+
+@pytest.mark.parametrize("where", ["waiting", "worker", "tools"])
+def test_work_over_its_time_is_ended(bench: Bench, where: Any) -> None:
+    async def body(bench: Bench) -> None:
+        limit: Any = {"where": where, "timeout_s": 0.1}
+        with pytest.raises(TimeoutError):
+            if where == "tools":
+                await bench.courier.run_async(lambda: asyncio.sleep(20), **limit)
+            else:
+                await bench.courier.run_sync(lambda: time.sleep(20), **limit)
+
+    began = time.monotonic()
+    wait(bench.start(body))
+    assert time.monotonic() - began < 5

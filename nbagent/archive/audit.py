@@ -178,22 +178,20 @@ class AuditLog:
 
     def _mended_head(self, log_fd: int, head_fd: int) -> Head:
         """Where the chain ends, after what a killed writer left is put in order."""
-        name, size = self.path.name, os.fstat(log_fd).st_size
-        head = Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1))
-        if head is None:
+        size = os.fstat(log_fd).st_size
+        noted = Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1))
+        if noted is None:
             os.ftruncate(head_fd, 0)
             why = f"{_head_file(self.path).name} was missing or damaged"
             return self._go_on(log_fd, head_fd, Head(), why)
-        if size < head.size_bytes:
-            why = f"{name} had {size} bytes where line {head.seq} ends at {head.size_bytes}"
-            return self._go_on(log_fd, head_fd, head, why)
-        known, more = head, _read(log_fd, head.size_bytes, 2 * _LONGEST_LINE_BYTES)
+        head = noted
+        more = _read(log_fd, head.size_bytes, 2 * _LONGEST_LINE_BYTES)
         line, end, torn = more.rpartition(b"\n")
         if head.is_followed_by(line + end):
             head, line = head.after(line + end), b""  # only the new end was not noted any more
         if line or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
-            why = f"{name} had {size - known.size_bytes} bytes after line {known.seq}"
-            return self._go_on(log_fd, head_fd, known, why)
+            why = f"line {noted.seq} ended at byte {noted.size_bytes}, and the file at {size}"
+            return self._go_on(log_fd, head_fd, noted, why)
         if not torn:
             return head
         os.ftruncate(log_fd, head.size_bytes)

@@ -52,22 +52,16 @@ class AuditSink:
     name = "audit"
 
     def __init__(
-        self,
-        home: Path,
-        *,
-        hosts_of: Callable[[str], str],
-        on_warning: Callable[[str], None] = lambda text: None,
+        self, home: Path, *, on_warning: Callable[[str], None] = lambda text: None
     ) -> None:
         """Take the calls of one run; nothing is opened yet.
 
         Args:
             home: the store's folder.
-            hosts_of: the name of a tool's host, by the tool's name; empty when there is none.
             on_warning: called, once, when the log was changed or cut, and at once when a decision
                 could not be written.
         """
         self._log = AuditLog(home / FILE_NAME)
-        self._hosts_of = hosts_of
         self._on_warning = on_warning
         self._warned = False
         self._failure: StoreError | None = None
@@ -102,8 +96,7 @@ class AuditSink:
             if isinstance(event, RunStarted):
                 self._do(self._log.append)  # what cannot be written shows before the first tool
             elif isinstance(event, ToolCallFinished):
-                host = self._hosts_of(event.tool_run.tool_name)
-                self._do(lambda: self._log.append(*_after(event, host)))
+                self._do(lambda: self._log.append(*_after(event)))
             elif isinstance(event, RunFinished):
                 self._do(self._log.sync)
         if self._failure is not None:
@@ -157,10 +150,10 @@ def _before(
     return records if decision.approval == "denied" else [*records, {"kind": "start", **what}]
 
 
-def _after(event: ToolCallFinished, host: str) -> list[Record]:
+def _after(event: ToolCallFinished) -> list[Record]:
     """What a finished call leaves in the log: its refusal, itself, its write."""
     run, result = event.tool_run, event.tool_run.result or ToolResult(ok=False)
-    place = _place(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, host)
+    place = _place(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
     what = {**place, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
     failed = {} if result.ok else {"code": result.error.code if result.error else "E_INTERNAL"}
     records: list[Record] = []
@@ -174,13 +167,14 @@ def _after(event: ToolCallFinished, host: str) -> list[Record]:
         "duration_ms": round(run.duration_ms, 3),
     }
     data = json_object(result.data) or {}
-    if host == "skills" and isinstance(data.get("isolation"), str):
-        done["isolation"] = _short(data["isolation"])
+    isolation = run.isolation or (data.get("isolation") if run.host == "skills" else None)
+    if isinstance(isolation, str):
+        done["isolation"] = _short(isolation)
     if result.attachments:
         # Of each its own hash: the tool message holds them beside the result.
         done["attachments"] = [sha_of(part.model_dump()) for part in result.attachments]
     records.append({"kind": "call", **what, **done})
-    if host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
+    if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
         records.append({"kind": "write", **place, **_write(data)})
     return records
 

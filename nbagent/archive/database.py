@@ -106,6 +106,21 @@ class Database:
         """A database in memory, filled from another one."""
         return cls(_memory(source), None, reason)
 
+    @classmethod
+    def rescued(cls, home: Path, reason: str) -> Database:
+        """A database in memory with what can still be read of a folder's file."""
+        path = home / FILE_NAME
+        modes: tuple[Literal["ro", "immutable"], ...] = ("ro", "immutable")
+        # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
+        for mode in modes if path.is_file() else ():
+            with (
+                contextlib.suppress(sqlite3.Error),
+                contextlib.closing(_connect(path, mode=mode)) as source,
+            ):
+                if _pragma(source, "user_version") == VERSION:
+                    return cls.memory(reason, source)
+        return cls.memory(reason)
+
     def earlier(self) -> list[Path]:
         """Stores of earlier versions that were put aside."""
         return [] if self.path is None else sorted(self.path.parent.glob("runs.v*.sqlite"))
@@ -309,23 +324,6 @@ class Database:
             return sum(file.stat().st_size for file in files if file.exists())
         with self.reading() as c:
             return _pragma(c, "page_count") * _pragma(c, "page_size")
-
-
-def rescue(home: Path) -> Connection | None:
-    """Open an existing file for reading, by whatever way still works; None when none does."""
-    path = home / FILE_NAME
-    if not path.is_file():
-        return None
-    modes: tuple[Literal["ro", "immutable"], ...] = ("ro", "immutable")
-    for mode in modes:
-        # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
-        with contextlib.suppress(sqlite3.Error):
-            connection = _connect(path, mode=mode)
-            with contextlib.suppress(sqlite3.Error):
-                if _pragma(connection, "user_version") == VERSION:
-                    return connection
-            connection.close()
-    return None
 
 
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str | None:

@@ -15,9 +15,10 @@ from datetime import datetime, timedelta
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
-from nbagent.archive.codec import cell_text, to_us
+from nbagent.archive.codec import cell_text
 from nbagent.archive.columns import LINEAGE, TABLES, VOCABULARY, WHEN, Dtype, Table
 from nbagent.archive.database import Connection
+from nbagent.archive.rows import to_us
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.chat import ModelInfo

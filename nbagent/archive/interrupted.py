@@ -1,4 +1,4 @@
-"""What a run reads as when its kernel ended in the middle of it: pure functions of records.
+"""Runs whose kernel ended in the middle of them: which these are, and how they ended.
 
 Law: a tool that had started and has no result on disk is not run again; its result says so.
 """
@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from nbagent.archive.database import Connection
+from nbagent.archive.lease import Lease
+from nbagent.archive.reading import load_row, select
+from nbagent.archive.rows import Row
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
@@ -29,7 +33,30 @@ TOOL_NOT_STARTED = ToolResult.failure(
 )
 
 
-def interrupted(run: RunRecord, last_sign: datetime) -> RunRecord:
+def leases(c: Connection) -> dict[str, Lease]:
+    """All leases that were taken and not given back, by their id."""
+    found = select(c, "leases", "")
+    return {row["id"]: Lease.of_row(row) for row in found}
+
+
+def dead_runs(c: Connection, own_lease: str, now: datetime) -> list[Row]:
+    """The runs that say Running while nobody is at work on them."""
+    found = select(c, "runs", "WHERE phase = 'Running' AND lease_id IS NOT ?", (own_lease,))
+    alive = {it.id for it in leases(c).values() if it.is_alive(now)} if found else set[str]()
+    return [row for row in found if row["lease_id"] not in alive]
+
+
+def ended_runs(c: Connection, rows: Sequence[Row]) -> list[tuple[Row, RunRecord]]:
+    """How each of these runs has ended."""
+    holders = leases(c)
+    return [
+        (row, interrupted(load_row(c, row), holder.heartbeat if holder else None))
+        for row in rows
+        for holder in (holders.get(row["lease_id"]),)
+    ]
+
+
+def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
     """The record of a run at work, as it ended with its kernel.
 
     Args:
@@ -41,7 +68,7 @@ def interrupted(run: RunRecord, last_sign: datetime) -> RunRecord:
         turns[-1] = _finished(turns[-1])
         messages += map(_answer, turns[-1].tool_runs)
     last = [turn.started_at + timedelta(milliseconds=turn.duration_ms) for turn in turns[-1:]]
-    ended_at = max(run.started_at, last_sign, *last)
+    ended_at = max(run.started_at, last_sign or run.started_at, *last)
     usage, cost, unpriced = sum_of(turns)
     return run.model_copy(
         update={

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from nbagent.archive.codec import from_us
+from nbagent.archive.rows import from_us
 from nbagent.contracts.canonical import new_id
 
 FRESH = timedelta(seconds=30)
@@ -38,7 +38,8 @@ class Lease:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Lease:
         """The lease of a row of the store."""
-        return cls(**{**row, "heartbeat": from_us(row["heartbeat"])})
+        values: dict[str, Any] = {**row, "heartbeat": from_us(row["heartbeat"])}
+        return cls(**values)
 
     @classmethod
     def of_this_process(cls, now: datetime) -> Lease:

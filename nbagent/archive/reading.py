@@ -11,16 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from nbagent.archive.codec import (
-    Row,
-    Rows,
-    cell_text,
-    decoded,
-    from_us,
-    is_text,
-    record_of,
-)
+from nbagent.archive.codec import cell_text, decoded, is_text, record_of
 from nbagent.archive.database import Connection
+from nbagent.archive.rows import Row, Rows, from_us
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord

@@ -6,18 +6,20 @@ Owns the file `runs.sqlite` and the leases in it. What is asked of it stands in 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nbagent.archive.codec import (
+from nbagent.archive.codec import encoded
+from nbagent.archive.database import Connection, Database, Locked, OnLock, Work
+from nbagent.archive.interrupted import dead_runs, ended_runs, leases
+from nbagent.archive.lease import Lease
+from nbagent.archive.reading import Reading, RunSummary, run_row, select
+from nbagent.archive.rows import (
     Row,
-    encoded,
     end_of,
-    from_us,
     message_row,
     rows_of,
     text_rows,
@@ -26,14 +28,10 @@ from nbagent.archive.codec import (
     turn_row,
     turn_rows,
 )
-from nbagent.archive.codec import run_row as row_of
-from nbagent.archive.database import Connection, Database, Locked, OnLock, Work, rescue
-from nbagent.archive.interrupted import interrupted
-from nbagent.archive.lease import Lease
-from nbagent.archive.reading import Reading, RunSummary, load_row, run_row, select
+from nbagent.archive.rows import run_row as row_of
 from nbagent.archive.schema import TABLES
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.chat import Message, ToolSpec
+from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -74,9 +72,6 @@ class _Live:
     at: int
     """The end of its last turn."""
     turns: int = 0
-    system_prompt: str = ""
-    tools: Sequence[ToolSpec] = ()
-    """With `system_prompt`: what the hashes of the running request stand for."""
     kept: set[str] = field(default_factory=set[str])
     """Hashes whose texts a committed turn refers to: nobody deletes those."""
     open: EngineTurn | None = None
@@ -97,7 +92,7 @@ class Store(Reading):
     """All runs of one folder. Writing is for one thread at a time, reading for any."""
 
     def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
-        self._db = database
+        self.database = database
         self._now = now
         self._lease = Lease.of_this_process(now())
         self._live: dict[str, _Live] = {}
@@ -144,38 +139,17 @@ class Store(Reading):
                 f"RUNS ARE NOT KEPT ON DISK: {said} "
                 "Until then this kernel works in memory, and its runs are lost when it ends."
             )
-        source = rescue(home)
-        if source is None:
-            return cls.memory(said, now=now)
-        try:
-            with contextlib.closing(source):
-                return cls(Database.memory(said, source), now)
-        except (StoreError, sqlite3.Error):
-            return cls.memory(said, now=now)
+        return cls(Database.rescued(home, said), now)
 
     @property
     def warning(self) -> str | None:
         """Why runs are not kept, or kept less safely; None when all is well."""
-        return self._db.warning
+        return self.database.warning
 
     @property
     def path(self) -> Path | None:
         """The file; None in memory."""
-        return self._db.path
-
-    @property
-    def earlier(self) -> list[Path]:
-        """Files of earlier versions of nbagent, which were put aside."""
-        return self._db.earlier()
-
-    @property
-    def on_warning(self) -> Callable[[str], None] | None:
-        """Called, in the writing thread, when the disk fails and the store moves into memory."""
-        return self._db.on_warning
-
-    @on_warning.setter
-    def on_warning(self, call: Callable[[str], None] | None) -> None:
-        self._db.on_warning = call
+        return self.database.path
 
     # Writing
 
@@ -184,7 +158,7 @@ class Store(Reading):
         step = self._step(event)
         if step is not None:
             work, on_lock, durable = step
-            self._done(event, self._db.transact(work, on_lock=on_lock, durable=durable))
+            self._done(event, self.database.transact(work, on_lock=on_lock, durable=durable))
 
     async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
         """The same; while another process is writing, the loop goes on.
@@ -196,7 +170,7 @@ class Store(Reading):
         step = self._step(event)
         if step is not None:
             work, on_lock, durable = step
-            done = self._db.commit(work, on_lock=on_lock, durable=durable, on_wait=on_wait)
+            done = self.database.commit(work, on_lock=on_lock, durable=durable, on_wait=on_wait)
             self._done(event, await done)
 
     def _step(self, event: Event) -> tuple[Work[Any], OnLock, bool] | None:
@@ -209,18 +183,16 @@ class Store(Reading):
             case RunStarted(run=run):
                 # Nothing is lost yet, so the store need not leave the disk.
                 return (lambda c: self._begin(c, run)), "wait", False
-            case ResponseReceived(turn=turn, message=message):
+            case ResponseReceived(turn=turn):
                 live = self._get(turn.run_id)
-                live.system_prompt, live.tools = event.system_prompt, event.tools
-                return (lambda c: self._put_open(c, live, turn, message)), "leave", True
+                return (lambda c: self._put_open(c, live, event)), "leave", True
             case ToolCallFinished(pending=pending, tool_run=tool_run) if pending:
                 # The last result of a turn is committed with the turn, which follows directly.
                 live = self._get(event.run_id)
                 return (lambda c: self._put_result(c, live, tool_run)), "leave", False
             case TurnFinished(turn=turn):
                 live = self._get(turn.run_id)
-                live.system_prompt, live.tools = event.system_prompt, event.tools
-                return (lambda c: self._put_turn(c, live, turn, event.messages)), "leave", False
+                return (lambda c: self._put_turn(c, live, event)), "leave", False
             case MessagesAdded(run_id=run_id, messages=messages):
                 live = self._get(run_id)
                 return (lambda c: self._put_messages(c, live, messages)), "leave", False
@@ -270,8 +242,9 @@ class Store(Reading):
         _put(c, "messages", words, run=row["n"])
         return row
 
-    def _put_open(self, c: Connection, live: _Live, turn: EngineTurn, message: Message) -> None:
+    def _put_open(self, c: Connection, live: _Live, event: ResponseReceived) -> None:
         """Write a turn whose calls begin now, with its message and its tool runs, in one row."""
+        turn, message = event.turn, event.message
         row = turn_row(turn, live.provider, live.messages)
         planned = {run.tool_call_id: run for run in turn.tool_runs}
         runs = [
@@ -287,13 +260,15 @@ class Store(Reading):
                 tool_run_row(run, turn.index, i, row["model"]) for i, run in enumerate(runs)
             ],
         }
-        self._put_texts(c, live, turn)
+        self._put_texts(c, live, event)
         _put(c, "turns", [row], run=live.n)
 
-    def _put_texts(self, c: Connection, live: _Live, turn: EngineTurn) -> None:
-        system, toolset = turn.request.system_sha, turn.request.toolset_sha
+    def _put_texts(
+        self, c: Connection, live: _Live, event: ResponseReceived | TurnFinished
+    ) -> None:
+        system, toolset = event.turn.request.system_sha, event.turn.request.toolset_sha
         new = {system, toolset} - live.kept - {""}
-        rows = text_rows({system: live.system_prompt}, {toolset: live.tools}) if new else ()
+        rows = text_rows({system: event.system_prompt}, {toolset: event.tools}) if new else ()
         c.executemany(_PUT_TEXT, [encoded("texts", row) for row in rows if row["sha"] in new])
 
     def _put_result(self, c: Connection, live: _Live, run: ToolRun) -> None:
@@ -305,11 +280,10 @@ class Store(Reading):
         row = tool_run_row(run, turn.index, calls.index(run.tool_call_id), model)
         _put(c, "tool_runs", [row], run=live.n)
 
-    def _put_turn(
-        self, c: Connection, live: _Live, turn: EngineTurn, messages: Sequence[Message]
-    ) -> None:
-        self._put_texts(c, live, turn)
-        for table, rows in turn_rows(turn, messages, live.provider, live.messages).items():
+    def _put_turn(self, c: Connection, live: _Live, event: TurnFinished) -> None:
+        self._put_texts(c, live, event)
+        rows_of_turn = turn_rows(event.turn, event.messages, live.provider, live.messages)
+        for table, rows in rows_of_turn.items():
             _put(c, table, rows, run=live.n)
 
     def _put_messages(self, c: Connection, live: _Live, messages: Sequence[Message]) -> None:
@@ -327,7 +301,7 @@ class Store(Reading):
 
     def add(self, run: RunRecord) -> None:
         """Write a whole run that ended elsewhere, after the one that it goes on from."""
-        self._db.transact(lambda c: _put_whole(c, self._begin(c, run), run))
+        self.database.transact(lambda c: _put_whole(c, self._begin(c, run), run))
 
     def _begin_again(self, c: Connection) -> None:
         """Put the runs at work into a database that lost everything."""
@@ -339,7 +313,7 @@ class Store(Reading):
         """Let go of a run that this process will not finish; it reads as interrupted then."""
         self._live.pop(run_id, None)
         sql = "UPDATE runs SET lease_id = NULL WHERE run_id = ? AND lease_id = ?"
-        self._db.transact(lambda c: c.execute(sql, (run_id, self._lease.id)))
+        self.database.transact(lambda c: c.execute(sql, (run_id, self._lease.id)))
 
     # Leases, and runs whose kernel is gone
 
@@ -351,9 +325,9 @@ class Store(Reading):
         """
         self._lease = self._lease.renewed(self._now())
         try:
-            self._db.transact(self._put_lease, on_lock="raise", durable=False)
+            self.database.transact(self._put_lease, on_lock="raise", durable=False)
             if self.keeps_forgotten:
-                self.keeps_forgotten = not self._db.fold(0)
+                self.keeps_forgotten = not self.database.fold(0)
         except Locked:
             return False
         return True
@@ -365,27 +339,16 @@ class Store(Reading):
     def _take_lease(self, c: Connection) -> None:
         # The heartbeat of a dead kernel tells when its runs ended: kept as long as it has some.
         used = "SELECT lease_id FROM runs WHERE phase = 'Running' AND lease_id IS NOT NULL"
-        alive = self._alive(c)
-        dead = [(it,) for it in leases(c) if it not in alive]
+        dead = [(it.id,) for it in leases(c).values() if not it.is_alive(self._now())]
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._put_lease(c)
 
-    def _alive(self, c: Connection) -> set[str]:
-        now = self._now()
-        return {it.id for it in leases(c).values() if it.id == self._lease.id or it.is_alive(now)}
-
     def _dead_runs(self, c: Connection) -> list[Row]:
-        others = "WHERE phase = 'Running' AND lease_id IS NOT ?"
-        found = select(c, "runs", others, (self._lease.id,))
-        alive = self._alive(c) if found else ()
-        return [row for row in found if row["lease_id"] not in alive]
+        return dead_runs(c, self._lease.id, self._now())
 
     def _close_dead(self, c: Connection) -> None:
         """Write the end of the runs whose kernel is gone."""
-        holders = leases(c)
-        for row in self._dead_runs(c):
-            began, holder = from_us(row["started_at"]), holders.get(row["lease_id"])
-            run = interrupted(load_row(c, row), holder.heartbeat if holder else began)
+        for row, run in ended_runs(c, self._dead_runs(c)):
             rows = rows_of(run)
             _put_run(c, row, rows["runs"][0])
             for table in _OF_RUNS if run.turns else ():
@@ -395,12 +358,12 @@ class Store(Reading):
     @contextlib.contextmanager
     def reading(self) -> Generator[Connection]:
         """A connection on one moment of the store, where no run is open whose kernel is gone."""
-        with self._db.reading() as connection:
+        with self.database.reading() as connection:
             if not self._dead_runs(connection):
                 yield connection
                 return
-        self._db.transact(self._close_dead)
-        with self._db.reading() as connection:
+        self.database.transact(self._close_dead)
+        with self.database.reading() as connection:
             yield connection
 
     # Deleting
@@ -419,23 +382,15 @@ class Store(Reading):
             self._close_dead(c)
             return _delete(c, run_id, children=children)
 
-        forgotten = self._db.transact(work)
-        self.keeps_forgotten = not self._db.fold()
+        forgotten = self.database.transact(work)
+        self.keeps_forgotten = not self.database.fold()
         return forgotten
 
     # The file
 
     def compact(self) -> None:
         """Write the file anew without what deleting left empty; StoreError when it is in use."""
-        self.keeps_forgotten = not self._db.compact()
-
-    def free_bytes(self) -> int:
-        """What compacting would give back, about."""
-        return self._db.free_bytes()
-
-    def size_bytes(self) -> int:
-        """What the store takes on disk (or in memory)."""
-        return self._db.size_bytes()
+        self.keeps_forgotten = not self.database.compact()
 
     def counts(self) -> dict[str, int]:
         """How many runs, turns, tool runs and messages there are."""
@@ -448,7 +403,7 @@ class Store(Reading):
     def check(self) -> list[str]:
         """What SQLite finds wrong with the file; empty when it is intact."""
         try:
-            with self._db.reading() as c:
+            with self.database.reading() as c:
                 said = [row[0] for row in c.execute("PRAGMA integrity_check")]
         except StoreError as error:
             return [error.message]
@@ -456,22 +411,10 @@ class Store(Reading):
 
     def close(self) -> None:
         """Give the lease back and close the file. Runs still at work then read as interrupted."""
-        self._db.transact(lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,)))
-        self._db.close()
-
-    def pause(self) -> None:
-        """Close the file until `go_on`, and let nobody in: the process is about to fork."""
-        self._db.pause()
-
-    def go_on(self) -> None:
-        """The fork is done."""
-        self._db.go_on()
-
-
-def leases(c: Connection) -> dict[str, Lease]:
-    """All leases that were taken and not given back, by their id."""
-    found = select(c, "leases", "")
-    return {row["id"]: Lease.of_row(row) for row in found}
+        self.database.transact(
+            lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,))
+        )
+        self.database.close()
 
 
 def _put(c: Connection, table: str, rows: Iterable[Row], **more: Any) -> None:

@@ -23,7 +23,6 @@ from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
 from nbagent.contracts.records import EngineTurn, RanIn, RunRecord, ToolResult
 
 T = TypeVar("T")
-Where = Literal["waiting", "worker", "notebook"]
 
 
 class ChatClient(Protocol):
@@ -75,30 +74,46 @@ class Cost:
 
 
 class CallRunner(Protocol):
-    """Runs synchronous work, or work of the notebook's own loop, where it belongs."""
+    """Runs the work of tools where it belongs. What the work raises, this raises.
+
+    Cancelling the task that awaits this drops work that has not begun and interrupts what has
+    (KeyboardInterrupt or CancelledError inside), unless it is not `interruptible`. Over its time,
+    which counts from its begin, it is interrupted as well, and this raises TimeoutError unless it
+    still returns a value. Work that does not heed its interrupt is left behind after 0.2 s. An
+    interrupt of the person within the work is a CancelledError here.
+
+    Until every host has moved, a `cancel` token may be given; its stop raises Interrupted.
+    """
 
     async def run_sync(
         self,
         work: Callable[[], T],
         *,
-        where: Where,
-        interruptible: bool,
-        cancel: CancelToken,
+        where: Literal["waiting", "worker"],
+        interruptible: bool = True,
+        timeout_s: float | None = None,
         label: str = "",
+        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
         """Run a function in the thread that waits for the run (in order), or in a worker thread.
 
-        A stop interrupts it (KeyboardInterrupt inside) unless it is not `interruptible`; then
-        this raises Interrupted. What the function raises, this raises.
+        Nothing can interrupt a worker thread.
         """
         ...
 
     async def run_async(
-        self, work: Callable[[], Awaitable[T]], *, cancel: CancelToken, label: str = ""
+        self,
+        work: Callable[[], Awaitable[T]],
+        *,
+        where: Literal["tools", "notebook"] = "tools",
+        interruptible: bool = True,
+        timeout_s: float | None = None,
+        label: str = "",
+        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
-        """Run a coroutine function on the loop of the thread that waits (the notebook's loop).
+        """Await a coroutine function on the loop of async tools, or on the notebook's own.
 
-        A stop cancels it; then this raises Interrupted.
+        Where no loop is running in the thread that waits, the notebook's is that of the tools.
         """
         ...
 
@@ -131,8 +146,6 @@ class ToolContext:
     """Says what the run waits for before its tools can be listed; no text: no longer."""
     approved: str = ""
     """Of hosts that are still `Adapted`: `CallPreview.binds` of what was approved."""
-    cancel: CancelToken | None = None
-    """Of hosts that are still `Adapted`."""
 
     @property
     def idempotency_key(self) -> str:

@@ -29,7 +29,7 @@ StopReason = Literal[
     "stopped",
     "error",
 ]
-RanIn = Literal["main thread", "waiting thread", "worker thread", "engine loop", "notebook loop"]
+RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "notebook loop"]
 
 
 def turn_id(index: int) -> str:
@@ -83,6 +83,8 @@ class ToolRun(Value):
 
     tool_call_id: str
     tool_name: str
+    display_name: str = ""
+    """What cards call it; empty: its name."""
     host: str = ""
     """The source of the tool: `functions`, `filesystem`, `mcp:git`."""
     args: dict[str, Any] | None = None

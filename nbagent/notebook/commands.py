@@ -102,8 +102,8 @@ class Commands:
             # Also the name given by --into keeps what it holds.
             display(dry_run.bundle(preview.dry_run(ask)), raw=True)
             return
-        with runtime.Guard() as guard:
-            self._run = run = Run.started(ask, guard=guard)
+        with Run.starting(ask) as run:
+            self._run = run
             if into is not None:
                 self._shell.user_ns[into] = run
             run.wait()
@@ -206,8 +206,7 @@ class Commands:
         for run in runs:
             run.stop()
         for run in runs:
-            if run.task is not None:
-                runtime.wait(run.task, pump=surface.make_pump())
+            runtime.wait(run.courier, pump=surface.make_pump())
         n = len(runs)
         print(f"stopped {n} run{'s' * (n != 1)}" if n else "no run is at work")
 

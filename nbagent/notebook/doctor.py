@@ -122,7 +122,7 @@ def _store() -> list[tuple[str, str]]:
     try:
         store = current_store()
         kept = [_counted(n, name) for name, n in store.counts().items()]
-        size, empty = store.size_bytes(), store.free_bytes()
+        size, empty = store.database.size_bytes(), store.database.free_bytes()
     except NbagentError as error:
         return [("store", f"{store_home()}: {error}")]
     place = store_home() if store.path is not None else "in memory only"
@@ -132,6 +132,9 @@ def _store() -> list[tuple[str, str]]:
         rows.append(("compact", offer))
     elif store.path is not None:
         rows.append(("compact", "nothing to give back; nbagent.forget(run) deletes runs"))
+    rows += [
+        ("earlier runs", f"{file} (of an earlier nbagent)") for file in store.database.earlier()
+    ]
     if store.warning:
         rows.append(("warning", store.warning))
     return rows + (_audit(store.path.parent) if store.path is not None else [])
@@ -149,9 +152,9 @@ def compact() -> str:
     store = current_store()
     if store.path is None:
         raise UsageError("the store is in memory only; there is nothing to compact")
-    before = store.size_bytes()
+    before = store.database.size_bytes()
     store.compact()
-    after = store.size_bytes()
+    after = store.database.size_bytes()
     return f"the store takes {_megabytes(after)} now ({_megabytes(before)} before)"
 
 

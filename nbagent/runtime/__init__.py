@@ -3,22 +3,27 @@
 Owns where a run's work happens and how a stop reaches it. Knows nothing of models, tools or
 notebooks: only the standard library and contracts.
 
-Inside, imports go: loop → watch → guard → jobs → courier → task → waiting; channel stands alone.
+Inside, imports go: loop → interrupt → jobs → courier → waiting; channel stands alone.
 """
 
 from nbagent.runtime.channel import EventChannel
-from nbagent.runtime.courier import Courier, inside_a_tool, use_nested_runner
-from nbagent.runtime.guard import Guard
+from nbagent.runtime.courier import Courier, inside_a_tool
+from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.loop import engine_loop, on_engine_thread
-from nbagent.runtime.task import RunTask
-from nbagent.runtime.waiting import Pump, await_here, check_interrupted, follow, wait
+from nbagent.runtime.waiting import (
+    Pump,
+    await_here,
+    check_interrupted,
+    follow,
+    use_nested_runner,
+    wait,
+)
 
 __all__ = [
     "Courier",
     "EventChannel",
-    "Guard",
     "Pump",
-    "RunTask",
+    "Watch",
     "await_here",
     "check_interrupted",
     "engine_loop",

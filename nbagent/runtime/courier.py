@@ -1,33 +1,33 @@
-"""The courier of one run: carries its jobs to the thread that waits for it.
+"""The courier of one run: its task on the engine thread, and the way of its calls to others.
 
-Owns the queue and who may take from it. Waiting itself is in `waiting`.
+Owns where each call runs, the queue of those for the thread that waits, and who takes from it.
+Waiting itself is in `waiting`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
+import concurrent.futures
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.errors import ToolError
-from nbagent.contracts.ports import Interrupted, Where
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import Interrupted
 from nbagent.contracts.records import RanIn
-from nbagent.runtime.jobs import GRACE_S, AsyncJob, SyncJob
-from nbagent.runtime.watch import Watch
+from nbagent.runtime.interrupt import Watch
+from nbagent.runtime.jobs import Job
+from nbagent.runtime.loop import LoopThread, engine_thread, on_engine_thread, running, tool_thread
 
 T = TypeVar("T")
-AnyJob = SyncJob[Any] | AsyncJob[Any]
-NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
-
 STRANDED_S = 1.0
-"""A job that nobody came for after this long is told of."""
+"""A job that nobody came for after this long is reported."""
+_HELD_S = 5.0
+"""An async tool that could not begin for so long begins in a fresh thread."""
 
 current_courier: contextvars.ContextVar[Courier | None] = contextvars.ContextVar(
     "nbagent_courier", default=None
@@ -39,72 +39,241 @@ def inside_a_tool() -> bool:
     return current_courier.get() is not None
 
 
-class Server:
-    """A thread or a loop that takes jobs. `wake`, called in any thread, says that there is one."""
+Waiter = Callable[["Courier"], None]
+"""Whoever takes jobs. Called, in any thread, with a run that has one."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
+
+class Desk:
+    """Where jobs of some runs are taken: those of one run, or of all that one place has started.
+
+    A place is a thread, or one job of it: so a wait serves all runs of its thread, and a job does
+    not get calls of the run around it.
+    """
+
+    def __init__(self, parent: Desk | None = None) -> None:
+        self.parent = parent
+        """Where they are taken when nobody is here."""
+        self.couriers: set[Courier] = set()
+        self._waiters: list[Waiter] = []
+
+    def waiter(self) -> Waiter | None:
+        """The first one who waits; when it leaves, the next one."""
+        own = next(iter(self._waiters), None)
+        return own if own is not None or self.parent is None else self.parent.waiter()
+
+    def attach(self, waiter: Waiter) -> None:
+        """Take part in serving."""
+        self._waiters.append(waiter)
+        self._tell()
+
+    def detach(self, waiter: Waiter) -> None:
+        """Leave; what is still queued goes to the next one."""
+        self._waiters.remove(waiter)
+        self._tell()
+
+    def _tell(self) -> None:
+        for courier in tuple(self.couriers):
+            courier.tell()
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.desk = Desk()
+
+
+here = _Here()
 
 
 class Courier:
-    """Runs the calls of one run where they belong: a `CallRunner`.
+    """One run at work: its task, which nobody cancels, and its `CallRunner`."""
 
-    Of those who wait for the run, the first one serves; when it leaves, the next one does.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, cancel: CancelToken | None = None) -> None:
+        self.cancel = cancel or CancelToken()
+        """Stops the run: a person's interrupt ends more than the call that it falls into."""
         self.on_idle_job: Callable[[], None] | None = None
         """Called, in any thread, when a job is queued and nobody waits: schedule `drain`."""
         self.on_stranded: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label when nobody took it for a second."""
         self.on_slow: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label when it holds an idle kernel up."""
-        self.cancel: CancelToken | None = None
-        """Stops the run: a person's interrupt ends more than the call that it falls into."""
-        self.busy_thread: int | None = None
-        """The thread that runs a job of this run right now."""
-        self._lock = threading.Lock()
-        self._jobs: deque[AnyJob] = deque()
-        self._servers: list[Server] = []
-        self._forward: Courier | None = None
-        self._at_work: set[SyncJob[Any]] = set()
-        self._drained: set[asyncio.Task[None]] = set()
+        self.outer = current_courier.get()
+        """The run whose tool has started this one."""
+        # What an async tool starts is served where the run of that tool is.
+        self.place = self.outer.desk if self.outer and on_engine_thread() else here.desk
+        self.desk = Desk(self.place)
+        self._jobs: deque[Job] = deque()
+        self._job: Job | None = None
+        """What a thread runs right now."""
+        self._thread: LoopThread | None = None
+        self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    # The task
+
+    def start(self, make_coro: Callable[[], Coroutine[Any, Any, Any]]) -> Courier:
+        """Start it in a copy of the caller's context: what it prints lands in the caller's cell."""
+        context = contextvars.copy_context()
+        context.run(current_courier.set, self)
+        self.desk.couriers.add(self)
+        self.place.couriers.add(self)
+        running().add(self.cancel)
+
+        async def main() -> None:
+            try:
+                value = await make_coro()
+            except BaseException as error:
+                # SystemExit and the like as well: they must reach who waits, not end the thread.
+                self._ended()
+                self._future.set_exception(error)
+            else:
+                self._ended()
+                self._future.set_result(value)
+
+        self._thread = engine_thread()
+        self._thread.spawn(main, context)
+        return self
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._future.done()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can never end: its thread died, or this is a forked child."""
+        return not self.done and not (self._thread and self._thread.is_alive())
+
+    def result(self) -> Any:
+        """What it returned; raises what it raised. Only when `done`."""
+        return self._future.result(timeout=0)
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call back on the engine thread when it ends, or at once when it has ended."""
+        self._future.add_done_callback(lambda _: callback())
+
+    def stop(self) -> None:
+        """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""
+        job = self._job
+        if job is not None and job.thread == threading.get_ident():
+            job.interruptible = False  # It stops its own run: it may end by itself.
+        elif job is not None and self.cancel.is_set:
+            job.stop(again=True)
+        self.cancel.set()
+
+    def _ended(self) -> None:
+        running().discard(self.cancel)
+        self.place.couriers.discard(self)
+
+    # Its calls
 
     async def run_sync(
         self,
         work: Callable[[], T],
         *,
-        where: Where,
-        interruptible: bool,
-        cancel: CancelToken,
+        where: Literal["waiting", "worker"],
+        interruptible: bool = True,
+        timeout_s: float | None = None,
         label: str = "",
+        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
-        """Run a function in the thread that waits (in order), or in a worker thread.
-
-        Raises:
-            Interrupted: a stop came first.
-        """
-        if cancel.is_set:
-            raise Interrupted("stopped before it began")
-        job = SyncJob(work, interruptible=interruptible, cancel=cancel, label=label)
-        if where == "worker":
-            job.place = "worker thread"
-            name = f"nbagent-tool-{label}"
-            threading.Thread(target=self._work_off, args=(job,), name=name, daemon=True).start()
-            return await job.outcome()
-        return await self._outcome(job)
+        """Run a function in the thread that waits (in order), or in a worker thread."""
+        job = Job(work, interruptible=interruptible, timeout_s=timeout_s, label=label)
+        if where == "waiting":
+            return await _until(cancel, job, self._carried(job))
+        job.place = "worker thread"
+        name = f"nbagent-tool-{label}"
+        threading.Thread(target=job.run_alone, name=name, daemon=True).start()
+        return await _until(cancel, job, job.outcome())
 
     async def run_async(
-        self, work: Callable[[], Awaitable[T]], *, cancel: CancelToken, label: str = ""
+        self,
+        work: Callable[[], Awaitable[T]],
+        *,
+        where: Literal["tools", "notebook"] = "tools",
+        interruptible: bool = True,
+        timeout_s: float | None = None,
+        label: str = "",
+        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
-        """Run a coroutine function on the loop of the thread that waits.
+        """Await a coroutine function on the loop of async tools, or of the thread that waits."""
+        job = Job(work, interruptible=interruptible, timeout_s=timeout_s, label=label)
+        job.place = "tool loop" if where == "tools" else "notebook loop"
+        carried = self._among_tools(job) if where == "tools" else self._carried(job)
+        return await _until(cancel, job, carried)
 
-        Raises:
-            Interrupted: a stop came first.
-        """
-        if cancel.is_set:
-            raise Interrupted("stopped before it began")
-        return await self._outcome(AsyncJob(work, cancel=cancel, label=label))
+    async def _among_tools(self, job: Job) -> tuple[Any, RanIn]:
+        give_to_tool_loop(job)
+        held = asyncio.get_running_loop().call_later(_HELD_S, self._begin_elsewhere, job)
+        try:
+            return await job.outcome()
+        finally:
+            held.cancel()
+
+    def _begin_elsewhere(self, job: Job) -> None:
+        if job.state == "queued":
+            tool_thread().retired = True
+            give_to_tool_loop(job)
+
+    async def _carried(self, job: Job) -> tuple[Any, RanIn]:
+        loop, reported = asyncio.get_running_loop(), set[str]()
+
+        def look() -> None:
+            nonlocal timer
+            timer = loop.call_later(STRANDED_S, look)
+            self._look_at(job, reported)
+
+        timer = loop.call_later(STRANDED_S, look)
+        self._jobs.append(job)
+        self.tell()
+        try:
+            return await job.outcome()
+        finally:
+            timer.cancel()
+
+    def _look_at(self, job: Job, reported: set[str]) -> None:
+        """Report, once each, a job that nobody takes, and one that holds an idle kernel up."""
+        # Behind another call of its own run it waits its turn: nothing is in the way.
+        stuck = job.state == "queued" and self._job is None
+        held = job.state == "running" and job.task is None
+        report = self.on_stranded if stuck else self.on_slow if held else None
+        if report is not None and self.desk.waiter() is None and job.state not in reported:
+            reported.add(job.state)
+            report(job.label)
+
+    # Whoever takes them
+
+    def take(self, waiter: Waiter | None) -> Job | None:
+        """The next job for this one (None: for nobody's thread), or None."""
+        while self._jobs and self.desk.waiter() == waiter:
+            with suppress(IndexError):  # another one was quicker
+                job = self._jobs.popleft()
+                if job.state == "queued":
+                    return job
+        return None
+
+    def tell(self) -> None:
+        """Wake who takes the next job, if there is one."""
+        waiter = self.desk.waiter()
+        if not self._jobs:
+            return
+        if waiter is not None:
+            waiter(self)
+        elif self.on_idle_job is not None:
+            self.on_idle_job()
+
+    def run_here(self, job: Job, watch: Watch | None = None) -> Watch:
+        """Run a job in this thread, under a watch of its own if none is given."""
+        if watch is None:
+            with Watch(self.cancel) as watch:
+                watch.heeded = True
+                return self.run_here(job, watch)
+        before, self._job = self._job, job
+        desk, here.desk = here.desk, Desk()
+        job.place = "main thread" if _in_main_thread() else "waiting thread"
+        try:
+            job.run_in(watch)
+        finally:
+            here.desk, self._job = desk, before
+        return watch
 
     def drain(self) -> None:
         """Run what is queued, in this thread, when nobody waits. For an idle kernel's loop.
@@ -113,212 +282,81 @@ class Courier:
         """
         while (job := self.take(None)) is not None:
             try:
-                if isinstance(job, SyncJob):
+                if job.place != "notebook loop":
                     self.run_here(job)
-                elif running_loop() is None:
-                    run_to_end(job.perform())
+                elif loop_is_running():
+                    perform_soon(job)
                 else:
-                    task = asyncio.ensure_future(job.perform())
-                    self._drained.add(task)
-                    task.add_done_callback(self._drained.discard)
+                    give_to_tool_loop(job)
             except KeyboardInterrupt:
                 job.stop()
 
-    def run_here(self, job: SyncJob[Any], watch: Watch | None = None) -> Watch:
-        """Run a job in this thread, under a watch of its own if none is given."""
-        if watch is None:
-            with Watch(self.cancel or job.cancel) as watch:
-                return self.run_here(job, watch)
-        before, self.busy_thread = self.busy_thread, threading.get_ident()
-        self._at_work.add(job)
-        try:
-            job.run_in(watch)
-        finally:
-            self._at_work.discard(job)
-            self.busy_thread = before
-        return watch
-
-    def insist(self) -> None:
-        """Interrupt once more what is at work and swallowed the first interrupt. Any thread."""
-        for job in tuple(self._at_work):
-            job.stop(again=True)
-
-    def attach(self, server: Server) -> None:
-        """Take part in serving this run; `server.wake` is called for what is queued already."""
-        with self._lock:
-            self._servers.append(server)
-            waiting = bool(self._jobs)
-        if waiting:
-            server.wake()
-
-    def detach(self, server: Server) -> None:
-        """Leave; what is still queued goes to the next one."""
-        with self._lock:
-            self._servers.remove(server)
-            waiting = any(job.state == "queued" for job in self._jobs)
-        if waiting:
-            self._tell()
-
-    def take(self, server: Server | None) -> AnyJob | None:
-        """The next job for this server (None: for nobody's thread), or None."""
-        with self._lock:
-            first = self._servers[0] if self._servers else None
-            if first is not server:
-                return None
-            while self._jobs:
-                job = self._jobs.popleft()
-                if job.state == "queued":
-                    return job
-            return None
-
-    def forward_to(self, other: Courier) -> None:
-        """From now on another run's waiting thread does this run's work."""
-        with self._lock:
-            self._forward = other
-            jobs, self._jobs = list(self._jobs), deque()
-        for job in jobs:
-            other.post(job)
-
-    def post(self, job: AnyJob) -> None:
-        """Queue a job. Any thread."""
-        with self._lock:
-            other = self._forward
-            if other is None:
-                self._jobs.append(job)
-        if other is None:
-            self._tell()
-        else:
-            other.post(job)
-
-    async def _outcome(self, job: SyncJob[T] | AsyncJob[T]) -> tuple[T, RanIn]:
-        self.post(job)
-        loop, told = asyncio.get_running_loop(), set[str]()
-
-        def look() -> None:
-            nonlocal timer
-            timer = loop.call_later(STRANDED_S, look)
-            self._look_at(job, told)
-
-        timer = loop.call_later(STRANDED_S, look)
-        try:
-            return await job.outcome()
-        finally:
-            timer.cancel()
-
-    def _look_at(self, job: AnyJob, told: set[str]) -> None:
-        """Tell, once each, of a job that nobody takes, and of one that holds an idle kernel up."""
-        courier = self._forward or self
-        # Behind another call of its own run it waits its turn: nothing is in the way.
-        stuck = job.state == "queued" and courier.busy_thread is None
-        held = job.state == "running" and isinstance(job, SyncJob)
-        tell = self.on_stranded if stuck else self.on_slow if held else None
-        if tell is not None and not courier._servers and job.state not in told:
-            told.add(job.state)
-            tell(job.label)
-
-    def _work_off(self, job: SyncJob[Any]) -> None:
-        self._at_work.add(job)
-        try:
-            with Watch(job.cancel) as watch:
-                job.run_in(watch)
-        finally:
-            self._at_work.discard(job)
-
-    def _tell(self) -> None:
-        with self._lock:
-            server = self._servers[0] if self._servers else None
-        if server is not None:
-            server.wake()
-        elif self.on_idle_job is not None:
-            self.on_idle_job()
+    def refuse_deadlock(self) -> None:
+        """Raise UsageError where this code is a part of the run itself, which it would wait for."""
+        courier = current_courier.get()
+        while courier is not None:
+            if courier is self:
+                raise UsageError("a tool cannot wait for the run that it belongs to")
+            courier = courier.outer
 
 
-class _Kept:
-    """A loop that a thread runs coroutines on when none is running there."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(lambda loop, context: None)
-        self._pid = os.getpid()
-
-    def __del__(self) -> None:
-        # Closing a forked copy would unregister the parent's sockets.
-        if self._pid == os.getpid() and not self.loop.is_running():
-            self.loop.close()
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
-class _Threads(threading.local):
-    kept: _Kept | None = None
+def give_to_tool_loop(job: Job) -> None:
+    """Let a job run on the loop of async tools."""
+    thread = tool_thread()
+    job.place = "tool loop"
+    job.on_left = lambda: thread.leave_behind(job.task)
+    thread.spawn(job.perform, job.context)
 
 
-_threads = _Threads()
+_performed: set[asyncio.Task[None]] = set()
 
 
-@atexit.register
-def _drop_loop() -> None:
-    _threads.kept = None
-
-
-def _private_loop() -> asyncio.AbstractEventLoop:
-    kept = _threads.kept
-    if kept is None or kept.loop.is_closed():
-        kept = _threads.kept = _Kept()
-    return kept.loop
-
-
-class _Nesting:
-    runner: NestedRunner | None = None
-
-
-_nesting = _Nesting()
-
-
-def use_nested_runner(runner: NestedRunner | None) -> None:
-    """Say how to run a coroutine to its end inside a loop that is running in this thread."""
-    _nesting.runner = runner
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that is running in this thread."""
+def loop_is_running() -> bool:
+    """Whether this thread runs a loop now."""
     try:
-        return asyncio.get_running_loop()
+        return asyncio.get_running_loop().is_running()
     except RuntimeError:
-        return None
+        return False
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in this thread, on its running loop or on one that is kept for it."""
-    if running_loop() is None:
-        return _run_privately(work)
-    if _nesting.runner is None:
-        work.close()
-        raise ToolError(
-            "this thread's event loop is running and cannot be entered again: "
-            "start the run with `await agent.arun(...)`"
-        )
-    return _nesting.runner(work)
+def perform_soon(job: Job) -> asyncio.Task[None]:
+    """Let a job run on the running loop of this thread."""
+    task = asyncio.get_running_loop().create_task(job.perform(), context=job.context)
+    _performed.add(task)
+    task.add_done_callback(_performed.discard)
+    return task
 
 
-def _run_privately(work: Coroutine[Any, Any, T]) -> T:
-    loop = _private_loop()
-    try:
-        return loop.run_until_complete(work)
-    except KeyboardInterrupt:
-        # What was interrupted must not go on when the loop is used the next time.
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
+async def _until(
+    cancel: CancelToken | None, job: Job, outcome: Coroutine[Any, Any, tuple[Any, RanIn]]
+) -> tuple[Any, RanIn]:
+    """For callers that still give a token: its stop raises Interrupted."""
+    if cancel is None:
+        return await outcome
+    if cancel.is_set:
+        outcome.close()
+        job.stop()
+        raise Interrupted("stopped before it began")
+    task, loop = asyncio.ensure_future(outcome), asyncio.get_running_loop()
+
+    def stop() -> None:
+        if job.interruptible or job.state == "queued":
             task.cancel()
-        if tasks:
-            with suppress(KeyboardInterrupt):
-                loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE_S))
-        raise
 
-
-def _after_fork() -> None:
-    _inherited.append(_threads.kept)
-    _threads.kept = None
-
-
-_inherited: list[_Kept | None] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    forget = cancel.on_set(lambda: loop.call_soon_threadsafe(stop))
+    try:
+        return await task
+    except asyncio.CancelledError:
+        me = asyncio.current_task()
+        if me is not None and me.cancelling():
+            raise
+        if job.state == "over" and job.error is None:
+            return job.value, job.place
+        left = job.state == "running"
+        raise Interrupted("left behind" if left else "a stop came before it ended") from None
+    finally:
+        forget()

@@ -1,138 +1,180 @@
-"""The engine thread: one daemon thread with an asyncio loop for the whole process.
+"""The threads of our own: one with the engine's loop, one with the loop of async tools.
 
-Owns its start, its restart after a fork or a death, and its quiet end; not what runs on it.
+Owns their start, their replacement after a fork, a death or a tool that holds its loop, and their
+quiet end; not what runs on them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
+import ctypes
 import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
 
+T = TypeVar("T")
 _log = logging.getLogger("nbagent")
 _EXIT_S = 1.0
 """How long the end of the process waits for runs to end cleanly."""
 
 
-class _Engine:
-    def __init__(self) -> None:
+class PerProcess(Generic[T]):
+    """A value of this process. A forked child gets one of its own."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        # Never freed: closing a forked copy of a loop would unregister the parent's sockets.
+        self._made = [(os.getpid(), make())]
+
+    def __call__(self) -> T:
+        pid, value = self._made[-1]
+        if pid != os.getpid():
+            value = self._make()
+            self._made.append((os.getpid(), value))
+        return value
+
+
+class LoopThread(threading.Thread):
+    """A daemon thread that runs a loop until it is retired."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_note)
-        self.closing = False
-        self.thread = threading.Thread(target=self._main, name="nbagent-engine", daemon=True)
-        self.thread.start()
+        self.retired = False
+        """Nothing new comes here; what is at work goes on."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.start()
 
     @property
-    def alive(self) -> bool:
-        return self.thread.is_alive() and not self.loop.is_closed() and not self.closing
+    def serves(self) -> bool:
+        """Whether it takes work."""
+        return self.is_alive() and not self.retired and not self.loop.is_closed()
 
-    def _main(self) -> None:
+    def run(self) -> None:
+        """Run the loop. SystemExit in a task falls through it; others must not die of it."""
         asyncio.set_event_loop(self.loop)
-        while not self.closing and not self.loop.is_closed():
-            # SystemExit in a task falls through run_forever; other runs must not die of it.
+        while not self.loop.is_closed() and not (self.retired and not self._tasks):
             try:
                 self.loop.run_forever()
             except BaseException:
-                _log.debug("the engine thread went on after an error", exc_info=True)
+                _log.debug("%s went on after an error", self.name, exc_info=True)
+        self.loop.close()
+
+    def spawn(
+        self, make: Callable[[], Coroutine[Any, Any, object]], context: contextvars.Context
+    ) -> None:
+        """Start a coroutine on the loop, in this context. Any thread."""
+
+        def begin() -> None:
+            task = self.loop.create_task(make(), context=context)
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
+
+        self.loop.call_soon_threadsafe(begin)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self.retired and not self._tasks:
+            self.loop.stop()
+
+    def leave_behind(self, task: asyncio.Task[Any] | None) -> None:
+        """Retire this thread if this task holds its loop, with one exception to end the task."""
+        if task is not None and asyncio.current_task(self.loop) is task:
+            self.retired = True
+            raise_in(self.ident, KeyboardInterrupt)
 
     def close(self) -> None:
+        """Cancel what is at work and end, within a second."""
         with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._begin_end)
-        self.thread.join(_EXIT_S)
-        if not self.thread.is_alive() and not self.loop.is_closed():
-            self.loop.close()
-
-    def _begin_end(self) -> None:
-        self.closing = True
-        self._ending = self.loop.create_task(self._end())
+            self.spawn(self._end, contextvars.copy_context())
+        self.join(_EXIT_S)
 
     async def _end(self) -> None:
+        self.retired = True
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_EXIT_S / 2)
         await self.loop.shutdown_asyncgens()
-        self.loop.stop()
+        self._tasks.clear()
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    _log.debug(
-        "on the engine thread: %s", context.get("message"), exc_info=context.get("exception")
-    )
+    _log.debug("on a loop of ours: %s", context.get("message"), exc_info=context.get("exception"))
 
 
-class _Process:
+def raise_in(thread: int | None, error: type[BaseException] | None) -> None:
+    """Raise an error in another thread, between two of its instructions; None takes it back."""
+    value = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), value)
+
+
+class _Threads:
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.engine: _Engine | None = None
+        self.serving: dict[str, LoopThread] = {}
         self.running: set[CancelToken] = set()
-        # Never freed: closing a forked copy of a loop would unregister the parent's sockets.
-        self.inherited: list[Any] = []
+        """Of the runs at work: the end of the process stops them and waits a moment for them."""
 
 
-_process = _Process()
+_threads = PerProcess(_Threads)
+
+
+def engine_thread() -> LoopThread:
+    """The thread of model requests, servers and the store, which nothing may block."""
+    return _thread("nbagent-engine")
+
+
+def tool_thread() -> LoopThread:
+    """The thread of async tools; a fresh one when a tool has held it for too long."""
+    return _thread("nbagent-tools")
+
+
+def _thread(name: str) -> LoopThread:
+    threads = _threads()
+    found = threads.serving.get(name)
+    if found is not None and found.serves:
+        return found
+    with threads.lock:
+        found = threads.serving.get(name)
+        if found is None or not found.serves:
+            found = threads.serving[name] = LoopThread(name)
+        return found
 
 
 def engine_loop() -> asyncio.AbstractEventLoop:
     """The loop of the engine thread; starts the thread when there is none (any more)."""
-    engine = _process.engine
-    if engine is not None and engine.alive:
-        return engine.loop
-    with _process.lock:
-        if _process.engine is None or not _process.engine.alive:
-            _process.engine = _Engine()
-        return _process.engine.loop
+    return engine_thread().loop
 
 
 def on_engine_thread() -> bool:
-    """Whether the caller is on the engine thread, where nothing may block."""
-    engine = _process.engine
-    return engine is not None and engine.thread is threading.current_thread()
+    """Whether the caller is on a thread of ours (the engine's, or the async tools')."""
+    return isinstance(threading.current_thread(), LoopThread)
 
 
-def is_served(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this loop is the living engine's: false after a fork or when its thread died."""
-    engine = _process.engine
-    return engine is not None and engine.loop is loop and engine.thread.is_alive()
+def running() -> set[CancelToken]:
+    """The tokens of the runs at work in this process."""
+    return _threads().running
 
 
-def hold(cancel: CancelToken) -> None:
-    """A run began: the end of the process stops it and waits a moment for it."""
-    _process.running.add(cancel)
-
-
-def release(cancel: CancelToken) -> None:
-    """That run has ended."""
-    _process.running.discard(cancel)
-
-
+@atexit.register
 def _finish() -> None:
-    engine = _process.engine
-    if engine is None or not engine.alive:
-        return
-    for cancel in list(_process.running):
+    threads = _threads()
+    for cancel in list(threads.running):
         cancel.set()
     deadline = time.monotonic() + _EXIT_S
-    while _process.running and time.monotonic() < deadline:
+    while threads.running and time.monotonic() < deadline:
         time.sleep(0.01)
-    engine.close()
-
-
-def _after_fork() -> None:
-    _process.lock = threading.Lock()
-    _process.inherited.append(_process.engine)
-    _process.engine = None
-    _process.running = set()
-
-
-atexit.register(_finish)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    for thread in threads.serving.values():
+        if thread.serves:
+            thread.close()

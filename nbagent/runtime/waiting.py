@@ -1,6 +1,6 @@
 """Waiting for a run: in a thread (`wait`), on a loop (`await_here`), with its events (`follow`).
 
-Whoever waits runs the jobs of the run's courier, so that they happen in its thread.
+Whoever waits runs the jobs of the run, so that they happen in its thread.
 """
 
 from __future__ import annotations
@@ -8,26 +8,37 @@ from __future__ import annotations
 import asyncio
 import queue
 import sys
-import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import nullcontext, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from nbagent.contracts.errors import EngineError, UsageError
+from nbagent.contracts.errors import EngineError, ToolError, UsageError
 from nbagent.contracts.events import Event
 from nbagent.runtime.channel import EventChannel
-from nbagent.runtime.courier import AnyJob, Courier, Server, current_courier, run_to_end
-from nbagent.runtime.jobs import POLL_S, AsyncJob, SyncJob
+from nbagent.runtime.courier import (
+    Courier,
+    give_to_tool_loop,
+    here,
+    inside_a_tool,
+    loop_is_running,
+    perform_soon,
+)
+from nbagent.runtime.interrupt import Watch
+from nbagent.runtime.jobs import Job
 from nbagent.runtime.loop import on_engine_thread
-from nbagent.runtime.task import RunTask
-from nbagent.runtime.watch import Watch
 
-T = TypeVar("T")
+_POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.
 _TICK_S = 0.1 if sys.platform == "win32" else 0.5
 STOP_LIMIT_S = 30.0
 """A stopped run that has not ended after this long is left behind."""
+
+_NOT_TWICE = (
+    "this thread's event loop is running and cannot be entered again: start the run with "
+    "`await agent.arun(...)`"
+)
+NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Pump(Protocol):
@@ -42,11 +53,15 @@ class Pump(Protocol):
         ...
 
 
-class _Interrupted:
-    execution: str | None = None
+class _Process:
+    interrupted: str | None = None
+    """The execution of a cell in which a wait was interrupted last."""
+    run_nested: NestedRunner | None = None
 
 
-_interrupted = _Interrupted()
+def use_nested_runner(runner: NestedRunner | None) -> None:
+    """Say how to run a coroutine to its end inside a loop that is running in this thread."""
+    _Process.run_nested = runner
 
 
 def check_interrupted(execution: str | None) -> None:
@@ -54,25 +69,26 @@ def check_interrupted(execution: str | None) -> None:
 
     So ■ ends a cell that runs agents in a loop, not only the agent that was running.
     """
-    if execution is not None and execution == _interrupted.execution:
+    if execution is not None and execution == _Process.interrupted:
         raise KeyboardInterrupt("this cell was interrupted; no further run is started in it")
 
 
 def wait(
-    task: RunTask[T],
+    run: Courier,
     *,
     pump: Pump | None = None,
     timeout: float | None = None,
     execution: str | None = None,
     stop_limit_s: float = STOP_LIMIT_S,
-) -> T:
-    """Wait in this thread for a run, running its synchronous jobs here, in order.
+) -> Any:
+    """Wait in this thread for a run; its synchronous jobs run here, in order.
 
-    The first KeyboardInterrupt (in the main thread) is a stop: the run ends in its own way and
+    So do those of the other runs that were started here and that nobody else waits for. The first
+    KeyboardInterrupt (in the main thread) is a stop: the run ends in its own way and
     its result is returned. A second one gets out; the run finishes its stop in the background.
 
     Args:
-        task: the run.
+        run: what to wait for.
         pump: polled while this thread waits.
         timeout: seconds; the run goes on after them.
         execution: the cell execution that waits; see `check_interrupted`.
@@ -83,97 +99,116 @@ def wait(
         KeyboardInterrupt: a second interrupt.
         EngineError: the run can never end, or did not end after a stop.
     """
-    _refuse_deadlock(task.courier)
-    waiting = _Waiting(task, pump, timeout, stop_limit_s)
+    if on_engine_thread():
+        raise UsageError(
+            "a run cannot be waited for on the engine thread; in an async tool write "
+            "`await agent.arun(...)`"
+        )
+    run.refuse_deadlock()
+    waiting = _Waiting(run, pump, timeout, stop_limit_s)
     try:
         with waiting.watch:
             waiting.run()
     finally:
         if waiting.watch.interrupted:
-            _interrupted.execution = execution
-    return task.result()
+            _Process.interrupted = execution
+    return run.result()
 
 
 class _Waiting:
     """One call of `wait`."""
 
     def __init__(
-        self, task: RunTask[Any], pump: Pump | None, timeout: float | None, stop_limit_s: float
+        self, run: Courier, pump: Pump | None, timeout: float | None, stop_limit_s: float
     ) -> None:
-        self.task = task
+        self.courier = run
         self.pump = pump
-        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         # SimpleQueue.put may be called in a signal handler, even one that interrupts its get.
-        guarded = task.guard and task.guard.take_over()
-        self.watch = guarded or Watch(task.cancel)
-        self.watch.ring = self._ring
+        self.bell: queue.SimpleQueue[Courier | None] = queue.SimpleQueue()
+        self.watch = Watch.of(run.cancel)
+        self.watch.heeded, self.watch.ring = True, self.ring
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.stop_limit_s = stop_limit_s
         self.stopped_at: float | None = None
 
     def run(self) -> None:
-        server = Server(self._ring)
-        self.task.courier.attach(server)
+        desks = (here.desk, self.courier.desk)
+        for desk in desks:
+            desk.attach(self.ring)
         try:
-            self.task.add_done_callback(self._ring)
+            self.courier.add_done_callback(self.ring)
             with self.pump or nullcontext():
-                while not self.task.done:
+                while not self.courier.done:
                     try:
-                        self._turn(server)
+                        self._turn()
                     except KeyboardInterrupt:
                         if not self.watch.abandoned:
                             # The handler was not ours (a tool replaced it): the same rules.
-                            self.watch.user_interrupt()
+                            self.watch.noted()
                     self._check()
         finally:
-            self.task.courier.detach(server)
+            for desk in desks:
+                desk.detach(self.ring)
 
-    def _turn(self, server: Server) -> None:
-        job = self.task.courier.take(server)
-        if job is None:
-            with suppress(queue.Empty):
-                self.bell.get(timeout=self._tick())
-        else:
-            self._perform(job)
+    def ring(self, courier: Courier | None = None) -> None:
+        """Wake this thread; any thread, and a signal handler."""
+        self.bell.put(courier)
+
+    def _turn(self) -> None:
+        courier = None
+        with suppress(queue.Empty):
+            courier = self.bell.get(timeout=self._tick())
+        job = courier and courier.take(self.ring)
+        if courier is not None and job is not None:
+            self._perform(courier, job)
             self.stopped_at = None
-        self._poll()
-
-    def _perform(self, job: AnyJob) -> None:
-        courier = self.task.courier
-        if isinstance(job, SyncJob):
-            courier.run_here(job, self.watch)
-            return
-        before, courier.busy_thread = courier.busy_thread, threading.get_ident()
-        poll = None if self.pump is None else self.pump.poll
-        try:
-            self.watch.run_foreign(lambda: run_to_end(job.perform(poll)))
-        except KeyboardInterrupt:
-            job.stop()
-            raise
-        except Exception as error:
-            job.fail(error)
-        finally:
-            courier.busy_thread = before
-
-    def _poll(self) -> None:
+            courier.tell()
         if self.pump is not None:
             self.watch.run_foreign(self.pump.poll)
 
+    def _perform(self, courier: Courier, job: Job) -> None:
+        if job.place == "notebook loop":
+            try:
+                self.watch.run_foreign(lambda: self._perform_nested(job))
+            except KeyboardInterrupt:
+                job.stop()
+                raise
+        else:
+            courier.run_here(job, self.watch if courier is self.courier else None)
+
+    def _perform_nested(self, job: Job) -> None:
+        async def polled() -> None:
+            task = perform_soon(job)
+            while not task.done():
+                await asyncio.wait([task], timeout=_POLL_S if self.pump else None)
+                if self.pump is not None:
+                    self.pump.poll()
+
+        if not loop_is_running():
+            give_to_tool_loop(job)
+        elif _Process.run_nested is None:
+            job.end(error=ToolError(_NOT_TWICE))
+        else:
+            try:
+                _Process.run_nested(polled())
+            except Exception as error:
+                job.end(error=error)
+
     def _tick(self) -> float:
-        tick = _TICK_S if self.pump is None else POLL_S
+        tick = _TICK_S if self.pump is None else _POLL_S
         if self.deadline is not None:
             tick = min(tick, max(self.deadline - time.monotonic(), 0.0))
         return tick
 
     def _check(self) -> None:
-        if self.task.done:
+        if self.courier.done:
             return
         if self.watch.abandoned:
             raise KeyboardInterrupt
         now = time.monotonic()
         if self.deadline is not None and now >= self.deadline:
             raise TimeoutError("the run is still at work; wait() again, or stop() it")
-        if self.task.lost:
+        if self.courier.lost:
             raise EngineError(
                 "the engine thread of this run is gone (a fork?); `%agent resume` goes on with it",
                 code="ENGINE_INTERRUPTED",
@@ -187,115 +222,98 @@ class _Waiting:
                 "behind; look at its tools for one that never returns"
             )
 
-    def _ring(self) -> None:
-        self.bell.put(None)
-
 
 async def await_here(
-    task: RunTask[T], *, pump: Pump | None = None, execution: str | None = None
-) -> T:
+    run: Courier, *, pump: Pump | None = None, execution: str | None = None
+) -> Any:
     """Wait on the running loop for a run, running its jobs on this loop's thread.
 
     Synchronous jobs run inline and block the loop. Cancelling this is a stop: it waits for the
-    clean end and then raises CancelledError; cancelled again, it leaves at once. On the engine's
-    own loop (an async tool that runs an agent) the outer run's waiting thread does the work.
+    clean end and then raises CancelledError; cancelled again, it leaves at once. On a loop of
+    ours (an async tool that runs an agent) the outer run's waiting thread does the work.
     """
-    outer = current_courier.get() if on_engine_thread() else None
-    if outer is not None:
-        task.courier.forward_to(outer)
-    waiting = _Awaiting(task, pump, server=None if outer else task.courier)
+    run.refuse_deadlock()
+    waiting = _Awaiting(run, pump)
     try:
         return await waiting.run()
     finally:
         if waiting.interrupted:
-            _interrupted.execution = execution
+            _Process.interrupted = execution
 
 
 class _Awaiting:
     """One call of `await_here`."""
 
-    def __init__(self, task: RunTask[Any], pump: Pump | None, *, server: Courier | None) -> None:
-        self.task = task
+    def __init__(self, run: Courier, pump: Pump | None) -> None:
+        self.courier = run
         self.pump = pump
         self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[None] = self.loop.create_future()
-        self.courier = server
-        self.server = Server(self._soon)
-        self.jobs: set[asyncio.Task[None]] = set()
+        self.over = asyncio.Event()
         self.abandoned = False
         self.interrupted = False
 
     async def run(self) -> Any:
-        if self.courier is not None:
-            self.courier.attach(self.server)
-        self.task.add_done_callback(self._ended)
+        serves = not (on_engine_thread() and inside_a_tool())
+        if serves:
+            self.courier.desk.attach(self._ring)
+        self.courier.add_done_callback(lambda: self._soon(self.over.set))
         cancelled = False
         try:
             with self.pump or nullcontext():
-                while not self.done.done():
+                while not self.over.is_set():
                     try:
-                        await asyncio.wait([self.done], timeout=self._tick())
+                        await self._turn()
                     except asyncio.CancelledError:
                         if cancelled:
                             raise
                         cancelled = True
-                        self.task.cancel.set()
-                    self._check()
+                        self.courier.cancel.set()
+                    if self.abandoned:
+                        raise asyncio.CancelledError("interrupted twice")
         finally:
-            if self.courier is not None:
-                self.courier.detach(self.server)
-            if not self.task.done:
-                self.task.cancel.set()  # nobody is left who would see its end
+            if serves:
+                self.courier.desk.detach(self._ring)
+            if not self.courier.done:
+                self.courier.cancel.set()  # nobody is left who would see its end
         if cancelled:
             raise asyncio.CancelledError
-        return self.task.result()
+        return self.courier.result()
 
-    def _tick(self) -> float | None:
-        return None if self.pump is None else POLL_S
+    async def _turn(self) -> None:
+        if self.pump is None:
+            await self.over.wait()
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.over.wait(), _POLL_S)
+        self.pump.poll()
 
-    def _check(self) -> None:
-        if self.abandoned:
-            raise asyncio.CancelledError("interrupted twice")
-        if self.pump is not None:
-            self.pump.poll()
+    def _ring(self, courier: Courier) -> None:
+        self._soon(lambda: self._serve(courier))
 
-    def _ended(self) -> None:
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._finish)
+    def _soon(self, call: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop has gone
+            self.loop.call_soon_threadsafe(call)
 
-    def _finish(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def _soon(self) -> None:
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._serve)
-
-    def _serve(self) -> None:
+    def _serve(self, courier: Courier) -> None:
         # One job a call, so that the loop breathes between two.
-        job = self.task.courier.take(self.server)
+        job = courier.take(self._ring)
         if job is None:
             return
-        self._soon()
-        if isinstance(job, AsyncJob):
-            running = self.loop.create_task(job.perform())
-            self.jobs.add(running)
-            running.add_done_callback(self.jobs.discard)
-            return
-        try:
-            watch = self.task.courier.run_here(job)
-        except KeyboardInterrupt:
-            # Never into the loop: it would end the kernel.
-            job.stop()
-            self._abandon()
+        if job.place == "notebook loop":
+            perform_soon(job)
         else:
-            self.interrupted = self.interrupted or watch.interrupted
-            if watch.abandoned:
-                self._abandon()
-
-    def _abandon(self) -> None:
-        self.abandoned = True
-        self._finish()
+            try:
+                watch = courier.run_here(job)
+            except KeyboardInterrupt:
+                # Never into the loop: it would end the kernel.
+                job.stop()
+                self.abandoned = True
+            else:
+                self.interrupted = self.interrupted or watch.interrupted
+                self.abandoned = self.abandoned or watch.abandoned
+            if self.abandoned:
+                self.over.set()
+        courier.tell()
 
 
 async def follow(
@@ -323,13 +341,3 @@ async def follow(
         failed = waiter.done() and not waiter.cancelled() and waiter.exception()
     if failed:
         raise failed
-
-
-def _refuse_deadlock(courier: Courier) -> None:
-    if on_engine_thread():
-        raise UsageError(
-            "a run cannot be waited for on the engine thread; in an async tool write "
-            "`await agent.arun(...)`"
-        )
-    if courier.busy_thread == threading.get_ident():
-        raise UsageError("a tool cannot wait for the run that it belongs to")

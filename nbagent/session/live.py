@@ -35,12 +35,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.replay import Cassette, Mode
-from nbagent.runtime import (
-    Courier,
-    EventChannel,
-    Guard,
-    RunTask,
-)
+from nbagent.runtime import Courier, EventChannel
 from nbagent.session.approval import SessionApprover, Ways
 from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front, plain_printer
@@ -59,11 +54,12 @@ class LiveRun:
     """One run from its start on: what views and handles look at, and what stops it."""
 
     def __init__(self, ask: Ask, *, store: Store, here: Front) -> None:
+        self.here = here
         # Its words are in the record, without what is secret in them.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
         self.store = store
         self.cancel = CancelToken()
-        self.courier = Courier()
+        self.courier = Courier(self.cancel)
         self.prepared: Prepared = prepare(ask, store=store, front=here)
         self.history: tuple[Message, ...] = self.prepared.history
         self.record: RunRecord = self.prepared.record
@@ -90,7 +86,6 @@ class LiveRun:
         self.host = self.prepared.tools.host
         self._audit = self._open_audit()
         self._approver = self._make_approver(here)
-        self.task: RunTask[RunRecord] | None = None
 
     @property
     def done(self) -> bool:
@@ -108,19 +103,21 @@ class LiveRun:
         """Stop at once, or pause after the running turn. Any thread."""
         if after_turn:
             self.cancel.after_turn = True
-        elif self.task is None:
-            self.cancel.set()
         else:
-            self.task.stop()
+            self.courier.stop()
 
-    def start(self, sinks: list[Sink], here: Front, guard: Guard) -> None:
-        """Begin; returns at once."""
-        self._sinks = [*([self._audit] if self._audit else []), *sinks]
-        here.adopt(self.courier)
+    def start(self, on_event: Callable[[Event], object] | None = None) -> None:
+        """Open its views and begin; returns at once."""
+        audit = [self._audit] if self._audit else []
+        callback = [] if on_event is None else [CallbackSink(on_event)]
+        self._sinks = [*audit, *_views(self, self.here), *callback]
+        if self.channel is not None:
+            self._sinks.append(ChannelSink(self.channel))
+        self.here.adopt(self.courier)
         self.courier.on_stranded = self._wait_for_thread
         self.courier.on_slow = self._hold_up
         _at_work.add(self)
-        self.task = RunTask.start(self._drive, self.courier, self.cancel, guard)
+        self.courier.start(self._drive)
 
     def _wait_for_thread(self, tool: str) -> None:
         text = f"{tool or 'a tool'} waits for {self._waits_for}"
@@ -161,14 +158,7 @@ class LiveRun:
         if self.store.path is None:
             self.warn("this run is not audited: its store is in memory only")
             return None
-        return AuditSink(
-            self.store.path.parent,
-            hosts_of=self._host_of,
-            on_warning=self.warn,
-        )
-
-    def _host_of(self, tool: str) -> str:
-        return next((it.traits.host for it in self.host.offered if it.name == tool), "")
+        return AuditSink(self.store.path.parent, on_warning=self.warn)
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -316,41 +306,21 @@ def _tell_all(store: Store, text: str) -> None:
             run.warn(text)
 
 
-def start_run(
-    ask: Ask,
-    *,
-    guard: Guard,
-    on_event: Callable[[Event], object] | None = None,
-    channel: EventChannel | None = None,
-    store: Store | None = None,
-    here: Front | None = None,
-) -> LiveRun:
-    """Prepare a run, open its views, and start it. The one call behind all three doors.
+def prepare_run(ask: Ask, *, store: Store | None = None, here: Front | None = None) -> LiveRun:
+    """Make a run ready to start. The one call behind all three doors.
 
     Args:
         ask: what is to be done.
-        guard: keeps interrupts off between the start and the wait.
-        on_event: called with each event.
-        channel: fed with each event.
         store: where the run is kept; the current one by default.
         here: where it is shown and served; the front of this process by default.
 
     Raises:
-        UsageError: it cannot be done as asked; nothing was started.
-        KeyboardInterrupt: nothing was started, or what was is stopped.
+        UsageError: it cannot be done as asked.
         StoreError: the store belongs to a newer nbagent.
     """
-    here = here or front()
     kept = store or current_store()
-    callback = [] if on_event is None else [CallbackSink(on_event)]
-    run = LiveRun(ask, store=kept, here=here)
-    kept.on_warning = lambda text: _tell_all(kept, text)
-    guard.begin(run.cancel)  # before its view is there
-    sinks = [*_views(run, here), *callback]
-    if channel is not None:
-        run.channel = channel
-        sinks.append(ChannelSink(channel))
-    run.start(sinks, here, guard)
+    run = LiveRun(ask, store=kept, here=here or front())
+    kept.database.on_warning = lambda text: _tell_all(kept, text)
     return run
 
 

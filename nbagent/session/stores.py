@@ -97,12 +97,12 @@ async def _beat(store: Store) -> None:
 def _before_fork() -> None:
     _lock.acquire()
     for store in _stores.values():
-        store.pause()
+        store.database.pause()
 
 
 def _after_fork() -> None:
     for store in _stores.values():
-        store.go_on()
+        store.database.go_on()
     _lock.release()
 
 

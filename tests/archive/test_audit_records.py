@@ -60,7 +60,7 @@ def kinds_in(home: Path) -> list[str]:
 
 
 def sink_in(home: Path, **more: Any) -> AuditSink:
-    return AuditSink(home, hosts_of=lambda name: HOSTS.get(name, ""), **more)
+    return AuditSink(home, **more)
 
 
 def decide(sink: AuditSink, decision: Decision, key: str = "call_1") -> None:
@@ -87,9 +87,9 @@ def end_of(
         "approval": decision.approval if decision.by else None,
         "approved_by": decision.by or None,
     }
-    return ToolCallFinished(
-        RUN, "C01", ToolRun(**{**fields, **more}, tool_sha=SHA, queued_at=NOW), 0
-    )
+    fields |= more
+    run = ToolRun(**fields, host=HOSTS.get(fields["tool_name"], ""), tool_sha=SHA, queued_at=NOW)
+    return ToolCallFinished(RUN, "C01", run, 0)
 
 
 def test_an_approval_its_start_and_its_end_are_lines_of_hashes_without_text(tmp_path: Path) -> None:
@@ -156,6 +156,8 @@ def test_each_way_of_a_call_leaves_its_lines(tmp_path: Path, name: str) -> None:
     sink.handle(end)
     lines = lines_of(tmp_path)
     assert [line["kind"] for line in lines] == kinds.split()
+    rulings = {line["ruling"] for line in lines if line["kind"] == "approval"}
+    assert rulings <= {"denied" if "refusal" in kinds and "start" not in kinds else "allowed"}
     assert len({line["args_sha"] for line in lines if "args_sha" in line}) == 1
     result = end.tool_run.result or ToolResult.failure(ErrorInfo("E_INTERNAL", ""))
     codes = {

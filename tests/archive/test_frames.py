@@ -252,6 +252,10 @@ def test_messages_of_a_run_and_of_all_that_it_goes_on_from(store: Store) -> None
     assert whole["position"].tolist() == [-1, *range(6)]
     assert whole["run_id"].tolist() == ["b" * 16, *[parent] * 3, *["b" * 16] * 3]
     assert whole["text"][1:].tolist() == [message.text for message in store.conversation("b" * 16)]
+    # It goes on from a place in its parent's parent.
+    write(store, plain_run(1, run_id="c" * 16, parent_id="b" * 16, shared_messages=2))
+    whole = read(store, "messages", run="c", whole=True)
+    assert whole["text"][1:].tolist() == [message.text for message in store.conversation("c" * 16)]
     with pytest.raises(UsageError, match="whole=True needs the run"):
         read(store, "messages", whole=True)
 

@@ -1,22 +1,25 @@
-"""Runs whose kernel is gone: what they read as, and that one kernel alone takes them over."""
+"""Runs whose kernel is gone: whoever reads them first writes their end, and they go on."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Maker, crash, plain_run
+from made_records import START, Maker, crash, cut_after_a_result, plain_run
 
-from nbagent.archive.interrupted import TOOL_INTERRUPTED, TOOL_NOT_STARTED
+import nbagent
+from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, TOOL_NOT_STARTED
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import Store
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import (
     Event,
     ResponseReceived,
@@ -35,7 +38,7 @@ def one_of_each(turn_of_seed: int = 3) -> list[Event]:
         for i, event in enumerate(events):
             if isinstance(event, ResponseReceived) and len(event.message.tool_calls) == 3:
                 runs = tuple(
-                    maker.tool_run(call).model_copy(update={"result": None})
+                    maker.tool_run(call).model_copy(update={"result": None, "started_at": START})
                     for call in event.message.tool_calls[:2]
                 )
                 opened = event.turn.model_copy(update={"tool_runs": runs})
@@ -67,7 +70,7 @@ store.write(RunStarted(record))
 """
 
 
-def test_run_of_a_living_process_cannot_be_taken(home: Path, store: Store) -> None:
+def test_run_of_a_living_process_is_at_work_until_it_dies(home: Path, store: Store) -> None:
     code = _BEGUN + "print('ready', flush=True); sys.stdin.read()"
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(home), RUN],
@@ -78,37 +81,32 @@ def test_run_of_a_living_process_cannot_be_taken(home: Path, store: Store) -> No
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         assert store.load(RUN).phase == "Running"
-        with pytest.raises(UsageError, match=f"process {child.pid}") as caught:
-            store.close_interrupted(RUN)
-        assert caught.value.details == {"pid": child.pid}
     finally:
         child.kill()
         # A process that nobody has waited for yet is as dead as one that is gone.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert store.load(RUN).phase == "Failed"
-    assert store.close_interrupted(RUN)
     child.communicate()
 
 
-def test_claimed_run_belongs_to_one_store(home: Path, store: Store) -> None:
+def test_end_of_an_interrupted_run_is_written_once_and_stays(home: Path, store: Store) -> None:
     crash(home, one_of_each())
-    before = store.load(RUN)
-    assert store.claim(RUN)
     other = Store.open(home)
-    with pytest.raises(UsageError, match=f"process {os.getpid()}"):
-        other.claim(RUN)
+    before = store.load(RUN)
+    assert before.error == RUN_INTERRUPTED
+    assert other.load(RUN) == before
+    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
+        rows = connection.execute("SELECT phase, error_code, lease_id FROM runs").fetchall()
+    assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
     other.close()
-    store.close_interrupted(RUN)
     assert store.load(RUN) == before
 
 
-def test_run_at_work_in_this_kernel_cannot_be_closed(store: Store) -> None:
+def test_run_at_work_in_this_kernel_is_closed_when_it_is_let_go(store: Store) -> None:
     store.write(plain_run(1, run_id=RUN)[0])
-    with pytest.raises(UsageError, match="this kernel"):
-        store.close_interrupted(RUN)
+    assert store.load(RUN).phase == "Running"
     store.release(RUN)
     assert store.load(RUN).phase == "Failed"
-    assert store.close_interrupted(RUN)
 
 
 def test_interrupted_run_ended_when_its_kernel_last_gave_a_sign(home: Path, store: Store) -> None:
@@ -116,15 +114,30 @@ def test_interrupted_run_ended_when_its_kernel_last_gave_a_sign(home: Path, stor
     code = _BEGUN + "clock[0] += timedelta(seconds=10); store.heartbeat(); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code, str(home), RUN], check=False)
     assert done.returncode == 9
-    record = store.load(RUN)
-    assert record.duration_ms == 10_000
-    assert store.claim(RUN)
-    assert store.close_interrupted(RUN)
-    assert store.load(RUN) == record
+    assert store.load(RUN).duration_ms == 10_000
     # Nothing needs the dead kernel's lease any more: the next store to open removes it.
     Store.open(home).close()
-    with store.reading() as (connection, alive):
-        assert connection.execute("SELECT count(*) FROM leases").fetchone()[0] == len(alive) == 1
+    with store.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM leases").fetchone()[0] == 1
+
+
+@pytest.mark.parametrize("way", ["resume", "next words", "fork"])
+def test_interrupted_run_goes_on_and_no_call_runs_again(way: str) -> None:
+    ran: list[int] = []
+    tools = [nbagent.tool(name="work")(lambda n: ran.append(n))]  # pyright: ignore
+    crash(Path(os.environ["NBAGENT_HOME"]), cut_after_a_result(plain_run(2, run_id=RUN))[:-1])
+    found = nbagent.open_run(RUN)
+    assert [run.result for run in found.turns[-1].tool_runs] == [TOOL_INTERRUPTED]
+    options: dict[str, Any] = {"model": nbagent.offline.script(["On."]), "tools": tools}
+    if way == "fork":
+        child = found.fork("C02", **options)
+    else:
+        child = found.resume(None if way == "resume" else "And?", **options)
+    assert (child.ok, child.text, ran) == (True, "On.", [])
+    assert nbagent.open_run(RUN).record == found.record
+    if way != "fork":
+        assert child.turns[0].id == "C03"
+        assert child.messages[: len(found.messages)] == found.messages
 
 
 @pytest.mark.parametrize(

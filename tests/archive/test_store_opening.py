@@ -1,19 +1,24 @@
-"""Opening and losing the file: migrations, files that are not ours, disks that fail."""
+"""Opening and losing the file: earlier versions, files that are not ours, disks that fail."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from made_records import plain_run, record_of, write
-from nbagent.archive.store.schema import APPLICATION_ID, MIGRATIONS
 
-from nbagent.archive.database import Database, file_system
+from nbagent.archive import database as database_room
+from nbagent.archive.database import file_system
+from nbagent.archive.lease import Lease
+from nbagent.archive.schema import APPLICATION_ID, VERSION
 from nbagent.archive.store import Store
-from nbagent.archive.store import database as database_room
+from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
 
 RUN = "a" * 16
@@ -32,30 +37,96 @@ def test_new_store_ignores_itself_in_git_and_keeps_a_write_ahead_log(tmp_path: P
     assert (home / ".gitignore").read_text() == "*\n"
     store.close()
     assert pragma(home / "runs.sqlite", "journal_mode") == "wal"
-    assert pragma(home / "runs.sqlite", "user_version") == len(MIGRATIONS)
+    assert pragma(home / "runs.sqlite", "user_version") == VERSION
     assert pragma(home / "runs.sqlite", "application_id") == APPLICATION_ID
-
-
-def test_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    Store.open(tmp_path).close()
-    broken = (*MIGRATIONS, "ALTER TABLE runs ADD COLUMN mood TEXT;\nUPDATE missing SET x = 1;")
-    with pytest.raises(StoreError, match="no such table"):
-        Database.open(tmp_path, migrations=broken)
-    assert pragma(tmp_path / "runs.sqlite", "user_version") == len(MIGRATIONS)
-    with contextlib.closing(sqlite3.connect(tmp_path / "runs.sqlite")) as connection:
-        columns = [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
-    assert "mood" not in columns
 
 
 @pytest.mark.parametrize("way_in", [Store.open, Store.open_or_memory], ids=["open", "or_memory"])
 def test_newer_file_is_refused_and_says_what_to_do(tmp_path: Path, way_in: object) -> None:
-    Database.open(tmp_path, migrations=(*MIGRATIONS, "CREATE TABLE later(x);")).close()
+    Store.open(tmp_path).close()
+    newer = VERSION + 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.sqlite")) as connection:
+        connection.execute(f"PRAGMA user_version = {newer}")
     before = (tmp_path / "runs.sqlite").read_bytes()
-    newer = len(MIGRATIONS) + 1
     with pytest.raises(StoreError, match=rf"version is {newer}.*pip install -U nbagent") as caught:
         way_in(tmp_path)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
     assert caught.value.details["reason"] == "newer"
     assert (tmp_path / "runs.sqlite").read_bytes() == before
+
+
+def earlier_store(home: Path, *, pid: int = 2**22 + 1) -> dict[str, bytes]:
+    """A store of an earlier version, whose kernel was killed before its log was folded in."""
+    lease = Lease.of_this_process(utc_now())
+    code = (
+        "import os, sqlite3, sys\n"
+        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "c.execute('PRAGMA journal_mode = WAL')\n"
+        f"c.execute('PRAGMA application_id = {APPLICATION_ID}')\n"
+        f"c.execute('PRAGMA user_version = {VERSION - 1}')\n"
+        "c.execute('CREATE TABLE leases(id, pid, pid_started, boot_id, host, heartbeat)')\n"
+        "c.execute('INSERT INTO leases VALUES(?,?,?,?,?,?)', "
+        f"('x', {pid}, {lease.pid_started!r}, {lease.boot_id!r}, {lease.host!r}, 0))\n"
+        "os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(home / "runs.sqlite")], check=False)
+    return {suffix: (home / f"runs.sqlite{suffix}").read_bytes() for suffix in ("", "-wal")}
+
+
+def test_store_of_an_earlier_version_is_put_aside_unchanged(tmp_path: Path) -> None:
+    for n in (1, 2):
+        was = earlier_store(tmp_path)
+        with contextlib.closing(Store.open(tmp_path)) as store:
+            assert store.warning is None
+            assert store.counts()["runs"] == 0
+            aside = tmp_path / f"runs.v{VERSION - 1}-{n}.sqlite"
+            assert store.database.earlier()[n - 1] == aside
+        there = {suffix: Path(f"{aside}{suffix}").read_bytes() for suffix in was}
+        assert there == was
+        for file in tmp_path.glob("runs.sqlite*"):
+            file.unlink()
+
+
+def test_store_that_an_earlier_version_is_using_is_left_alone(tmp_path: Path) -> None:
+    was = earlier_store(tmp_path, pid=os.getpid())
+    store = Store.open_or_memory(tmp_path)
+    assert f"used by an earlier nbagent in process {os.getpid()}" in (store.warning or "")
+    store.close()
+    assert (tmp_path / "runs.sqlite").read_bytes() == was[""]
+
+
+_OPEN_MANY = """
+import sys
+from pathlib import Path
+from nbagent.archive.store import Store
+for line in sys.stdin:
+    try:
+        Store.open(Path(line.strip())).close()
+        print("open", flush=True)
+    except Exception as error:
+        print(repr(error), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("processes", "rounds"), [(4, 10), pytest.param(32, 60, marks=pytest.mark.proof)]
+)
+def test_kernels_that_open_a_fresh_store_at_once_all_open_it(
+    tmp_path: Path, processes: int, rounds: int
+) -> None:
+    command = [sys.executable, "-c", _OPEN_MANY]
+    pipe = subprocess.PIPE
+    kernels = [
+        subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) for _ in range(processes)
+    ]
+    for n in range(rounds):
+        for kernel in kernels:
+            assert kernel.stdin is not None
+            kernel.stdin.write(f"{tmp_path / str(n)}\n")
+            kernel.stdin.flush()
+        said = [kernel.stdout.readline().strip() for kernel in kernels if kernel.stdout]
+        assert said == ["open"] * processes
+    for kernel in kernels:
+        kernel.communicate()
 
 
 def test_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> None:
@@ -109,7 +180,7 @@ def test_disk_that_cannot_even_be_read_keeps_the_run_at_work(tmp_path: Path) -> 
     events = plain_run(4, run_id=RUN)
     store = Store.open(tmp_path)
     write(store, events[:10])
-    database = store._db  # pyright: ignore[reportPrivateUsage]
+    database = store.database  # pyright: ignore[reportPrivateUsage]
     database._connection.close()  # pyright: ignore[reportPrivateUsage]
 
     class Broken:

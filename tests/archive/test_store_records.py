@@ -112,8 +112,8 @@ def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:
 def test_prompt_and_toolset_of_all_turns_are_stored_once(store: Store) -> None:
     for run_id in ("a" * 16, "b" * 16):
         write(store, plain_run(5, run_id=run_id))
-    with store.reading() as (connection, _):
-        assert connection.execute("SELECT count(*) FROM blobs").fetchone()[0] == 2
+    with store.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM texts").fetchone()[0] == 2
 
 
 def test_same_run_cannot_begin_twice(store: Store) -> None:
@@ -128,3 +128,11 @@ def test_same_run_cannot_begin_twice(store: Store) -> None:
 def test_event_of_a_run_that_was_not_begun_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match="RunStarted first"):
         store.write(plain_run(0, run_id="a" * 16)[-1])
+
+
+def test_turns_of_a_conversation_end_where_a_fork_left_it(store: Store) -> None:
+    write(store, plain_run(3, run_id="a" * 16))
+    fork = plain_run(1, run_id="b" * 16, parent_id="a" * 16, kind="fork", shared_messages=3)
+    write(store, fork)
+    assert store.turn_places("a" * 16) == {1: "C01", 3: "C02", 5: "C03"}
+    assert store.turn_places("b" * 16) == {1: "C01", 4: "C01"}

@@ -1,11 +1,12 @@
 """Our side of the comparisons: the same loop through `nbagent.Agent`, and without its store.
 
 Without the store means: the same session, engine thread, tools and handles, given a store whose
-`try_write` keeps nothing. Nothing in the product is replaced.
+`commit` keeps nothing. Nothing in the product is replaced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nbagent import Agent, runtime, tool
@@ -33,9 +34,8 @@ def step(n: int) -> dict[str, Any]:
 class KeepsNothing(Store):
     """A store that is asked to commit each event and does not."""
 
-    def try_write(self, event: Event) -> bool:
+    async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
         """Leave it."""
-        return True
 
 
 def agent(base_url: str, **options: Any) -> Agent:
@@ -50,7 +50,6 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
     )
     here = front()
     live = LiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store, here=here)
-    with runtime.Guard() as guard:
-        live.start([], here, guard)
-        assert live.task is not None
-        return runtime.wait(live.task)
+    with runtime.Watch(live.cancel):
+        live.start()
+        return runtime.wait(live.courier)

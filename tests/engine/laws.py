@@ -109,7 +109,7 @@ def column(frame: object, name: str) -> list[Any]:
 def fill_disk() -> None:
     """Let the store's file grow no more, as on a full disk."""
     store: Any = current_store()
-    store._db._connection.execute("PRAGMA max_page_count = 1")
+    store.database._connection.execute("PRAGMA max_page_count = 1")
 
 
 def error_code(run: Run) -> str | None:

@@ -142,8 +142,7 @@ def test_stopped_tool_is_interrupted_and_answered(tool: Any) -> None:
     run = run_and_stop(nbagent.Agent(model=model, tools=[tool, look]), ToolCallStarted, 0.2)
     check_stopped(check_run(run, model))
     assert codes(run)[0] == "E_INTERRUPTED"
-    left = {slow_threaded: "may still be running", stubborn: "was left behind"}
-    assert left.get(tool, "what it did so far is unknown") in results(run)[0]["error"]["message"]
+    assert "what it did so far is unknown" in results(run)[0]["error"]["message"]
     assert tool is not slow or (codes(run)[1], looked) == ("E_INTERRUPTED", [])
     assert check_run(run.resume(), model).text == "Then without."
 
@@ -198,6 +197,7 @@ def test_a_tool_may_stop_its_own_run(kind: str) -> None:
     def enough() -> str:
         """Stop."""
         box[0].stop()
+        time.sleep(0.05)  # no stop of its own interrupts it
         return "stopped it"
 
     async def enough_async() -> str:

@@ -81,7 +81,7 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     assert 295 <= turn.model_ms < 400
     assert turn.duration_ms >= 795
     assert store.load(record.id) == record
-    frame: Any = frames.turns(store)
+    frame: Any = frames.read([store], "turns", {})
     assert list(frame["attempts"]) == [3]
     assert list(frame["retry_wait_ms"]) == [turn.retry_wait_ms]
     store.close()

@@ -165,8 +165,8 @@ def pressed(door, n, since):
         assert "no run was started" not in str(raised), (door, n, at.where)
         assert "twice" not in str(raised), (door, n, at.where)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, (door, n, at.where)
-    runtime_says = vars(sys.modules["nbagent.runtime.watch"])["_signals"]
-    assert not runtime_says.main_stack, (door, n, at.where)
+    watches = vars(sys.modules["nbagent.runtime.interrupt"])["_signals"]().stacks
+    assert not watches, (door, n, at.where)
     return at.seen, sorted({r.stop_reason for r in new}) or ["none"]
 
 DOOR = {**WAITING, **STARTING}
@@ -203,7 +203,7 @@ STARTING = ["start", "arun", "stream"]
 
 def test_interrupt_from_the_start_of_a_run_on_orphans_no_run(tmp_path: Path) -> None:
     doors = ["cell", "run", "start", "stream"]
-    sweep(tmp_path, doors, since="_check_choice", step=17, limit_s=60)
+    sweep(tmp_path, doors, since="_take_sigint", step=17, limit_s=60)
 
 
 DURING = """

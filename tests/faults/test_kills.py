@@ -79,14 +79,15 @@ def check_dead(run: nbagent.Run, folder: Path) -> None:
     assert column(row, "phase") == [record.phase]
     assert len(nbagent.turns(run_id=run.id)) == len(record.turns)
     assert len(nbagent.tool_runs(run_id=run.id)) == sum(len(t.tool_runs) for t in record.turns)
-    assert len(nbagent.messages(run_id=run.id)) == len(record.messages)
+    roles = column(nbagent.messages(run_id=run.id), "role")
+    assert len([role for role in roles if role != "system"]) == len(record.messages)
 
 
 def check_effects(runs: list[nbagent.Run], folder: Path) -> None:
-    """No write twice; a put again only under the same key; nothing told as done that is not."""
+    """Nothing is done twice, and nothing is told as done that is not."""
     effects = [line.split() for line in lines(folder / "effects")]
     keys = {name: Counter(key for n, _, key in effects if n == name) for name in ("write", "put")}
-    assert not [key for key, times in keys["write"].items() if times > 1]
+    assert not [key for name in keys for key, times in keys[name].items() if times > 1]
     asked: dict[str, ToolCall] = {}
     for run in runs:
         for turn in run.turns:
@@ -118,8 +119,7 @@ def kill_and_go_on(executioner: Executioner, point: str, folder: Path) -> nbagen
         assert child.turns[0].index == len(found.turns) + 1
         closed = nbagent.open_run(found.id)
         check_dead(closed, folder)
-        if codes(closed) == codes(found):
-            assert closed.record == found.record, "no call was run again: nothing may change"
+        assert closed.record == found.record, "an ended run never changes"
         check_effects([closed, child], folder)
         assert child.messages[: len(closed.messages)] == closed.messages
         return closed
@@ -148,10 +148,9 @@ def test_a_run_killed_at_a_named_point_goes_on(
     if point in finished:
         assert len(found.turns) == finished[point]
     if point == "in the tool after":
-        assert codes(found) == [None, None, "E_INTERRUPTED", None], "put was done again"
-    if point == "in the idempotent tool":
-        effects = [line.split()[:2] for line in lines(home / "k" / "effects")]
-        assert effects.count(["put", "1"]) == 2
+        assert codes(found) == [None, None, "E_INTERRUPTED", None], "put had its result"
+    if point == "in the async tool":
+        assert codes(found) == [None, None, "E_INTERRUPTED", "E_INTERRUPTED"]
 
 
 def test_a_run_killed_at_random_goes_on(executioner: Executioner, home: Path) -> None:

@@ -55,8 +55,8 @@ POINTS: dict[str, Callable[[Event], bool]] = {
     "run finished": lambda e: isinstance(e, RunFinished),
 }
 """Where the callback kills: the event is committed then, and nothing after it."""
-IN_TOOL = ("in the tool before", "in the tool after", "in the idempotent tool")
-IN_STORE = ("COMMIT 3", "COMMIT 4", "COMMIT 5", "COMMIT 6", "executemany 2", "executemany 5")
+IN_TOOL = ("in the tool before", "in the tool after", "in the async tool")
+IN_STORE = ("COMMIT 3", "COMMIT 4", "COMMIT 5", "COMMIT 6", "executemany 2", "executemany 8")
 """The statement of the store before which it dies, and the how manieth of them."""
 RANDOM = "random"
 LASTS_S = 0.25
@@ -131,11 +131,10 @@ def agent_of(folder: Path, point: str = "") -> nbagent.Agent:
             die()
         return f"wrote {n}"
 
-    @nbagent.tool(idempotent=True)
     async def put(n: int, context: ToolContext) -> str:
-        """Put, as often as you like."""
+        """Put once."""
         note(effects, f"put {n} {context.idempotency_key}")
-        if point == "in the idempotent tool" and n == 1:
+        if point == "in the async tool" and n == 1:
             die()
         return f"put {n}"
 
@@ -171,7 +170,7 @@ def run_victim(point: str, folder: Path) -> None:
 
     if point in IN_STORE:
         store: Any = current_store()
-        store._db._connection = Mortal(store._db._connection, point)
+        store.database._connection = Mortal(store.database._connection, point)
     agent = agent_of(folder, point)
     agent.run(TASK, on_event=on_event)
     die()

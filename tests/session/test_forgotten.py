@@ -187,11 +187,11 @@ def test_compacting_gives_back_what_forgetting_left_empty() -> None:
     for run in runs[1:]:
         nbagent.forget(run)
     store = current_store()
-    before, free = store.size_bytes(), store.free_bytes()
+    before, free = store.database.size_bytes(), store.database.free_bytes()
     assert free > before / 2
     store.compact()
-    assert store.size_bytes() <= before - free + 64_000
-    assert store.free_bytes() < 8_192
+    assert store.database.size_bytes() <= before - free + 64_000
+    assert store.database.free_bytes() < 8_192
     assert nbagent.open_run(runs[0].id).record == runs[0].record
     assert store.check() == []
 

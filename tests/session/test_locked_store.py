@@ -15,10 +15,9 @@ import pytest
 from engine.laws import check_run, codes
 
 import nbagent
-from nbagent.archive.store import database
+from nbagent.archive import database
 from nbagent.contracts.events import Event, TurnStarted, Waiting
 from nbagent.providers.offline import call, script
-from nbagent.session import live
 from nbagent.session.stores import close_stores, current_store
 
 
@@ -91,12 +90,7 @@ def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> No
         time.sleep(0.02)
     run.stop()
     assert cut.wait(2), "the running tool is interrupted while the commit waits"
-    while len(said) < 2 and time.monotonic() < until:
-        time.sleep(0.02)
-    assert [text.partition("; ")[2] for text in said] == [
-        "this run goes on when it is done",
-        "the run stops when it is done, at most 30 s",
-    ]
+    assert ["or stops, when it is done" in text for text in said] == [True]
     holder.__exit__(None, None, None)
     check_run(run.wait(timeout=20))
     assert (run.phase, run.stop_reason) == ("Failed", "stopped")
@@ -123,7 +117,7 @@ def test_a_run_of_another_store_is_not_held_up(
 def test_a_file_that_stays_locked_in_a_run_moves_the_runs_into_memory_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "_LOCKED_S", 0.3)
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
     holder = locked()
 
     def lock() -> str:
@@ -144,7 +138,7 @@ def test_a_file_that_stays_locked_in_a_run_moves_the_runs_into_memory_and_says_s
 def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "_LOCKED_S", 0.3)
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
     agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
     current_store()
     with locked(), pytest.raises(nbagent.StoreError, match="nothing was started"):
@@ -157,7 +151,7 @@ def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_erro
 def test_a_store_that_cannot_be_opened_because_it_stays_locked_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database, "_BUSY_S", 0.3)
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
     home = Path(os.environ["NBAGENT_HOME"])
     home.mkdir(parents=True)
     with closing(sqlite3.connect(home / "runs.sqlite", isolation_level=None)) as other:

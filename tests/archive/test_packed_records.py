@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nbagent
+from nbagent.archive.codec import packed, unpacked
 from nbagent.contracts.chat import ImagePart, TextPart
-from nbagent.contracts.records import RunRecord, ToolResult, packed, unpacked
+from nbagent.contracts.records import RunRecord, ToolResult
 
 PICTURE = "bWFyay1vZi1hLXBpY3R1cmU="
 
@@ -103,35 +102,37 @@ def test_a_result_that_the_model_was_given_otherwise_is_kept_as_it_is() -> None:
     assert unpacked(json.loads(json.dumps(packed(short)))) == short
 
 
-def test_a_record_of_an_older_notebook_loads() -> None:
-    """Packed when results and their pictures were written out in the turns as well."""
-    old = json.loads(Path(__file__).with_name("packed_before.json").read_text(encoding="utf-8"))
-    record = unpacked(old["packed"])
-    assert record == RunRecord.model_validate(old["record"])
-    assert record.turns[0].tool_runs[0].result == ToolResult.model_validate(old["result"])
-    assert len(record.messages[2].content) == 2
+ODD: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "no place": ("turns", 0, {"message_at": 99}),
+    "no tool run": ("messages", 2, {"call": 99}),
+    "another kind of row": ("tool_runs", 0, {"turn": []}),
+    "a time far away": ("runs", 0, {"started_at": 10**30}),
+    "no text": ("runs", 0, {"prompt": 7}),
+    "no object": ("tool_runs", 0, {"result": "x"}),
+}
 
 
-def test_retries_of_an_older_notebook_are_attempts_and_their_wait_is_apart() -> None:
+@pytest.mark.parametrize(("table", "place", "change"), ODD.values(), ids=ODD)
+def test_a_record_that_cannot_be_read_is_refused(
+    table: str, place: int, change: dict[str, Any]
+) -> None:
     plain = packed(pictured())
-    turn = plain["turns"][0]
-    del turn["attempts"], turn["retry_wait_ms"], turn["response"]["meta"]["attempts"]
-    turn["model_ms"] = 100.0
-    turn["response"]["meta"] |= {"retries": 1, "retry_wait_ms": 60.0}
-    (read, *_) = unpacked(plain).turns
-    assert read.response
-    assert (read.attempts, read.response.meta.attempts) == (2, 2)
-    assert (read.retry_wait_ms, read.model_ms) == (60.0, 40.0)
-
-
-@pytest.mark.parametrize("place", [99, "99", [], {}, None], ids=repr)
-def test_a_record_that_refers_to_nothing_is_refused(place: Any) -> None:
-    plain = packed(pictured())
-    broken = copy.deepcopy(plain)
-    broken["turns"][0]["response"]["message"] = place
+    plain[table][place].update(change)
     with pytest.raises(ValueError):
-        unpacked(broken)
-    if place is not None:
-        plain["turns"][0]["tool_runs"][0]["result"] = place
-        with pytest.raises(ValueError):
-            unpacked(plain)
+        unpacked(plain)
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 1}, {"runs": []}, {"turns": 1}, {"messages": [1]}], ids=repr
+)
+def test_a_record_without_its_tables_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        unpacked({**packed(pictured()), **change})
+
+
+@pytest.mark.parametrize(
+    "plain", [None, 1, "x", [], {}, {"escaped": 1}, {"escaped": "{}"}], ids=repr
+)
+def test_what_is_no_record_is_refused(plain: Any) -> None:
+    with pytest.raises(ValueError):
+        unpacked(plain)
