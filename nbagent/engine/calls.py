@@ -110,7 +110,7 @@ def _result_of(task: asyncio.Future[ToolRun], call: ToolCall) -> ToolRun:
 
 
 def _not_an_object(call: ToolCall) -> str:
-    seen = redact(call.arguments_raw)[:200]
+    seen = call.arguments_raw[:200]
     try:
         unusable = isinstance(load_json(call.arguments_raw), dict)
     except (ValueError, RecursionError) as error:
@@ -142,9 +142,9 @@ async def run_call(
     began_ms = outcome.started_at_ms
     if began_ms is None and outcome.ran_in is not None:
         began_ms = queued_ms + waited_ms
-    result = redacted(_keepable(outcome.result))
+    result = _keepable(outcome.result)
     if used is not call.arguments:
-        note = f"edited by the person: {redact(dump_json(used).decode())}"
+        note = f"edited by the person: {dump_json(used).decode()}"
         result = result.model_copy(update={"note": note})
     run = ToolRun(
         tool_call_id=call.id,
@@ -163,10 +163,11 @@ async def run_call(
         truncated=outcome.truncated,
         repeat_n=repeat_n,
         tool_sha=outcome.tool_sha,
-        error_detail=None if outcome.error_detail is None else redact(outcome.error_detail),
-        notes=tuple(redact(note) for note in outcome.notes),
+        error_detail=outcome.error_detail,
+        notes=outcome.notes,
     )
-    return run if decision is None else _with_decision(run, decision)
+    # The border of every tool: from here on the call is told, kept and sent.
+    return redacted(run if decision is None else _with_decision(run, decision))
 
 
 def _with_decision(run: ToolRun, decision: Decision) -> ToolRun:

@@ -16,7 +16,6 @@ from nbagent.contracts.errors import ErrorCode, ErrorInfo, NbagentError, UsageEr
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
-from nbagent.contracts.secrets import redact
 from nbagent.engine.calls import CallSet, failed_run
 from nbagent.engine.limits import RESUME, End, Spent
 from nbagent.engine.overflow import OVERFLOW, Overflow
@@ -313,7 +312,7 @@ def _check_choice(choice: str | None, tools: Sequence[ToolSpec]) -> None:
 def broken(error: Exception) -> End:
     """The end of a run in which a composer, a host or nbagent itself raised."""
     if isinstance(error, NbagentError):
-        return End("Failed", "error", ErrorInfo(error.code, redact(error.message)))
+        return End("Failed", "error", ErrorInfo(error.code, error.message))
     return End("Failed", "error", ErrorInfo("E_INTERNAL", f"{described(error)}; {RESUME}"))
 
 

@@ -48,7 +48,7 @@ def whole_json(value: Mapping[str, Any]) -> str:
 def editable_json(value: Mapping[str, Any], *, one_line: bool = False) -> str:
     """Arguments to edit: JSON that means the same, hidden characters as its own escapes."""
     text = _dumped(value)
-    text = redact(text if one_line or len(text) <= _COMPACT_CHARS else _dumped(value, indent=2))
+    text = text if one_line or len(text) <= _COMPACT_CHARS else _dumped(value, indent=2)
     hidden = {c for c in set(text) if c > "~" and visible(c) != c}
     return text.translate({ord(c): json.dumps(c)[1:-1] for c in hidden}) if hidden else text
 

@@ -11,7 +11,7 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from nbagent.contracts.cancel import CancelToken
@@ -146,7 +146,7 @@ class SessionApprover:
                     prepared=prepared,
                     approval="denied",
                     by=by,
-                    reason=redact(answer.reason),
+                    reason=answer.reason,
                     waited_ms=waited_ms,
                 )
             shown = prepared
@@ -284,7 +284,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         host=spec.traits.host,
         arguments=copy.deepcopy(call.arguments or {}),
         why=why,
-        pieces=preview.pieces,
+        pieces=tuple(replace(piece, text=redact(piece.text)) for piece in preview.pieces),
         scope=_scope(spec, preview),
         display_name=spec.title,
     )

@@ -176,7 +176,7 @@ class LiveRun:
         tools = self.prepared.tools
         told = (text for text in self.host.warnings if text not in tools.warnings)
         for text in (*told, *tools.policies.doubts(self.host.offered)):
-            self.warn(redact(text))
+            self.warn(text)
 
     async def _drive(self) -> RunRecord:
         with alive(self.store):
@@ -199,7 +199,7 @@ class LiveRun:
     def _break(self, error: BaseException) -> None:
         """The store failed for good, or nbagent did: end with what is committed, and say so."""
         if isinstance(error, NbagentError):
-            info = ErrorInfo(error.code, redact(error.message))
+            info = ErrorInfo(error.code, error.message)
         else:
             info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
         end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
@@ -279,13 +279,13 @@ class LiveRun:
                 sink.handle(event)
             except BaseException as error:  # also SystemExit: a view never ends a run
                 self._sinks.remove(sink)
-                text = redact(f"{sink.name} was detached: {type(error).__name__}: {error}")
-                self.warn(text)
+                self.warn(f"{sink.name} was detached: {type(error).__name__}: {error}")
                 with suppress(Exception):
                     sink.close()
 
     def warn(self, text: str) -> None:
         """Tell the person, and keep it in the record."""
+        text = redact(text)
         _log.warning("run %s: %s", self.record.id[:8], text)
         self.warnings.append(text)
         self._late.append(Notice("warning", text))
@@ -333,6 +333,6 @@ def _views(run: LiveRun, here: Front) -> list[Sink]:
     try:
         view = here.surface.open(run.record, run, quiet=bool(options.quiet), raw=bool(options.raw))
     except Exception as error:
-        run.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
+        run.warn(f"the run is not shown: {type(error).__name__}: {error}")
         view = None
     return [] if view is None else [view]

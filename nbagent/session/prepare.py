@@ -16,7 +16,7 @@ from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
-from nbagent.contracts.secrets import MASK, redact, redact_json, register, register_environment
+from nbagent.contracts.secrets import MASK, redact_json, register, register_environment
 from nbagent.providers.registry import origin
 from nbagent.session.approval import OnApproval
 from nbagent.session.clients import Chosen, address, asked_of, choose, same_server
@@ -104,8 +104,7 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
     _check_price(limits, chosen)
-    params = redact_json(_params(options, asked))
-    system = asked.system
+    params, system = redact_json((_params(options, asked), asked.system or None))
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
     notices = (
         *_notices(chosen, store),
@@ -140,9 +139,7 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
         record=record,
         chosen=chosen,
         tools=tools,
-        composer=ChatComposer(
-            redact(system) if system else None, opening=_opening(record.messages, base.history)
-        ),
+        composer=ChatComposer(system, opening=_opening(record.messages, base.history)),
         history=base.history,
         params=params,
         asked=asked,
@@ -355,7 +352,7 @@ def _moved(chosen: Chosen, parent: RunRecord | None, history: Sequence[Message])
     if parent is None:
         return ()
     told: list[str] = []
-    now, model = chosen.base_url and redact(chosen.base_url), redact(chosen.model_id)
+    now, model = redact_json((chosen.base_url, chosen.model_id))
     if address(parent.model, parent.base_url) != address(model, now):
         what = "path on the server" if origin(parent.base_url) == origin(now) else "server"
         before = parent.base_url or parent.model

@@ -17,7 +17,7 @@ from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import turn_id
-from nbagent.contracts.secrets import redact, redact_json
+from nbagent.contracts.secrets import redact_json
 from nbagent.engine import first_request
 from nbagent.runtime import engine_loop, on_engine_thread
 from nbagent.session.clients import Key
@@ -105,12 +105,13 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
     made, record = live.prepared, live.record
     body = json_object(load_json(wire.body)) or {}
     body |= dict.fromkeys(body.keys() & (made.asked.extra_body or {}).keys(), HIDDEN)
+    body, url = redact_json((body, wire.url))
     return DryRun(
         model=record.model,
         request=redacted(request),
-        body=redact_json(body),
+        body=body,
         body_bytes=len(wire.body),
-        url=redact(wire.url) or None,
+        url=url or None,
         key=made.chosen.key,
         dropped_params=wire.dropped_params,
         stream=made.asked.stream,

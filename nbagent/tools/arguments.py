@@ -19,7 +19,6 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.secrets import redact
 from nbagent.shown import clean, plain_repr
 from nbagent.tools.habits import Habits
 from nbagent.tools.hints import (
@@ -266,4 +265,4 @@ def _as_json(value: Any) -> Any:
 
 
 def _invalid(message: str) -> ToolError:
-    return ToolError(redact(clean(message)), code="E_INVALID_ARGUMENTS")
+    return ToolError(clean(message), code="E_INVALID_ARGUMENTS")

@@ -21,7 +21,6 @@ from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, call_pattern
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact, redact_json
 from nbagent.files import patching, writing
 from nbagent.files.frontmatter import update_frontmatter
 from nbagent.files.mounts import STATE, FilePlace, Mounts
@@ -388,7 +387,6 @@ async def _run(plan: _Plan, name: str, context: ToolContext) -> ToolOutcome:
     finally:
         # A stop cancels this and not the thread, which looks here.
         stopped.set()
-    result = result.model_copy(update={"data": redact_json(result.data)})
     return ToolOutcome(result=result, ran_in="worker thread", started_at_ms=began_ms)
 
 
@@ -460,4 +458,4 @@ def _change_piece(place: FilePlace, state: FileState, new: bytes, most: int) -> 
         text += f"new: {len(new):,} bytes, SHA-256 {writing.sha_of_bytes(new)}"
         return PreviewPiece(place.text, text, "text")
     made = patching.diff_of(before, after, place.text)
-    return PreviewPiece(place.text, redact(made) or "(no change)", "diff")
+    return PreviewPiece(place.text, made or "(no change)", "diff")

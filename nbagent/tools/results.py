@@ -1,6 +1,7 @@
 """What a tool gave back or raised, as an outcome: the model's result and the person's detail.
 
-Every text passes `redact`; host folders are left out. Running the tool is `running`'s.
+Texts that somebody may have cut pass `redact_cut`; host folders are left out. Running the tool is
+`running`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, cast
 from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact_cut, redact_json
+from nbagent.contracts.secrets import redact_cut
 from nbagent.shown import (
     PATIENCE_S,
     Normal,
@@ -48,7 +49,7 @@ def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcom
     # A plain function that returns an iterator means its items, and they may take their time.
     patience_s = None if is_iterator(value) else PATIENCE_S
     it = fitted(value, budget_chars, patience_s=patience_s)
-    result = ToolResult(ok=True, data=redact_json(it.data), attachments=it.parts)
+    result = ToolResult(ok=True, data=it.data, attachments=it.parts)
     return ToolOutcome(result=result, truncated=it.cut)
 
 
@@ -60,7 +61,7 @@ def failure_of(error: BaseException, *, hint: str = "") -> ToolOutcome:
     if isinstance(error, ToolError):
         normal = Normal(_MESSAGE_CHARS * 4)
         details: dict[str, Any] = normal.json(error.details) if error.details else {}
-        info = ErrorInfo(error.code, _for_model(error.message), redact_json(details))
+        info = ErrorInfo(error.code, _for_model(error.message), details)
     detail = detail_of(error) + hint
     return ToolOutcome(result=ToolResult.failure(info), error_detail=detail)
 

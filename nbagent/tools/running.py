@@ -21,7 +21,6 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ErrorCode, ErrorInfo
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact
 from nbagent.shown import shown_text
 from nbagent.tools.results import MAX_RESULT_CHARS, failure_of, loop_hint, result_of
 
@@ -214,7 +213,7 @@ class _Progress:
         self._shown += 1
         self._next_ms = now + _PROGRESS_EVERY_MS
         with suppress(Exception):
-            self._context.progress(redact(shown_text(item, _PROGRESS_CHARS)), None)
+            self._context.progress(shown_text(item, _PROGRESS_CHARS), None)
 
 
 def is_raised_by_code(error: KeyboardInterrupt) -> bool:

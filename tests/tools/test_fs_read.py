@@ -16,7 +16,6 @@ from fs_door import Door
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
-from nbagent.contracts.secrets import register
 from nbagent.files.mounts import Mount, Mounts
 
 
@@ -211,12 +210,6 @@ def test_more_than_may_be_read_is_refused_and_a_part_of_it_is_not(project: Path)
     assert door.error("fs.read", **arguments, limit=2_000).code == "E_READ_LIMIT"
     part = door.data("fs.read", **arguments, offset=5_000, limit=10)
     assert base64.b64decode(part["content"]) == "".join(lines).encode()[5_000:5_010]
-
-
-def test_a_known_key_in_a_file_is_hidden(door: Door, project: Path) -> None:
-    register("sk-very-secret-key-123")
-    (project / "notes.md").write_text("my key: sk-very-secret-key-123\n")
-    assert door.data("fs.read", path="notes.md")["content"] == "my key: [redacted]\n"
 
 
 def test_a_folder_is_listed_by_names_and_with_sizes_on_request(door: Door) -> None:

@@ -14,7 +14,6 @@ from nbagent.archive.store import RunSummary
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut
-from nbagent.notebook.panel.parts import filtered
 from nbagent.notebook.view_state import status_words
 from nbagent.notebook.visible import one_line, visible
 from nbagent.session.stores import current_store
@@ -87,4 +86,4 @@ def error_words(error: Exception) -> str:
     else:
         _log.debug("the panel could not start a run", exc_info=error)
         said = f"nbagent itself failed: {type(error).__name__}: {error}"
-    return " ".join(visible(redact_cut(filtered(said))).splitlines())
+    return " ".join(visible(redact_cut(said)).splitlines())

@@ -18,7 +18,7 @@ from nbagent.contracts.canonical import json_object, sha_of
 from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
-from nbagent.contracts.secrets import SecretKey, redact, register
+from nbagent.contracts.secrets import SecretKey, register
 from nbagent.tools.base import HostOrder, nearest
 from nbagent.tools.mcp.host import McpHost
 from nbagent.tools.mcp.server import (
@@ -256,7 +256,7 @@ def _server(path: Path, name: str, entry: Any, *, looked_up: bool = False) -> Mc
             looked_up=looked_up,
         )
     except UsageError as error:
-        raise UsageError(redact(f"{place}: {error.message}")) from None
+        raise UsageError(f"{place}: {error.message}") from None
 
 
 def _filled(value: Any, place: str) -> Any:

@@ -34,7 +34,6 @@ from pydantic import ValidationError
 from nbagent import __version__
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import NbagentError, ToolError
-from nbagent.contracts.secrets import redact_cut
 from nbagent.shown import cut_middle, without_folders
 from nbagent.tools.json_schema import visible
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, is_loopback, revealed
@@ -297,7 +296,7 @@ class _Life:
             check = ": check the headers" if self.http_status in (401, 403) else ""
             what += f" (HTTP {self.http_status}{check})"
         lines = " | ".join(self.log_lines()[-_QUOTED_LINES:])
-        text = redact_cut(cut_middle(without_folders(lines), _QUOTED_CHARS))
+        text = cut_middle(without_folders(lines), _QUOTED_CHARS)
         return f"{what}; it said last: {text}" if text else what
 
     async def _live(self, mode: str) -> None:

@@ -29,7 +29,6 @@ from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact, redact_json
 from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
 from nbagent.tools.base import listed, nearest, unknown_call
@@ -142,7 +141,7 @@ class McpHost:
                 code="E_INVALID_ARGUMENTS",
             )
         sent = {tool.keys.get(name, name): value for name, value in arguments.items()}
-        whole = {"tool": tool.own_name, "arguments": redact_json(sent)}
+        whole = {"tool": tool.own_name, "arguments": sent}
         why = f"runs {tool.own_name!r} on the MCP server {server.name!r}; what it does is its own"
         binds = _binds(tool, server)
         preview = CallPreview(
@@ -151,7 +150,7 @@ class McpHost:
             pieces=(
                 PreviewPiece("server", server.name),
                 PreviewPiece("URL" if server.url is not None else "command", server.where),
-                *([PreviewPiece("folder", redact(server.cwd))] if server.cwd else []),
+                *([PreviewPiece("folder", server.cwd)] if server.cwd else []),
                 PreviewPiece("call", _pretty(whole), "code"),
             ),
             binds=binds,
@@ -239,7 +238,7 @@ class McpHost:
                 pieces=(
                     PreviewPiece("server", server.name),
                     PreviewPiece("file", str(server.path)),
-                    PreviewPiece("what it starts", _pretty(redact_json(server.entry)), "code"),
+                    PreviewPiece("what it starts", _pretty(server.entry), "code"),
                 ),
                 binds=server.identity,
                 for_tool=True,
@@ -353,7 +352,7 @@ def _failed(error: Exception) -> ToolOutcome:
     said = error.info if isinstance(error, ToolError) else None
     why = f"the server's answer cannot be used: {type(error).__name__}"
     info = said or ErrorInfo("E_TOOL_FAILED", why)
-    shown = ErrorInfo(info.code, without_folders(redact(info.message)), info.details)
+    shown = ErrorInfo(info.code, without_folders(info.message), info.details)
     detail = None if said else detail_of(error)
     return ToolOutcome(result=ToolResult.failure(shown), error_detail=detail)
 
