@@ -14,8 +14,8 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
-from nbagent.contracts.secrets import redact, redact_cut
-from nbagent.providers.frames import objects_in, without_logins
+from nbagent.contracts.secrets import redact_cut
+from nbagent.providers.frames import objects_in, shown_line
 from nbagent.providers.limits import LONGEST_WAIT_S, retry_after_s, until_s
 
 _PASSING = frozenset({408, 409, 429, 498})  # Besides all from 500 on.
@@ -81,7 +81,6 @@ _SIZES = (
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini, of a field that it does not know."""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
-_LONGEST_TEXT = 600
 _LONGEST_FAILED = 20_000
 _FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_AUTH_FAILED": ((401, 403), "the provider refused the key", "Check the key."),
@@ -142,11 +141,11 @@ def response_error(
     elif status == 404 and url:
         advice = f"Asked was {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
-        advice = f"Sign in at {_shown(_text(signin_url))}"  # Ollama, of a model in its cloud.
+        advice = f"Sign in at {shown_line(_text(signin_url))}"  # Ollama, of a model in its cloud.
     said = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
     raw = (json_object(fault.get("metadata")) or {}).get("raw")
     # OpenRouter says only "Provider returned error"; what the provider said is behind it.
-    said = _shown(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
+    said = shown_line(f"{said}: {raw}" if isinstance(raw, str) and raw else said)
     told = f"{headline} (HTTP {status})" if status else f"{headline} (error object in the answer)"
     told += f": {said}" if said else ""
     told += "" if told.endswith((".", "!", "?", "…")) else "."
@@ -200,7 +199,7 @@ def error_fields(body: Any) -> dict[str, Any]:
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, for its support."""
     found = next(filter(None, map(headers.get, _REQUEST_ID_HEADERS)), None)
-    return redact(found)[:200] if found else None
+    return shown_line(found, 200) if found else None
 
 
 def _refused_field(detail: Any) -> dict[str, Any]:
@@ -256,7 +255,7 @@ def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str
 
 def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
     kept: dict[str, Any] = {
-        key: without_logins(redact(_text(fault[key])))[:200]
+        key: shown_line(_text(fault[key]), 200)
         for key in ("type", "code", "param", "status")
         if fault.get(key) is not None
     }
@@ -288,13 +287,6 @@ def _kinds(fault: dict[str, Any]) -> list[str]:
 def _all_text(fault: dict[str, Any]) -> str:
     keys = ("message", "type", "code", "details", "metadata")
     return " ".join(_text(fault.get(key) or "") for key in keys)
-
-
-def _shown(text: str) -> str:
-    """One line of a server's text, without keys and without characters that act."""
-    line = without_logins(" ".join(redact_cut(text).split()))
-    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: 2 * _LONGEST_TEXT])
-    return line if len(line) <= _LONGEST_TEXT else line[:_LONGEST_TEXT] + " …"
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ import orjson
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.secrets import MASK, redact, redact_cut
+from nbagent.contracts.secrets import MASK, redact_cut
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 _LOOKED_INTO_BYTES = 1024 * 1024
@@ -47,7 +47,7 @@ def inflater_of(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
     if encoding in ("", "identity"):
         return lambda data: (data,)
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise bad_answer(f"it is encoded as {redact(encoding)[:40]!r}, which was not asked for")
+        raise bad_answer(f"it is encoded as {shown_line(encoding, 40)!r}, which was not asked for")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # Either of the two, by its header.
 
     def inflate(data: bytes) -> Iterator[bytes]:
@@ -178,12 +178,15 @@ def bad_answer(what: str, *, retry: bool = False) -> ModelError:
 
 def start_of(data: bytes | bytearray) -> str:
     """The first characters of an answer that cannot be read, to show them."""
-    return without_logins(redact_cut(data[:_READ_FOR_START].decode("utf-8", "replace")))[:80]
+    return shown_line(data[:_READ_FOR_START].decode("utf-8", "replace"), 80)
 
 
-def without_logins(text: str) -> str:
-    """The text without a login that is shorter than the filter's shortest secret."""
-    return _LOGIN.sub(f"Basic {MASK}", text)
+def shown_line(text: str, most_chars: int = 600) -> str:
+    """One line of a server's text, without keys, logins and characters that act."""
+    # A login may be shorter than the filter's shortest secret.
+    line = _LOGIN.sub(f"Basic {MASK}", " ".join(redact_cut(text).split()))
+    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: 2 * most_chars])
+    return line if len(line) <= most_chars else line[:most_chars] + " …"
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:

@@ -26,9 +26,9 @@ from httpcore2 import AsyncConnectionPool as Pool
 from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
-from nbagent.contracts.secrets import SecretKey, redact, register
+from nbagent.contracts.secrets import SecretKey, register
 from nbagent.providers.errors import request_id_of, response_error
-from nbagent.providers.frames import bad_answer, inflater_of, without_logins
+from nbagent.providers.frames import bad_answer, inflater_of, shown_line
 from nbagent.providers.registry import is_loopback
 from nbagent.providers.streams import Backend, StaleConnection, Stream
 
@@ -156,7 +156,9 @@ class HttpClient:
         async with aclosing(response):
             if 300 <= response.status < 400:
                 # Following it would carry the key to another host, and turn POST into GET.
-                location = redact(re.split("[?#]", response.headers.get("location", ""))[0])[:300]
+                location = shown_line(
+                    re.split("[?#]", response.headers.get("location", ""))[0], 300
+                )
                 return _http_error(
                     f"{shown} answered with a redirect (HTTP {response.status}) to"
                     f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give"
@@ -355,7 +357,7 @@ def _proxy(address: str) -> httpcore2.Proxy:
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
     """The ModelError of any fault of the transport, its text free of secrets."""
-    said = without_logins(redact(" ".join(str(error).split())))[:300] or type(error).__name__
+    said = shown_line(str(error), 300) or type(error).__name__
     match error:
         case ModelError():
             return error

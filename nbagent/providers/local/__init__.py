@@ -38,8 +38,9 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey, redact, register
+from nbagent.contracts.secrets import SecretKey, register
 from nbagent.providers.chat import PROFILES, Chat
+from nbagent.providers.frames import shown_line
 from nbagent.providers.registry import Provider, whole_response
 
 HUB = "hf:"
@@ -247,7 +248,7 @@ def pull(name: str, tell: Callable[[str], None]) -> str:
         here = hub.try_to_load_from_cache(repo, file)
         if not isinstance(here, str):
             register(os.environ.get("HF_TOKEN", ""))
-            said = redact(" ".join(str(error).split()))[:400] or type(error).__name__
+            said = shown_line(str(error), 400) or type(error).__name__
             raise _refused(
                 f"{repo}/{file} was not downloaded: {said.rstrip('.')}. Check the name and the"
                 " connection; for a repository that is not public set HF_TOKEN."

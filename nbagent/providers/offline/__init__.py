@@ -237,7 +237,7 @@ def replay(run: Recorded) -> Script:
 
     Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
     """
-    record = run.record
+    record = redacted(run.record)
     return script([_step(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
 
 
