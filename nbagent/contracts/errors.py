@@ -114,7 +114,7 @@ class ModelError(NbagentError):
         retry_after_s: how long the server asked to wait, in seconds.
         request_id: the provider's id of the request, for its support.
         retryable: whether the same request may succeed a moment later.
-        said: the provider's own words, where it said something.
+        server_text: the provider's own words, where it said something.
     """
 
     code: ErrorCode = "UNKNOWN"
@@ -129,14 +129,14 @@ class ModelError(NbagentError):
         retry_after_s: float | None = None,
         request_id: str | None = None,
         retryable: bool = False,
-        said: str = "",
+        server_text: str = "",
     ) -> None:
         super().__init__(message, code=code, details=details)
         self.status = status
         self.retry_after_s = retry_after_s
         self.request_id = request_id
         self.retryable = retryable
-        self.said = redact(said)
+        self.server_text = redact(server_text)
 
 
 class EngineError(NbagentError):

@@ -130,24 +130,17 @@ class CallPattern:
 
 
 def _value_fits(value: Any, glob: str, loosely: bool) -> bool:
-    text, written = _as_text(value, loosely), _as_text(glob, loosely)
-    if fnmatchcase(text, written):
-        return True
     try:
-        literal: Any = load_json(glob)
+        literal = load_json(glob)
     except (ValueError, RecursionError):
-        return False
-    return text == _as_text(literal, loosely)
+        literal = glob
+    text, pattern, exact = (_as_text(it, loosely) for it in (value, glob, literal))
+    return text == exact or fnmatchcase(text, pattern)
 
 
 def _as_text(value: Any, loosely: bool) -> str:
     value = _loose(value) if loosely else value
-    if isinstance(value, str):
-        return value
-    try:
-        return canonical_json(value).decode()
-    except (TypeError, ValueError):
-        return str(value)
+    return value if isinstance(value, str) else canonical_json(value).decode()
 
 
 def _loose(value: Any) -> Any:
@@ -310,9 +303,6 @@ class CallPreview:
     """An approval for the session covers every call of this definition and `binds`."""
     every_time: bool = False
     """No approval for the session: it is asked about each time."""
-    arguments: Mapping[str, Any] | None = None
-    """The arguments in the one form that patterns are compared with (`@project/a`, not `./a`);
-    None: as the model wrote them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

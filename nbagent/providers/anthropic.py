@@ -260,10 +260,14 @@ class Anthropic(Wire):
         self, error: ModelError, request: ChatRequest, flags: frozenset[str]
     ) -> Lesson | None:
         """Blocks of thinking that no longer fit."""
-        if error.status != 400 or not _UNFIT.search(error.said):
+        if error.status != 400 or not _UNFIT.search(error.server_text):
             return None
         # The server leaves out only what does not fit; with thinking off it cannot.
-        if _BOUND in error.said and "drop_block" not in flags and request.reasoning != "none":
+        if (
+            _BOUND in error.server_text
+            and "drop_block" not in flags
+            and request.reasoning != "none"
+        ):
             told = "earlier thinking is left out where the conversation before it has changed"
             return Lesson("drop_block", told)
         return Lesson("no_replay", "earlier thinking is left out: the server refuses it")

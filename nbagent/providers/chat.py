@@ -245,7 +245,7 @@ class Chat(Wire):
         if self._profile.has_responses and needs_responses(error):
             told = f"{request.model} is asked at /v1/responses: only there it takes such a request"
             return Lesson("responses", told)
-        if _TURNS.search(error.said or error.message):
+        if _TURNS.search(error.server_text or error.message):
             told = "a short answer was put between messages: this model takes them only in turns"
             return Lesson("turns", told)
         return None

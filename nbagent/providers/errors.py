@@ -160,7 +160,7 @@ def response_error(
         retry_after_s=wait_s,
         request_id=request_id_of(headers),
         retryable=retryable,
-        said=said,
+        server_text=said,
     )
 
 

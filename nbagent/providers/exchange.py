@@ -454,7 +454,7 @@ class _AnswerReader:
 
 def _late(error: ModelError, into: Assembly) -> ClientNotice:
     whole = "cut at its length" if into.was_cut_by_length else "whole"
-    told = f"The server sent an error behind the answer, which is {whole}: {error.said}"
+    told = f"The server sent an error behind the answer, which is {whole}: {error.server_text}"
     return ClientNotice("note", told, error=error.info)
 
 

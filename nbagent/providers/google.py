@@ -113,7 +113,7 @@ class GoogleParser(Parser):
                 " another model.",
                 code="LLM_BAD_RESPONSE",
                 details={"code": "tool_use_failed"},
-                said=said,
+                server_text=said,
             )
         reason = finish_reason(word)
         if reason in ("error", "content_filter"):

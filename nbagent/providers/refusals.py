@@ -117,18 +117,18 @@ class Refusals:
 
 def needs_responses(error: ModelError) -> bool:
     """Whether OpenAI takes such a request only at `/v1/responses`."""
-    if not _is_refusal(error) or "v1/responses" not in error.said:
+    if not _is_refusal(error) or "v1/responses" not in error.server_text:
         return False
     # gpt-5.5 and later: 400, param reasoning_effort, "use /v1/responses instead".
-    by_effort = "reasoning_effort" in f"{error.said} {error.details.get('param')}"
-    return "only supported in v1/responses" in error.said or by_effort
+    by_effort = "reasoning_effort" in f"{error.server_text} {error.details.get('param')}"
+    return "only supported in v1/responses" in error.server_text or by_effort
 
 
 def reword(error: ModelError, request: ChatRequest) -> None:
     """Say it in plain words when the server takes no images or no tools: no retry helps."""
     if not (_is_refusal(error) or error.status in (415, 500)):
         return
-    said = error.said
+    said = error.server_text
     parts = (part for message in request.messages for part in message.content)
     files = not all(isinstance(part, TextPart) for part in parts)
     tools_refused = error.details.get("param") == "tools" and _is_refused(error)
@@ -158,7 +158,7 @@ def _named(error: ModelError, sent: dict[str, Any]) -> list[str]:
         names = [name for name in sent if f"{param}.".startswith(f"{_plain(name)}.")]
         names = names or [name for name in sent if _plain(name).startswith(f"{param}.")]
         return names or [name for name in sent if _plain(name).endswith(f".{param}")]
-    said = error.said
+    said = error.server_text
     # "Not for this model" is not about the parameter of that name.
     about = [name for name in sent if name != "model"]
     places = {name: found.start() for name in about if (found := re.search(_mention(name), said))}
@@ -190,7 +190,7 @@ def _is_refusal(error: ModelError) -> bool:
 
 
 def _is_refused(error: ModelError) -> bool:
-    return bool(_REFUSED.search(f"{error.details.get('code')} {error.said}"))
+    return bool(_REFUSED.search(f"{error.details.get('code')} {error.server_text}"))
 
 
 _known: dict[tuple[str, str], Refusals] = {}

@@ -19,7 +19,7 @@ from nbagent.contracts.chat import ChatChunk, ChatResponse, ClientNotice, Provid
 from nbagent.contracts.errors import ModelError, NbagentError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
-from nbagent.shown.texts import said
+from nbagent.shown.texts import error_line
 
 if TYPE_CHECKING:
     from nbagent.providers.wires import Wire
@@ -254,7 +254,7 @@ def _called(work: Callable[[], T], failed: str) -> T:
     except (NbagentError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a package may also end the process where it is imported
-        why = " ".join(said(error).split())
+        why = " ".join(error_line(error).split())
         raise UsageError(f"{failed}: {why}; repair or uninstall its package.") from error
 
 

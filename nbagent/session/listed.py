@@ -17,7 +17,7 @@ from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import asked_of, choose
 from nbagent.settings import RunOptions, effective, provider_of
-from nbagent.shown.texts import said
+from nbagent.shown.texts import error_line
 
 _LIST_S = 10.0
 """A provider has so many seconds to list its models, unless said otherwise."""
@@ -128,7 +128,7 @@ async def _list(name: str, client: ChatClient, wait_s: float) -> tuple[ModelInfo
         except (NbagentError, asyncio.CancelledError):
             raise
         except BaseException as error:  # of another package; SystemExit would end the engine
-            why = " ".join(said(error).split())
+            why = " ".join(error_line(error).split())
             raise ModelError(
                 f"provider {name!r} cannot list its models: {why}; name one with --model"
                 f" {name}:MODEL, or repair its package.",

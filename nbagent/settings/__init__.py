@@ -117,8 +117,8 @@ def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None
     for name, row in Settings.rows().items():
         tightens = row.project == "tighten"
         values = own if tightens else layers
-        said = (Origin(name, given[name], source) for source, given in values if name in given)
-        origin = next(said, Origin(name, row.default, "default"))
+        given = (Origin(name, layer[name], source) for source, layer in values if name in layer)
+        origin = next(given, Origin(name, row.default, "default"))
         held.append(_tightened(origin, project[name]) if tightens and name in project else origin)
     return held
 
@@ -132,8 +132,8 @@ def _for_one_server(layers: _Layers) -> _Layers:
     kept: _Layers = []
     for place, (source, values) in enumerate(layers):
         # Whom it was meant for: the model of its own layer or of a weaker one of the person's.
-        persons = [said for where, said in layers[place:] if where != _PROJECT]
-        weaker = [said["model"] for said in persons if said.get("model")]
+        persons = [below for where, below in layers[place:] if where != _PROJECT]
+        weaker = [below["model"] for below in persons if below.get("model")]
         meant = weaker[0] if weaker else "openai:" if chosen_by == _PROJECT else model
         if provider_of(meant) != provider_of(model):
             values = {name: it for name, it in values.items() if not Settings.row(name).server}

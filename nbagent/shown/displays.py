@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.shown.pictures import encoded_image
-from nbagent.shown.texts import BROKEN, clean, cut_middle, said, without_folders
+from nbagent.shown.texts import BROKEN, clean, cut_middle, error_line, without_folders
 
 _METHODS = {
     "image/png": "_repr_png_",
@@ -108,7 +108,7 @@ def described(value: Any) -> str | None:
     """Words for an error, a function, a class or a module; None for any other value."""
     kind = cast("type[Any]", type(value))
     if issubclass(kind, BaseException):
-        text = "; ".join(map(said, (value, *getattr(value, "exceptions", ())[:5])))
+        text = "; ".join(map(error_line, (value, *getattr(value, "exceptions", ())[:5])))
     elif issubclass(kind, types.ModuleType):
         text = f"module {value.__name__}"
     elif issubclass(kind, type):

@@ -113,7 +113,7 @@ def kind_name(value: object) -> str:
         return "unknown"
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """`Type: message` of an exception that is a value."""
     try:
         text = str(error)

@@ -215,8 +215,7 @@ class MethodHost:
         async def run(context: ToolContext) -> ToolOutcome:
             return await self.run_tool(tool, bound, context)
 
-        arguments = {**bound.plain, **(preview.arguments or {})}
-        return replace(prepared, arguments=arguments, run=run)
+        return replace(prepared, run=run)
 
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """What a call with these checked arguments would do. May raise ToolError."""

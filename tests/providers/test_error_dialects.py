@@ -98,7 +98,7 @@ def test_the_words_of_many_servers_are_known_and_their_sizes_read(
     body = {"error": {"message": said, "type": "invalid_request_error", "code": None}}
     for fault in (response_error(400, {}, body), response_error(413, {}, body), stream_error(body)):
         assert (fault.code, fault.retryable) == ("LLM_CONTEXT_OVERFLOW", False)
-        assert fault.said == said
+        assert fault.server_text == said
         assert fault.details.get("request_tokens") == asked
         assert fault.details.get("context_tokens") == takes
 
@@ -132,8 +132,8 @@ def test_each_dialect_has_its_code_with_a_status_and_inside_a_stream(
     assert (fault.code, fault.retryable) == (code, retryable)
     if inside.code != "LLM_BAD_RESPONSE":  # Without a status few words tell nothing.
         assert (inside.code, inside.retryable) == (code, retryable)
-    assert fault.said == inside.said
-    assert fault.said in fault.message
+    assert fault.server_text == inside.server_text
+    assert fault.server_text in fault.message
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_the_server_said_is_one_line_of_the_error(
 ) -> None:
     register("sk-SECRETSECRET")
     fault = response_error(status, {}, body)
-    assert (fault.code, fault.retryable, fault.said) == (code, retryable, said)
+    assert (fault.code, fault.retryable, fault.server_text) == (code, retryable, said)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,10 @@ class Shifting:
 
     name = "shifting"
 
-    def __init__(self, looks: list[str], preview: CallPreview) -> None:
-        self.looks, self.base = looks, preview
+    def __init__(
+        self, looks: list[str], preview: CallPreview, form: dict[str, Any] | None = None
+    ) -> None:
+        self.looks, self.base, self.form = looks, preview, form
         self.approved: list[str] = []
 
     async def tools(self, context: ToolContext) -> list[ToolSpec]:
@@ -80,4 +82,5 @@ class Shifting:
         (spec, *more) = await self.tools(context)
         spec = next((one for one in more if one.name == call.name), spec)
         preview = replace(self.base, binds=state)
-        return PreparedCall(spec=spec, arguments=call.arguments or {}, preview=preview, run=run)
+        arguments = self.form or call.arguments or {}
+        return PreparedCall(spec=spec, arguments=arguments, preview=preview, run=run)

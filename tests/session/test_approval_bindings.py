@@ -98,10 +98,11 @@ def test_what_asks_every_time_is_never_allowed_for_the_session() -> None:
     assert [question.scope for question in answer.questions] == ["", ""]
 
 
-def test_rules_that_forbid_hold_for_every_form_of_a_call() -> None:
-    nbagent.configure(deny=["shift(path=x)"])
-    form = CallPreview(arguments={"path": "@a/x"})
-    run, _ = ran(call("shift", path="x"), tools=[Shifting(["one"], form)])
+@pytest.mark.parametrize("path", ["x", "@a/x"])
+def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
+    nbagent.configure(deny=[f"shift(path={path})"])
+    host = Shifting(["one"], CallPreview(), form={"path": "@a/x"})
+    run, _ = ran(call("shift", path="x"), tools=[host])
     assert only(run).approved_by == "policy"
 
 
