@@ -75,7 +75,7 @@ class _Run:
         if turn is None or request is None:
             self.end = aborted()
             return
-        over = self.spent.over_budget(self.spent.estimate(request))
+        over = self.spent.over_budget(lambda: self.spent.estimate(request))
         if over is not None:
             self.end = over
             return
