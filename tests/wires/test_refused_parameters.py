@@ -387,7 +387,7 @@ def test_refused_tools_and_images_are_one_clear_error(
     server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
     asked = ask(tools=TOOLS, messages=messages or (Message.of("user", "hi"),))
     found = failure(server, asked)
-    assert (found.code, found.status, found.said) == ("LLM_HTTP_ERROR", status, said)
+    assert (found.code, found.status, found.server_text) == ("LLM_HTTP_ERROR", status, said)
     assert str(found).startswith(f"LLM_HTTP_ERROR: m takes {what} here; ")
     assert str(found).removesuffix(".").endswith(f"The server said: {said.removesuffix('.')}")
     assert "\n" not in str(found)
