@@ -15,10 +15,12 @@ import pytest
 from engine.laws import check_run
 from pydantic import BaseModel
 from servers.model_server import ModelServer, Reply
+from session.approval_stage import Asked, Shifting, ran
 
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TextDelta, ToolCallDelta
+from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.providers.offline import call, cut, error, script, step
 from nbagent.session.stores import close_stores
 from nbagent.settings import RunOptions
@@ -99,6 +101,24 @@ def test_a_key_that_comes_back_is_hidden_everywhere(
     assert not leaks(shown + written), "also when the pieces are joined"
     assert "[redacted]" in run.record.model_dump_json() or not (stream or "cut" not in case)
     check_kept(run, events, tmp_path)
+
+
+def test_a_key_in_what_a_person_is_shown_of_a_call_is_hidden(tmp_path: Path) -> None:
+    piece = PreviewPiece("diff", f"- key: {KEY}", "diff")
+    answer = Asked(True)
+    host = Shifting(["one"], CallPreview(ruling="ask", pieces=(piece,)))
+    run, _ = ran(call("shift"), tools=[host], answer=answer)
+    assert [shown.text for shown in answer.questions[0].pieces] == ["- key: [redacted]"]
+    assert run.text == "Done."
+
+
+def test_a_key_in_a_warning_is_hidden(tmp_path: Path) -> None:
+    def fails(event: object) -> None:
+        raise RuntimeError(f"no place for {KEY}")
+
+    run = nbagent.Agent(model=script(["Fine."])).run("Go.", on_event=fails)
+    assert "no place for [redacted]" in run.record.notices[0]
+    check_kept(run, [], tmp_path)
 
 
 def test_the_tail_that_might_have_become_a_key_is_shown_in_the_end() -> None:

@@ -20,6 +20,17 @@ from nbagent.contracts.secrets import redact_cut, register
 from nbagent.shown import cut_middle, shown, shown_text
 from nbagent.shown.texts import readable, visible
 
+
+class Html:
+    """Shows itself as HTML."""
+
+    def __init__(self, html: str) -> None:
+        self.html = html
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
 PLAIN: dict[str, tuple[object, str]] = {
     "text": ("as it is {x} $y", "as it is {x} $y"),
     "bool": (True, "true"),
@@ -37,6 +48,10 @@ PLAIN: dict[str, tuple[object, str]] = {
     "big int": (2**200, str(2**200)),
     "surrogate pair": ("\ud83d\ude00", "😀"),
     "lone surrogate inside": ({"k": "\udc00"}, '{"k":"�"}'),
+    "HTML of its own": (
+        Html("<!-- no --><STYLE>a{b</STYLE ><p>Oslo &lt; <b>7</b><td>8<img src='data:x'><script>x"),
+        "Oslo < 7 | 8[image: inline, not sent]",
+    ),
     "one object twice": ([[1]] * 2, "[[1],[1]]"),
 }
 
