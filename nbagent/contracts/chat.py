@@ -211,11 +211,6 @@ class ResponseMeta(Value):
     dropped_params: tuple[str, ...] = ()
     """Parameters that the server refused and that were left out."""
 
-    @property
-    def retries(self) -> int:
-        """Attempts after the first one."""
-        return max(0, self.attempts - 1)
-
 
 class ChatResponse(Value):
     """One answer of a model. `raw` of the message keeps what the provider needs back."""

@@ -140,7 +140,7 @@ def test_retries_are_visible_while_they_happen_and_in_the_record(stream: bool) -
     retries = [event for event in events if isinstance(event, Retrying)]
     assert [event.attempt for event in retries] == [1, 2]
     assert run.turns[0].response is not None
-    assert run.turns[0].response.meta.retries == 2
+    assert run.turns[0].response.meta.attempts == 3
     assert len(run.turns[0].notices) == 2
     first_text = next(i for i, e in enumerate(events) if isinstance(e, TextDelta))
     assert events.index(retries[-1]) < first_text

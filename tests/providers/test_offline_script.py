@@ -118,7 +118,7 @@ def test_retries_are_told_before_the_error_and_before_an_answer() -> None:
     chunks = streamed(model)
     assert chunks[0].notice is not None
     assert chunks[-1].response is not None
-    assert chunks[-1].response.meta.retries == 1
+    assert chunks[-1].response.meta.attempts == 2
 
 
 def test_delay_waits_before_the_next_step_and_takes_no_request() -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from pydantic import RootModel
@@ -36,14 +35,12 @@ PLAIN: dict[str, tuple[object, str]] = {
     "bool": (True, "true"),
     "int": (3, "3"),
     "float": (0.5, "0.5"),
-    "nan": (float("nan"), "NaN"),
     "infinity": (float("-inf"), "-Infinity"),
     "containers": ({"b": [1, (2, 3)], 4: None}, '{"b":[1,[2,3]],"4":null}'),
     "range": (range(3), "[0,1,2]"),
     "counter": (Counter("aab"), '{"a":2,"b":1}'),
     "root model": (RootModel[list[int]]([]), "[]"),
     "timedelta": (timedelta(days=1), "1 day, 0:00:00"),
-    "numpy scalar inside": ([np.int64(7)], "[7]"),
     "no address inside": ([object()], '["<object object>"]'),
     "big int": (2**200, str(2**200)),
     "surrogate pair": ("\ud83d\ude00", "😀"),

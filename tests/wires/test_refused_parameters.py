@@ -133,7 +133,7 @@ def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     responses, notices = answer(server, request, request)
     assert [response.message.text for response in responses] == ["fine", "fine"]
     assert [response.meta.dropped_params for response in responses] == [(name,), (name,)]
-    assert [response.meta.retries for response in responses] == [0, 0]
+    assert [response.meta.attempts for response in responses] == [1, 1]
     assert [name in body for body in server.bodies] == [True, False, False]
     assert [notice.kind for notice in notices] == ["dropped_param"]
     assert name in notices[0].text
