@@ -29,11 +29,11 @@ from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import CodeOutcome, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact, register_named
+from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import FunctionTool, method_tool
-from nbagent.tools.notebook_names import found, is_history, is_own, masked, refuse_secret
+from nbagent.tools.notebook_names import found, is_own, masked, refuse_secret
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
@@ -233,7 +233,9 @@ def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcom
     displayed = value_shown([_Display(forms) for forms in outcome.displays])
     # A picture among the displays is most often the value itself.
     value = value_shown(outcome.value, draws=not displayed.parts)
-    shown = {"stdout": masked(outcome.stdout), "stderr": masked(outcome.stderr)}
+    # Each was cut before it was read: half a key is hidden too.
+    streams = {"stdout": redact_cut(outcome.stdout), "stderr": redact_cut(outcome.stderr)}
+    shown: dict[str, Any] = masked(streams)
     if outcome.displays:
         shown["displayed"] = displayed.data
     images = (*displayed.parts, *value.parts)
@@ -258,7 +260,7 @@ def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview
     why = ""
     if not name.isidentifier() or keyword.iskeyword(name):
         why = "is no name for a variable"
-    elif is_history(name) or is_own(name, None):
+    elif is_own(name, None):
         why = "is a name of Python's or IPython's own"
     elif hasattr(builtins, name):
         why = "is a built-in of Python"

@@ -29,7 +29,6 @@ _SHARED = (
     *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
 )
 """The same object under several names says nothing."""
-_HISTORY = re.compile(r"In|Out|_{1,3}|_i{1,3}|_i?\d+|_[ido]h|__\w+__")
 _QUOTED = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
@@ -49,11 +48,6 @@ def is_own(name: str, value: object) -> bool:
     )
 
 
-def is_history(name: str) -> bool:
-    """Whether it is IPython's record of inputs and outputs, or one of Python's own names."""
-    return _HISTORY.fullmatch(name) is not None
-
-
 def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
     """The person's own names and what they hold, in alphabetical order."""
     kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n, v)}
@@ -71,7 +65,9 @@ def masked(data: Any) -> Any:
     if isinstance(data, dict):
         items = cast("dict[Any, Any]", data).items()
         return {
-            key: HIDDEN if is_secret_name(key) and item is not None else masked(item)
+            key: masked(item)
+            if type(item) in (bool, type(None)) or not is_secret_name(key)
+            else HIDDEN
             for key, item in items
         }
     return [masked(item) for item in cast("list[Any]", data)] if isinstance(data, list) else data
@@ -110,10 +106,10 @@ def found(names: Mapping[str, Any], path: str) -> Any:
     """
     name, steps = _parsed(path)
     refuse_secret(name)
-    if is_history(name):
+    if is_own(name, None):
         raise ToolError(
-            f"{name} is the notebook's own record of inputs and outputs, which is not shown; "
-            "nb.variables lists what there is",
+            f"{name} is private or a name of IPython's own, which are not shown; nb.variables "
+            "lists what there is",
             code="E_DENIED",
         )
     if name not in names:

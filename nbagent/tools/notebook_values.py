@@ -52,6 +52,7 @@ _GLANCE_CHARS = 800
 _LINE_CHARS = 80
 _MOST_NAMES = 200
 _SAMPLE = 1_000
+"""Rows of a table from each end; no budget shows more."""
 _DESCRIBED_CELLS = 2_000_000
 """Of a larger table or array, evenly spread rows are described."""
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
@@ -301,11 +302,10 @@ def _is_table(value: object) -> bool:
 
 
 def _secret_labels(table: Any) -> list[Any]:
-    """Names of columns and labels of rows that look like secrets; of a long table the columns."""
+    """Names of columns and labels of rows that look like secrets, of as many as may be shown."""
     labels = list(table.columns) if of_class(table, "pandas", "DataFrame") else [table.name]
-    if len(table) <= _SAMPLE:
-        labels += list(table.index)
-    return [label for label in labels if is_secret_name(label)]
+    labels += [*table.index[:_SAMPLE], *table.index[-_SAMPLE:]]
+    return [label for label in dict.fromkeys(labels) if is_secret_name(label)]
 
 
 def _opened(table: Any, most_rows: int | None = _SAMPLE) -> Any:

@@ -202,6 +202,10 @@ HOLDERS: dict[str, tuple[Any, str]] = {
     "column": (pd.DataFrame({"user": ["ann"], "password": ["pw-3"]}), "pw-3"),
     "long column": (pd.DataFrame({"password": ["pw-4"] * 9_000, "n": 1}), "pw-4"),
     "row": (pd.DataFrame({"v": ["ann", "pw-9"]}, index=["user", "password"]), "pw-9"),
+    "row of many": (
+        pd.Series(["pw-7"] * 9_000, index=["password", *map(str, range(8_999))]),
+        "password | pw-7",
+    ),
     "column inside": ({"df": pd.DataFrame({"user": ["ann"], "token": ["t-4"]})}, "t-4"),
     "series": (pd.Series({"user": "ann", "secret": "s-5"}), "s-5"),
     "named series": (pd.Series(["pw-6"], name="password"), "pw-6"),
@@ -279,8 +283,9 @@ def test_a_key_is_hidden_wherever_it_comes_out(
         notebook.in_run("nb.run", code=code),
         notebook.in_run("nb.run", code=f"new_token = half + {made[9:]!r}\n[new_token]"),
         notebook.in_run("nb.run", code="raise ValueError('no ' + service_key)"),
+        notebook.in_run("nb.run", code="print('x' * 9_985 + service_key + 'y' * 30_000)"),
     ]
     assert "[redacted]" in str(results[1].result)
     printed = capsys.readouterr().out
     assert "[redacted]" in printed
-    assert not [text for text in (key, made) if text in str(results) + printed]
+    assert not [text for text in (key[:12], made) if text in str(results) + printed]
