@@ -172,10 +172,8 @@ def test_what_cannot_be_done_is_one_line_and_the_prompt_comes_back(stage: Stage,
     assert stage.told() == [{"kind": "refused", "id": asked, "prompt": "Hello?"}]
     assert stage.handles == []
     assert not stage.state["working"]
-    stage.typed(
-        fields(stage)[field],
-        "offline:demo" if field == "Model" else "700" if case == "tokens" else "7",
-    )
+    enough = {"Model": "offline:demo", "Max tokens (run)": "700"}.get(field, "7")
+    stage.typed(fields(stage)[field], enough)
     assert stage.run("Hello?").stop_reason == "answered"
     assert stage.state["error"] == ""
 
