@@ -175,15 +175,3 @@ def test_an_interrupt_stops_the_code_and_the_notebook_goes_on(
     assert kernel.value("SEEN == (sys.stdout, sys.stderr)")
     assert kernel.run("print('fine')").printed == "fine\n"
     assert kernel.run("1 / 0", fails=True).error is not None
-
-
-def test_the_magic_takes_the_words_of_the_notebooks_tools(kernel: LiveKernel) -> None:
-    kernel.run(
-        "%load_ext nbagent\nscript = offline.script([offline.call('nb.variables', "
-        "pattern='price'), 'There is one price.'], name='words')"
-    )
-    cell = kernel.run("%%agent --model offline:words --tools notebook\nWhich prices are there?")
-    assert "There is one price." in str(cell.of("display_data")[-1]["data"])
-    error = kernel.run("%%agent --model offline:words --tools nb.inspekt\nx", fails=True).error
-    assert error is not None
-    assert "nb.inspect" in error["evalue"]

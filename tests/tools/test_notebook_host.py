@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from notebook_stage import Notebook, a_function
 from shown.many_values import VALUES
 
-from nbagent.contracts.errors import ToolError
+from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.policy import Question
 
 ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
@@ -33,6 +32,11 @@ def test_words_choose_the_tools(words: tuple[str, ...]) -> None:
     traits = {name: (spec.traits.ruling, spec.traits.interruptible) for name, spec in specs.items()}
     special = {"nb.run": ("ask", True), "nb.set": ("ask", False)}
     assert traits == {name: special.get(name, ("allow", True)) for name in specs}
+
+
+def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'nb\.inspect'"):
+        Notebook("nb.inspekt")
 
 
 @pytest.mark.parametrize("tool", ALL)
@@ -85,31 +89,21 @@ def test_a_long_list_is_cut_and_says_so(notebook: Notebook) -> None:
 # Values that do what they like
 
 
-class AnythingGoes:
-    """A proxy that has every attribute, and loads when it is touched."""
-
-    touched = 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        type(self).touched += 1
-        return AnythingGoes()
-
-
 class Watched(dict[Any, Any]):
     """Notes what of its code runs."""
 
     ran: list[str] = []  # noqa: RUF012
 
+    def __getattribute__(self, name: str) -> Any:
+        Watched.ran.append(name)
+        return super().__getattribute__(name)
+
     def __len__(self) -> int:
-        self.ran.append("len")
+        Watched.ran.append("len")
         return 1
 
-    __sizeof__ = __hash__ = __len__  # pyright: ignore
-
     def __repr__(self) -> str:
-        self.ran.append("repr")
+        Watched.ran.append("repr")
         return ""
 
 
@@ -131,27 +125,11 @@ def test_no_value_breaks_a_tool_or_its_budget(notebook: Notebook, kind: str) -> 
 
 
 def test_listing_and_asking_run_no_code_of_a_value(notebook: Notebook) -> None:
-    AnythingGoes.touched = 0
+    notebook.names.update(a=Watched(), c=[Watched()], d={"x": Watched()})
     Watched.ran.clear()
-    notebook.names.update(a=Watched(), b=AnythingGoes(), c=[Watched()], d={"x": Watched()})
-    assert list(notebook.listed()) == ["a", "b", "c", "d"]
-    for name in "abcd":
-        assert notebook.preview("nb.set", name=name, value=1).ruling == "ask"
-    assert (Watched.ran, AnythingGoes.touched) == ([], 0)
-
-
-def test_a_repr_that_sleeps_ends_when_the_run_is_stopped(notebook: Notebook) -> None:
-    class Sleeps:
-        def __repr__(self) -> str:
-            for _ in range(1_000):
-                time.sleep(0.01)
-            return ""
-
-    notebook.names["odd"] = Sleeps()
-    notebook.stop_after(0.2)
-    start = time.monotonic()
-    assert notebook.error("nb.inspect", name="odd").code == "E_INTERRUPTED"
-    assert time.monotonic() - start < 3
+    assert list(notebook.listed()) == ["a", "c", "d"]
+    assert {notebook.preview("nb.set", name=it, value=1).ruling for it in "acd"} == {"ask"}
+    assert Watched.ran == []
 
 
 def test_inspecting_does_not_use_an_iterator_up(notebook: Notebook) -> None:
