@@ -34,7 +34,7 @@ class Notebook(HostDoor):
         super().__init__(host)
         self.names["__name__"] = "__main__"
 
-    def context(self, approved: str = "") -> ToolContext:
+    def context(self, approved: bool = False) -> ToolContext:
         runs = runs_code(self.names) if self.names else None
         return replace(super().context(approved), run_code=runs)
 

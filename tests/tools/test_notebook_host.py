@@ -17,7 +17,7 @@ from nbagent.contracts.policy import Question
 ALL = ["nb.variables", "nb.inspect", "nb.run", "nb.set"]
 
 
-WORDS = {
+WORDS: dict[tuple[str, ...], list[str]] = {
     ("notebook",): ALL,
     ("nb.*",): ALL,
     ("nb.set", "nb.variables"): ["nb.set", "nb.variables"],

@@ -118,9 +118,11 @@ def test_a_stream_that_code_kept_still_writes_later(
 CLOSED = "import sys, contextlib\nwith contextlib.closing(sys.stdout): pass\nsys.stderr.close()"
 GONE = "import sys\nsys.stdout = sys.stderr = sys.displayhook = None"
 EVIL = "class Evil:\n    def __repr__(self): raise KeyboardInterrupt\nEvil()"
-LEAVING = ["1 / 0", "import sys; sys.exit(3)", "raise SystemExit", "raise GeneratorExit", EVIL]
-LEAVING += ["raise StopIteration", "raise KeyboardInterrupt"]
-LEAVING += ["import asyncio\nraise asyncio.CancelledError"]
+LEAVING = [
+    *("1 / 0", "import sys; sys.exit(3)", "raise SystemExit", "raise GeneratorExit", EVIL),
+    *("raise StopIteration", "raise KeyboardInterrupt"),
+    "import asyncio\nraise asyncio.CancelledError",
+]
 
 
 @pytest.mark.parametrize("code", [CLOSED, GONE, *LEAVING])
