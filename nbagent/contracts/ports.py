@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -122,6 +122,38 @@ class Interrupted(Exception):
     """A stop ended this piece of work. Internal: it becomes `E_INTERRUPTED` at the edge."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeOutcome:
+    """What came of a piece of code that ran in the notebook."""
+
+    value: Any = None
+    """Of the last expression."""
+    stdout: str = ""
+    stderr: str = ""
+    displays: tuple[Mapping[str, Any], ...] = ()
+    """What was displayed, each as its forms by media type."""
+    error: BaseException | None = None
+    """What it raised; its traceback begins in the code itself."""
+
+
+class RunCode(Protocol):
+    """Runs plain Python in the notebook, where a person's own cells run."""
+
+    def __call__(
+        self, code: str, *, keep_bytes: int
+    ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]:
+        """Run it in this thread; code that awaits something gives what the notebook's loop runs.
+
+        What it prints and displays is shown in the cell too. An interrupt comes out, whatever else
+        it raises is in the outcome.
+
+        Args:
+            code: Python that compiles; no magics.
+            keep_bytes: of stdout and of stderr, kept and shown; the rest is cut visibly.
+        """
+        ...
+
+
 def _no_namespace() -> Mapping[str, Any]:
     return {}
 
@@ -141,6 +173,8 @@ class ToolContext:
     runner: CallRunner
     namespace: Callable[[], Mapping[str, Any]] = _no_namespace
     """The names of the notebook, where there is one."""
+    run_code: RunCode | None = None
+    """None where there is no notebook."""
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
     waiting: Callable[[str], None] = lambda text: None
     """Says what the run waits for before its tools can be listed; no text: no longer."""

@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
@@ -28,6 +29,7 @@ from nbagent.notebook.asking import ask_by_input
 from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import Action, RunView, live_view
 from nbagent.notebook.plain_lines import PlainPrinter
+from nbagent.notebook.run_code import run_code
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import status_of, view_of
 from nbagent.runtime import Pump
@@ -92,6 +94,7 @@ def make_front() -> Front:
     return Front(
         surface=NotebookSurface(),
         namespace=kernel.namespace,
+        run_code=partial(run_code, get_ipython()),
         cell_id=kernel.cell_id,
         notebook=kernel.notebook,
         execution_id=kernel.execution_id,

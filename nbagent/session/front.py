@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.contracts.ports import Sink, Surface
+from nbagent.contracts.ports import RunCode, Sink, Surface
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 
@@ -41,6 +41,8 @@ class Front:
     surface: Surface | None = None
     namespace: Callable[[], Mapping[str, Any]] = _empty
     """The names a person can use; `@nbagent.tool` functions among them are offered by default."""
+    run_code: RunCode | None = None
+    """Runs Python in the notebook."""
     cell_id: Callable[[], str | None] = _nothing
     notebook: Callable[[], str | None] = _nothing
     """File name of the notebook."""

@@ -77,6 +77,7 @@ class LiveRun:
             session=self.record.session,
             runner=self.courier,
             namespace=here.namespace,
+            run_code=here.run_code,
             mounts=self.prepared.tools.mounts,
             policy=self.prepared.tools.policies.effective,
             waiting=self._wait_for_host,

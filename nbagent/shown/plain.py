@@ -105,7 +105,9 @@ class Normal:
         except BROKEN:
             shown = None
         if isinstance(shown, ImagePart):
-            return shown
+            if self._draws:
+                return shown
+            shown = None
         text = plain_repr(value, room) if shown is None else cut_middle(redact_cut(shown), room)
         self.cut = self.cut or LEFT_OUT in text
         return clean(text)
@@ -333,16 +335,25 @@ class Fitted:
 
 
 def fitted(
-    value: object, budget_chars: int, *, patience_s: float | None = budgets.PATIENCE_S
+    value: object,
+    budget_chars: int,
+    *,
+    patience_s: float | None = budgets.PATIENCE_S,
+    draws: bool = True,
+    kind: type[Normal] = Normal,
 ) -> Fitted:
     """The value as JSON of at most `budget_chars` characters; a text counts as it stands.
 
     Raises only what an iterator raises while it is read.
+
+    Args:
+        patience_s: as `Normal` takes it, and so is `draws`.
+        kind: a `Normal` that shows some values in another way.
     """
     data: Any = ""
-    normal = Normal(budget_chars)
+    normal = kind(budget_chars)
     for share in (1.0, 0.8, 0.5):
-        normal = Normal(int(budget_chars * share), patience_s=patience_s)
+        normal = kind(int(budget_chars * share), patience_s=patience_s, draws=draws)
         data = normal.json(value)
         # At most one character a byte: most values need no second look.
         encoded = data.encode() if isinstance(data, str) else dump_json(data)

@@ -14,9 +14,8 @@ from typing import Any
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import NbagentError, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext
 from nbagent.shown.texts import BROKEN
-from nbagent.tools.arguments import Bound
 from nbagent.tools.base import unknown_call, unknown_name
 from nbagent.tools.function_tool import HOST_NAME, FunctionTool, as_tool, options_of, own_name
 from nbagent.tools.hosts import checked_name
@@ -216,20 +215,11 @@ class MethodHost:
             raise unknown_call(call.name, tuple(self._tools))
         bound = tool.validate(call.arguments)
         preview = await self.look(tool.name, bound.plain, context)
-        prepared = tool.prepared(bound, preview)
-
-        async def run(context: ToolContext) -> ToolOutcome:
-            return await self.run_tool(tool, bound, context)
-
-        return replace(prepared, run=run)
+        return tool.prepared(bound, preview)
 
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """What a call with these checked arguments would do. May raise ToolError."""
         return CallPreview(ruling=self._tools[name].spec.traits.ruling)
-
-    async def run_tool(self, tool: FunctionTool, bound: Bound, context: ToolContext) -> ToolOutcome:
-        """Run a call of one of its tools."""
-        return await tool.call(bound, context)
 
 
 def _lookup(path: str, there: Mapping[str, Any]) -> object | None:

@@ -1,8 +1,8 @@
 """`nb.*`: what only a notebook has. Its variables, a look at one, running code there, setting one.
 
-Owns the four tools and what a person is asked about them. The namespace and the thread come from
-the call's context; a name that looks like a secret is never shown. In a script there is no
-notebook, and the tools say so.
+Owns the four tools and what a person is asked about them. The namespace, the thread and the shell
+that runs code come from the call's context; a name that looks like a secret is never shown. In a
+script there is no notebook, and the tools say so.
 
 | call | by default |
 |---|---|
@@ -13,38 +13,44 @@ notebook, and the tools say so.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import json
 import keyword
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.errors import ToolError
+from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
-from nbagent.contracts.secrets import redact, register_named
-from nbagent.tools.arguments import Bound
+from nbagent.contracts.ports import CodeOutcome, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.records import ToolResult
+from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import FunctionTool, method_tool
-from nbagent.tools.notebook_code import Running, compiled, live_names
-from nbagent.tools.notebook_details import inspected
-from nbagent.tools.notebook_names import found, is_history, is_own, refuse_secret
-from nbagent.tools.notebook_values import facts_of, glance, listed_names, type_text
+from nbagent.tools.notebook_names import found, is_own, masked, refuse_secret
+from nbagent.tools.notebook_values import (
+    facts_of,
+    glance,
+    inspected,
+    listed_names,
+    type_text,
+    value_shown,
+)
+from nbagent.tools.results import detail_of, summary
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")
-_RUN, _SET = "nb.run", "nb.set"
+_NAMES = ("nb.variables", "nb.inspect", "nb.run", "nb.set")
 _LOOK_TIMEOUT_S = 20.0
 """A value's own `repr` may take for ever."""
 _WHY_RUN = "runs Python in your notebook, with everything that you may do"
-_SEEN_CHARS = 4_000
+_LEAVING = ("exit", "quit")
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
@@ -53,38 +59,31 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     Raises:
         UsageError: a word names no tool of it; the message names the nearest.
     """
-    tools = NotebookTools(order)
-    available = tuple(tools.made)
     names: list[str] = []
     for word in order.words:
-        if word not in _ALL and word not in available:
-            raise unknown_name(word, available)
-        names += available if word in _ALL else [word]
-    return (NotebookHost(tools, tuple(dict.fromkeys(names))),)
+        if word not in (*_ALL, *_NAMES):
+            raise unknown_name(word, _NAMES)
+        names += _NAMES if word in _ALL else [word]
+    return (NotebookHost(order, tuple(dict.fromkeys(names))),)
 
 
-class NotebookTools:
-    """The four tools, as methods."""
+class NotebookHost(MethodHost):
+    """The chosen ones of the four tools, which are its methods."""
 
-    def __init__(self, order: HostOrder) -> None:
+    def __init__(self, order: HostOrder, names: Sequence[str]) -> None:
         self._order = order
-        self._shown_chars = order.policy.limits.script_output_bytes
         make: Callable[..., FunctionTool] = functools.partial(
             method_tool, host=HOST, threaded=False
         )
-        look: Callable[..., FunctionTool] = functools.partial(make, timeout_s=_LOOK_TIMEOUT_S)
-        self.made: dict[str, FunctionTool] = {
-            "nb.variables": look(self.variables, name="nb.variables"),
-            "nb.inspect": look(self.inspect, name="nb.inspect"),
-            _RUN: make(self.run, name=_RUN, ruling="ask"),
-            _SET: make(self.set, name=_SET, ruling="ask", interruptible=False),
-        }
-        self.awaiting = make(self.run_awaiting, name=_RUN, loop="notebook")
-        """`nb.run` for code that awaits something: it needs the notebook's own loop."""
-
-    def names(self, context: ToolContext) -> dict[str, Any]:
-        """The notebook's namespace itself. Raises ToolError where there is none."""
-        return live_names(context.namespace() or self._order.namespace())
+        tools = (
+            make(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
+            make(self.inspect, name="nb.inspect", timeout_s=_LOOK_TIMEOUT_S),
+            # In the thread that waits; what it gives for code with an await, on the notebook's loop
+            make(self.run, name="nb.run", ruling="ask", loop="notebook"),
+            make(self.set, name="nb.set", ruling="ask", interruptible=False),
+        )
+        by_name = {tool.name: tool for tool in tools}
+        super().__init__(HOST, [by_name[name] for name in names])
 
     def variables(
         self,
@@ -101,9 +100,7 @@ class NotebookTools:
             pattern: only names that fit, such as `df*`; without wildcards, names that contain it.
             limit: how many names.
         """
-        names = self.names(context)
-        register_named(names)
-        return listed_names(names, pattern, limit)
+        return listed_names(self._names(context), pattern, limit)
 
     def inspect(self, context: ToolContext, name: str) -> ToolOutcome:
         """Look at one variable of the notebook in detail.
@@ -115,29 +112,28 @@ class NotebookTools:
             name: a name, also with keys, numbers and attributes: `df`, `df['price']`,
                 `config['model']`, `rows[0]`, `module.function`. No calls.
         """
-        names = self.names(context)
-        register_named(names)
-        value = found(names, name)
-        return inspected(name, value)
+        return inspected(name, found(self._names(context), name))
 
-    def run(self, context: ToolContext, code: str) -> ToolOutcome:
+    def run(
+        self, context: ToolContext, code: str
+    ) -> ToolOutcome | Coroutine[Any, Any, ToolOutcome]:
         """Run Python in the notebook, where its variables are, after the person agreed.
 
-        Gives `value` (of the last expression, as in a cell), `stdout`, `stderr` and figures as
-        images; the person sees them in the cell. What it assigns stays in the notebook. An error
-        comes back with its traceback and what was printed before. Top-level `await` works;
-        magics and shell lines (`%pip`, `!ls`) do not.
+        Gives `value` (of the last expression, as in a cell), `stdout`, `stderr`, and what was
+        `displayed`, figures as images; the person sees them in the cell. What it assigns stays in
+        the notebook. An error comes back with its traceback and what was printed before. Top-level
+        `await` works; magics and shell lines (`%pip`, `!ls`) do not.
 
         Args:
             code: Python, as in a cell.
         """
-        names = self.names(context)
-        return Running(compiled(code, names), names, shown_chars=self._shown_chars).run()
-
-    async def run_awaiting(self, context: ToolContext, code: str) -> ToolOutcome:
-        """Run code with a top-level `await` on the notebook's own loop."""
-        names = self.names(context)
-        return await Running(compiled(code, names), names, shown_chars=self._shown_chars).arun()
+        names, run_code = self._names(context), context.run_code
+        if run_code is None:
+            raise _no_notebook()
+        outcome = run_code(code, keep_bytes=self._order.policy.limits.script_output_bytes)
+        if isinstance(outcome, CodeOutcome):
+            return _shown_outcome(outcome, names)
+        return _awaited(outcome, names)
 
     def set(self, context: ToolContext, name: str, value: Any) -> dict[str, Any]:
         """Set a variable of the notebook to a JSON value, after the person agreed.
@@ -146,99 +142,137 @@ class NotebookTools:
             name: of the variable; a new one or one that is replaced.
             value: text, number, true, false, null, list or object.
         """
-        names = self.names(context)
-        _check_settable(name, names)
-        if context.approved and context.approved != _state_of(name, names):
-            raise ToolError(
-                f"{name} has changed since the person agreed; look at it with nb.inspect and ask "
-                "again",
-                code="E_PRECONDITION_FAILED",
-            )
+        names = self._names(context)
         before = {"type": type_text(names[name])} if name in names else None
         names[name] = value
         return {"name": name, "before": before, "now": facts_of(value)}
 
-
-class NotebookHost(MethodHost):
-    """The chosen ones of the notebook's tools."""
-
-    def __init__(self, tools: NotebookTools, names: Sequence[str]) -> None:
-        super().__init__(HOST, [tools.made[name] for name in names])
-        self._own = tools
-
-    async def run_tool(self, tool: FunctionTool, bound: Bound, context: ToolContext) -> ToolOutcome:
-        """Run one call; code that awaits goes to the notebook's own loop."""
-        if tool.name != _RUN or not self._awaits(bound.values["code"], context):
-            return await super().run_tool(tool, bound, context)
-        return replace(await self._own.awaiting.call(bound, context), tool_sha=tool.sha)
-
-    def _awaits(self, code: str, context: ToolContext) -> bool:
-        if not ("await" in code or "async" in code):
-            return False
-        try:
-            return compiled(code, self._own.names(context)).waits
-        except ToolError:
-            return False  # The call says what is wrong.
-
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """What a call would do; runs no code of any value."""
-        if name == _RUN:
-            piece = PreviewPiece("code", redact(arguments["code"]), "code")
+        names = self._names(context)
+        if name == "nb.run":
+            if context.run_code is None:
+                raise _no_notebook()
+            code: str = arguments["code"]
+            _check_code(code, names)
             return CallPreview(
                 ruling="ask",
                 firm=True,
                 every_time=True,
                 why=_WHY_RUN,
-                pieces=(piece,),
+                pieces=(PreviewPiece("code", redact(code), "code"),),
+                binds=sha_of([code]),
             )
-        if name == _SET:
-            return self._look_at_set(arguments, context)
+        if name == "nb.set":
+            return _look_at_set(arguments["name"], arguments["value"], names)
         return CallPreview()
 
-    def _look_at_set(self, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
-        names, name = self._own.names(context), arguments["name"]
-        _check_word(name)
-        old = glance(names[name]) if name in names else "(there is no such variable yet)"
-        return CallPreview(
-            ruling="ask",
-            why=f"sets the variable {name} of your notebook",
-            pieces=(
-                PreviewPiece("now", old),
-                PreviewPiece("then", _whole(arguments["value"])),
-            ),
-            binds=_state_of(name, names),
-        )
+    def _names(self, context: ToolContext) -> dict[str, Any]:
+        """The notebook's namespace itself; the secrets in it are known from now on."""
+        names = context.namespace() or self._order.namespace()
+        if not names or not isinstance(names, dict):
+            raise _no_notebook()
+        register_named(names)
+        return names
 
 
-def _whole(value: Any) -> str:
-    return redact(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+def _no_notebook() -> ToolError:
+    return ToolError(
+        "there is no notebook here, so there are no variables to look at and nothing runs code; "
+        "go on without the nb tools",
+        code="E_PRECONDITION_FAILED",
+    )
 
 
-def _state_of(name: str, names: Mapping[str, Any]) -> str:
-    """Hash of what a variable holds, as far as that is seen without running its code."""
-    if name not in names:
-        return sha_of([])
-    return sha_of([type_text(names[name]), glance(names[name], _SEEN_CHARS)])
+# nb.run
 
 
-def _check_word(name: str) -> None:
-    """Refuse what can be no variable, whatever there is in the notebook."""
+def _check_code(code: str, names: Mapping[str, Any]) -> None:
+    """Raise ToolError for what is no Python, and for what would end the kernel."""
+    try:
+        tree = ast.parse(code)
+        compile(tree, "<code>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise ToolError(
+            f"{summary(error)}; nb.run takes plain Python that fits in a cell: no magics, no shell "
+            "lines (use subprocess), no help lines (call help())",
+            code="E_INVALID_ARGUMENTS",
+        ) from None
+    own = {name for name in _LEAVING if type(names.get(name)) is types.FunctionType}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in _LEAVING and called.id not in own:
+            raise ToolError(
+                f"{called.id}() in line {called.lineno} would end the notebook's kernel with all "
+                "its variables; leave it out, or raise an exception to stop early",
+                code="E_INVALID_ARGUMENTS",
+            )
+
+
+class _Display:
+    """What code displayed, as an object that displays itself so."""
+
+    def __init__(self, forms: Mapping[str, Any]) -> None:
+        self._forms = forms
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(self._forms)}]"
+
+    def _repr_mimebundle_(self, **options: object) -> Mapping[str, Any]:
+        return self._forms
+
+
+async def _awaited(work: Coroutine[Any, Any, CodeOutcome], names: Mapping[str, Any]) -> ToolOutcome:
+    return _shown_outcome(await work, names)
+
+
+def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome:
+    """What the model gets of it, without the secrets that the code made."""
+    register_named(names)
+    displayed = value_shown([_Display(forms) for forms in outcome.displays])
+    # A picture among the displays is most often the value itself.
+    value = value_shown(outcome.value, draws=not displayed.parts)
+    # Each was cut before it was read: half a key is hidden too.
+    streams = {"stdout": redact_cut(outcome.stdout), "stderr": redact_cut(outcome.stderr)}
+    shown: dict[str, Any] = masked(streams)
+    if outcome.displays:
+        shown["displayed"] = displayed.data
+    images = (*displayed.parts, *value.parts)
+    if (error := outcome.error) is None:
+        data = {"value": value.data, **shown}
+        result = ToolResult(ok=True, data=data, attachments=images)
+        return ToolOutcome(result=result, truncated=value.cut or displayed.cut)
+    message = masked(summary(error))
+    if isinstance(error, SystemExit):
+        message += "; the code asked to leave Python, which goes on: leave that out"
+    details = {"traceback": masked(detail_of(error)).splitlines(), **shown}
+    info = ErrorInfo("E_TOOL_FAILED", message, details)
+    return ToolOutcome(result=ToolResult(ok=False, error=info, attachments=images))
+
+
+# nb.set
+
+
+def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview:
+    """The old and the new value; raises ToolError for a name that can be no variable."""
     refuse_secret(name)
     why = ""
     if not name.isidentifier() or keyword.iskeyword(name):
         why = "is no name for a variable"
-    elif is_history(name) or is_own(name, None):
+    elif is_own(name, None):
         why = "is a name of Python's or IPython's own"
     elif hasattr(builtins, name):
         why = "is a built-in of Python"
+    elif issubclass(type(names.get(name)), types.ModuleType):
+        why = "is a module that the notebook uses"
     if why:
         raise ToolError(f"{name[:100]!r} {why}; choose another", code="E_INVALID_ARGUMENTS")
-
-
-def _check_settable(name: str, names: Mapping[str, Any]) -> None:
-    _check_word(name)
-    if issubclass(type(names.get(name)), types.ModuleType):
-        raise ToolError(
-            f"{name!r} is a module that the notebook uses; choose another name",
-            code="E_INVALID_ARGUMENTS",
-        )
+    now = glance(names[name]) if name in names else "(there is no such variable yet)"
+    then = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return CallPreview(
+        ruling="ask",
+        why=f"sets the variable {name} of your notebook",
+        pieces=(PreviewPiece("now", now), PreviewPiece("then", redact(then))),
+        binds=sha_of([type_text(names.get(name)), now]),
+    )

@@ -1,7 +1,7 @@
 """Which names of a notebook a model may look at, and the way to what they hold.
 
-Owns the rule for names that look like secrets and the simple paths of `nb.inspect`. Runs no code
-of a value's class; the values themselves are `notebook_values`'.
+Owns what is hidden under the names of secrets and the simple paths of `nb.inspect`. Runs no code of
+a value's class; the values themselves are `notebook_values`'.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import types
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from nbagent.contracts.errors import ToolError
@@ -23,28 +23,17 @@ from nbagent.tools.base import nearest
 
 HIDDEN = "[not shown: the name looks like a secret]"
 _PATH_CHARS = 500
-_PLAIN_VALUES = (
+_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython"})
+_SHARED = (
     *(type, type(None), bool, int, float, complex),
     *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
 )
 """The same object under several names says nothing."""
-_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython"})
-_HISTORY = re.compile(r"In|Out|_{1,3}|_i{1,3}|_i?\d+|_[ido]h|__\w+__")
 _QUOTED = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
 )
 _IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
-
-
-def refuse_secret(name: object) -> None:
-    """Raise E_DENIED for a name that looks like a secret."""
-    if is_secret_name(name):
-        raise ToolError(
-            f"{name!r} looks like the name of a secret; what it holds is never shown. If it is "
-            "none, ask the person to give it another name",
-            code="E_DENIED",
-        )
 
 
 def is_own(name: str, value: object) -> bool:
@@ -59,64 +48,54 @@ def is_own(name: str, value: object) -> bool:
     )
 
 
-def is_history(name: str) -> bool:
-    """Whether it is IPython's record of inputs and outputs, or one of Python's own names."""
-    return _HISTORY.fullmatch(name) is not None
-
-
 def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
     """The person's own names and what they hold, in alphabetical order."""
     kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n, v)}
     return dict(sorted(kept.items(), key=lambda item: (item[0].lower(), item[0])))
 
 
+# What is hidden
+
+
 def masked(data: Any) -> Any:
-    """JSON data without what stands under keys that look like secrets."""
+    """JSON data as the model may see it: no host folders, no passwords in addresses, nothing that
+    stands under the name of a secret, as a key or before a quoted text in code or in a `repr`."""
     if isinstance(data, str):
-        return masked_text(data)
+        return _QUOTED.sub(_unquoted, _IN_ADDRESS.sub(rf"\1{HIDDEN}@", without_folders(data)))
     if isinstance(data, dict):
         items = cast("dict[Any, Any]", data).items()
-        return {k: HIDDEN if _is_hidden(k, v) else masked(v) for k, v in items}
-    if isinstance(data, list):
-        return [masked(item) for item in cast("list[Any]", data)]
-    return data
+        return {
+            key: masked(item)
+            if type(item) in (bool, type(None)) or not is_secret_name(key)
+            else HIDDEN
+            for key, item in items
+        }
+    return [masked(item) for item in cast("list[Any]", data)] if isinstance(data, list) else data
 
 
-def _is_hidden(key: object, value: object) -> bool:
-    return value is not None and type(value) is not bool and is_secret_name(key)
+def _unquoted(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]):
+        return match[0]
+    return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
 
 
-def masked_text(text: str) -> str:
-    """Text, code or a `repr` as the model may see it: without host folders, passwords in
-    addresses, and the quoted texts that are given to names of secrets."""
-
-    def without(match: re.Match[str]) -> str:
-        if not is_secret_name(match["name"]):
-            return match[0]
-        return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
-
-    text = _IN_ADDRESS.sub(lambda match: f"{match[1]}{HIDDEN}@", without_folders(text))
-    return _QUOTED.sub(without, text)
-
-
-def is_environment(value: object) -> bool:
-    """Whether it is the process's environment, or the dict inside, where the keys of all are."""
-    data = getattr(os.environ, "_data", None)
-    return any(value is one for one in (os.environ, getattr(os, "environb", None), data) if one)
-
-
-def refuse_environment(value: object) -> None:
-    """Raise E_DENIED for the process's environment."""
-    if is_environment(value):
+def refuse_secret(name: object) -> None:
+    """Raise E_DENIED for a name that looks like a secret."""
+    if is_secret_name(name):
         raise ToolError(
-            "the environment of the process is not shown: keys are in it. Ask the person for the "
-            "variable that you need",
+            f"{name!r} looks like the name of a secret; what it holds is never shown. If it is "
+            "none, ask the person to give it another name",
             code="E_DENIED",
         )
 
 
-_Step = tuple[str, Any]
-"""`attribute` or `item`, and its name or key."""
+def is_environment(value: object) -> bool:
+    """Whether it is the process's environment, or the dict inside, where the keys of all are."""
+    inside = getattr(os.environ, "_data", None)
+    return any(value is it for it in (os.environ, getattr(os, "environb", None), inside) if it)
+
+
+# The way to a value
 
 
 def found(names: Mapping[str, Any], path: str) -> Any:
@@ -127,26 +106,31 @@ def found(names: Mapping[str, Any], path: str) -> Any:
     """
     name, steps = _parsed(path)
     refuse_secret(name)
-    if is_history(name):
+    if is_own(name, None):
         raise ToolError(
-            f"{name} is the notebook's own record of inputs and outputs, which is not shown; "
-            "nb.variables lists what there is",
+            f"{name} is private or a name of IPython's own, which are not shown; nb.variables "
+            "lists what there is",
             code="E_DENIED",
         )
     if name not in names:
         raise _missing(f"the notebook has no name {name!r}", name, visible_names(names))
     value = names[name]
-    for kind, key in steps:
+    for step, key in steps:
         refuse_secret(key)
         try:
-            value = _attribute(value, key) if kind == "attribute" else _item(value, key)
+            value = step(value, key)
         except ToolError:
             raise
         except BROKEN as error:
             raise ToolError(
                 f"{key!r} of {path!r} cannot be reached: {type(error).__name__}; use nb.run",
             ) from error
-    refuse_environment(value)
+    if is_environment(value):
+        raise ToolError(
+            "the environment of the process is not shown: keys are in it. Ask the person for the "
+            "variable that you need",
+            code="E_DENIED",
+        )
     _refuse_alias(value, names)
     return value
 
@@ -154,41 +138,34 @@ def found(names: Mapping[str, Any], path: str) -> Any:
 def _refuse_alias(value: object, names: Mapping[str, Any]) -> None:
     """Raise E_DENIED for what a variable with the name of a secret holds, by whatever path."""
     kind = cast("type[Any]", type(value))
-    if issubclass(kind, _PLAIN_VALUES) or (kind is tuple and not value):
+    if issubclass(kind, _SHARED) or (kind is tuple and not value):
         return
-    text = cast("Any", value) if kind in (str, bytes) else None
     for name, held in list(names.items()):
-        if type(name) is not str or not is_secret_name(name):
-            continue
-        if text is None:
-            same = held is value
-        else:
-            # Python keeps one object for equal short words, so that they are the same says little.
-            least = 4 if shortest_secret(name) == 8 else 16
-            same = type(held) is kind and least <= len(text) <= 10_000 and held == text
+        same = held is value
+        if kind in (str, bytes):
+            same = type(held) is kind and held == value and len(held) >= shortest_secret(name)
         if same:
-            raise ToolError(
-                f"this is what {name!r} holds, which looks like the name of a secret; it is never "
-                "shown. If it is none, ask the person to give it another name",
-                code="E_DENIED",
-            )
+            refuse_secret(name)
+
+
+_Step = tuple[Callable[[Any, Any], Any], Any]
+"""`_attribute` or `_item`, and its name or key."""
 
 
 def _parsed(path: str) -> tuple[str, list[_Step]]:
+    """The name that a path begins with, and the steps from there."""
     steps: list[_Step] = []
     try:
-        if len(path) > _PATH_CHARS:
-            raise SyntaxError
-        node = ast.parse(path.strip(), mode="eval").body
+        node = ast.parse(path.strip() if len(path) <= _PATH_CHARS else "", mode="eval").body
         while not isinstance(node, ast.Name):
-            if isinstance(node, ast.Attribute):
-                steps.append(("attribute", node.attr))
-                node = node.value
-            elif isinstance(node, ast.Subscript):
-                steps.append(("item", _key(node.slice)))
-                node = node.value
-            else:
-                raise SyntaxError
+            match node:
+                case ast.Attribute():
+                    steps.append((_attribute, node.attr))
+                case ast.Subscript(slice=key) if type(ast.literal_eval(key)) in (str, int):
+                    steps.append((_item, ast.literal_eval(key)))
+                case _:
+                    raise SyntaxError
+            node = node.value
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ToolError(
             f"{path[:200]!r} is no simple path; give a name, or a name with keys, numbers and "
@@ -198,51 +175,36 @@ def _parsed(path: str) -> tuple[str, list[_Step]]:
     return node.id, steps[::-1]
 
 
-def _key(node: ast.expr) -> str | int:
-    key = ast.literal_eval(node)
-    if type(key) not in (str, int):
-        raise SyntaxError
-    return key
-
-
 def _missing(what: str, name: object, known: Iterable[object]) -> ToolError:
     texts = [key for key in known if type(key) is str][:2_000]
     close = nearest(name, texts) if isinstance(name, str) else None
-    told = f"; did you mean {close!r}?" if close else "; nb.variables lists what there is"
-    return ToolError(f"{what}{told}", code="ENOENT")
+    hint = f"; did you mean {close!r}?" if close else "; nb.variables lists what there is"
+    return ToolError(f"{what}{hint}", code="ENOENT")
 
 
 def _item(value: Any, key: str | int) -> Any:
     """An item by the plain class's own method: a subclass's might run anything."""
     kind = cast("type[Any]", type(value))
-    if issubclass(kind, dict):
-        plain_dict: Any = dict
-        if not plain_dict.__contains__(value, key):
-            raise _missing(f"there is no key {key!r}", key, plain_dict.keys(value))
-        return plain_dict.__getitem__(value, key)
     if of_class(value, "pandas", "DataFrame"):
         if key not in value.columns:
             raise _missing(f"there is no column {key!r}", key, list(value.columns))
         return value[key]
-    for plain in (list, tuple, deque):
-        if issubclass(kind, plain) and isinstance(key, int):
-            return _numbered(plain, value, key)
-    if of_class(value, "numpy", "ndarray") and isinstance(key, int):
-        return _numbered(kind, value, key)
+    array = of_class(value, "numpy", "ndarray") and kind
+    for plain in (dict, list, tuple, deque, *([array] if array else [])):
+        if issubclass(kind, plain) and (plain is dict or isinstance(key, int)):
+            try:
+                return cast("Any", plain).__getitem__(value, key)
+            except KeyError:
+                known = list(cast("Any", plain).keys(value))
+                raise _missing(f"there is no key {key!r}", key, known) from None
+            except IndexError:
+                size = cast("Any", plain).__len__(value)
+                text = f"there is no item {key}; it has {size:,}, from 0 to {size - 1}"
+                raise ToolError(text, code="ENOENT") from None
     raise ToolError(
         f"items of a {kind_name(value)} are not looked up by nb.inspect; use nb.run",
         code="E_INVALID_ARGUMENTS",
     )
-
-
-def _numbered(kind: Any, value: Any, number: int) -> Any:
-    try:
-        return kind.__getitem__(value, number)
-    except IndexError:
-        size = kind.__len__(value)
-        raise ToolError(
-            f"there is no item {number}; it has {size:,}, from 0 to {size - 1}", code="ENOENT"
-        ) from None
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -254,7 +216,8 @@ def _attribute(value: Any, name: str) -> Any:
     nothing = object()
     there: Any = inspect.getattr_static(value, name, nothing)
     if there is nothing:
-        raise _missing(f"a {kind_name(value)} has no attribute {name!r}", name, _stored(value))
+        known = stored_attributes(value)
+        raise _missing(f"a {kind_name(value)} has no attribute {name!r}", name, known)
     # By their types: what is asked with `isinstance` may lie about its class, or raise.
     kind, held_in = cast("Any", type(there)), cast("Any", type(value))
     if kind in (staticmethod, classmethod):
@@ -278,7 +241,3 @@ def stored_attributes(value: object) -> dict[str, Any]:
     except BROKEN:
         return {}
     return cast("dict[str, Any]", there) if type(there) is dict else {}
-
-
-def _stored(value: object) -> list[str]:
-    return list(stored_attributes(value))

@@ -1,16 +1,20 @@
-"""What is told of a notebook's values: one line each in a list, and one of them in detail.
+"""What is shown of a notebook's values: one line each in a list, and one of them in detail.
 
-The list and the questions to a person are made without running any code of a value's class;
-details run it as a cell would. Nothing is told under a name that looks like a secret.
+The list and the questions to a person are made without running any code of a value's class; details
+run it as a cell would: call them where a stop reaches them. How a value looks within a budget is
+`shown`'s; what is hidden under which name is `notebook_names`'.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+import reprlib
 import sys
-import time
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, cast
@@ -18,11 +22,11 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import is_secret_name, redact_cut, redact_json
+from nbagent.contracts.secrets import is_secret_name
 from nbagent.shown import (
     BROKEN,
-    PATIENCE_S,
     Fitted,
+    Normal,
     clean,
     cut_middle,
     fitted,
@@ -36,7 +40,6 @@ from nbagent.tools.notebook_names import (
     HIDDEN,
     is_environment,
     masked,
-    masked_text,
     stored_attributes,
     visible_names,
 )
@@ -44,16 +47,19 @@ from nbagent.tools.notebook_names import (
 _LIST_CHARS = 30_000
 _VALUE_CHARS = 12_000
 _TABLE_CHARS = 6_000
+_DOC_CHARS = 4_000
+_GLANCE_CHARS = 800
 _LINE_CHARS = 80
-_HEAD_ROWS, _TAIL_ROWS = 8, 3
+_MOST_NAMES = 200
 _SAMPLE = 1_000
-SCALARS = (bool, int, float, complex, str, bytes, type(None))
-SIZED: tuple[Any, ...] = (
+"""Rows of a table from each end; no budget shows more."""
+_DESCRIBED_CELLS = 2_000_000
+"""Of a larger table or array, evenly spread rows are described."""
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_SIZED: tuple[Any, ...] = (
     *(str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, range),
-    *(OrderedDict, Counter, defaultdict),
 )
-FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_ENVIRONMENT = "[the environment of the process, which is not shown]"
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CHEAP_SHAPES = frozenset(
     (
         *("numpy", "pandas", "polars", "pyarrow", "torch", "tensorflow", "jax", "jaxlib"),
@@ -61,6 +67,9 @@ _CHEAP_SHAPES = frozenset(
     )
 )
 """Packages whose objects say their shape without computing anything."""
+
+
+# Without running any code of a value
 
 
 def type_text(value: object) -> str:
@@ -78,242 +87,255 @@ def _package(value: object) -> str:
 
 
 def facts_of(value: Any) -> dict[str, Any]:
-    """Type, shape, length, size and, of a short plain value, the value. Runs none of its code."""
+    """Type, shape, length, size and, of a short plain value, the value."""
     facts: dict[str, Any] = {"type": type_text(value)}
     kind = cast("type[Any]", type(value))
-    if kind in SIZED:
-        facts["length"] = len(value)
-        facts["bytes"] = sys.getsizeof(value)
+    plain: Any = next((it for it in _SIZED if issubclass(kind, it)), None)
+    if plain is not None:
+        facts |= {"length": plain.__len__(value), "bytes": plain.__sizeof__(value)}
     elif _package(value) in _CHEAP_SHAPES:
         facts |= _measures(value)
-    else:
-        sized = (plain for plain in (dict, list, tuple, set, str, bytes) if issubclass(kind, plain))
-        for plain in islice(sized, 1):
-            facts["length"] = cast("Any", plain).__len__(value)
-    text = _short(value) if kind in SCALARS else None
-    if text is not None:
-        facts["value"] = text
+    long = kind is int and value.bit_length() > 200
+    if kind in _SCALARS and not long and facts.get("length", 0) <= _LINE_CHARS:
+        facts["value"] = clean(repr(value))
     return facts
 
 
 def _measures(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
-        shape = getattr(value, "shape", None)
-        if isinstance(shape, tuple):
-            sizes = cast("tuple[Any, ...]", shape)
-            found["shape"] = [size if type(size) is int else str(size)[:20] for size in sizes]
-        dtype = getattr(value, "dtype", None)
-        if dtype is not None:
+        if type(shape := getattr(value, "shape", None)) is tuple:
+            found["shape"] = [n if type(n) is int else str(n)[:20] for n in cast("Any", shape)]
+        if (dtype := getattr(value, "dtype", None)) is not None:
             found["dtype"] = str(dtype)[:_LINE_CHARS]
-        size: Any = None
-        if of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series"):
-            size = value.memory_usage(deep=False)
-            size = size.sum() if hasattr(size, "sum") else size
-        else:
-            size = getattr(value, "nbytes", None)
-        if size is not None and not callable(size):
-            found["bytes"] = int(size)
+        size: Any = getattr(value, "nbytes", None)
+        if of_class(value, "pandas", "DataFrame"):
+            size = value.memory_usage(deep=False).sum()
+        found["bytes"] = int(size)
     except BROKEN:
         pass
     return found
 
 
-def _short(value: Any) -> str | None:
-    """A plain value in one line; None when it takes more."""
-    kind = cast("type[Any]", type(value))
-    if (kind is int and value.bit_length() > 200) or (
-        kind in (str, bytes) and len(value) > _LINE_CHARS
-    ):
-        return None
-    return masked_text(redact_cut(clean(repr(value))))
+class _Glance(reprlib.Repr):
+    """The `repr` of plain values, short; of any other one its type and size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxlist = self.maxtuple = self.maxdict = 20
+        self.maxstring = 200
+
+    def repr1(self, x: Any, level: int) -> str:
+        kind = cast("type[Any]", type(x))
+        if kind in (list, tuple, dict, str):
+            return super().repr1(x, level)
+        facts = facts_of(x)
+        if "value" in facts:
+            return facts["value"]
+        sizes = [f"{key} {facts[key]}" for key in ("shape", "length") if key in facts]
+        return f"<{' '.join([facts['type'], *sizes])}>"
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        items = [
+            f"{self.repr1(key, level - 1)}: "
+            + (HIDDEN if is_secret_name(key) else self.repr1(item, level - 1))
+            for key, item in islice(x.items(), self.maxdict)
+        ]
+        return "{" + ", ".join([*items, *(["..."] if len(x) > self.maxdict else [])]) + "}"
 
 
-def glance(value: Any, budget_chars: int = 400) -> str:
-    """A value in a few words, for a question to a person. Runs none of its code."""
-    pieces: list[str] = []
-    left = budget_chars
+_glance = _Glance()
+
+
+def glance(value: Any) -> str:
+    """A value in a few words, for a question to a person."""
     try:
-        for piece in _glance(value, ()):
-            pieces.append(piece)
-            left -= len(piece)
-            if left < 0:
-                pieces.append("…")
-                break
+        return masked(cut_middle(clean(_glance.repr(value)), _GLANCE_CHARS))
     except BROKEN:
         # It changed in another thread meanwhile.
         return type_text(value)
-    return masked_text(redact_cut(clean("".join(pieces))))
-
-
-def _glance(value: Any, above: tuple[int, ...]) -> Iterator[str]:
-    kind = cast("type[Any]", type(value))
-    if kind in (str, bytes) and len(value) > 200:
-        yield f"{kind.__name__} of {len(value):,}: {value[:150]!r}…"
-    elif kind in SCALARS:
-        yield _short(value) or f"int of {int(value).bit_length():,} bits"
-    elif kind in (list, tuple, dict) and id(value) not in above and len(above) < 4:
-        inner = (*above, id(value))
-        items: list[Any] = list(islice(value, 50))
-        yield "[" if kind is list else "(" if kind is tuple else "{"
-        for place, item in enumerate(items):
-            yield ", " if place else ""
-            if kind is dict:
-                yield from _glance(item, inner)
-                yield ": "
-                hidden = is_secret_name(item)
-                yield from [HIDDEN] if hidden else _glance(value[item], inner)
-            else:
-                yield from _glance(item, inner)
-        yield f", … {len(value):,} items" if len(value) > 50 else ""
-        yield "]" if kind is list else ")" if kind is tuple else "}"
-    else:
-        facts = facts_of(value)
-        told = [f"{key} {facts[key]}" for key in ("shape", "length") if key in facts]
-        yield " ".join([f"<{facts['type']}", *told]) + ">"
 
 
 def listed_names(names: Mapping[str, Any], pattern: str | None, limit: int) -> ToolOutcome:
     """The notebook's names by kind: variables with their facts, functions, classes, modules."""
     there = visible_names(names)
     wanted = {name: value for name, value in there.items() if _fits(name, pattern)}
-    variables: list[dict[str, Any]] = []
-    others: dict[str, list[str]] = {"functions": [], "classes": [], "modules": []}
-    end = time.monotonic() + PATIENCE_S
-    left, left_out = _LIST_CHARS, 0
-    for name, value in wanted.items():
-        if limit <= 0 or left <= 0:
-            left_out += 1
-            continue
-        kind = _kind(value)
-        if kind != "variables":
-            told: Any = name if kind != "modules" else _module_line(name, value)
-            others[kind].append(told)
-        else:
-            told = _line(name, value, late=time.monotonic() > end)
-            variables.append(told)
-        limit -= 1
-        left -= len(dump_json(told)) + 1
-    data: dict[str, Any] = {"variables": variables, **{k: v for k, v in others.items() if v}}
-    if left_out:
+    data: dict[str, Any] = {"variables": [], "functions": [], "classes": [], "modules": []}
+    left, n_listed = _LIST_CHARS, 0
+    for name, value in islice(wanted.items(), limit):
+        kind, line = _line(name, value)
+        data[kind].append(line)
+        left -= len(dump_json(line)) + 1
+        n_listed += 1
+        if left <= 0:
+            break
+    data = {kind: lines for kind, lines in data.items() if lines or kind == "variables"}
+    if left_out := len(wanted) - n_listed:
         data["left_out"] = f"{left_out:,} of {len(wanted):,} names; narrow it with a pattern"
     elif pattern and not wanted:
         data["hint"] = f"none of the {len(there):,} names fits {pattern!r}"
-    result = ToolResult(ok=True, data=redact_json(data))
+    result = ToolResult(ok=True, data=masked(data))
     return ToolOutcome(result=result, truncated=bool(left_out))
 
 
 def _fits(name: str, pattern: str | None) -> bool:
-    if not pattern:
-        return True
-    pattern = pattern.lower()
+    pattern = (pattern or "").lower()
     if not any(c in pattern for c in "*?["):
         pattern = f"*{pattern}*"
     return fnmatchcase(name.lower(), pattern)
 
 
-def _kind(value: object) -> str:
+def _line(name: str, value: object) -> tuple[str, Any]:
+    """The kind of a name and what is listed of it."""
     kind = type(value)
     if issubclass(kind, types.ModuleType):
-        return "modules"
+        own = stored_attributes(value).get("__name__")
+        return "modules", name if own == name or type(own) is not str else f"{name} ({own})"
     if issubclass(kind, type):
-        return "classes"
-    return "functions" if kind in FUNCTIONS else "variables"
-
-
-def _module_line(name: str, module: Any) -> str:
-    own = stored_attributes(module).get("__name__")
-    return name if own == name or type(own) is not str else f"{name} ({own})"
-
-
-def _line(name: str, value: object, *, late: bool) -> dict[str, Any]:
+        return "classes", name
+    if kind in _FUNCTIONS:
+        return "functions", name
     if is_secret_name(name):
-        return {"name": name, "type": type_text(value), "hidden": "looks like a secret"}
-    if late:
-        return {"name": name, "type": type_text(value)}
-    return {"name": name, **facts_of(value)}
+        return "variables", {"name": name, "type": type_text(value), "value": HIDDEN}
+    return "variables", {"name": name, **facts_of(value)}
 
 
-def value_shown(value: Any, budget_chars: int = _VALUE_CHARS) -> Fitted:
-    """A value as JSON and images, as `shown` makes it, without what looks like a secret.
+# In detail
 
-    An iterator is named and not read: looking at it must not use it up.
-    """
+
+class _Guarded(Normal):
+    """What a model may see of a value: no iterator is used up, no environment shown, and of tables
+    no column or row whose name looks like a secret. Keys are `masked`'s."""
+
+    def json(self, value: Any) -> Any:
+        """The value as plain JSON."""
+        if is_iterator(value):
+            return self.text(plain_repr(value, 200))
+        if is_environment(value):
+            return self.text("[the environment of the process, which is not shown]")
+        return super().json(_opened(value) if _is_table(value) else value)
+
+
+def value_shown(value: Any, budget_chars: int = _VALUE_CHARS, *, draws: bool = True) -> Fitted:
+    """A value as JSON and images, as `shown` makes it, without what looks like a secret."""
+    it = fitted(value, budget_chars, kind=_Guarded, draws=draws)
+    return Fitted(masked(it.data), it.parts, it.cut)
+
+
+def inspected(name: str, value: Any) -> ToolOutcome:
+    """One value in detail."""
+    it = value_shown(value, _TABLE_CHARS if _is_table(value) else _VALUE_CHARS)
+    facts = {**facts_of(value), "value": it.data}
+    details = masked(_quietly(lambda: _details(value)) or {})
+    result = ToolResult(ok=True, data={"name": name, **facts, **details}, attachments=it.parts)
+    return ToolOutcome(result=result, truncated=it.cut)
+
+
+def _quietly(compute: Callable[[], Any]) -> Any:
+    """What is computed, without its warnings; None when it fails."""
     try:
-        it = fitted(_guarded(value, 0), budget_chars)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compute()
     except BROKEN:
-        it = Fitted(plain_repr(value, budget_chars), (), True)
-    return Fitted(masked(redact_json(it.data)), it.parts, it.cut)
+        return None
 
 
-def _guarded(value: Any, depth: int) -> Any:
-    """The value, with what must not be read or shown as it is replaced by words."""
-    if is_iterator(value):
-        return plain_repr(value, 200)
-    if is_environment(value):
-        return _ENVIRONMENT
-    if of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series"):
-        hidden = _secret_labels(value) or is_secret_name(getattr(value, "name", None))
-        return _table_words(value) if hidden else value
+def _details(value: Any) -> dict[str, Any]:
+    """What is said of its kind beside the value."""
     kind = cast("type[Any]", type(value))
-    if kind not in (dict, list, tuple) or depth >= 4 or len(value) > _SAMPLE:
-        return value
-    if kind is dict:
-        made: Any = {
-            key: HIDDEN if is_secret_name(key) and item is not None else _guarded(item, depth + 1)
-            for key, item in list(value.items())
-        }
-        return made if any(made[key] is not value[key] for key in made) else value
-    made = [_guarded(item, depth + 1) for item in list(value)]
-    same = all(new is old for new, old in zip(made, value, strict=False))
-    return value if same else made
+    if _is_table(value):
+        return _statistics(value)
+    if of_class(value, "numpy", "ndarray") and value.dtype.kind in "biuf" and value.size:
+        return _numbers(value)
+    if issubclass(kind, (*_FUNCTIONS, type)):
+        return _code(value)
+    stored = {n: v for n, v in stored_attributes(value).items() if not str(n).startswith("_")}
+    if issubclass(kind, types.ModuleType):
+        return {"docstring": _text(value.__doc__, _DOC_CHARS), **_names(stored)}
+    if issubclass(kind, _SIZED) or not stored:
+        return {}
+    return {"attributes": {n: type_text(v) for n, v in islice(stored.items(), _MOST_NAMES)}}
 
 
-def _table_words(table: Any) -> str:
-    if is_secret_name(getattr(table, "name", None)):
-        return HIDDEN
-    size = " × ".join(f"{n:,}" for n in table.shape)
-    told = ends_shown(table)
-    return "\n".join([f"{kind_name(table)} of {size}", *(f"{k}: {v}" for k, v in told.items())])
+def _names(held: Mapping[Any, Any]) -> dict[str, Any]:
+    names = sorted(name for name in list(held) if type(name) is str and not name.startswith("_"))
+    more = {"names_left_out": len(names) - _MOST_NAMES} if len(names) > _MOST_NAMES else {}
+    return {"names": names[:_MOST_NAMES], **more}
 
 
-def table_shown(value: Any) -> str:
-    return masked_text(shown_text(value, _TABLE_CHARS))
+def _text(text: object, budget_chars: int) -> str:
+    return clean(cut_middle(text.strip(), budget_chars)) if type(text) is str else ""
 
 
-def _secret_labels(table: Any) -> list[str]:
-    """Names of columns and labels of rows that look like secrets; of a long table the columns."""
-    labels = list(table.columns) if of_class(table, "pandas", "DataFrame") else []
-    if len(table) <= _SAMPLE:
-        labels += list(table.index)
-    return [cut_middle(str(label), 100) for label in labels if is_secret_name(label)]
+def _code(thing: Any) -> dict[str, Any]:
+    """Signature, docstring and source of a function or a class."""
+    signature = _quietly(lambda: f"{thing.__name__}{inspect.signature(thing)}")
+    told = {
+        "signature": _text(signature, 1_000),
+        "docstring": _text(_quietly(lambda: inspect.getdoc(thing)), _DOC_CHARS),
+        "source": _text(_quietly(lambda: inspect.getsource(thing)), _VALUE_CHARS),
+    }
+    told = {key: text for key, text in told.items() if text}
+    return told | _names(cast("Any", vars(thing))) if issubclass(type(thing), type) else told
 
 
-def open_part(table: Any) -> Any:
-    """A small table without the columns and rows whose names look like secrets."""
-    rows = [place for place, label in enumerate(list(table.index)) if not is_secret_name(label)]
-    if len(rows) < len(table):
-        table = table.iloc[rows]
-    if of_class(table, "pandas", "DataFrame"):
-        names = list(table.columns)
-        kept = [place for place, name in enumerate(names) if not is_secret_name(name)]
-        return table if len(kept) == len(names) else table.iloc[:, kept]
-    return table
+def _numbers(array: Any) -> dict[str, Any]:
+    numpy: Any = sys.modules["numpy"]
+    every = math.ceil(array.size / (_DESCRIBED_CELLS * 10))
+    flat = array.reshape(-1)[::every] if array.flags.c_contiguous else array
+    told = {
+        name: fitted(getattr(numpy, f"nan{name}")(flat).item(), 100).data
+        for name in ("min", "max", "mean")
+    }
+    return told | ({"computed_from": f"every {every}th element"} if every > 1 else {})
 
 
-def _ends(table: Any) -> tuple[Any, Any]:
-    """The first rows, and the last ones where there are more."""
-    rows = len(table)
-    head = table.iloc[:_HEAD_ROWS]
-    return head, table.iloc[-_TAIL_ROWS:] if rows > _HEAD_ROWS + _TAIL_ROWS else None
+# Tables
 
 
-def ends_shown(table: Any) -> dict[str, Any]:
-    """The first rows as text, the last ones where there are more, and what is not shown."""
-    head, tail = _ends(table)
-    told = {"head": table_shown(open_part(head))}
-    if tail is not None:
-        told["tail"] = table_shown(open_part(tail))
+def _is_table(value: object) -> bool:
+    return of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series")
+
+
+def _secret_labels(table: Any) -> list[Any]:
+    """Names of columns and labels of rows that look like secrets, of as many as may be shown."""
+    labels = list(table.columns) if of_class(table, "pandas", "DataFrame") else [table.name]
+    labels += [*table.index[:_SAMPLE], *table.index[-_SAMPLE:]]
+    return [label for label in dict.fromkeys(labels) if is_secret_name(label)]
+
+
+def _opened(table: Any, most_rows: int | None = _SAMPLE) -> Any:
+    """A table without the columns and rows whose names look like secrets, then its first rows."""
+    if not _secret_labels(table):
+        return table
+    table = table.iloc[:most_rows]
+    rows = [i for i, label in enumerate(list(table.index)) if not is_secret_name(label)]
+    if of_class(table, "pandas", "Series"):
+        return HIDDEN if is_secret_name(table.name) else table.iloc[rows]
+    columns = [i for i, label in enumerate(list(table.columns)) if not is_secret_name(label)]
+    return table.iloc[rows, columns]
+
+
+def _statistics(table: Any) -> dict[str, Any]:
+    """What `describe` and `isna` say of the rows, or of evenly spread ones of very many."""
+    told: dict[str, Any] = {}
     if hidden := _secret_labels(table):
-        told["not_shown"] = f"they look like secrets: {', '.join(hidden[:20])}"
+        names = ", ".join(cut_middle(str(label), 100) for label in hidden[:20])
+        told["not_shown"] = f"they look like secrets: {names}"
+    every = max(math.ceil(table.size / _DESCRIBED_CELLS), 1)
+    part = _opened(table.iloc[::every], None)
+    if part is HIDDEN or not part.size:
+        return told
+    part = part.to_frame() if of_class(part, "pandas", "Series") else part
+    described = _quietly(lambda: shown_text(part.describe(), _TABLE_CHARS))
+    counts: list[Any] = _quietly(lambda: list(part.isna().sum().items())) or []
+    missing = {str(name)[:100]: int(count) for name, count in counts if count}
+    told |= {"describe": described} if described else {}
+    told |= {"missing": dict(islice(missing.items(), _MOST_NAMES))} if missing else {}
+    if every > 1:
+        told["described_rows"] = f"{len(part):,} of {len(table):,}, evenly spread"
     return told

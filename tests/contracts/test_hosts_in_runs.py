@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from code_shell import runs_code
 from contracts.tool_host_cases import CASES, HostCase
 from engine.laws import check_run
 from legal_schema import check_legal
@@ -43,7 +44,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(params=sorted(CASES))
 def case(request: pytest.FixtureRequest, project: Path) -> Iterator[HostCase]:
     made = CASES[request.param](project)
-    use_front(Front(namespace=lambda: made.namespace))
+    runs = runs_code(made.namespace) if made.namespace else None
+    use_front(Front(namespace=lambda: made.namespace, run_code=runs))
     yield made
     use_front(None)
     nbagent.configure(allow=None, ask=None, deny=None, hide=None)

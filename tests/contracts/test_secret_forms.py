@@ -14,7 +14,7 @@ import pytest
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.secrets import MASK, StreamFilter, redact, register
+from nbagent.contracts.secrets import MASK, StreamFilter, is_secret_name, redact, register
 from nbagent.providers.offline import call, calls, script
 
 KEY = 'sk-forms/Q7+zz&01="23\\456789é\U0001f511XYZ'
@@ -136,3 +136,16 @@ def test_the_http_library_logs_nothing(caplog: pytest.LogCaptureFixture) -> None
     with ModelServer([Reply(text="Hello.", headers=headers)]) as server:
         nbagent.Agent("openai:m", base_url=server.url).run("Hello.").raise_for_error()
     assert not [record for record in caplog.records if record.name.startswith("http")]
+
+
+SECRET_NAMES = """api_key API_KEY OPENAI_API_KEY apikey openaiKey key keys myAPIKey token hf_token
+accessToken tokens client_secret secrets password db_passwd DB_PASSWORD2 credentials
+aws_credential_file Authorization pwd jwt session_cookie passphrase private_key_pem keyfile
+openaikey"""
+OTHER_NAMES = """monkey turkeys keyboard keyword tokenizer max_tokens token_count prompt_tokens df n
+pass_rate author spins donkey_count KeyError"""
+
+
+def test_names_say_what_is_a_secret() -> None:
+    assert [name for name in SECRET_NAMES.split() if not is_secret_name(name)] == []
+    assert [name for name in ["", *OTHER_NAMES.split()] if is_secret_name(name)] == []

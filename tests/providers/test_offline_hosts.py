@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from code_shell import runs_code
 from demo_talk import calls_of, written
 
 import nbagent
@@ -49,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def names() -> Iterator[dict[str, Any]]:
     frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
     made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
-    use_front(Front(namespace=lambda: made))
+    use_front(Front(namespace=lambda: made, run_code=runs_code(made)))
     yield made
     use_front(None)
 

@@ -67,11 +67,9 @@ class HostDoor:
         """A call, checked."""
         return await self.host.prepare(_call(name, arguments), self.context())
 
-    async def acall(
-        self, name: str, arguments: dict[str, Any] | None, approved: bool = False
-    ) -> ToolOutcome:
+    async def acall(self, name: str, arguments: dict[str, Any] | None) -> ToolOutcome:
         """A call, on the engine's loop."""
-        context = self.context(approved)
+        context = self.context()
         try:
             prepared = await self.host.prepare(_call(name, arguments), context)
         except ToolError as error:
@@ -84,19 +82,19 @@ class HostDoor:
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()
 
-    def call(self, name: str, /, *, approved: bool = False, **arguments: Any) -> ToolOutcome:
+    def call(self, name: str, /, **arguments: Any) -> ToolOutcome:
         """A call, and all that came of it."""
-        return self.on_engine(lambda: self.acall(name, arguments, approved))
+        return self.on_engine(lambda: self.acall(name, arguments))
 
-    def data(self, name: str, /, *, approved: bool = False, **arguments: Any) -> Any:
+    def data(self, name: str, /, **arguments: Any) -> Any:
         """What the model gets of a call that goes well."""
-        outcome = self.call(name, approved=approved, **arguments)
+        outcome = self.call(name, **arguments)
         assert outcome.result.ok, outcome.result.error
         return json.loads(outcome.result.to_json())["data"]
 
-    def error(self, name: str, /, *, approved: bool = False, **arguments: Any) -> ErrorInfo:
+    def error(self, name: str, /, **arguments: Any) -> ErrorInfo:
         """The error of a call that does not."""
-        return refused(self.call(name, approved=approved, **arguments))
+        return refused(self.call(name, **arguments))
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
         """What a person would be shown; of a call that fails at once, why."""

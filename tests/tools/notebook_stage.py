@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from code_shell import runs_code
 from host_door import HostDoor
 
-from nbagent.contracts.policy import ToolPolicy
+import nbagent
+from nbagent.contracts.policy import Question, ToolPolicy
+from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.records import ToolRun
+from nbagent.providers.offline import call, script
+from nbagent.session.front import Front, use_front
 from nbagent.tools.base import HostOrder
 from nbagent.tools.notebook import open_hosts
 
@@ -26,6 +34,10 @@ class Notebook(HostDoor):
         super().__init__(host)
         self.names["__name__"] = "__main__"
 
+    def context(self, approved: bool = False) -> ToolContext:
+        runs = runs_code(self.names) if self.names else None
+        return replace(super().context(approved), run_code=runs)
+
     def inspect(self, name: str) -> Any:
         return self.data("nb.inspect", name=name)
 
@@ -35,3 +47,17 @@ class Notebook(HostDoor):
     def listed(self, **arguments: Any) -> dict[str, Any]:
         found = self.data("nb.variables", **arguments)
         return {line["name"]: line for line in found["variables"]}
+
+    def in_run(
+        self, name: str, asked: Callable[[Question], object] = lambda _: True, /, **arguments: Any
+    ) -> ToolRun:
+        """What a run has of a call: as the model and the records get it."""
+        use_front(Front(namespace=lambda: self.names, run_code=runs_code(self.names)))
+        try:
+            agent = nbagent.Agent(
+                script([call(name, **arguments), "Done."]), tools=["nb"], on_approval=asked
+            )
+            (turn, _) = agent.run("Go.", quiet=True).turns
+        finally:
+            use_front(None)
+        return turn.tool_runs[0]

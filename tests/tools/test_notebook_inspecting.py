@@ -13,9 +13,7 @@ import pandas as pd
 import pytest
 from notebook_stage import Notebook, a_function
 
-from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.secrets import is_secret_name
-from nbagent.tools.notebook_names import HIDDEN, masked_text
+from nbagent.tools.notebook_names import HIDDEN, masked
 
 SECRET = "hunter2-Plover-4417-xyzzy"
 
@@ -42,33 +40,23 @@ class Pair(NamedTuple):
     right: str
 
 
-PATHS: dict[str, Any] = {
-    "config['model']": "m",
-    'config["deep"]["list"][-1]': 9,
-    "item.name": "box",
-    "slotted.inner[1]": 20,
-    "pair.right": "r",
-    "rows[0]": {"a": 1},
-    " rows[0]['a'] ": 1,
-}
-
-
-def put_examples(names: dict[str, Any]) -> None:
-    names.update(
+@pytest.fixture
+def notebook() -> Notebook:
+    made = Notebook()
+    made.names.update(
         config={"model": "m", "deep": {"list": [7, 8, 9]}},
         item=Item("box"),
         slotted=Slotted(),
         pair=Pair(1, "r"),
         rows=[{"a": 1}],
         js=json,
+        f=a_function,
+        Item=Item,
+        numbers=sys.modules["numpy"].array([[1.0, 2.0], [3.0, float("nan")]]),
         frame=pd.DataFrame({"price": [1.5, 2.5], "color": ["red", "blue"]}),
+        df=pd.DataFrame({"a": range(100), "b": [None, "x"] * 50}),
     )
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_simple_paths_lead_to_data(notebook: Notebook, path: str) -> None:
-    put_examples(notebook.names)
-    assert notebook.inspect(path)["value"] == PATHS[path]
+    return made
 
 
 @pytest.mark.parametrize(
@@ -81,36 +69,54 @@ def test_simple_paths_lead_to_data(notebook: Notebook, path: str) -> None:
         ("item.computed", "E_INVALID_ARGUMENTS", "computed"),
         ("item.__class__", "E_INVALID_ARGUMENTS", "Python's own"),
         ("js.dumps()", "E_INVALID_ARGUMENTS", "no simple path"),
-        ("rows[0:1]", "E_INVALID_ARGUMENTS", "no simple path"),
         ("a + b", "E_INVALID_ARGUMENTS", "no simple path"),
-        ("(" * 300, "E_INVALID_ARGUMENTS", "no simple path"),
-        ("a\x00", "E_INVALID_ARGUMENTS", "no simple path"),
+        ("rows" + "[0]" * 400, "E_INVALID_ARGUMENTS", "no simple path"),
         ("", "E_INVALID_ARGUMENTS", "no simple path"),
         ("item[0]", "E_INVALID_ARGUMENTS", "use nb.run"),
         ("In", "E_DENIED", "not shown"),
-        ("_i3", "E_DENIED", "not shown"),
         ("__builtins__", "E_DENIED", "not shown"),
     ],
 )
 def test_a_path_that_leads_nowhere_says_what_to_do(
     notebook: Notebook, path: str, code: str, says: str
 ) -> None:
-    put_examples(notebook.names)
     error = notebook.error("nb.inspect", name=path)
     assert (error.code, says in error.message) == (code, True), error
 
 
-def test_a_data_frame_is_told_by_columns_head_and_statistics(notebook: Notebook) -> None:
-    notebook.names["df"] = pd.DataFrame({"a": range(100), "b": [None, "x"] * 50})
-    told = notebook.inspect("df")
-    assert told["shape"] == [100, 2]
-    assert told["columns"][0] == {"name": "a", "dtype": "int64"}
-    assert "| 0 |  |" in told["head"]
-    assert "99" in told["tail"]
-    assert "mean | 49.5" in told["describe"]
-    assert told["missing"] == {"b": 50}
-    assert notebook.inspect("df.a")["type"] == "pandas.Series"
-    assert "mean | 49.5" in notebook.inspect("df['a']")["describe"]
+TOLD: list[tuple[str, str, str]] = [
+    ("config['model']", "value", "m"),
+    ('config["deep"]["list"][-1]', "value", "9"),
+    ("item.name", "value", "box"),
+    ("slotted.inner[1]", "value", "20"),
+    ("pair.right", "value", "r"),
+    (" rows[0]['a'] ", "value", "1"),
+    ("df", "shape", "[100, 2]"),
+    ("df", "value", "dtypes: a int64, b "),
+    ("df", "value", "| 0 |  |"),
+    ("df", "describe", "mean | 49.5"),
+    ("df", "missing", "{'b': 50}"),
+    ("df.a", "type", "pandas.Series"),
+    ("df['a']", "describe", "mean | 49.5"),
+    ("numbers", "shape", "[2, 2]"),
+    ("numbers", "min", "1.0"),
+    ("numbers", "mean", "2.0"),
+    ("f", "signature", "a_function()"),
+    ("f", "source", "return 1"),
+    ("Item", "source", "size: int = 3"),
+    ("Item", "names", "computed"),
+    ("Item.computed", "type", "property"),
+    ("item", "value", "{'name': 'box', 'size': 3}"),
+    ("js", "names", "dumps"),
+    ("js.dumps", "signature", "dumps(obj"),
+]
+
+
+@pytest.mark.parametrize(("path", "key", "text"), TOLD, ids=[f"{p}: {k}" for p, k, _ in TOLD])
+def test_each_kind_of_value_is_told_by_what_matters(
+    notebook: Notebook, path: str, key: str, text: str
+) -> None:
+    assert text in str(notebook.inspect(path)[key])
 
 
 def test_a_large_frame_is_described_quickly_by_evenly_spread_rows(notebook: Notebook) -> None:
@@ -121,90 +127,32 @@ def test_a_large_frame_is_described_quickly_by_evenly_spread_rows(notebook: Note
     assert told["described_rows"] == "250,000 of 1,000,000, evenly spread"
 
 
-def test_an_array_is_told_by_its_numbers(notebook: Notebook) -> None:
-    numpy = sys.modules["numpy"]
-    notebook.names["arr"] = numpy.array([[1.0, 2.0], [3.0, float("nan")]])
-    told = notebook.inspect("arr")
-    assert told["shape"] == [2, 2]
-    assert (told["min"], told["max"], told["mean"]) == (1.0, 3.0, 2.0)
-
-
-def test_functions_and_classes_are_told_by_signature_docstring_and_source(
-    notebook: Notebook,
-) -> None:
-    notebook.names.update(f=a_function, item=Item)
-    told = notebook.inspect("f")
-    assert told["signature"].startswith("a_function()")
-    assert told["docstring"] == "Give one."
-    assert "return 1" in told["source"]
-    assert "size: int = 3" in notebook.inspect("item")["source"]
-    assert notebook.inspect("item.computed")["type"] == "property"
-
-
-def test_a_module_is_told_by_its_names(notebook: Notebook) -> None:
-    notebook.names["js"] = json
-    told = notebook.inspect("js")
-    assert told["module"] == "json"
-    assert "dumps" in told["names"]
-    assert notebook.inspect("js.dumps")["signature"].startswith("dumps(obj")
-
-
 def test_a_figure_is_told_as_an_image(notebook: Notebook) -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure(figsize=(2, 1))
-    figure.subplots().plot([1, 2])
     notebook.names["figure"] = figure
-    outcome = notebook.call("nb.inspect", name="figure")
-    (image,) = outcome.result.attachments
-    assert isinstance(image, ImagePart)
-    assert image.media_type == "image/png"
-    assert outcome.result.data["value"].startswith("[image 1: figure")
+    result = notebook.call("nb.inspect", name="figure").result
+    assert [part.type for part in result.attachments] == ["image"]
+    assert result.data["value"].startswith("[image 1: figure")
 
 
 # Secrets
 
 
-SECRETS = """api_key API_KEY OPENAI_API_KEY apikey openaiKey key keys myAPIKey token hf_token
-accessToken tokens client_secret secrets password db_passwd DB_PASSWORD2 credentials
-aws_credential_file Authorization pwd jwt session_cookie passphrase private_key_pem keyfile
-openaikey"""
-OTHERS = """monkey turkeys keyboard keyword tokenizer max_tokens token_count prompt_tokens df n
-pass_rate author spins donkey_count KeyError"""
-
-
-@pytest.mark.parametrize("name", SECRETS.split())
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", ["", *OTHERS.split()])
-def test_other_names_are_not_taken_for_secrets(name: str) -> None:
-    assert not is_secret_name(name)
-
-
 def test_a_secret_variable_is_listed_without_value_and_never_inspected(notebook: Notebook) -> None:
-    notebook.names.update(api_key=SECRET, x=1)
-    data = notebook.data("nb.variables")
-    assert {"name": "api_key", "type": "str", "hidden": "looks like a secret"} in data["variables"]
-    assert SECRET not in json.dumps(data)
-    error = notebook.error("nb.inspect", name="api_key")
-    assert error.code == "E_DENIED"
+    notebook.names["api_key"] = SECRET
+    assert notebook.listed()["api_key"]["value"] == HIDDEN
     assert notebook.error("nb.inspect", name="api_key[0]").code == "E_DENIED"
     assert notebook.error("nb.set", name="api_key", value="x").code == "E_DENIED"
-    assert notebook.names["api_key"] == SECRET
 
 
 @dataclasses.dataclass
 class Login:
-    user: str
     password: str
 
 
 class Client:
-    def __init__(self) -> None:
-        self.auth_token = "tok-12"
-
     def __repr__(self) -> str:
-        return f"Client(auth_token={self.auth_token!r}, user='ann')"
+        return "Client(auth_token='tok-12', user='ann')"
 
 
 def leaky_source() -> str:
@@ -215,13 +163,21 @@ def leaky_source() -> str:
 HOLDERS: dict[str, tuple[Any, str]] = {
     "dict": ({"user": "ann", "api_key": "sk-1"}, "sk-1"),
     "deep": ({"a": [{"b": {"password": "pw-1"}}]}, "pw-1"),
-    "dataclass": (Login("ann", "pw-2"), "pw-2"),
+    "no text": ({"user": "ann", "password": ["pw-8"]}, "pw-8"),
+    "dataclass": (Login("pw-2"), "pw-2"),
     "repr": (Client(), "tok-12"),
     "column": (pd.DataFrame({"user": ["ann"], "password": ["pw-3"]}), "pw-3"),
+    "long column": (pd.DataFrame({"password": ["pw-4"] * 9_000, "n": 1}), "pw-4"),
     "row": (pd.DataFrame({"v": ["ann", "pw-9"]}, index=["user", "password"]), "pw-9"),
+    "row of many": (
+        pd.Series(["pw-7"] * 9_000, index=["password", *map(str, range(8_999))]),
+        "password | pw-7",
+    ),
     "column inside": ({"df": pd.DataFrame({"user": ["ann"], "token": ["t-4"]})}, "t-4"),
     "series": (pd.Series({"user": "ann", "secret": "s-5"}), "s-5"),
     "named series": (pd.Series(["pw-6"], name="password"), "pw-6"),
+    "address": ("postgres://ann:pw-77@db.example/x", "pw-77"),
+    "host folder": (os.path.join(os.getcwd(), "data", "a.csv"), os.getcwd()),
     "source": (leaky_source, "in-the-source"),
 }
 
@@ -235,17 +191,16 @@ def test_what_stands_under_a_secret_name_inside_a_value_is_not_shown(
     told = notebook.call("nb.inspect", name="held").result
     ran = notebook.call("nb.run", code="held").result
     looked = notebook.preview("nb.set", name="held", value=1)
-    assert told.ok
-    assert ran.ok
-    assert secret not in told.to_json().decode() + ran.to_json().decode() + str(looked)
+    assert (told.ok, ran.ok) == (True, True)
+    texts = told.to_json().decode() + ran.to_json().decode() + str(looked)
+    assert secret not in texts + str(notebook.listed())
 
 
 def test_masking_code_takes_no_time_for_long_words() -> None:
     start = time.monotonic()
-    text = "a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000
-    masked_text(text)
+    masked("a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000)
     assert time.monotonic() - start < 2
-    assert masked_text("db_password = 'x y'; n = 'z'") == f"db_password = '{HIDDEN}'; n = 'z'"
+    assert masked("db_password = 'x y'; n = 'z'") == f"db_password = '{HIDDEN}'; n = 'z'"
 
 
 @pytest.mark.parametrize("path", ["os.environ", "env", "os.environ._data"])
@@ -260,49 +215,37 @@ def test_the_environment_is_never_shown(
     assert "from-the-environment" not in shown
 
 
-def test_passwords_in_addresses_and_host_folders_are_not_told(notebook: Notebook) -> None:
-    notebook.names["address"] = "postgres://ann:pw-77@db.example/x"
-    notebook.names["path"] = os.path.join(os.getcwd(), "data", "a.csv")
-    texts = json.dumps([notebook.listed(), notebook.inspect("address"), notebook.inspect("path")])
-    assert "pw-77" not in texts
-    assert "ann:" in texts
-    assert os.getcwd() not in texts
-    assert "a.csv" in texts
-
-
 def test_what_a_secret_variable_holds_is_not_shown_by_another_path(notebook: Notebook) -> None:
-    notebook.names |= {
-        "password": "hunter22",
-        "api_key": "A1" * 12,
-        "credentials": {"user": "x"},
-        "sort_key": "price",
-    }
+    notebook.names |= {"password": "hunter22", "api_key": "A1" * 12, "sort_key": "price"}
+    notebook.names |= {"credentials": {"user": "x"}, "some_keys": (), "empty": ()}
     notebook.names |= {
         "rows": ["".join(["hunter", "22"]), "price"],
         "box": [notebook.names["credentials"]],
         "copy": "A1" * 12,
-        "empty": (),
-        "some_keys": (),
     }
     for path in ("rows[0]", "box[0]", "copy"):
         error = notebook.error("nb.inspect", name=path)
-        assert error.code == "E_DENIED"
-        assert "hunter" not in error.message
+        assert (error.code, "hunter" in error.message) == ("E_DENIED", False)
     assert notebook.inspect("rows[1]")["value"] == "price"
     assert notebook.inspect("empty")["value"] == []
-    assert "hunter22" not in json.dumps(notebook.inspect("rows"))
+    assert "hunter22" not in str(notebook.in_run("nb.inspect", name="rows").result)
 
 
 def test_a_key_is_hidden_wherever_it_comes_out(
     notebook: Notebook, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = "sk-nb-0123456789abcdefXYZ"
-    notebook.names.update(service_key=key, other={"plain": key})
-    told = notebook.call("nb.inspect", name="other").result.to_json().decode()
+    made = "sk-made-by-code-42-0123456"
+    notebook.names.update(service_key=key, other={"plain": key}, half=made[:9])
     code = "for c in service_key: print(c, end='')\nprint()\nother['plain']"
-    ran = notebook.call("nb.run", code=code).result.to_json().decode()
-    assert key not in told + ran
-    assert key not in capsys.readouterr().out
-    assert "[redacted]" in ran
-    error = notebook.error("nb.run", code="raise ValueError('no ' + service_key)")
-    assert key not in repr(error)
+    results = [
+        notebook.in_run("nb.inspect", name="other"),
+        notebook.in_run("nb.run", code=code),
+        notebook.in_run("nb.run", code=f"new_token = half + {made[9:]!r}\n[new_token]"),
+        notebook.in_run("nb.run", code="raise ValueError('no ' + service_key)"),
+        notebook.in_run("nb.run", code="print('x' * 9_985 + service_key + 'y' * 30_000)"),
+    ]
+    assert "[redacted]" in str(results[1].result)
+    printed = capsys.readouterr().out
+    assert "[redacted]" in printed
+    assert not [text for text in (key[:12], made) if text in str(results) + printed]

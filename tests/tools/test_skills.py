@@ -50,9 +50,9 @@ class Stage(HostDoor):
         (self.host,) = open_hosts(words or ("skills",), order)
         return self.host
 
-    def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
+    def call(self, name: str, /, **arguments: Any) -> ToolOutcome:
         self.open()
-        return super().call(name, approved=approved, **arguments)
+        return super().call(name, **arguments)
 
     def ran(self, script: str, **more: Any) -> dict[str, Any]:
         """What a script of the skill that ran well gave."""
