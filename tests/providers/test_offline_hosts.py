@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from demo_talk import calls_of, written
+from frontends import StandIn
 
 import nbagent
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.tools.mcp import McpServer
 
 FILES = {
@@ -49,9 +50,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def names() -> Iterator[dict[str, Any]]:
     frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
     made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
-    use_front(Front(namespace=lambda: made))
+    use_frontend(StandIn(made))
     yield made
-    use_front(None)
+    use_frontend(None)
 
 
 def population(city: str) -> int:

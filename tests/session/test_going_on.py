@@ -12,7 +12,7 @@ from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.providers.offline import call, error, script, step
-from nbagent.session.prepare import CONTINUE
+from nbagent.session.going_on import CONTINUE
 from nbagent.session.stores import close_stores
 
 
@@ -55,7 +55,7 @@ def test_after_a_cut_answer_the_model_is_told_to_go_on() -> None:
     run = nbagent.Agent(model=model).run("Tell.")
     child = check_run(run.resume(), model)
     assert [m.text for m in child.messages] == ["Tell.", "Once upon", CONTINUE, " a time."]
-    assert child.record.prompt == ""
+    assert child.record.prompt == "Tell."
 
 
 def test_fork_keeps_the_turns_before_and_asks_this_one_anew() -> None:

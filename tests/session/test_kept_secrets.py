@@ -255,5 +255,5 @@ def test_a_key_in_an_option_is_in_no_repr_of_the_agent(fresh: str) -> None:
 
 def test_options_without_a_key_show_themselves_as_they_are() -> None:
     options = nbagent.Agent("offline:demo", system="Be brief.", tools="none", tags=["a"]).options
-    assert repr(options).startswith("RunOptions(model='offline:demo', system='Be brief.', tools=")
+    assert "model='offline:demo', system='Be brief.'" in repr(options)
     assert eval(repr(options), {"RunOptions": RunOptions}) == options
