@@ -132,7 +132,8 @@ class ActiveRun:
         except Exception as error:
             self.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
             view = None
-        self._sinks += [sink for sink in (view, callback) if sink is not None]
+        views: tuple[Sink | None, ...] = (view, callback)
+        self._sinks += [sink for sink in views if sink is not None]
         self._here.adopt(self.courier)
         stranded = f"waits for {self._here.waits_for}"
         self.courier.on_stranded = lambda tool: self._wait(tool, stranded)
@@ -174,6 +175,8 @@ class ActiveRun:
         """Tell the sinks of something that is not kept. On the engine's loop."""
         if isinstance(event, TurnStarted):
             self.look_at_tools()
+        elif isinstance(event, RunFinished):
+            self._no_longer_waits()
         self._hand_on(event)
         while self._late:
             self._hand_on(self._late.pop(0))
@@ -217,9 +220,7 @@ class ActiveRun:
 
     def look_at_tools(self) -> None:
         """Say what there is to say about the tools, once these have been listed."""
-        if self._waits:
-            self._waits.clear()
-            self._hand_on(Waiting(None, ""))
+        self._no_longer_waits()
         policies, host = self._tools.policies, self._tools.host
         doubts = [] if self._looked else policies.doubts(host.offered)
         self._looked = True
@@ -232,6 +233,11 @@ class ActiveRun:
     def _wait_for_host(self, text: str) -> None:
         self._waits.append(text)
         self._hand_on(Waiting(None, "; ".join(self._waits)))
+
+    def _no_longer_waits(self) -> None:
+        if self._waits:
+            self._waits.clear()
+            self._hand_on(Waiting(None, ""))
 
     # Questions
 

@@ -192,13 +192,15 @@ class SessionApprover:
         emit: Callable[[Event], None],
         nobody: str,
     ) -> tuple[str, PersonAnswer]:
-        """Who answered, and what; a stop ends the question."""
-        asking = asyncio.ensure_future(self._asked(question, context, emit, nobody))
+        """Who answered, and what; a stop, which cancels this task, ends the question."""
         try:
-            ended = await cancel.finished(asking, 0.0)
+            return await self._asked(question, context, emit, nobody)
+        except asyncio.CancelledError:
+            if not cancel.is_set:
+                raise
+            return "nobody", _STOPPED  # so that the time waited is kept
         finally:
             self._open.pop(question.tool_call_id, None)
-        return asking.result() if ended and not asking.cancelled() else ("nobody", _STOPPED)
 
     async def _asked(
         self, question: Question, context: ToolContext, emit: Callable[[Event], None], nobody: str
@@ -273,6 +275,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         why=why,
         pieces=preview.pieces,
         scope=_scope(spec, preview),
+        display_name=spec.title,
     )
 
 

@@ -22,7 +22,7 @@ from nbagent.files.mounts import Mount, Mounts, parse_mount
 from nbagent.session.policies import Policies, check_agent_policy
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
 from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
-from nbagent.tools.functions import FunctionHost, namespace_tools
+from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.hosts import OWN, host_of, host_words, open_hosts
 
 
@@ -140,7 +140,7 @@ def _is_source(given: object) -> bool:
 
 def _is_host(given: object) -> bool:
     kind = type(given)
-    return (hasattr(kind, "prepare") and hasattr(kind, "tools")) or hasattr(kind, "visible_tools")
+    return hasattr(kind, "prepare") and hasattr(kind, "tools")
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:

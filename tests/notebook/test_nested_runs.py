@@ -59,4 +59,4 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
     shell.agent("--continue", "And then?")
     assert shell.user_ns["_run"].record.parent_id == made.id
-    assert set(nbagent.runs(notebook="first.ipynb").run_id) >= {made.id}
+    assert set(nbagent.runs(notebook="work/first.ipynb").run_id) >= {made.id}
