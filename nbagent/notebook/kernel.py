@@ -108,8 +108,10 @@ def notebook() -> str | None:
 
 def execution_count() -> int | None:
     """The number of the cell that runs now: `In [n]`."""
-    count = getattr(get_ipython(), "execution_count", None)
-    return count if isinstance(count, int) else None
+    history = getattr(get_ipython(), "history_manager", None)
+    # The shell's own count is raised before or after the cell, as its version has it.
+    cells = getattr(history, "input_hist_parsed", None)
+    return len(cells) - 1 if isinstance(cells, list) and len(cells) > 1 else None
 
 
 def execution_id() -> str | None:

@@ -60,3 +60,21 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     shell.agent("--continue", "And then?")
     assert shell.user_ns["_run"].record.parent_id == made.id
     assert set(nbagent.runs(notebook="work/first.ipynb").run_id) >= {made.id}
+
+
+def test_a_record_says_which_cell_and_which_template_made_it(shell: MagicShell) -> None:
+    model = nbagent.offline.script([nbagent.offline.error("LLM_TIMEOUT"), "Oslo."])
+    shell.user_ns.update(model=model.model_id, city="Oslo")
+    counts: list[int] = []
+    for line, cell in (("--model $model --tools none", "Is it {{ city }}?"), ("", "")):
+        line = line.replace("$model", model.model_id)
+        counts.append(shell.execution_count)
+        if cell:
+            shell.refused(f"%%agent {line}", cell)
+        else:
+            shell.cell("%agent resume")
+    first, second = (nbagent.open_run(ref).record for ref in nbagent.runs()["run_id"])
+    assert [run.execution_count for run in (first, second)] == counts
+    assert {run.template for run in (first, second)} == {"Is it {{ city }}?"}
+    assert {run.prompt for run in (first, second)} == {"Is it Oslo?"}
+    assert nbagent.runs()["template_sha"].nunique() == 1

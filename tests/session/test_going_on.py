@@ -174,3 +174,22 @@ def test_runs_are_found_by_each_of_their_tags() -> None:
     nbagent.Agent(model=script(["Two."])).run("Go.", tags=("other",))
     assert len(nbagent.runs(tags="demo")) == len(nbagent.runs(tags=["two", "none"])) == 1
     assert len(nbagent.runs(tags=["demo", "other"])) == 2
+
+
+def test_tags_and_the_prompt_that_is_answered_go_on_and_a_record_says_what_made_it() -> None:
+    model = script([call("look", place="a"), error("LLM_TIMEOUT"), "One.", "Two.", "Three."])
+    agent = nbagent.Agent(model=model, tools=[look], tags=("demo", "two"))
+    first = agent.run("Go.")
+    resumed = first.resume()
+    forked = resumed.fork(resumed.turns[0].id, temperature=0.1)
+    continued = forked.resume("Next.", tags="other")
+    runs = [first, resumed, forked, continued]
+    assert [run.record.tags for run in runs] == [("demo", "two")] * 3 + [("other",)]
+    assert [run.record.prompt for run in runs] == ["Go."] * 3 + ["Next."]
+    assert [run.record.forked_from for run in runs] == [None, None, "C03", None]
+    assert {run.record.nbagent_version for run in runs} == {nbagent.__version__}
+    assert [check_run(run).messages[0].text for run in runs] == ["Go."] * 4
+    table = nbagent.runs()
+    assert list(table["tags"]) == list(nbagent.runs(run_id=[run.id for run in runs])["tags"])
+    assert table["template_sha"].nunique() == 2
+    assert len(nbagent.runs(tags="demo")) == 3
