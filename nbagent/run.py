@@ -195,7 +195,7 @@ class Run:
                 here = frontend()
                 courier, cell = self._active.courier, here.execution_id()
                 await runtime.await_here(courier, pump=here.pump(), execution=cell)
-        except BaseException:
+        except BaseException:  # also an interrupt before anybody waits
             self.stop()
             raise
         return self

@@ -149,7 +149,7 @@ class SessionApprover:
                 if edited:
                     assert answer.arguments is not None
                     return await self._edited(call, dict(answer.arguments), context, by, waited_ms)
-                if answer.choice == "session" and not prepared.preview.every_time:
+                if answer.choice == "session":
                     _granted.add(grant)
                 return Decision(prepared=prepared, by=by, waited_ms=waited_ms)
             # What was shown changed meanwhile: the person looks at it again.

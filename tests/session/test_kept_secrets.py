@@ -138,6 +138,17 @@ def test_the_first_run_of_a_process_knows_the_keys_before_it_reads_anything(fres
     assert nbagent.open_run(run.id).record == run.record
 
 
+def test_a_key_in_the_settings_is_hidden_before_it_is_sent(fresh: str) -> None:
+    model = script(["Fine."])
+    nbagent.configure(system=f"My key: {fresh}", stop_sequences=(fresh,))
+    try:
+        nbagent.Agent(model=model, tools=[]).run("Go.")
+    finally:
+        nbagent.configure(system=None, stop_sequences=None)
+    assert model.requests[0].system_prompt == "My key: [redacted]"
+    assert model.requests[0].stop_sequences == ("[redacted]",)
+
+
 def test_a_key_that_came_later_is_known_to_the_next_run(
     fresh: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
