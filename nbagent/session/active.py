@@ -58,7 +58,11 @@ class CallbackSink:
                 "on_event takes a plain function, it is called on the engine thread and not "
                 "awaited; for `await` use `async for event in agent.stream(…)`"
             )
-        self.handle = callback
+        self._callback = callback
+
+    def handle(self, event: Event) -> None:
+        """Call it."""
+        self._callback(event)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -132,8 +136,8 @@ class ActiveRun:
         except Exception as error:
             self.warn(redact(f"the run is not shown: {type(error).__name__}: {error}"))
             view = None
-        views: tuple[Sink | None, ...] = (view, callback)
-        self._sinks += [sink for sink in views if sink is not None]
+        sinks: tuple[Sink | None, ...] = (view, callback)
+        self._sinks += [sink for sink in sinks if sink is not None]
         self._here.adopt(self.courier)
         stranded = f"waits for {self._here.waits_for}"
         self.courier.on_stranded = lambda tool: self._wait(tool, stranded)

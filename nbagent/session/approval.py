@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from nbagent.contracts.cancel import CancelToken
@@ -114,7 +114,7 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        hit = self._policies.verdict(prepared, call.arguments)
+        hit = self._hit(prepared, call.arguments)
         if hit.ruling == "allow":
             return Decision(prepared=prepared)
         changed, waited_ms = "", 0.0
@@ -143,7 +143,7 @@ class SessionApprover:
             shown = prepared
             prepared = await self._host.prepare(call, context)
             same = _bound(call, prepared) == _bound(call, shown)
-            hit = self._policies.verdict(prepared, call.arguments)
+            hit = self._hit(prepared, call.arguments)
             if same and hit.ruling != "deny":
                 edited = answer.arguments is not None and dict(answer.arguments) != call.arguments
                 if edited:
@@ -169,12 +169,16 @@ class SessionApprover:
         """The call with other arguments, which the policy judges anew; the person has seen them."""
         edited = call.model_copy(update={"arguments": arguments})
         prepared = await self._host.prepare(edited, context)
-        hit = self._policies.verdict(prepared, arguments)
+        hit = self._hit(prepared, arguments)
         if hit.ruling == "deny":
             return _denied_by(hit, prepared, waited_ms)
         return Decision(
             prepared=prepared, approval="edited", by=by, arguments=arguments, waited_ms=waited_ms
         )
+
+    def _hit(self, prepared: PreparedCall, written: Mapping[str, Any] | None) -> RuleHit:
+        spec, preview = prepared.spec, prepared.preview
+        return self._policies.says(spec, preview, prepared.arguments, written)
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""

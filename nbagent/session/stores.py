@@ -97,14 +97,14 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     if here is not None:
         return _still_there(store, here)
     notebook = frontend().cell().notebook if session is None else None
-    found = store.last_run(session, notebook)
-    if found is None:
+    run_id = store.last_run(session, notebook)
+    if run_id is None:
         of = f" of session {session!r}" if session else " of this notebook" if notebook else ""
         raise UsageError(
             f"there is no run{of} yet; run a cell with %%agent first, or name a run "
             "(nbagent.runs() lists them)"
         )
-    return found
+    return run_id
 
 
 def _still_there(store: Store, run_id: str) -> str:

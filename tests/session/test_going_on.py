@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from engine.laws import check_run, check_sent, codes, look, results
+from engine.laws import check_run, check_sent, codes, column, look, results
 
 import nbagent
 from nbagent.contracts.chat import Message, ToolCall
@@ -189,7 +189,5 @@ def test_tags_and_the_prompt_that_is_answered_go_on_and_a_record_says_what_made_
     assert [run.record.forked_from for run in runs] == [None, None, "C03", None]
     assert {run.record.nbagent_version for run in runs} == {nbagent.__version__}
     assert [check_run(run).messages[0].text for run in runs] == ["Go."] * 4
-    table = nbagent.runs()
-    assert list(table["tags"]) == list(nbagent.runs(run_id=[run.id for run in runs])["tags"])
-    assert table["template_sha"].nunique() == 2
+    assert len(set(column(nbagent.runs(), "template_sha"))) == 2
     assert len(nbagent.runs(tags="demo")) == 3
