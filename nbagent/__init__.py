@@ -15,37 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Agent": "nbagent.agent",
-    "Run": "nbagent.run",
-    "open_run": "nbagent.run",
-    "panel": "nbagent.notebook.panel",
-    "forget": "nbagent.run",
-    "tool": "nbagent.tools.function_tool",
-    "configure": "nbagent.settings",
-    "runs": "nbagent.frames",
-    "turns": "nbagent.frames",
-    "tool_runs": "nbagent.frames",
-    "messages": "nbagent.frames",
-    "prompts": "nbagent.frames",
-    "read_notebook": "nbagent.frames",
-    "expand": "nbagent.frames",
-    "models": "nbagent.frames",
-    "NbagentError": "nbagent.contracts.errors",
-    "ModelError": "nbagent.contracts.errors",
-    "EngineError": "nbagent.contracts.errors",
-    "ToolError": "nbagent.contracts.errors",
-    "UsageError": "nbagent.contracts.errors",
-    "StoreError": "nbagent.contracts.errors",
-    "Message": "nbagent.contracts.chat",
-    "verify_audit": "nbagent.archive.audit",
-    "mcp": "nbagent.tools.mcp",
-    "ToolContext": "nbagent.contracts.ports",
-    "ToolPolicy": "nbagent.contracts.policy",
-    "ToolLimits": "nbagent.contracts.policy",
-    "Question": "nbagent.contracts.policy",
-    "PersonAnswer": "nbagent.contracts.policy",
+_HOMES: dict[str, tuple[str, ...]] = {
+    "nbagent.agent": ("Agent",),
+    "nbagent.run": ("Run", "open_run", "forget"),
+    "nbagent.frames": (
+        *("runs", "turns", "tool_runs", "messages", "prompts", "read_notebook", "expand"),
+        "models",
+    ),
+    "nbagent.settings": ("configure",),
+    "nbagent.notebook.panel": ("panel",),
+    "nbagent.tools.function_tool": ("tool",),
+    "nbagent.tools.mcp": ("mcp",),
+    "nbagent.archive.audit": ("verify_audit",),
+    "nbagent.contracts.chat": ("Message",),
+    "nbagent.contracts.errors": (
+        *("NbagentError", "ModelError", "EngineError", "ToolError", "UsageError", "StoreError"),
+    ),
+    "nbagent.contracts.policy": ("ToolPolicy", "ToolLimits", "Question", "PersonAnswer"),
+    "nbagent.contracts.ports": ("ToolContext",),
 }
+"""Where public names are, by module: each is imported when it is first used."""
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
 
 __all__ = [
@@ -118,8 +108,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         value: Any = import_module(_MODULES[name])
-    elif name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
     else:
         raise AttributeError(f"module 'nbagent' has no attribute {name!r}")
     globals()[name] = value

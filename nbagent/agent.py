@@ -14,8 +14,9 @@ from nbagent import runtime
 from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
-from nbagent.run import OnEvent, Run, changed_options, listed, model_id_of, told_apart
-from nbagent.session.approval import OnApproval, checked_callback
+from nbagent.run import Run, as_tuple, changed_ask
+from nbagent.session.active import OnEvent
+from nbagent.session.approval import OnApproval
 from nbagent.session.prepare import Ask
 from nbagent.session.preview import DryRun, dry_run
 from nbagent.settings import RunOptions, without_secrets
@@ -48,10 +49,19 @@ class Agent:
         on_approval: OnApproval | None = None,
         **options: Any,
     ) -> None:
-        self.on_approval = checked_callback(on_approval)
-        named, self.tools = told_apart(tools)
-        base = RunOptions(model=model_id_of(model), system=system, tools=named)
-        self.options = without_secrets(changed_options(base, options))
+        given = {"tools": tools, "on_approval": on_approval, "model": model, "system": system}
+        base = changed_ask(Ask(), {**given, **options})
+        self._base = replace(base, options=without_secrets(base.options))
+
+    @property
+    def options(self) -> RunOptions:
+        """What every run of it has, if the run does not say otherwise."""
+        return self._base.options
+
+    @property
+    def tools(self) -> tuple[object, ...] | None:
+        """The functions and servers that it was given; None: by name, or the notebook's."""
+        return self._base.tools
 
     def __repr__(self) -> str:
         if self.tools is not None:
@@ -120,7 +130,7 @@ class Agent:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
         ask = self._ask(prompt, messages, options, on_approval)
-        run = Run.started(ask, channel=channel)
+        run = Run.started(ask, on_event=channel.put)
         try:
             async with aclosing(runtime.follow(channel, run.await_end())) as events:
                 async for event in events:
@@ -145,18 +155,9 @@ class Agent:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
-        messages = listed("messages", messages, "[nbagent.Message.of('user', 'Hello.')]")
+        messages = as_tuple("messages", messages, "[nbagent.Message.of('user', 'Hello.')]")
         for message in messages:
             if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"messages: {message!r} is no nbagent.Message")
-        base, tools = self.options, self.tools
-        if "tools" in options:
-            named, tools = told_apart(options.pop("tools"))
-            base = base.changed(tools=named)
-        return Ask(
-            prompt=prompt,
-            messages=messages,
-            options=changed_options(base, options),
-            tools=tools,
-            on_approval=checked_callback(on_approval) or self.on_approval,
-        )
+        base = replace(self._base, prompt=prompt, messages=messages)
+        return changed_ask(base, {**options, "on_approval": on_approval})

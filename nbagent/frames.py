@@ -151,15 +151,15 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
         notebook = None
     if notebook is None or not isinstance(notebook.get("cells"), list):
         raise UsageError(f"{file} is no notebook; give a saved .ipynb file")
-    found: dict[str, RunRecord] = {}
+    records: dict[str, RunRecord] = {}
     for number, kept in _saved_records(notebook["cells"]):
         try:
             record = unpacked(kept)
         except (ValueError, RecursionError) as error:
             said = str(error).splitlines()[0]
             raise UsageError(f"cell {number} of {file} holds a broken record ({said})") from None
-        found.setdefault(record.id, record)
-    ordered = sorted(found.values(), key=lambda record: record.started_at)
+        records.setdefault(record.id, record)
+    ordered = sorted(records.values(), key=lambda record: record.started_at)
     return SavedNotebook(file, ordered)
 
 
@@ -191,7 +191,7 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
     if options and provider is None:
         raise UsageError("options need a provider: nbagent.models('openai-compatible', base_url=…)")
     return frames.models(
-        (found.provider, model, found.reachable, found.why)
-        for found in listings(provider, RunOptions(**options))
-        for model in found.models or (None,)
+        (listing.provider, model, listing.reachable, listing.why)
+        for listing in listings(provider, RunOptions(**options))
+        for model in listing.models or (None,)
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,20 +17,15 @@ from nbagent import runtime
 from nbagent.archive.store import Store
 from nbagent.contracts.chat import ChatRequest, Message, Usage
 from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
-from nbagent.contracts.events import Event
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
+from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
-from nbagent.session.front import Front, front
-from nbagent.session.last import forget_last, last_of, note_last
-from nbagent.session.live import LiveRun, at_work, prepare_run
-from nbagent.session.prepare import Ask
-from nbagent.session.stores import current_store, home_of
-from nbagent.settings import RunOptions, Tools
-
-OnEvent = Callable[[Event], object]
-
+from nbagent.session.frontend import Frontend, frontend
+from nbagent.session.prepare import Ask, Kind
+from nbagent.session.stores import current_store, find_run, forget_last, home_of, note_last
+from nbagent.settings import Tools
 
 _handles: WeakSet[Run] = WeakSet()
 
@@ -38,18 +33,10 @@ _handles: WeakSet[Run] = WeakSet()
 class Run:
     """One run: live while it is at work, a view of its record afterwards."""
 
-    def __init__(
-        self,
-        record: RunRecord,
-        store: Store,
-        *,
-        live: LiveRun | None = None,
-        ask: Ask | None = None,
-    ) -> None:
+    def __init__(self, record: RunRecord, store: Store, active: ActiveRun | None = None) -> None:
         self._final = record
         self._store = store
-        self._live = live
-        self._ask = ask
+        self._active = active
         _handles.add(self)
 
     @classmethod
@@ -59,38 +46,31 @@ class Run:
         ask: Ask,
         *,
         on_event: OnEvent | None = None,
-        channel: runtime.EventChannel | None = None,
         store: Store | None = None,
-        here: Front | None = None,
+        here: Frontend | None = None,
     ) -> Generator[Run]:
         """Start a run and put its handle into `_run`. Within, an interrupt is a stop of the run.
 
         Where nothing in it waits for the run, leaving raises the KeyboardInterrupt.
         """
-        here = here or front()
+        here = here or frontend()
         runtime.check_interrupted(here.execution_id())
-        live = prepare_run(ask, store=store, here=here)
-        live.channel = channel
-        with runtime.Watch(live.cancel):  # before its view is there
-            live.start(on_event)
-            run = cls(live.record, live.store, live=live, ask=live.ask)
+        active = ActiveRun(ask, store=store, here=here)
+        with runtime.Watch(active.plan.cancel):  # before its view is there
+            active.start(on_event)
+            run = cls(active.record, active.store, active)
             if not runtime.inside_a_tool():
                 # What a tool starts by itself is not what the person goes on with.
-                note_last(run.id, live.store)
+                note_last(run.id, active.store)
                 here.set_last(run)
             yield run
 
     @classmethod
     def started(
-        cls,
-        ask: Ask,
-        *,
-        on_event: OnEvent | None = None,
-        channel: runtime.EventChannel | None = None,
-        here: Front | None = None,
+        cls, ask: Ask, *, on_event: OnEvent | None = None, here: Frontend | None = None
     ) -> Run:
         """Start a run that somebody may wait for later."""
-        with cls.starting(ask, on_event=on_event, channel=channel, here=here) as run:
+        with cls.starting(ask, on_event=on_event, here=here) as run:
             return run
 
     @classmethod
@@ -102,7 +82,7 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """Everything that is kept of the run; while it is at work, what there is so far."""
-        return self._final if self._live is None else self._live.so_far()
+        return self._final if self._active is None else self._active.so_far()
 
     @property
     def id(self) -> str:
@@ -167,14 +147,14 @@ class Run:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The whole conversation up to now, the ancestors' part included."""
-        if self._live is not None:
-            return (*self._live.history, *self.record.messages)
+        if self._active is not None:
+            return (*self._active.plan.history, *self.record.messages)
         return self._store.conversation(self.id)
 
     @property
     def given_tools(self) -> tuple[object, ...] | None:
         """The functions that it was given by hand, as far as this handle knows them."""
-        return self._ask.tools if self._ask is not None else None
+        return self._active.ask.tools if self._active is not None else None
 
     def request_of(self, turn_id: str) -> ChatRequest:
         """What that turn sent, rebuilt.
@@ -193,8 +173,8 @@ class Run:
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
-        if self._live is not None:
-            self._live.stop(after_turn=after_turn)
+        if self._active is not None:
+            self._active.stop(after_turn=after_turn)
 
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it is over, running its synchronous tools in this thread.
@@ -202,22 +182,20 @@ class Run:
         Raises:
             TimeoutError: `timeout` seconds went by; the run goes on.
         """
-        if self._live is not None:
-            here = front()
-            runtime.wait(
-                self._live.courier, pump=here.pump(), timeout=timeout, execution=here.execution_id()
-            )
+        if self._active is not None:
+            here = frontend()
+            courier, cell = self._active.courier, here.execution_id()
+            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=cell)
         return self
 
     async def await_end(self) -> Run:
         """`wait()` for `await`. Leaving it before the end stops the run."""
         try:
-            if self._live is not None:
-                here = front()
-                await runtime.await_here(
-                    self._live.courier, pump=here.pump(), execution=here.execution_id()
-                )
-        except BaseException:
+            if self._active is not None:
+                here = frontend()
+                courier, cell = self._active.courier, here.execution_id()
+                await runtime.await_here(courier, pump=here.pump(), execution=cell)
+        except BaseException:  # also an interrupt before anybody waits
             self.stop()
             raise
         return self
@@ -254,31 +232,26 @@ class Run:
         return self._start_child(ask)
 
     def _start_child(self, ask: Ask) -> Run:
-        if self._live is not None and not self._live.done:
+        if self._active is not None and not self._active.done:
             raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
         return Run.ended(ask, store=self._store)
 
-    def _child(self, kind: Any, prompt: str | None, options: dict[str, Any]) -> Ask:
-        tools, on_approval = options.pop("tools", None), options.pop("on_approval", None)
-        named, kept = told_apart(tools)
-        if self._ask is not None:
-            kept = self._ask.tools if tools is None else kept
-            on_approval = checked_callback(on_approval) or self._ask.on_approval
-        chosen = changed_options(RunOptions(tools=named), options)
-        return Ask(
+    def _child(self, kind: Kind, prompt: str | None, options: dict[str, Any]) -> Ask:
+        own = self._active.ask if self._active is not None else Ask()
+        base = Ask(
             prompt=prompt,
-            options=chosen,
-            tools=kept,
-            on_approval=on_approval,
             kind=kind,
             parent_id=self.id,
+            tools=own.tools,
+            on_approval=own.on_approval,
         )
+        return changed_ask(base, options)
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
-        if self._live is not None and not self._live.done:
+        if self._active is not None and not self._active.done:
             raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
         cassette = self.record.options.get("cassette")
         forgotten = self._store.forget(self.id, children=children)
@@ -287,9 +260,9 @@ class Run:
         for handle in tuple(_handles):
             if handle.id in forgotten:
                 handle._final = _emptied(handle.record)
-                handle._live = handle._ask = None
+                handle._active = None
         forget_last(forgotten, current_store())
-        front().forget(forgotten)
+        frontend().forget(forgotten)
         if self._store.keeps_forgotten:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
@@ -315,7 +288,7 @@ class Run:
         return f"<Run {self.id[:8]} {state}, {n} turn{'s' * (n != 1)}, {tokens} tokens>"
 
     def _ipython_display_(self) -> None:
-        if not front().show(self.record):
+        if not frontend().show(self.record):
             print(repr(self))
 
 
@@ -332,12 +305,11 @@ def open_run(ref: str) -> Run:
         raise UsageError(
             f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
         )
-    store = current_store()
-    run_id = (last_of(store) if ref == "last" else None) or store.find(ref)
-    for live in at_work():
-        if live.record.id == run_id:
-            return Run(live.record, live.store, live=live, ask=live.ask)
-    return Run(store.load(run_id), store)
+    run_id = find_run(ref)
+    for active in at_work():
+        if active.record.id == run_id:
+            return Run(active.record, active.store, active)
+    return Run(current_store().load(run_id), current_store())
 
 
 def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
@@ -358,25 +330,6 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
-def told_apart(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
-    """Names of tools and hosts, for the options, and objects, for the run itself."""
-    if tools is None:
-        return None, None
-    if isinstance(tools, str):
-        return tools, None
-    given = listed("tools", tools, "[look, count]")
-    # `nbagent.mcp(file=…)` gives several servers.
-    given = [it for one in given for it in (_several(one) if type(one) is tuple else (one,))]
-    # By its type: a callable's `__class__` may be a property that raises.
-    names = tuple(str(tool) for tool in given if issubclass(type(tool), str))
-    objects = tuple(tool for tool in given if not issubclass(type(tool), str))
-    return names or None, objects if objects or not names else None
-
-
-def _several(given: Any) -> tuple[object, ...]:
-    return tuple(given)
-
-
 def _emptied(record: RunRecord) -> RunRecord:
     """What a handle may still say of a run that was forgotten: its id, and how it ended."""
     emptied = RunRecord(
@@ -388,7 +341,40 @@ def _emptied(record: RunRecord) -> RunRecord:
     return emptied.model_copy(update={**kept, "error": error})
 
 
-def listed(name: str, given: Any, example: str) -> tuple[Any, ...]:
+def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
+    """The same with other options, and with the tools and `on_approval` that a call gives.
+
+    Raises:
+        UsageError: an option that does not exist or does not fit.
+    """
+    changes = dict(changes)
+    options, objects = base.options, base.tools
+    tools = changes.pop("tools", None)
+    if tools is not None:
+        names, objects = _names_and_objects(tools)
+        options = options.changed(tools=names)
+    callback = checked_callback(changes.pop("on_approval", None)) or base.on_approval
+    if "model" in changes:
+        changes["model"] = _model_id_of(changes["model"])
+    return replace(base, options=options.changed(**changes), tools=objects, on_approval=callback)
+
+
+def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
+    """Names of tools and hosts, for the options, and objects, for the run itself."""
+    if isinstance(tools, str):
+        return tools, None
+    given: list[object] = []
+    for one in as_tuple("tools", tools, "[look, count]"):
+        # `nbagent.mcp(file=…)` gives several servers.
+        given += as_tuple("tools", one, "") if type(one) is tuple else (one,)
+    # By its type: a callable's `__class__` may be a property that raises.
+    names = tuple(str(one) for one in given if issubclass(type(one), str))
+    objects = tuple(one for one in given if not issubclass(type(one), str))
+    return names or None, objects if objects or not names else None
+
+
+def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
+    """A list that a person gives, as a tuple; UsageError shows how to write one."""
     try:
         return tuple(given)
     except TypeError:
@@ -397,18 +383,12 @@ def listed(name: str, given: Any, example: str) -> tuple[Any, ...]:
         ) from None
 
 
-def model_id_of(model: object) -> str | None:
+def _model_id_of(model: object) -> str | None:
     if model is None or isinstance(model, str):
         return model
-    found = getattr(model, "model_id", None)
-    if isinstance(found, str):
-        return found
+    model_id = getattr(model, "model_id", None)
+    if isinstance(model_id, str):
+        return model_id
     raise UsageError(
         f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"
     )
-
-
-def changed_options(base: RunOptions, changes: dict[str, Any]) -> RunOptions:
-    if "model" in changes:
-        changes = {**changes, "model": model_id_of(changes["model"])}
-    return base.changed(**changes)

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 from engine.laws import check_run
+from frontends import StandIn
 
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import call, script, step
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
 
 
@@ -102,7 +103,7 @@ def test_tools_may_be_functions_or_names_of_the_notebook() -> None:
 
     marked = nbagent.tool(look)
     namespace = {"look": marked, "plain": plain}
-    use_front(Front(namespace=lambda: namespace))
+    use_frontend(StandIn(namespace))
     try:
         seen: list[list[str]] = []
         for tools in (None, "all", "none", [], [plain], ["plain"], ["look", "plain"], "look"):
@@ -116,7 +117,7 @@ def test_tools_may_be_functions_or_names_of_the_notebook() -> None:
         with pytest.raises(UsageError, match="did you mean 'look'"):
             nbagent.Agent(model=model, tools=["lok"]).run("Go.")
     finally:
-        use_front(None)
+        use_frontend(None)
     assert seen == [
         ["look"],
         ["look"],
@@ -161,13 +162,13 @@ def test_a_run_displays_itself_through_the_front_and_prints_where_there_is_none(
     assert capsys.readouterr().out == f"{run!r}\n"
     shown: list[Any] = []
     last: list[Any] = []
-    front = Front(show=lambda record: shown.append(record) is None, set_last=last.append)
-    use_front(front)
+    front = StandIn(show=lambda record: shown.append(record) is None, set_last=last.append)
+    use_frontend(front)
     try:
         other = nbagent.Agent(model=script(["Two."])).run("Go.")
         other._ipython_display_()  # pyright: ignore[reportPrivateUsage]
     finally:
-        use_front(None)
+        use_frontend(None)
     assert (shown, last) == ([other.record], [other])
     assert capsys.readouterr().out == ""
 

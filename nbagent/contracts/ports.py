@@ -20,7 +20,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
 from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
-from nbagent.contracts.records import EngineTurn, RanIn, RunRecord, ToolResult
+from nbagent.contracts.records import EngineTurn, RanIn, ToolResult
 
 T = TypeVar("T")
 
@@ -356,12 +356,4 @@ class RunControls(Protocol):
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more)."""
-        ...
-
-
-class Surface(Protocol):
-    """Where runs are shown: a notebook, a terminal, a script."""
-
-    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink | None:
-        """A view of one run. Called in the thread that starts the run."""
         ...

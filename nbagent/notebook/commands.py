@@ -16,7 +16,7 @@ from nbagent import run as handles
 from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_cut, register_environment
-from nbagent.notebook import doctor, dry_run, listings, surface
+from nbagent.notebook import doctor, listings, surface
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.magics import Interrupt
 from nbagent.notebook.option_table import Line
@@ -24,12 +24,14 @@ from nbagent.notebook.options import continued, parse, run_and_options, split_co
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
 from nbagent.notebook.visible import visible
-from nbagent.notebook.which_run import continued_run, found_run
+from nbagent.notebook.which_run import continued_run
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
-from nbagent.session import preview
-from nbagent.session.live import at_work
+from nbagent.session.active import at_work
+from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
+from nbagent.session.preview import dry_run
+from nbagent.session.stores import find_run
 
 _LAST_RUNS = 10
 
@@ -100,7 +102,7 @@ class Commands:
     def _finish(self, ask: Ask, into: str | None = None) -> None:
         if ask.dry_run:
             # Also the name given by --into keeps what it holds.
-            display(dry_run.bundle(preview.dry_run(ask)), raw=True)
+            display(frontend().bundle(dry_run(ask)), raw=True)
             return
         with Run.starting(ask) as run:
             self._run = run
@@ -184,14 +186,14 @@ class Commands:
 
     def _show(self, rest: str) -> None:
         ref, _ = run_and_options("show", rest)
-        surface.show_again(handles.open_run(found_run(ref)).record)
+        surface.show_again(handles.open_run(find_run(ref)).record)
 
     def _resume(self, rest: str) -> None:
         ref, options = run_and_options("resume", rest)
         if options.help:
             self._help("resume")
             return
-        parent_id = found_run(ref)
+        parent_id = find_run(ref)
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
@@ -206,7 +208,7 @@ class Commands:
         for run in runs:
             run.stop()
         for run in runs:
-            runtime.wait(run.courier, pump=surface.make_pump())
+            runtime.wait(run.courier, pump=frontend().pump())
         n = len(runs)
         print(f"stopped {n} run{'s' * (n != 1)}" if n else "no run is at work")
 
@@ -225,7 +227,7 @@ class Commands:
                 "%agent runs lists them"
             )
         with_children = len(named) < len(words)
-        forgotten = handles.forget(found_run(named[0]), children=with_children)
+        forgotten = handles.forget(find_run(named[0]), children=with_children)
         n = len(forgotten) - 1
         more = f" and {n} run{'s' * (n != 1)} that went on from it" if n else ""
         print(

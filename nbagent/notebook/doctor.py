@@ -18,8 +18,8 @@ from nbagent.notebook import kernel
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.registry import find_provider, provider_names
 from nbagent.sandbox import isolation_level
-from nbagent.session.front import front
-from nbagent.session.live import at_work
+from nbagent.session.active import at_work
+from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store
 from nbagent.settings import effective, origins, store_home
 
@@ -42,7 +42,7 @@ _PACKAGES = [
 
 def report() -> str:
     """The report, one fact a line. What cannot be found out is said in its line."""
-    front()  # in a kernel this opens the ways for clicks, as the first run would
+    frontend()  # in a kernel this opens the ways for clicks, as the first run would
     facts = [*_versions(), *kernel.kernel_facts().items(), *_model(), *_keys()]
     rows = [*facts, *_hands(), *_store()]
     width = max(len(name) for name, _ in rows)

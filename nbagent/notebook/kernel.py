@@ -16,7 +16,6 @@ import sys
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import PurePath
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
@@ -40,6 +39,7 @@ __all__ = [
     "adopt",
     "allow_stdin",
     "cell_id",
+    "execution_count",
     "execution_id",
     "in_kernel",
     "install_tap",
@@ -100,10 +100,18 @@ def cell_id() -> str | None:
 
 
 def notebook() -> str | None:
-    """The file name of the notebook, where the server or the front end tells."""
+    """The path of the notebook, as the server or the front end has it."""
     # Set by jupyter_server >= 2 for a session's kernel; the other one by VS Code.
     path = os.environ.get("JPY_SESSION_NAME") or namespace().get("__vsc_ipynb_file__")
-    return PurePath(str(path)).name or None if path else None
+    return str(path) if path else None
+
+
+def execution_count() -> int | None:
+    """The number of the cell that runs now: `In [n]`."""
+    history = getattr(get_ipython(), "history_manager", None)
+    # The shell's own count is raised before or after the cell, as its version has it.
+    cells = getattr(history, "input_hist_parsed", None)
+    return len(cells) - 1 if isinstance(cells, list) and len(cells) > 1 else None
 
 
 def execution_id() -> str | None:

@@ -11,7 +11,7 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
-from nbagent.session.front import front
+from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
 from nbagent.session.listed import listings
 from nbagent.session.policies import Policies
@@ -27,10 +27,10 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
         names: as after `--tools`; None: what a cell gives that names none.
         given: mounts, skills and a policy, as a cell's line gives them.
     """
-    settings, here = effective(), front()
+    settings, namespace = effective(), frontend().namespace
     wanted = settings.tools if names is None else names
     options = (given or RunOptions()).changed(tools=wanted)
-    chosen = tools_of(options.tools, None, options=options, settings=settings, front=here)
+    chosen = tools_of(options.tools, None, options=options, settings=settings, namespace=namespace)
     context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
     listing = chosen.host.tools(context)
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -20,22 +20,20 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nbagent.archive.codec import packed
-from nbagent.contracts.events import Event, Notice, RunFinished, RunStarted
-from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.contracts.ports import RunControls, Sink
+from nbagent.contracts.events import Event, RunFinished
+from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
 from nbagent.notebook.asking import ask_by_input
+from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import Action, RunView, live_view
-from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.run_code import run_code
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import status_of, view_of
-from nbagent.runtime import Pump
-from nbagent.session.front import Front
-from nbagent.session.last import begin_anew
-from nbagent.settings import effective
+from nbagent.runtime import Courier, Pump
+from nbagent.session.frontend import Asker, Cell, NoticePrinter
+from nbagent.settings import RunOptions, effective
 
 _KEPT_OPEN = 3
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -82,43 +80,7 @@ class _Shown:
 
 
 _shown = _Shown()
-_told_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
-
-
-def make_front() -> Front:
-    """The front of an IPython: a kernel's, or a terminal's."""
-    _shown.forget()
-    begin_anew()
-    if kernel.in_kernel():
-        kernel.prepare()
-    return Front(
-        surface=NotebookSurface(),
-        namespace=kernel.namespace,
-        run_code=partial(run_code, get_ipython()),
-        cell_id=kernel.cell_id,
-        notebook=kernel.notebook,
-        execution_id=kernel.execution_id,
-        ask=_asker,
-        pump=make_pump,
-        adopt=kernel.adopt,
-        set_last=_set_last,
-        forget=_forget,
-        show=_show,
-    )
-
-
-def _asker() -> Callable[[Question], PersonAnswer] | None:
-    """What asks by `input()`, where a person types: from a cell with stdin, or in a terminal."""
-    if kernel.in_kernel():
-        return ask_by_input if kernel.allow_stdin() else None
-    stdin: Any = sys.stdin
-    there = stdin is not None and not stdin.closed and stdin.isatty()
-    return ask_by_input if there else None
-
-
-def make_pump() -> Pump | None:
-    """Delivers the front end's messages while the main thread waits; None in a terminal."""
-    return kernel.KernelPump() if kernel.in_kernel() else None
+_hearers_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
 
 
 def here_cell() -> str | None:
@@ -131,18 +93,63 @@ def was_shown_here(run_id: str) -> bool:
     return _shown.has(run_id)
 
 
-class NotebookSurface:
-    """Shows runs in an IPython."""
+class NotebookFrontend(TerminalFrontend):
+    """An IPython: a kernel's, or a terminal's."""
 
-    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink | None:
+    def __init__(self) -> None:
+        """Begin with nothing shown."""
+        _shown.forget()
+        if kernel.in_kernel():
+            kernel.prepare()
+
+    def namespace(self) -> Mapping[str, Any]:
+        """The names of the notebook."""
+        return kernel.namespace()
+
+    def run_code(self) -> RunCode | None:
+        """Runs Python as a cell does."""
+        return partial(run_code, get_ipython())
+
+    def cell(self) -> Cell:
+        """The cell that runs now."""
+        return Cell(
+            cell_id=kernel.cell_id(),
+            execution_count=kernel.execution_count(),
+            notebook=kernel.notebook(),
+        )
+
+    def execution_id(self) -> str | None:
+        """Tells one execution of a cell from the next."""
+        return kernel.execution_id()
+
+    def asker(self) -> Asker | None:
+        """What asks by `input()`: from a cell with stdin, or in a terminal."""
+        if not kernel.in_kernel():
+            return super().asker()
+        return ask_by_input if kernel.allow_stdin() else None
+
+    def pump(self) -> Pump | None:
+        """Delivers the front end's messages while the main thread waits; None in a terminal."""
+        return kernel.KernelPump() if kernel.in_kernel() else None
+
+    def adopt(self, courier: Courier) -> None:
+        """Let the idle kernel run synchronous tools."""
+        kernel.adopt(courier)
+
+    def set_last(self, run: object) -> None:
+        """Put a handle into `_run`."""
+        if (shell := get_ipython()) is not None:
+            shell.user_ns["_run"] = run
+
+    def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         """The view that fits: none when quiet, the text when raw, else by what is there."""
         _shown.note(run.id)
-        if quiet:
+        if options.quiet:
             return None
-        if raw:
+        if options.raw:
             return RawSink()
         if not kernel.in_kernel():
-            return PlainPrinter(sys.stdout.write, asked_by_input=_asker() is not None)
+            return self.printer()
         if kernel.is_headless():
             return HeadlessSink()
         try:
@@ -153,27 +160,43 @@ class NotebookSurface:
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
             return HeadlessSink()
 
+    def show(self, run: RunRecord) -> bool:
+        """The last expression of a cell that is a run shows itself, unless the cell did so."""
+        if not _shown.has(run.id):
+            show_again(run)
+        return True
 
-class RawSink:
+    def forget(self, run_ids: tuple[str, ...]) -> None:
+        """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
+        for run_id in run_ids:
+            if kernel.in_kernel():
+                said = {"text/plain": f"Run {run_id[:8]} was forgotten."}
+                display(said, raw=True, display_id=_display_id(run_id), update=True)
+            _shown.drop(run_id)
+        for hear in _hearers_of_forgotten:
+            hear(run_ids)
+        shell = get_ipython()
+        if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
+            del shell.user_ns["_run"]
+
+
+class RawSink(NoticePrinter):
     """`--raw`: the text of the answer, and nothing else."""
 
     name = "raw text"
 
+    def say(self, text: str) -> None:
+        """Print a notice, which goes to stderr."""
+        print(text, file=sys.stderr)
+
     def handle(self, event: Event) -> None:
-        """Print the answer when it is whole; what a person should know goes to stderr."""
-        if isinstance(event, RunStarted):
-            for text in event.run.notices:
-                print(text, file=sys.stderr)
-        elif isinstance(event, RunFinished):
+        """Print the answer when it is whole."""
+        super().handle(event)
+        if isinstance(event, RunFinished):
             if event.run.text:
                 print(event.run.text)
             if event.run.stop_reason not in ("answered", "workflow_complete"):
-                print(f"({status_of(event.run)['word']})", file=sys.stderr)
-        elif isinstance(event, Notice) and event.level != "info":
-            print(event.text, file=sys.stderr)
-
-    def close(self) -> None:
-        """Nothing to close."""
+                self.say(f"({status_of(event.run)['word']})")
 
 
 class HeadlessSink:
@@ -287,33 +310,6 @@ def show_again(run: RunRecord) -> None:
     display(saved, raw=True, metadata=metadata_of(run), display_id=_display_id(run.id))
 
 
-def _show(run: RunRecord) -> bool:
-    """The last expression of a cell that is a run shows itself, unless the cell has shown it."""
-    if not _shown.has(run.id):
-        show_again(run)
-    return True
-
-
-def when_forgotten(told: Callable[[tuple[str, ...]], None]) -> None:
+def when_forgotten(hear: Callable[[tuple[str, ...]], None]) -> None:
     """Call back with the ids of runs that were deleted."""
-    _told_of_forgotten.append(told)
-
-
-def _forget(run_ids: tuple[str, ...]) -> None:
-    """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
-    for run_id in run_ids:
-        if kernel.in_kernel():
-            said = {"text/plain": f"Run {run_id[:8]} was forgotten."}
-            display(said, raw=True, display_id=_display_id(run_id), update=True)
-        _shown.drop(run_id)
-    for told in _told_of_forgotten:
-        told(run_ids)
-    shell = get_ipython()
-    if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
-        del shell.user_ns["_run"]
-
-
-def _set_last(run: Any) -> None:
-    shell = get_ipython()
-    if shell is not None:
-        shell.user_ns["_run"] = run
+    _hearers_of_forgotten.append(hear)

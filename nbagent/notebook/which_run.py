@@ -1,46 +1,13 @@
-"""Which run a line means: by name, by id, `last`, or the one that a `--continue` cell goes on with.
+"""The run that a `--continue` cell goes on with.
 
 Looks only; what then happens to the run is the commands' matter.
 """
 
 from __future__ import annotations
 
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel, surface
-from nbagent.session.last import last_of
-from nbagent.session.stores import current_store
-
-
-def found_run(ref: str, session: str | None = None) -> str:
-    """The id of a run.
-
-    `last` is the session's last one where a session is named, else this kernel's, and in a fresh
-    kernel the notebook's: never a run of another notebook, as far as the notebook is known.
-    """
-    if ref != "last":
-        return current_store().find(ref)
-    if session is None and (last := last_of(current_store())) is not None:
-        return _still_there(last)
-    notebook = kernel.notebook() if session is None else None
-    found = current_store().last_run(session, notebook)
-    if found is None:
-        where = f"session {session!r}" if session else "this notebook"
-        raise UsageError(
-            f"there is no run of {where} yet; run a cell with %%agent first, or name a run "
-            "(nbagent.runs() lists them)"
-        )
-    return found
-
-
-def _still_there(run_id: str) -> str:
-    try:
-        return current_store().find(run_id)
-    except UsageError:
-        raise UsageError(
-            f"the last run of this kernel, {run_id[:8]}, was forgotten in another one; name the "
-            "run that you mean (%agent runs lists them)"
-        ) from None
+from nbagent.session.stores import current_store, find_run
 
 
 def continued_run(ref: str | None, session: str | None) -> tuple[str, tuple[str, ...]]:
@@ -51,7 +18,7 @@ def continued_run(ref: str | None, session: str | None) -> tuple[str, tuple[str,
     execution has added (a loop over `run_cell_magic`) stays. What other cells added after it was
     said in answer to what is replaced: it stays where it is, and is named.
     """
-    run_id = found_run(ref or "last", session)
+    run_id = find_run(ref or "last", session=session)
     here = surface.here_cell()
     if here is None or run_id.startswith(ref or "last"):
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant

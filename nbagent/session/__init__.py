@@ -1,7 +1,7 @@
 """Options → a plan (client, hosts, composer, sinks) → a run: starts, goes on, forks.
 
 Hands each event to its sinks in order, the store first. It knows no notebook: what the process
-offers comes through a `Front`.
+offers comes through a `Frontend`.
 
-Inside, imports go: front, composer, clients, stores → prepare → live → preview.
+Inside, imports go: frontend, composer, clients, stores → prepare → active → preview.
 """

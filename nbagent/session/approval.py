@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import json_object, monotonic_ms, sha_of
@@ -20,15 +20,14 @@ from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, RuleHit
-from nbagent.contracts.ports import Decision, Interrupted, PreparedCall, ToolContext, ToolHost
+from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost
 from nbagent.contracts.secrets import redact
 from nbagent.session.policies import Policies
 from nbagent.shown import without_folders
 
-T = TypeVar("T")
 OnApproval = Callable[[Question], Any]
 Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
-"""Told of each decision and what it is bound to."""
+"""Is given each decision and what it is bound to."""
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
@@ -40,57 +39,49 @@ _NOBODY = (
     "it has to be approved, and nobody is here who could: in a program give on_approval=…, in an "
     "unattended notebook allow it with nbagent.configure(allow=…)"
 )
+_STOPPED = PersonAnswer(choice="deny", reason="the run was stopped before somebody answered")
 
-
-_Key = tuple[str, object, str]
-"""The session, the callback that answered (None: the person), and what was allowed."""
-
-
-class _Granted:
-    """What was allowed for the session in this process."""
-
-    def __init__(self) -> None:
-        self.keys: set[_Key] = set()
-
-
-_granted = _Granted()
+_granted: set[tuple[str, object, str]] = set()
+"""Allowed for a session: its name, the callback that answered (None: the person), the hash of what
+was allowed."""
 
 
 def forget_approvals() -> None:
     """Take back everything that was allowed for a session."""
-    _granted.keys.clear()
-
-
-@dataclass(slots=True, kw_only=True)
-class Ways:
-    """How questions reach somebody, for one run."""
-
-    callback: OnApproval | None = None
-    has_buttons: Callable[[], bool] = lambda: False
-    """Whether a view is open whose front end answers."""
-    may_have_buttons: Callable[[], bool] = lambda: False
-    """Whether there is a view that may yet get ready."""
-    by_input: Callable[[Question], PersonAnswer] | None = None
-    """Asks in the thread that waits; None where `input()` cannot be answered."""
+    _granted.clear()
 
 
 class SessionApprover:
-    """The Approver of one run. `answer` may be called in any thread."""
+    """The Approver of one run. `answer` may be called in any thread.
+
+    Args:
+        host: prepares a call again after somebody was asked.
+        policies: what they allow and deny, nobody is asked about.
+        session: what is allowed for the session holds in this one.
+        callback: answers instead of a person.
+        buttons: whether a view is open whose front end answers; None where there is none, False
+            where it may yet get ready.
+        by_input: asks in the thread that waits; None where `input()` cannot be answered.
+        record: is given each decision before the tool begins.
+    """
 
     def __init__(
         self,
         host: ToolHost,
         policies: Policies,
-        ways: Ways,
         *,
         session: str,
-        record: Record = lambda call, spec, context, decision, binds: None,
+        callback: OnApproval | None = None,
+        buttons: Callable[[], bool | None] = lambda: None,
+        by_input: Callable[[Question], PersonAnswer] | None = None,
+        record: Record | None = None,
     ) -> None:
-        """Decide for one run; `record` is told each decision before the tool begins."""
         self._host = host
         self._policies = policies
-        self._ways = ways
         self._session = session
+        self._callback = callback
+        self._buttons = buttons
+        self._by_input = by_input
         self._record = record
         self._open: dict[str, asyncio.Future[PersonAnswer]] = {}
 
@@ -112,7 +103,8 @@ class SessionApprover:
         used = call
         if decision.arguments is not None:
             used = call.model_copy(update={"arguments": decision.arguments})
-        self._record(call, made.spec, context, decision, _bound(used, made))
+        if self._record is not None:
+            self._record(call, made.spec, context, decision, _bound(used, made))
         return decision
 
     async def _decided(
@@ -123,13 +115,13 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        hit = self._policies.verdict(prepared, call.arguments)
+        hit = self._hit(prepared, call.arguments)
         if hit.ruling == "allow":
             return Decision(prepared=prepared)
         changed, waited_ms = "", 0.0
         while hit.ruling == "ask":
-            grant = (self._session, self._ways.callback, _bound(call, prepared))
-            if grant in _granted.keys and not prepared.preview.every_time:
+            grant = (self._session, self._callback, _bound(call, prepared))
+            if grant in _granted and not prepared.preview.every_time:
                 return Decision(prepared=prepared, by="session", waited_ms=waited_ms)
             question = _question(call, prepared, context, changed + _why(hit, prepared.preview))
             firm = prepared.preview.firm or prepared.preview.every_time
@@ -152,14 +144,14 @@ class SessionApprover:
             shown = prepared
             prepared = await self._host.prepare(call, context)
             same = _bound(call, prepared) == _bound(call, shown)
-            hit = self._policies.verdict(prepared, call.arguments)
+            hit = self._hit(prepared, call.arguments)
             if same and hit.ruling != "deny":
                 edited = answer.arguments is not None and dict(answer.arguments) != call.arguments
                 if edited:
                     assert answer.arguments is not None
                     return await self._edited(call, dict(answer.arguments), context, by, waited_ms)
-                if answer.choice == "session" and not prepared.preview.every_time:
-                    _granted.keys.add(grant)
+                if answer.choice == "session":
+                    _granted.add(grant)
                 return Decision(prepared=prepared, by=by, waited_ms=waited_ms)
             # What was shown changed meanwhile: the person looks at it again.
             changed = "what it would do changed while it was decided; "
@@ -178,12 +170,16 @@ class SessionApprover:
         """The call with other arguments, which the policy judges anew; the person has seen them."""
         edited = call.model_copy(update={"arguments": arguments})
         prepared = await self._host.prepare(edited, context)
-        hit = self._policies.verdict(prepared, arguments)
+        hit = self._hit(prepared, arguments)
         if hit.ruling == "deny":
             return _denied_by(hit, prepared, waited_ms)
         return Decision(
             prepared=prepared, approval="edited", by=by, arguments=arguments, waited_ms=waited_ms
         )
+
+    def _hit(self, prepared: PreparedCall, written: Mapping[str, Any] | None) -> RuleHit:
+        spec, preview = prepared.spec, prepared.preview
+        return self._policies.says(spec, preview, prepared.arguments, written)
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -201,45 +197,43 @@ class SessionApprover:
         emit: Callable[[Event], None],
         nobody: str,
     ) -> tuple[str, PersonAnswer]:
-        ways = self._ways
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[PersonAnswer] = loop.create_future()
-        self._open[question.tool_call_id] = future
-        forget = cancel.on_set(lambda: loop.call_soon_threadsafe(_settle, future, _STOPPED))
+        """Who answered, and what; a stop, which cancels this task, ends the question."""
         try:
-            if ways.callback is None and not await self._somebody_is_there(cancel):
-                return "nobody", PersonAnswer(choice="deny", reason=nobody)
-            emit(
-                ApprovalRequested(
-                    question.turn_id,
-                    question.tool_call_id,
-                    question.tool,
-                    question.arguments,
-                    question,
-                )
-            )
-            if ways.callback is not None:
-                answer, trouble = await _called(ways.callback, question, context, cancel)
-                if trouble:
-                    emit(Notice("warning", trouble, question.turn_id))
-                return "callback", answer
-            if not ways.has_buttons() and ways.by_input is not None:
-                return "person", await _typed(ways.by_input, question, context, cancel)
-            return "person", await future
+            return await self._asked(question, context, emit, nobody)
+        except asyncio.CancelledError:
+            if not cancel.is_set:
+                raise
+            return "nobody", _STOPPED  # so that the time waited is kept
         finally:
-            forget()
             self._open.pop(question.tool_call_id, None)
 
-    async def _somebody_is_there(self, cancel: CancelToken) -> bool:
-        ways, until_ms = self._ways, monotonic_ms() + 1000 * READY_S
-        while ways.may_have_buttons() and not ways.has_buttons() and not cancel.is_set:
-            if monotonic_ms() > until_ms:
-                break
+    async def _asked(
+        self, question: Question, context: ToolContext, emit: Callable[[Event], None], nobody: str
+    ) -> tuple[str, PersonAnswer]:
+        call_id = question.tool_call_id
+        answered: asyncio.Future[PersonAnswer] = asyncio.get_running_loop().create_future()
+        self._open[call_id] = answered
+        if self._callback is None and not await self._somebody_is_there():
+            return "nobody", PersonAnswer(choice="deny", reason=nobody)
+        emit(
+            ApprovalRequested(
+                question.turn_id, call_id, question.tool, question.arguments, question
+            )
+        )
+        if self._callback is not None:
+            answer, trouble = await _called(self._callback, question, context)
+            if trouble:
+                emit(Notice("warning", trouble, question.turn_id))
+            return "callback", answer
+        if not self._buttons() and self._by_input is not None:
+            return "person", await _typed(self._by_input, question, context)
+        return "person", await answered
+
+    async def _somebody_is_there(self) -> bool:
+        until_ms = monotonic_ms() + 1000 * READY_S
+        while self._buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
-        return ways.has_buttons() or ways.by_input is not None
-
-
-_STOPPED = PersonAnswer(choice="deny", reason="the run was stopped before somebody answered")
+        return bool(self._buttons()) or self._by_input is not None
 
 
 def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
@@ -291,65 +285,39 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
 
 
 async def _called(
-    callback: OnApproval, question: Question, context: ToolContext, cancel: CancelToken
+    callback: OnApproval, question: Question, context: ToolContext
 ) -> tuple[PersonAnswer, str]:
     """The answer of the person's program, and what was wrong with the program."""
-
-    async def body() -> tuple[PersonAnswer, str]:
-        try:
-            if inspect.iscoroutinefunction(callback):
-                given = await callback(question)
-            else:
-                given = await _in_waiting_thread(callback, question, context, cancel)
-            return answer_of(given), ""
-        except (Interrupted, asyncio.CancelledError):
-            return _STOPPED, ""
-        except BaseException as error:  # SystemExit would end the loop
-            said = without_folders(redact(f"{type(error).__name__}: {error}"))
-            reason = f"on_approval failed ({said}), so the call is denied"
-            return PersonAnswer(choice="deny", reason=reason), reason
-
-    task = asyncio.ensure_future(body())
-    loop = asyncio.get_running_loop()
-    forget = cancel.on_set(lambda: loop.call_soon_threadsafe(task.cancel))
+    label = f"the question about {question.tool}"
     try:
-        return await task
+        if inspect.iscoroutinefunction(callback):
+            given, _ = await context.runner.run_async(lambda: callback(question), label=label)
+        else:
+            given, _ = await context.runner.run_sync(
+                lambda: callback(question), where="waiting", label=label
+            )
+        return answer_of(given), ""
     except asyncio.CancelledError:
-        if not cancel.is_set:
-            raise
-        return _STOPPED, ""
-    finally:
-        forget()
-        task.cancel()
+        raise
+    except BaseException as error:  # SystemExit would end the loop
+        failure = without_folders(redact(f"{type(error).__name__}: {error}"))
+        reason = f"on_approval failed ({failure}), so the call is denied"
+        return PersonAnswer(choice="deny", reason=reason), reason
 
 
 async def _typed(
-    ask: Callable[[Question], PersonAnswer],
-    question: Question,
-    context: ToolContext,
-    cancel: CancelToken,
+    ask: Callable[[Question], PersonAnswer], question: Question, context: ToolContext
 ) -> PersonAnswer:
+    label = f"the question about {question.tool}"
     try:
-        return await _in_waiting_thread(ask, question, context, cancel)
-    except Interrupted:
-        return _STOPPED
+        answer, _ = await context.runner.run_sync(
+            lambda: ask(question), where="waiting", label=label
+        )
     except Exception as error:
         # EOFError where nobody types, StdinNotImplementedError where nobody can.
-        said = f"{type(error).__name__}: {error}"
-        return PersonAnswer(choice="deny", reason=f"nobody answered ({said})")
-
-
-async def _in_waiting_thread(
-    ask: Callable[[Question], T], question: Question, context: ToolContext, cancel: CancelToken
-) -> T:
-    given, _ = await context.runner.run_sync(
-        lambda: ask(question),
-        where="waiting",
-        interruptible=True,
-        cancel=cancel,
-        label=f"the question about {question.tool}",
-    )
-    return given
+        failure = f"{type(error).__name__}: {error}"
+        return PersonAnswer(choice="deny", reason=f"nobody answered ({failure})")
+    return answer
 
 
 def checked_callback(given: OnApproval | None) -> OnApproval | None:

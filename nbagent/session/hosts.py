@@ -6,7 +6,7 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -19,7 +19,6 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mount, Mounts, parse_mount
-from nbagent.session.front import Front
 from nbagent.session.policies import Policies, check_agent_policy
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
 from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
@@ -35,20 +34,6 @@ class RunTools:
     policies: Policies
     mounts: Mapping[str, Any]
     """A `files.mounts.Mounts`; empty where no host has asked for one."""
-    warnings: tuple[str, ...] = ()
-    """What the hosts want the person to know."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """What was named, sorted by who has it."""
-
-    own: tuple[str, ...] | None
-    """The notebook's functions; None for all marked ones."""
-    words: tuple[str, ...]
-    objects: tuple[object, ...] = ()
-    sources: tuple[HostSource, ...] = ()
-    hosts: tuple[ToolHost, ...] = ()
 
 
 def tools_of(
@@ -57,7 +42,7 @@ def tools_of(
     *,
     options: RunOptions,
     settings: Settings,
-    front: Front,
+    namespace: Callable[[], Mapping[str, Any]],
 ) -> RunTools:
     """The hosts of a run, opened, and the policy for them.
 
@@ -67,7 +52,7 @@ def tools_of(
         objects: functions, MCP servers and hosts that were given themselves.
         options: mounts, skills, policy and session of the run.
         settings: what holds for every run.
-        front: has the notebook's names.
+        namespace: the notebook's names.
 
     Raises:
         UsageError: a name is unknown, or a host cannot be opened.
@@ -75,63 +60,40 @@ def tools_of(
     if options.policy is not None:
         check_agent_policy(options.policy)
     policies = Policies(system=settings.policy, agent=options.policy)
-    chosen = _chosen(tools, objects, options, front.namespace())
+    own, words = _named(tools, objects is not None, namespace())
+    if tools != "none":
+        # Who gives a folder wants it used.
+        asked = {host_of(word) for word in words}
+        words += ("fs",) if options.mounts and "filesystem" not in asked else ()
+        words += ("skills",) if options.skills and "skills" not in asked else ()
+    given = objects or ()
+    sources = [cast("HostSource", one) for one in given if _is_source(one)]
+    ready = [cast("ToolHost", one) for one in given if _is_host(one)]
+    functions = [one for one in given if not (_is_source(one) or _is_host(one))]
     mounts: Mapping[str, Any] = {}
     hosts: list[ToolHost] = []
-    own_only = not (chosen.words or chosen.sources or chosen.hosts)
-    if chosen.own != () or chosen.objects or own_only:
-        hosts.append(_functions(chosen, front))
-    if chosen.words or chosen.sources:
-        asked = {host_of(word) for word in chosen.words}
-        found = _skills(options, settings) if "skills" in asked else None
-        shown = found.mounts if found and "filesystem" in asked else ()
+    if own != () or functions or not (words or sources or ready):
+        visible = None if own == () else namespace
+        hosts.append(FunctionHost(functions, namespace=visible, names=own))
+    if words or sources:
+        asked = {host_of(word) for word in words}
+        skills = _skills(options, settings) if "skills" in asked else None
+        shown = skills.mounts if skills and "filesystem" in asked else ()
         mounts = _mounts(options, settings, shown)
         policies = replace(policies, resolve=resolving(mounts))
         order = HostOrder(
             words=(),
             project=project_folder(),
             mounts=mounts,
-            skills=found,
-            namespace=front.namespace,
+            skills=skills,
+            namespace=namespace,
             policy=policies.effective,
             forbids=policies.denies,
         )
-        hosts += open_hosts(chosen.words, order)
-        hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
-    hosts += chosen.hosts
-    host = HostSet(hosts, hides=policies.hiding)
-    return RunTools(host=host, policies=policies, mounts=mounts, warnings=host.warnings)
-
-
-def _functions(chosen: _Chosen, front: Front) -> FunctionHost:
-    if chosen.own == ():
-        return FunctionHost(chosen.objects)
-    return FunctionHost(chosen.objects, namespace=front.namespace, names=chosen.own)
-
-
-def _chosen(
-    tools: Tools | None,
-    objects: tuple[object, ...] | None,
-    options: RunOptions,
-    namespace: Mapping[str, Any],
-) -> _Chosen:
-    own, words = _named(tools, objects is not None, namespace)
-    if tools != "none":
-        # Who gives a folder wants it used.
-        asked = {host_of(word) for word in words}
-        words += ("fs",) if options.mounts and "filesystem" not in asked else ()
-        words += ("skills",) if options.skills and "skills" not in asked else ()
-    sources = tuple(it for it in objects or () if _is_source(it))
-    hosts = tuple(it for it in objects or () if _is_host(it))
-    taken = {id(it) for it in (*sources, *hosts)}
-    functions = tuple(it for it in objects or () if id(it) not in taken)
-    return _Chosen(
-        own,
-        words,
-        functions,
-        cast("tuple[HostSource, ...]", sources),
-        cast("tuple[ToolHost, ...]", hosts),
-    )
+        hosts += open_hosts(words, order)
+        hosts += [host for source in sources for host in source.open_hosts(order)]
+    host = HostSet([*hosts, *ready], hides=policies.hiding)
+    return RunTools(host=host, policies=policies, mounts=mounts)
 
 
 def _named(
@@ -171,13 +133,13 @@ def _check_no_slip(name: str, marked: Mapping[str, Any], namespace: Mapping[str,
         )
 
 
-def _is_source(it: object) -> bool:
+def _is_source(given: object) -> bool:
     # By their types: a callable's own attributes may raise anything.
-    return callable(getattr(type(it), "open_hosts", None))
+    return callable(getattr(type(given), "open_hosts", None))
 
 
-def _is_host(it: object) -> bool:
-    kind = type(it)
+def _is_host(given: object) -> bool:
+    kind = type(given)
     return hasattr(kind, "prepare") and hasattr(kind, "tools")
 
 

@@ -63,18 +63,18 @@ def listings(provider: str | None = None, given: RunOptions | None = None) -> li
 def _reachable_now() -> list[Listing]:
     servers = local_servers(os.environ, effective().base_url)
     answers = ask_local(servers)
-    found: list[Listing] = []
+    offers: list[Listing] = []
     for name in dict.fromkeys((*provider_names(), *servers)):
         if name in answers:
             _kept[name, servers[name]] = answers[name]
-            found.append(Listing(name, answers[name], why="" if answers[name] else "lists none"))
+            offers.append(Listing(name, answers[name], why="" if answers[name] else "lists none"))
         elif name in servers:
-            found.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
+            offers.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
         elif name == "offline":
-            found.append(Listing(name, _asked(name)))
+            offers.append(Listing(name, _asked(name)))
         else:
-            found.append(_by_its_key(name))
-    return found
+            offers.append(_by_its_key(name))
+    return offers
 
 
 def _by_its_key(name: str) -> Listing:

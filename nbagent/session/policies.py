@@ -20,7 +20,6 @@ from nbagent.contracts.policy import (
     call_pattern,
     stricter,
 )
-from nbagent.contracts.ports import PreparedCall
 from nbagent.tools.base import nearest
 
 
@@ -62,17 +61,6 @@ class Policies:
         said = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
         return any(hit is not None and hit.ruling == "deny" for hit in said)
 
-    def verdict(
-        self, prepared: PreparedCall, arguments: Mapping[str, Any] | None = None
-    ) -> RuleHit:
-        """What happens to a call.
-
-        Args:
-            prepared: has its arguments in the one form that rules are compared with.
-            arguments: as the model wrote them; rules that forbid hold for these too.
-        """
-        return self.says(prepared.spec, prepared.preview, prepared.arguments, arguments)
-
     def says(
         self,
         spec: ToolSpec,
@@ -80,7 +68,14 @@ class Policies:
         judged: Mapping[str, Any] | None = None,
         written: Mapping[str, Any] | None = None,
     ) -> RuleHit:
-        """What happens to a call; without arguments, to the tool in general."""
+        """What happens to a call; without arguments, to the tool in general.
+
+        Args:
+            spec: of the tool.
+            preview: what the host says.
+            judged: the arguments in the one form that rules are compared with.
+            written: as the model wrote them; rules that forbid hold for these too.
+        """
         name, host = spec.name, spec.traits.host
         default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
         verdict = self.system.says(name, host, judged, self.resolve) or default
@@ -104,7 +99,7 @@ class Policies:
 
     def doubts(self, specs: Sequence[ToolSpec]) -> list[str]:
         """Rules that look like slips of the pen: nearly a tool's name, no such argument."""
-        told: list[str] = []
+        doubts: list[str] = []
         for policy in self._both():
             for kind, text in policy.rules:
                 rule, said = call_pattern(text), f"the rule {kind}={text!r}"
@@ -112,13 +107,13 @@ class Policies:
                 if not fit:
                     near = nearest(rule.tool, [spec.name for spec in specs])
                     if near is not None and "*" not in rule.tool:
-                        told.append(f"{said} fits no tool of this run; did you mean {near!r}?")
+                        doubts.append(f"{said} fits no tool of this run; did you mean {near!r}?")
                     elif policy is self.agent:
-                        told.append(f"{said} fits no tool of this run")
+                        doubts.append(f"{said} fits no tool of this run")
                 for name, _ in rule.where:
                     if fit and not any(name in spec.parameters["properties"] for spec in fit):
-                        told.append(f"{said}: {fit[0].name} has no argument {name!r}")
-        return told
+                        doubts.append(f"{said}: {fit[0].name} has no argument {name!r}")
+        return doubts
 
     def _rules(self) -> list[tuple[str, str]]:
         return [rule for policy in self._both() for rule in policy.rules]

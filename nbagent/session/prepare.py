@@ -1,36 +1,54 @@
-"""From what a person asked to a run that can start: model, tools, conversation, limits, record.
+"""From what a person asked to the engine's plan: model, tools, conversation, limits, record.
 
 Everything that can be refused is refused here, before anything is written or sent.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, cast
 
+from nbagent import __version__
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.records import EngineTurn, Phase, RunRecord
-from nbagent.contracts.secrets import MASK, redact_json, register, register_environment
+from nbagent.contracts.ports import ChatClient, ToolContext
+from nbagent.contracts.records import RunRecord
+from nbagent.contracts.secrets import MASK
+from nbagent.engine import EnginePlan
 from nbagent.providers.registry import origin
+from nbagent.providers.replay import Cassette, Mode
+from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval
-from nbagent.session.clients import Chosen, address, asked_of, choose, same_server
+from nbagent.session.clients import Chosen, address, asked_of, cache_file, choose, same_server
 from nbagent.session.composer import ChatComposer
-from nbagent.session.front import Front
+from nbagent.session.frontend import Frontend
+from nbagent.session.going_on import (
+    Conversation,
+    check_answered,
+    check_resumable,
+    conversation_of,
+    opening,
+)
 from nbagent.session.hosts import RunTools, tools_of
-from nbagent.settings import RunOptions, Settings, check_limits, effective
+from nbagent.session.stores import home_of
+from nbagent.settings import (
+    RunOptions,
+    Settings,
+    check_limits,
+    effective,
+    project_folder,
+    without_secrets,
+)
 
 Kind = Literal["start", "continue", "resume", "fork"]
 
-CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
-"""Enters the history when a run goes on after an unfinished answer and nobody said anything."""
-
-_TOLD = ("max_turns", "max_tokens")
+_SAID_LIMITS = ("max_turns", "max_tokens")
 """Limits that may surprise when they go on; said in a notice."""
 
 
@@ -65,200 +83,122 @@ class Ask:
 class Prepared:
     """A run that can start."""
 
-    record: RunRecord
-    chosen: Chosen
+    plan: EnginePlan
+    """Without an approver."""
     tools: RunTools
-    composer: ChatComposer
-    history: tuple[Message, ...]
-    params: dict[str, Any]
-    asked: Settings
-    """What holds for this run: the options, over the settings."""
-    first_index: int
-    phase_before: Phase
-    """Of the run that this one goes on with."""
-    requests_before: int
-    before: EngineTurn | None
-    """The last turn that asked this model before this run; in a fork, the one asked anew."""
-    notices: tuple[str, ...]
+    chosen: Chosen
 
 
-def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
+def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> Prepared:
     """Check and resolve everything.
 
     Raises:
         UsageError: something cannot be done as asked; nothing was started.
     """
-    # Before anything is read: what is read now is kept and sent.
-    register_environment()
-    settings = effective()
+    # First: it finds the keys of the environment, and what is read from here on is kept and sent.
+    given = without_secrets(ask.options)
     parent = store.load(ask.parent_id) if ask.parent_id else None
-    options = _merged(ask.options, parent, ask.dropped)
-    asked = asked_of(options, settings)
-    register(os.environ.get(asked.key_variable or "", ""))
+    options = _merged(given, parent, ask.dropped)
+    settings = effective()
+    asked = without_secrets(asked_of(options, settings))
     limits = _limits(options, asked)
-    base = _Base.of(ask, parent, store)
-    words = _words(ask, parent, base, limits.ceiling)
-    named = options.tools if ask.tools is None or ask.options.tools is not None else None
-    if named is None and ask.tools is None:
-        named = settings.tools
-    tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
+    base = conversation_of(parent, ask.fork_turn, store)
+    words = _words(ask, base, limits.ceiling)
+    tools = tools_of(
+        _named_tools(ask, options, settings),
+        ask.tools,
+        options=options,
+        settings=settings,
+        namespace=frontend.namespace,
+    )
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
     _check_price(limits, chosen)
-    params, system = redact_json((_params(options, asked), asked.system or None))
-    told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
+    cell = frontend.cell()
+    # Who says nothing new has the model answer what was said last.
+    said = ask if ask.prompt or parent is None else parent
+    record = redacted(
+        RunRecord(
+            id=new_id(),
+            session=options.session or settings.session,
+            name=options.name,
+            tags=options.tags or (),
+            parent_id=parent.id if parent else None,
+            shared_messages=len(base.history) if parent else 0,
+            kind=ask.kind,
+            forked_from=ask.fork_turn,
+            nbagent_version=__version__,
+            execution_count=cell.execution_count,
+            cell_id=cell.cell_id,
+            notebook=cell.notebook,
+            model=chosen.model_id,
+            base_url=chosen.base_url,
+            template=said.template,
+            prompt=said.prompt or "",
+            options=_kept(options.changed(cassette=asked.cassette), chosen),
+            limits=limits,
+            started_at=utc_now(),
+            messages=words,
+        )
+    )
     notices = (
-        *_notices(chosen, store),
-        *_moved(chosen, parent, base.history),
-        *told,
+        *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
+        *([store.warning] if store.warning else ()),
+        *_moved(record, base),
+        *_limits_that_go_on(given, options, parent),
         *ask.notices,
     )
-    record = RunRecord(
-        id=new_id(),
-        session=options.session or settings.session,
-        name=options.name,
-        tags=options.tags or (),
-        parent_id=parent.id if parent else None,
-        shared_messages=len(base.history) if parent else 0,
-        kind=ask.kind,
-        cell_id=front.cell_id(),
-        notebook=front.notebook(),
-        model=chosen.model_id,
-        base_url=chosen.base_url,
-        template=ask.template,
-        prompt=ask.prompt or "",
-        options=_kept(options.changed(cassette=asked.cassette), chosen),
-        limits=limits,
-        started_at=utc_now(),
-        notices=notices,
-        messages=words,
-    )
-    record = redacted(record)
+    record = record.model_copy(update={"notices": notices})
     if not ask.dry_run:
         _remember(record.id, options)
-    return Prepared(
-        record=record,
-        chosen=chosen,
-        tools=tools,
-        composer=ChatComposer(system, opening=_opening(record.messages, base.history)),
+    plan = EnginePlan(
+        run=record,
         history=base.history,
-        params=params,
-        asked=asked,
+        client=chosen.client if ask.dry_run else _client(chosen, asked, store, record.id),
+        model=chosen.model,
+        host=tools.host,
+        composer=ChatComposer(asked.system, opening=opening(record.messages, base.history)),
+        context=ToolContext(
+            run_id=record.id,
+            session=record.session,
+            runner=courier,
+            namespace=frontend.namespace,
+            run_code=frontend.run_code(),
+            mounts=tools.mounts,
+            policy=tools.policies.effective,
+        ),
+        cancel=courier.cancel,
+        params=_params(options, asked),
+        stream=asked.stream,
         first_index=base.first_index,
         phase_before=parent.phase if parent else "Running",
         requests_before=0 if ask.prompt or ask.messages else base.requests,
+        price=chosen.price,
+        trim=asked.trim == "tool-results",
         before=base.turn_before(record),
-        notices=record.notices,
+        context_tokens=chosen.context_tokens,
+        turn_places=lambda: _turn_places(record, store),
+        notices=list(notices),
     )
+    return Prepared(plan=plan, tools=tools, chosen=chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """Where the conversation stands that a run goes on with."""
-
-    history: tuple[Message, ...] = ()
-    first_index: int = 1
-    requests: int = 0
-    asked_by: RunRecord | None = None
-    """The run that made the last turn before, and this turn (in a fork, the one asked anew)."""
-    turn: EngineTurn | None = None
-
-    def turn_before(self, record: RunRecord) -> EngineTurn | None:
-        """The turn before, when the same model on the same server was asked."""
-        asked = self.asked_by
-        if asked is None or (asked.model, asked.base_url) != (record.model, record.base_url):
-            return None
-        return self.turn
-
-    @classmethod
-    def of(cls, ask: Ask, parent: RunRecord | None, store: Store) -> _Base:
-        if parent is None:
-            return cls()
-        if parent.phase == "Running":
-            raise UsageError(
-                f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was "
-                "started (■, or %agent stop in that notebook)"
-            )
-        history = store.conversation(parent.id)
-        requests = store.requests_since_words(parent.id)
-        if ask.fork_turn is None:
-            asked = _last_that_asked(parent, store)
-            last = asked.turns[-1] if asked else None
-            return cls(history, last.index + 1 if last else 1, requests, asked, last)
-        turn = next((t for t in parent.turns if t.id == ask.fork_turn), None)
-        if turn is None:
-            known = ", ".join(t.id for t in parent.turns) or "none"
-            raise UsageError(
-                f"run {parent.id[:8]} has no turn {ask.fork_turn!r}; its own turns: {known}"
-            )
-        later = sum(t.index >= turn.index for t in parent.turns)
-        kept = history[: turn.request.n_messages]
-        return cls(kept, turn.index, max(0, requests - later), parent, turn)
-
-
-def _last_that_asked(run: RunRecord, store: Store) -> RunRecord | None:
-    """The run itself or the nearest one before it that has turns."""
-    while not run.turns and run.parent_id is not None:
-        run = store.load(run.parent_id)
-    return run if run.turns else None
-
-
-def _words(ask: Ask, parent: RunRecord | None, base: _Base, ceiling: int) -> tuple[Message, ...]:
+def _words(ask: Ask, base: Conversation, ceiling: int) -> tuple[Message, ...]:
+    """What the person says, as messages."""
     if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
         raise UsageError("the prompt is empty; write what you want to ask")
-    own = ask.messages
-    _check_answered(own)
+    check_answered(ask.messages)
     if ask.prompt:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        return (*own, Message(role="user", content=parts))
-    if own or parent is None:
-        return own
-    if ask.kind == "fork":
-        return ()
-    if ask.kind == "resume":
-        _check_resumable(parent, base, ceiling)
-    return ()
+        return (*ask.messages, Message(role="user", content=parts))
+    if base.parent is not None and ask.kind == "resume" and not ask.messages:
+        check_resumable(base.parent, base, ceiling)
+    return ask.messages
 
 
-def _opening(words: tuple[Message, ...], history: Sequence[Message]) -> tuple[Message, ...]:
-    """A directive where an answer was cut off and the person said nothing more."""
-    if words or not history or history[-1].role != "assistant":
-        return ()
-    return (Message.of("user", CONTINUE),)
-
-
-def _check_answered(messages: Sequence[Message]) -> None:
-    """Refuse a conversation that no provider accepts: calls without their results."""
-    waiting: list[str] = []
-    for message in messages:
-        if message.role == "tool":
-            if not waiting or message.tool_call_id != waiting.pop(0):
-                raise UsageError(
-                    f"messages: the result {message.tool_call_id!r} answers no call in its place; "
-                    "put one tool message for each call after the calls, in their order"
-                )
-            continue
-        if waiting:
-            break
-        waiting = [call.id for call in message.tool_calls]
-    if waiting:
-        raise UsageError(
-            f"messages: the call {waiting[0]!r} has no result; add a tool message with that id"
-        )
-
-
-def _check_resumable(parent: RunRecord, base: _Base, ceiling: int) -> None:
-    if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
-        raise UsageError(
-            f"run {parent.id[:8]} has ended ({parent.stop_reason}); to go on, say something: "
-            "%%agent --continue with your next words, or run.resume('…')"
-        )
-    if base.requests >= ceiling:
-        raise UsageError(
-            f"run {parent.id[:8]} reached the ceiling of {ceiling} requests; say what to do next "
-            "(run.resume('…') or %%agent --continue), or raise it: run.resume(ceiling=…)"
-        )
-    if not base.history:
-        raise UsageError(f"run {parent.id[:8]} has no conversation to go on with")
+def _named_tools(ask: Ask, options: RunOptions, settings: Settings) -> Any:
+    if ask.tools is not None:
+        return ask.options.tools
+    return options.tools if options.tools is not None else settings.tools
 
 
 def _merged(options: RunOptions, parent: RunRecord | None, dropped: tuple[str, ...]) -> RunOptions:
@@ -343,48 +283,57 @@ def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
     if chosen.base_url:
         kept["base_url"] = chosen.base_url
     return {
-        k: list(cast("tuple[Any, ...]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
+        k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
     }
 
 
-def _moved(chosen: Chosen, parent: RunRecord | None, history: Sequence[Message]) -> tuple[str, ...]:
+def _client(chosen: Chosen, asked: Settings, store: Store, run_id: str) -> ChatClient:
+    """The client of this run, which answers from a record where that is wanted."""
+    if asked.cassette is None:
+        cassette = Cassette(cache_file(home_of(store), run_id), cache=True)
+    else:
+        cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
+    # Who names a cassette wants it used.
+    mode = asked.cache or ("auto" if asked.cassette else "off")
+    return chosen.recorded(cast("Mode", mode), cassette)
+
+
+def _turn_places(record: RunRecord, store: Store) -> Mapping[int, str]:
+    """The turns of the conversation before, for what is said of a request that is too long."""
+    if record.parent_id is not None:
+        with suppress(NbagentError):  # a forgotten ancestor takes only the names away
+            return store.turn_places(record.parent_id)
+    return {}
+
+
+def _moved(record: RunRecord, base: Conversation) -> tuple[str, ...]:
     """That the conversation goes to another model or server than before, and what stays behind."""
+    parent = base.parent
     if parent is None:
         return ()
-    told: list[str] = []
-    now, model = redact_json((chosen.base_url, chosen.model_id))
-    if address(parent.model, parent.base_url) != address(model, now):
-        what = "path on the server" if origin(parent.base_url) == origin(now) else "server"
-        before = parent.base_url or parent.model
-        told.append(f"The {what} changed: {before} before, {now or model} now.")
-    if parent.model != model and any(message.reasoning for message in history):
-        told.append(f"Earlier reasoning stays with {parent.model}: it is not sent to {model}.")
-    return tuple(told)
+    notices: list[str] = []
+    if address(parent.model, parent.base_url) != address(record.model, record.base_url):
+        same = origin(parent.base_url) == origin(record.base_url)
+        before, now = parent.base_url or parent.model, record.base_url or record.model
+        what = "path on the server" if same else "server"
+        notices.append(f"The {what} changed: {before} before, {now} now.")
+    if parent.model != record.model and any(message.reasoning for message in base.history):
+        notices.append(
+            f"Earlier reasoning stays with {parent.model}: it is not sent to {record.model}."
+        )
+    return tuple(notices)
 
 
-def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> tuple[str, ...]:
+def _limits_that_go_on(
+    given: RunOptions, options: RunOptions, parent: RunRecord | None
+) -> tuple[str, ...]:
     """Which limits go on from the run before although nobody said so."""
-    names = [n for n in _TOLD if getattr(options, n) is not None and getattr(given, n) is None]
+    names = [
+        name
+        for name in _SAID_LIMITS
+        if getattr(options, name) is not None and getattr(given, name) is None
+    ]
     if parent is None or not names:
         return ()
     limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
     return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
-
-
-_known_warnings: set[str] = set()
-
-
-def _told_once(warnings: Sequence[str]) -> tuple[str, ...]:
-    """What hosts warn of (a skill that is not as it should be), once for each process."""
-    fresh = tuple(text for text in warnings if text not in _known_warnings)
-    _known_warnings.update(warnings)
-    return fresh
-
-
-def _notices(chosen: Chosen, store: Store) -> tuple[str, ...]:
-    notices: list[str] = []
-    if chosen.why:
-        notices.append(f"{chosen.model_id} was chosen: {chosen.why}.")
-    if store.warning:
-        notices.append(store.warning)
-    return tuple(notices)

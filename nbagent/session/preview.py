@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nbagent.archive.store import Store
@@ -20,17 +19,15 @@ from nbagent.contracts.records import turn_id
 from nbagent.contracts.secrets import redact_json
 from nbagent.engine import first_request
 from nbagent.runtime import engine_loop, on_engine_thread
+from nbagent.session.active import ActiveRun
 from nbagent.session.clients import Key
-from nbagent.session.front import front
-from nbagent.session.live import LiveRun
+from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import current_store
 from nbagent.settings import HIDDEN
 
 if TYPE_CHECKING:
     from nbagent.providers.exchange import WireRequest
 
-_LOOKS = "nbagent.notebook.dry_run"
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
 
@@ -81,10 +78,10 @@ class DryRun:
         return f"<DryRun {self.model}, {counts}, {self.body_bytes:,} bytes>"
 
     def __str__(self) -> str:
-        return import_module(_LOOKS).text(self)
+        return frontend().bundle(self)["text/plain"]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return import_module(_LOOKS).bundle(self)
+        return frontend().bundle(self)
 
 
 def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
@@ -95,43 +92,45 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
     """
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
-    kept = store or current_store()
-    live = LiveRun(ask, store=kept, here=front())
-    future = asyncio.run_coroutine_threadsafe(_looked_at(live), engine_loop())
+    active = ActiveRun(ask, store=store)
+    future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
     try:
-        request, wire, notices = future.result()
+        request, wire = future.result()
     finally:
         future.cancel()
-    made, record = live.prepared, live.record
+    plan, chosen = active.plan, active.prepared.chosen
     body = json_object(load_json(wire.body)) or {}
-    body |= dict.fromkeys(body.keys() & (made.asked.extra_body or {}).keys(), HIDDEN)
+    body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
     body, url = redact_json((body, wire.url))
+    record = plan.run
     return DryRun(
         model=record.model,
         request=redacted(request),
         body=body,
         body_bytes=len(wire.body),
         url=url or None,
-        key=made.chosen.key,
+        key=chosen.key,
         dropped_params=wire.dropped_params,
-        stream=made.asked.stream,
+        stream=plan.stream,
         limits=record.limits,
-        turn_id=turn_id(made.first_index),
+        turn_id=turn_id(plan.first_index),
         kind=record.kind,
         parent_id=record.parent_id,
-        earlier=len(made.history),
+        earlier=len(plan.history),
         session=record.session,
-        notices=(*live.warnings, *notices),
+        notices=tuple(active.warnings),
     )
 
 
-async def _looked_at(live: LiveRun) -> tuple[ChatRequest, WireRequest, tuple[str, ...]]:
+async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
+    plan = active.plan
     # With it comes the HTTP client, which offline models do without.
     from nbagent.providers.exchange import WireClient, WireRequest
 
-    plan = live.plan()
-    request, notices = await first_request(plan, live)
+    request, notices = await first_request(plan, active)
+    active.look_at_tools()
+    active.warnings.extend(notices)
     if isinstance(plan.client, WireClient):
-        return request, plan.client.wire_request(request, stream=plan.stream), notices
-    said = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)
-    return request, WireRequest("", said.encode()), notices
+        return request, plan.client.wire_request(request, stream=plan.stream)
+    body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)
+    return request, WireRequest("", body.encode())

@@ -1,4 +1,4 @@
-"""The store of this process, one for each home, and the heartbeat that keeps its lease alive."""
+"""The store of this process, one for each home, and its heartbeat; which run a person means."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from nbagent.archive.database import FILE_NAME
 from nbagent.archive.store import Store
 from nbagent.contracts.errors import UsageError
+from nbagent.session.frontend import frontend
 from nbagent.settings import store_home
 
 _BEAT_S = 10.0
 
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
+_last: dict[Store, str] = {}
+"""By store, the run that the person started last in this process; empty once it was forgotten."""
 _working: Counter[int] = Counter()
 _hearts: dict[int, asyncio.Task[None]] = {}
 
@@ -66,10 +69,63 @@ def close_stores() -> None:
     for store in _stores.values():
         store.close()
     _stores.clear()
+    _last.clear()
 
 
 # Registered with the module, before the engine's thread is: so it runs after the runs have ended.
 atexit.register(close_stores)
+
+
+def find_run(ref: str, *, session: str | None = None) -> str:
+    """The id of the run that is meant by `last`, a name, or the start of an id.
+
+    `last` is the last run of the session where one is named, else the one that the person started
+    last in this process, and in a fresh process the last one of this notebook.
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    store = current_store()
+    if ref.strip() != "last":
+        return store.find(ref)
+    here = _last.get(store) if session is None else None
+    if here == "":
+        raise UsageError(
+            "the last run was forgotten; name the run that you mean (%agent runs or nbagent.runs() "
+            "lists them), or begin anew"
+        )
+    if here is not None:
+        return _still_there(store, here)
+    notebook = frontend().cell().notebook if session is None else None
+    run_id = store.last_run(session, notebook)
+    if run_id is None:
+        of = f" of session {session!r}" if session else " of this notebook" if notebook else ""
+        raise UsageError(
+            f"there is no run{of} yet; run a cell with %%agent first, or name a run "
+            "(nbagent.runs() lists them)"
+        )
+    return run_id
+
+
+def _still_there(store: Store, run_id: str) -> str:
+    try:
+        return store.find(run_id)
+    except UsageError:
+        raise UsageError(
+            f"the last run of this kernel, {run_id[:8]}, was forgotten in another one; name the "
+            "run that you mean (%agent runs lists them)"
+        ) from None
+
+
+def note_last(run_id: str, store: Store) -> None:
+    """The person started this run."""
+    _last[store] = run_id
+
+
+def forget_last(run_ids: Collection[str], store: Store) -> None:
+    """These runs were deleted; `last` is no other run until there is a new one."""
+    if _last.get(store) in run_ids:
+        _last[store] = ""
 
 
 @contextmanager
@@ -109,7 +165,7 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     _after_fork()
     # The leases are the parent's, and the hearts beat on its loop.
-    for mine in (_stores, _working, _hearts):
+    for mine in (_stores, _last, _working, _hearts):
         mine.clear()
 
 

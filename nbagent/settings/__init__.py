@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact_json, register_environment
@@ -24,6 +24,7 @@ from nbagent.settings.table import (
     Option,
     RunOptions,
     Settings,
+    Values,
     checked_value,
     hide_keys,
     refuse_key,
@@ -49,6 +50,7 @@ __all__ = [
     "without_secrets",
 ]
 
+V = TypeVar("V", bound=Values)
 _PROJECT = "pyproject.toml"
 
 
@@ -254,9 +256,9 @@ def _checked_table(table: dict[str, Any], where: str) -> dict[str, Any]:
     return {name: checked_value(name, value, where=where) for name, value in table.items()}
 
 
-def without_secrets(options: RunOptions) -> RunOptions:
-    """The options with every key that is known hidden, but in what is for the server alone."""
+def without_secrets(values: V) -> V:
+    """The values with every key that is known hidden, but in what is for the server alone."""
     register_environment()
-    rows = RunOptions.rows()
-    given = {name: value for name, value in options.given.items() if not rows[name].server}
-    return options.changed(**redact_json(given))
+    rows = values.rows()
+    given = {name: value for name, value in values.given.items() if not rows[name].server}
+    return values.changed(**redact_json(given))

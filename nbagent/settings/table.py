@@ -335,7 +335,7 @@ class RunOptions(_Shared):
     )
     name = Option[str | None]("--name TEXT", "a name for the run", checks.text, goes_on=False)
     tags = Option[tuple[str, ...]](
-        "--tag TEXT", "a tag for the run", checks.sequences, (), many=True, goes_on=False
+        "--tag TEXT", "a tag for the run", checks.sequences, (), many=True
     )
     raw = Option(
         "--raw",

@@ -13,8 +13,7 @@ from nbagent import Agent, runtime, tool
 from nbagent.archive.store import Store
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import RunRecord
-from nbagent.session.front import front
-from nbagent.session.live import LiveRun
+from nbagent.session.active import ActiveRun
 from nbagent.session.prepare import Ask
 from nbagent.settings import RunOptions
 
@@ -48,8 +47,7 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
     options = RunOptions(
         model="openai:gpt-5.4", base_url=base_url, stream=stream, max_turns=max_turns
     )
-    here = front()
-    live = LiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store, here=here)
-    with runtime.Watch(live.cancel):
-        live.start()
-        return runtime.wait(live.courier)
+    active = ActiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store)
+    with runtime.Watch(active.plan.cancel):
+        active.start()
+        return runtime.wait(active.courier)

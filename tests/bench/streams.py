@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import comm
 from bare import BareLoop
+from frontends import StandIn
 from jupyter_client.session import Session
 from measure import Row, compare
 from ours import PROMPT, agent, step
@@ -17,7 +18,7 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import live_view
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 
 _DELTAS = 10_000
 
@@ -45,13 +46,10 @@ class CountingComm(comm.base_comm.BaseComm):
         CountingComm.size += sum(len(part) for part in parts)
 
 
-class ViewSurface:
-    """Shows every run in a `RunView`, as a notebook with a front end does."""
-
-    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink | None:
-        """A view of one run."""
-        _, sink = live_view(LiveState(run))
-        return sink
+def a_view(run: RunRecord, controls: RunControls) -> Sink | None:
+    """A `RunView`, as a notebook with a front end shows every run."""
+    _, sink = live_view(LiveState(run))
+    return sink
 
 
 def rows(server: str, *, quick: bool) -> Iterator[Row]:
@@ -79,10 +77,10 @@ def _ratios(url: str, deltas: int, pairs: int, how: str) -> Iterator[Row]:
             assert made.run(PROMPT).text
 
         for name, front, limit in (
-            ("without a view", Front(), 1.0),
-            ("with a view", Front(surface=ViewSurface()), 1.3),
+            ("without a view", StandIn(), 1.0),
+            ("with a view", StandIn(view=a_view), 1.3),
         ):
-            use_front(front)
+            use_frontend(front)
             found = compare(bare, ours, pairs=pairs)
             each = deltas / 1e6
             yield Row(
@@ -95,15 +93,15 @@ def _ratios(url: str, deltas: int, pairs: int, how: str) -> Iterator[Row]:
                 f"with the store; half of the ratios in {found.spread}",
             )
         runner.run(loop.client.aclose())
-    use_front(None)
+    use_frontend(None)
 
 
 def _sent(server: str, deltas: int, seconds: int) -> Iterator[Row]:
-    use_front(Front(surface=ViewSurface()))
+    use_frontend(StandIn(view=a_view))
     CountingComm.messages = CountingComm.size = 0
     run = agent(f"{server}/paced-{deltas}-{seconds}/v1").run(PROMPT)
     assert run.ok, run.error
-    use_front(None)
+    use_frontend(None)
     what = f"{deltas:,} deltas in {seconds} s, iopub"
     full = deltas == _DELTAS
     megabytes, messages = CountingComm.size / 1e6, CountingComm.messages

@@ -17,6 +17,7 @@ import pytest
 from code_shell import runs_code
 from contracts.tool_host_cases import CASES, HostCase
 from engine.laws import check_run
+from frontends import StandIn
 from legal_schema import check_legal
 
 import nbagent
@@ -25,7 +26,7 @@ from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import CODES
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, script
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.tools import hosts
 from nbagent.tools.mcp import McpServer
 
@@ -45,9 +46,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def case(request: pytest.FixtureRequest, project: Path) -> Iterator[HostCase]:
     made = CASES[request.param](project)
     runs = runs_code(made.namespace) if made.namespace else None
-    use_front(Front(namespace=lambda: made.namespace, run_code=runs))
+    use_frontend(StandIn(made.namespace, run_code=runs))
     yield made
-    use_front(None)
+    use_frontend(None)
     nbagent.configure(allow=None, ask=None, deny=None, hide=None)
     for tool in made.tools:
         if isinstance(tool, McpServer):

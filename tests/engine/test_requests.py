@@ -198,7 +198,9 @@ def test_an_empty_prompt_is_refused(prompt: str) -> None:
 def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nbagent.session.front import Front, use_front
+    from frontends import StandIn
+
+    from nbagent.session.frontend import use_frontend
 
     namespace: dict[str, Any] = {}
 
@@ -212,12 +214,12 @@ def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_s
         return "new"
 
     namespace["peek"] = nbagent.tool(name="peek")(first)
-    use_front(Front(namespace=lambda: namespace))
+    use_frontend(StandIn(namespace))
     try:
         model = script([call("peek", place="a"), call("peek", place="b"), "Done."])
         run = check_run(nbagent.Agent(model=model).run("Go."), model)
     finally:
-        use_front(None)
+        use_frontend(None)
     assert [r["data"] for r in results(run)] == ["old", "new"]
     assert run.turns[0].tool_runs[0].notes == ()
     assert run.turns[0].tool_runs[0].tool_sha != run.turns[1].tool_runs[0].tool_sha

@@ -30,7 +30,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 from nbagent import Agent, offline
 from nbagent.contracts.errors import NbagentError
-from nbagent.session.live import at_work
+from nbagent.session.active import at_work
 from nbagent.session.stores import current_store
 
 ROOM = os.path.dirname(nbagent.__file__)
@@ -210,7 +210,7 @@ DURING = """
 %load_ext nbagent
 import asyncio, nbagent, signal
 from nbagent import Agent, offline
-from nbagent.session.live import at_work
+from nbagent.session.active import at_work
 agent = Agent(tools="none")
 def slow():
     global model

@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from nbagent.contracts.errors import NbagentError
-from nbagent.session.front import use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores
 from nbagent.settings import configure, origins
 
@@ -78,7 +78,7 @@ def begin(shell: MagicShell) -> None:
     # `reset` collects garbage each time, which takes as long as the tests do.
     shell.user_ns.clear()
     shell.user_ns.update(shell.at_first)
-    use_front(None)
+    use_frontend(None)
     shell.cell("%reload_ext nbagent", "import nbagent")
 
 
@@ -88,4 +88,4 @@ def end() -> None:
     if changed:
         configure(**dict.fromkeys(changed))
     close_stores()
-    use_front(None)
+    use_frontend(None)

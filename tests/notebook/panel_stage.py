@@ -11,6 +11,7 @@ from typing import Any
 import comm
 import pytest
 from comm.base_comm import BaseComm
+from frontends import StandIn
 
 from nbagent import tool
 from nbagent.archive.store import Store
@@ -18,7 +19,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.notebook.panel import runs as room
 from nbagent.notebook.panel.runs import Panel
 from nbagent.runtime import Courier
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
 
 Message = dict[str, Any]
@@ -96,10 +97,7 @@ class Stage:
         self.namespace: dict[str, Any] = {"population": population, "nap": nap}
         monkeypatch.setattr(comm, "create_comm", wire.open)
         monkeypatch.setattr(room, "display", self._display)
-        front = Front(
-            namespace=lambda: self.namespace, adopt=_drained, set_last=self.handles.append
-        )
-        use_front(front)
+        use_frontend(StandIn(self.namespace, adopt=_drained, set_last=self.handles.append))
         self.panel = Panel()
         self.panel.show()
         self._n = 0

@@ -6,7 +6,8 @@ import pytest
 from magic_shell import MagicShell
 
 import nbagent
-from nbagent.session.front import front, use_front
+from nbagent.session.frontend import use_frontend
+from nbagent.session.stores import close_stores
 
 
 def test_a_run_inside_a_tool_leaves_run_and_last_alone(shell: MagicShell) -> None:
@@ -37,8 +38,8 @@ def test_a_coroutine_function_as_callback_is_refused_before_anything_starts() ->
 
 def as_started_anew() -> None:
     """Forget what this kernel has run, as a restart does."""
-    use_front(None)
-    front()
+    use_frontend(None)
+    close_stores()
 
 
 def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
@@ -48,7 +49,7 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
     shell.agent(f"--model {script.model_id} --tools none --session trip", "Hello.")
     made = shell.user_ns["_run"]
-    assert made.record.notebook == "first.ipynb"
+    assert made.record.notebook == "work/first.ipynb"
     as_started_anew()
     monkeypatch.setenv("JPY_SESSION_NAME", "work/second.ipynb")
     shell.refused("%%agent --continue", "And?")
@@ -58,4 +59,22 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
     shell.agent("--continue", "And then?")
     assert shell.user_ns["_run"].record.parent_id == made.id
-    assert set(nbagent.runs(notebook="first.ipynb").run_id) >= {made.id}
+    assert set(nbagent.runs(notebook="work/first.ipynb").run_id) >= {made.id}
+
+
+def test_a_record_says_which_cell_and_which_template_made_it(shell: MagicShell) -> None:
+    model = nbagent.offline.script([nbagent.offline.error("LLM_TIMEOUT"), "Oslo."])
+    shell.user_ns.update(model=model.model_id, city="Oslo")
+    counts: list[int] = []
+    for line, cell in (("--model $model --tools none", "Is it {{ city }}?"), ("", "")):
+        line = line.replace("$model", model.model_id)
+        counts.append(shell.execution_count)
+        if cell:
+            shell.refused(f"%%agent {line}", cell)
+        else:
+            shell.cell("%agent resume")
+    first, second = (nbagent.open_run(ref).record for ref in nbagent.runs()["run_id"])
+    assert [run.execution_count for run in (first, second)] == counts
+    assert {run.template for run in (first, second)} == {"Is it {{ city }}?"}
+    assert {run.prompt for run in (first, second)} == {"Is it Oslo?"}
+    assert len({*nbagent.runs()["template_sha"]}) == 1

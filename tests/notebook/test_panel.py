@@ -21,7 +21,7 @@ from nbagent.contracts.policy import PersonAnswer
 from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
-from nbagent.session.front import use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores
 from nbagent.settings import configure
 
@@ -52,7 +52,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     for handle in made.handles:
         handle.stop()
     close_stores()
-    use_front(None)
+    use_frontend(None)
 
 
 def fields(stage: Stage) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_a_rate_limit_is_said_in_the_box_until_something_arrives(stage: Stage) -
     story = Story()
 
     async def play() -> None:
-        sink = stage.panel.open(story.run, NoControls(), quiet=False, raw=False)
+        sink = stage.panel.open(story.run, NoControls())
         sink.handle(story.events[0])
         for over in (events.TextDelta("C01", "x"), events.Waiting("C01", "")):
             sink.handle(events.Waiting("C01", text, 2.1))
@@ -196,7 +196,7 @@ def test_a_run_that_breaks_before_it_begins_loses_no_words(
             await asyncio.to_thread(began.wait)
         raise StoreError("the disk is gone; mend it")
 
-    monkeypatch.setattr("nbagent.session.live.run_engine", broken)
+    monkeypatch.setattr("nbagent.session.active.run_engine", broken)
     stage.ask("Hello?")
     began.set()
     until(lambda: stage.state["error"])

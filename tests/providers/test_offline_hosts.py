@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 from code_shell import runs_code
 from demo_talk import calls_of, written
+from frontends import StandIn
 
 import nbagent
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.tools.mcp import McpServer
 
 FILES = {
@@ -50,9 +51,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def names() -> Iterator[dict[str, Any]]:
     frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
     made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
-    use_front(Front(namespace=lambda: made, run_code=runs_code(made)))
+    use_frontend(StandIn(made, run_code=runs_code(made)))
     yield made
-    use_front(None)
+    use_frontend(None)
 
 
 def population(city: str) -> int:

@@ -8,14 +8,14 @@ import pytest
 from session.approval_stage import done
 
 import nbagent
-from nbagent.session.front import use_front
+from nbagent.session.frontend import use_frontend
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """No front, no rules, nothing done."""
     done.clear()
-    use_front(None)
+    use_frontend(None)
     yield
-    use_front(None)
+    use_frontend(None)
     nbagent.configure(allow=None, ask=None, deny=None, hide=None)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from frontends import StandIn
 from session.approval_stage import (
     Asked,
     Shifting,
@@ -27,7 +28,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.notebook.asking import question_text
 from nbagent.notebook.listings import tools_text
 from nbagent.providers.offline import call, calls, script
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.session.policies import Policies
 
 ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
@@ -239,7 +240,7 @@ class View:
         self.press = press
         self.can_answer = True
 
-    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
+    def open(self, run: RunRecord, controls: RunControls) -> Sink:
         self.controls = controls
         return self
 
@@ -263,7 +264,7 @@ def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> 
         told.append(controls.answer(event.tool_call_id, PersonAnswer(choice="once")))
         told.append(controls.answer("nobody's", PersonAnswer(choice="once")))
 
-    use_front(Front(surface=View(press)))
+    use_frontend(StandIn(view=View(press).open))
     run, _ = ran(calls([call("delete", path="a"), call("delete", path="b")]))
     assert [it.approval for it in run.turns[0].tool_runs] == ["allowed", "denied"]
     assert {it.approved_by for it in run.turns[0].tool_runs} == {"person"}
@@ -272,7 +273,7 @@ def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> 
 
 
 def test_a_stop_while_a_question_is_open_ends_the_run_at_once() -> None:
-    use_front(Front(surface=View(lambda controls, event: controls.stop())))
+    use_frontend(StandIn(view=View(lambda controls, event: controls.stop()).open))
     began = time.monotonic()
     run, _ = ran(call("delete", path="a"))
     assert (run.stop_reason, done) == ("stopped", [])
@@ -287,7 +288,7 @@ def test_input_asks_in_the_waiting_thread_where_no_view_answers() -> None:
         threads.append(threading.current_thread())
         return PersonAnswer(choice="once")
 
-    use_front(Front(ask=lambda: ask))
+    use_frontend(StandIn(ask=ask))
     run, _ = ran(call("delete", path="a"))
     assert (only(run).approved_by, done) == ("person", ["a"])
     assert threads == [threading.main_thread()]
@@ -295,7 +296,7 @@ def test_input_asks_in_the_waiting_thread_where_no_view_answers() -> None:
     def closed(question: Question) -> PersonAnswer:
         raise EOFError
 
-    use_front(Front(ask=lambda: closed))
+    use_frontend(StandIn(ask=closed))
     run, _ = ran(call("delete", path="a"))
     assert only(run).approval == "denied"
 
@@ -303,7 +304,7 @@ def test_input_asks_in_the_waiting_thread_where_no_view_answers() -> None:
 def test_a_view_that_never_gets_ready_gives_way_to_input() -> None:
     view = View(lambda controls, event: None)
     view.can_answer = False
-    use_front(Front(surface=view, ask=lambda: lambda question: PersonAnswer(choice="once")))
+    use_frontend(StandIn(view=view.open, ask=lambda question: PersonAnswer(choice="once")))
     began = time.monotonic()
     run, _ = ran(call("delete", path="a"))
     assert 1.9 < time.monotonic() - began < 5
@@ -320,7 +321,7 @@ def test_settings_and_agent_limits_are_joined_to_the_smaller() -> None:
 
 
 def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
-    use_front(Front(namespace=lambda: {"delete": delete, "look": look}))
+    use_frontend(StandIn({"delete": delete, "look": look}))
     nbagent.configure(ask="look", deny="delete(path=/etc/*)")
     said = tools_text(None)
     assert "look(path: string)  [asks first: ask='look']" in said

@@ -34,7 +34,7 @@ class Appearing(Shifting):
         (first,) = await super().tools(context)
         late = first.model_copy(update={"name": "late"})
         self.listed = getattr(self, "listed", 0) + 1
-        return [first, late] if self.listed > 2 else [first]
+        return [first, late] if self.listed > 1 else [first]
 
 
 def test_a_tool_that_appears_after_the_listing_is_asked_about_before_it_runs() -> None:

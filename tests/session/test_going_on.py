@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 
 import pytest
-from engine.laws import check_run, check_sent, codes, look, results
+from engine.laws import check_run, check_sent, codes, column, look, results
 
 import nbagent
 from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.providers.offline import call, error, script, step
-from nbagent.session.prepare import CONTINUE
+from nbagent.session.going_on import CONTINUE
 from nbagent.session.stores import close_stores
 
 
@@ -55,7 +55,7 @@ def test_after_a_cut_answer_the_model_is_told_to_go_on() -> None:
     run = nbagent.Agent(model=model).run("Tell.")
     child = check_run(run.resume(), model)
     assert [m.text for m in child.messages] == ["Tell.", "Once upon", CONTINUE, " a time."]
-    assert child.record.prompt == ""
+    assert child.record.prompt == "Tell."
 
 
 def test_fork_keeps_the_turns_before_and_asks_this_one_anew() -> None:
@@ -174,3 +174,20 @@ def test_runs_are_found_by_each_of_their_tags() -> None:
     nbagent.Agent(model=script(["Two."])).run("Go.", tags=("other",))
     assert len(nbagent.runs(tags="demo")) == len(nbagent.runs(tags=["two", "none"])) == 1
     assert len(nbagent.runs(tags=["demo", "other"])) == 2
+
+
+def test_tags_and_the_prompt_that_is_answered_go_on_and_a_record_says_what_made_it() -> None:
+    model = script([call("look", place="a"), error("LLM_TIMEOUT"), "One.", "Two.", "Three."])
+    agent = nbagent.Agent(model=model, tools=[look], tags=("demo", "two"))
+    first = agent.run("Go.")
+    resumed = first.resume()
+    forked = resumed.fork(resumed.turns[0].id, temperature=0.1)
+    continued = forked.resume("Next.", tags="other")
+    runs = [first, resumed, forked, continued]
+    assert [run.record.tags for run in runs] == [("demo", "two")] * 3 + [("other",)]
+    assert [run.record.prompt for run in runs] == ["Go."] * 3 + ["Next."]
+    assert [run.record.forked_from for run in runs] == [None, None, "C03", None]
+    assert {run.record.nbagent_version for run in runs} == {nbagent.__version__}
+    assert [check_run(run).messages[0].text for run in runs] == ["Go."] * 4
+    assert len(set(column(nbagent.runs(), "template_sha"))) == 2
+    assert len(nbagent.runs(tags="demo")) == 3

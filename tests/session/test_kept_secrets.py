@@ -158,6 +158,17 @@ def test_the_first_run_of_a_process_knows_the_keys_before_it_reads_anything(fres
     assert nbagent.open_run(run.id).record == run.record
 
 
+def test_a_key_in_the_settings_is_hidden_before_it_is_sent(fresh: str) -> None:
+    model = script(["Fine."])
+    nbagent.configure(system=f"My key: {fresh}", stop_sequences=(fresh,))
+    try:
+        nbagent.Agent(model=model, tools=[]).run("Go.")
+    finally:
+        nbagent.configure(system=None, stop_sequences=None)
+    assert model.requests[0].system_prompt == "My key: [redacted]"
+    assert model.requests[0].stop_sequences == ("[redacted]",)
+
+
 def test_a_key_that_came_later_is_known_to_the_next_run(
     fresh: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,5 +286,5 @@ def test_a_key_in_an_option_is_in_no_repr_of_the_agent(fresh: str) -> None:
 
 def test_options_without_a_key_show_themselves_as_they_are() -> None:
     options = nbagent.Agent("offline:demo", system="Be brief.", tools="none", tags=["a"]).options
-    assert repr(options).startswith("RunOptions(model='offline:demo', system='Be brief.', tools=")
+    assert "model='offline:demo', system='Be brief.'" in repr(options)
     assert eval(repr(options), {"RunOptions": RunOptions}) == options

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine.laws import check_answered, check_record, check_run, fill_disk, look
+from frontends import StandIn
 
 import nbagent
 from nbagent.archive.store import Store
@@ -15,7 +16,7 @@ from nbagent.contracts.events import Event, Notice, RunFinished, TextDelta, Turn
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, script, step
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
 
 
@@ -33,7 +34,7 @@ class View:
         self.events: list[Event] = []
         self.closed = 0
 
-    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
+    def open(self, run: RunRecord, controls: RunControls) -> Sink:
         if self.fails == "open":
             raise RuntimeError("no screen")
         return self
@@ -59,7 +60,7 @@ def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> N
             raise error
 
     view = View()
-    use_front(Front(surface=view))
+    use_frontend(StandIn(view=view.open))
     model = model_of()
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=on_event)
     check_run(run, model)
@@ -74,7 +75,7 @@ def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> N
 @pytest.mark.parametrize("fails", ["open", "close", "RunStarted", "TextDelta", "RunFinished"])
 def test_a_view_that_fails_anywhere_does_not_touch_the_run(fails: str) -> None:
     view = View(fails)
-    use_front(Front(surface=view))
+    use_frontend(StandIn(view=view.open))
     heard: list[Event] = []
     model = model_of()
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=heard.append)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from code_shell import runs_code
+from frontends import StandIn
 from host_door import HostDoor
 
 import nbagent
@@ -15,7 +16,7 @@ from nbagent.contracts.policy import Question, ToolPolicy
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, script
-from nbagent.session.front import Front, use_front
+from nbagent.session.frontend import use_frontend
 from nbagent.tools.base import HostOrder
 from nbagent.tools.notebook import open_hosts
 
@@ -52,12 +53,12 @@ class Notebook(HostDoor):
         self, name: str, asked: Callable[[Question], object] = lambda _: True, /, **arguments: Any
     ) -> ToolRun:
         """What a run has of a call: as the model and the records get it."""
-        use_front(Front(namespace=lambda: self.names, run_code=runs_code(self.names)))
+        use_frontend(StandIn(self.names, run_code=runs_code(self.names)))
         try:
             agent = nbagent.Agent(
                 script([call(name, **arguments), "Done."]), tools=["nb"], on_approval=asked
             )
             (turn, _) = agent.run("Go.", quiet=True).turns
         finally:
-            use_front(None)
+            use_frontend(None)
         return turn.tool_runs[0]

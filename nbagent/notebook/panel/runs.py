@@ -13,9 +13,8 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -37,9 +36,10 @@ from nbagent.notebook.template import Rendered, render
 from nbagent.notebook.view_state import status_of
 from nbagent.providers.choice import choose_model
 from nbagent.run import Run
-from nbagent.session.front import Front, front
+from nbagent.runtime import Courier
+from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.prepare import Ask
-from nbagent.settings import effective
+from nbagent.settings import RunOptions, effective
 
 WAITS_FOR = "the kernel, which a cell keeps busy"
 ASKS = "Waiting for you: a tool call is to be allowed or denied"
@@ -128,7 +128,7 @@ class Panel:
         settings, trouble = effective(), ""
         offered: list[choices.Offered] = []
         try:
-            offered = choices.offered_tools(front().namespace(), settings.tools, self._extra)
+            offered = choices.offered_tools(frontend().namespace(), settings.tools, self._extra)
         except NbagentError as error:
             trouble = error_words(error)
         fresh = choices.at_first_unticked(offered, settings.tools) - {*self.form.choices().offered}
@@ -242,22 +242,10 @@ class Panel:
             parent_id=parent.id if parent is not None else None,
             dropped=dropped,
         )
-        Run.started(ask, here=self._front())
+        Run.started(ask, here=PanelFrontend(self))
 
-    def _front(self) -> Front:
-        # No cell made this run: a cell that goes on must not take it for one of its own, and an
-        # interrupt of the last cell does not mean it.
-        return replace(
-            front(),
-            surface=self,
-            cell_id=lambda: None,
-            execution_id=lambda: None,
-            ask=lambda: None,
-            waits_for=WAITS_FOR,
-        )
-
-    def open(self, run: RunRecord, controls: RunControls, *, quiet: bool, raw: bool) -> Sink:
-        """The view of a run that begins: the panel is its surface."""
+    def open(self, run: RunRecord, controls: RunControls) -> Sink:
+        """The view of a run that begins."""
         view, sink = self._talk.begin(run, controls)
         with self._lock:
             self._working, self._controls, self._waits = run.id, controls, ""
@@ -333,7 +321,7 @@ class Panel:
 
     def _tick(self, tools: Any) -> None:
         self._extra = tools if isinstance(tools, tuple) else ()
-        offered = choices.offered_tools(front().namespace(), effective().tools, self._extra)
+        offered = choices.offered_tools(frontend().namespace(), effective().tools, self._extra)
         names = {tool.name for tool in offered}
         off = names if tools == "none" else names - set(self._extra) if self._extra else set[str]()
         self.form.offer(offered, frozenset(off))
@@ -360,6 +348,40 @@ class Panel:
                 self._talk.show(runs)
             self._push()
         self._settle()
+
+
+class PanelFrontend(Frontend):
+    """The process's frontend, with the panel as its view.
+
+    No cell made these runs: a cell that goes on must not take one for its own, and an interrupt of
+    the last cell does not mean it.
+    """
+
+    waits_for = WAITS_FOR
+
+    def __init__(self, panel: Panel) -> None:
+        """Show runs in a panel."""
+        self._panel, self._process = panel, frontend()
+
+    def namespace(self) -> Mapping[str, Any]:
+        """The names of the notebook."""
+        return self._process.namespace()
+
+    def cell(self) -> Cell:
+        """The notebook alone."""
+        return Cell(notebook=self._process.cell().notebook)
+
+    def adopt(self, courier: Courier) -> None:
+        """Let the idle kernel run synchronous tools."""
+        self._process.adopt(courier)
+
+    def set_last(self, run: object) -> None:
+        """Put a handle into `_run`."""
+        self._process.set_last(run)
+
+    def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink:
+        """The panel."""
+        return self._panel.open(run, controls)
 
 
 class PanelSink:
@@ -452,5 +474,5 @@ def _resumable(run: RunRecord) -> bool:
 
 
 def _evaluate(expression: str) -> object:
-    namespace: Any = front().namespace()
+    namespace: Any = frontend().namespace()
     return eval(compile(expression, "<prompt>", "eval"), namespace)

@@ -11,7 +11,7 @@ from html import escape
 
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.panel.parts import sheet
-from nbagent.notebook.panel.talk import who_spoke
+from nbagent.notebook.panel.talk import spoke, who_spoke
 from nbagent.notebook.static_html import html, style
 from nbagent.notebook.static_text import markdown, plain
 from nbagent.notebook.view_state import view_of
@@ -55,7 +55,7 @@ def saved(runs: Sequence[RunRecord], words: str = CLOSED) -> dict[str, str]:
 
 
 def _said(run: RunRecord) -> str:
-    words = one_line(clean(run.prompt), _SAID_CHARS)
+    words = one_line(clean(run.prompt), _SAID_CHARS) if spoke(run) else ""
     return f"{who_spoke(run)}: {words}" if words else who_spoke(run)
 
 

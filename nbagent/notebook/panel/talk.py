@@ -148,7 +148,8 @@ class Talk:
         )
 
     def _add(self, run: RunRecord, view: RunView) -> None:
-        self._entries.append(_Entry(run.id, Said(run.prompt, who_spoke(run)), view))
+        said = Said(run.prompt if spoke(run) else "", who_spoke(run))
+        self._entries.append(_Entry(run.id, said, view))
         dropped: list[_Entry] = []
         while len(self._entries) > KEPT:
             dropped.append(self._entries.popleft())
@@ -163,9 +164,15 @@ class Talk:
 
 def who_spoke(run: RunRecord) -> str:
     """What stands before the words that began a run, or instead of words."""
-    if run.prompt:
+    if spoke(run):
         return "You"
     return {"resume": "Continued", "fork": "Asked again"}.get(run.kind, "Begun")
+
+
+def spoke(run: RunRecord) -> bool:
+    """Whether the person said something; else the run has the prompt of the one before."""
+    own = run.messages[0].role == "user" if run.messages else False
+    return bool(run.prompt) and run.kind != "resume" and (own or run.kind != "fork")
 
 
 def _close(entry: _Entry) -> None:

@@ -51,12 +51,11 @@ def recent_runs() -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _prompt(run: RunSummary, by_id: dict[str, RunSummary]) -> str:
-    """What the run was asked; one that had no words of its own has those it goes on from."""
-    first: RunSummary | None = run
-    while first is not None and not first.prompt.strip():
-        first = by_id.get(first.parent_id or "")
-    words = one_line(visible(first.prompt), _PROMPT_CHARS) if first else run.run_id[:8]
-    return words if first is run else words + _HOW.get(run.kind, "")
+    """What the run was asked; one without words of its own has those it goes on from."""
+    words = one_line(visible(run.prompt), _PROMPT_CHARS) or run.run_id[:8]
+    before = by_id.get(run.parent_id or "")
+    again = before is not None and before.prompt == run.prompt
+    return words + _HOW.get(run.kind, "") if again or run.kind == "resume" else words
 
 
 def _line(run: RunSummary, said: str, alike: bool) -> str:

@@ -1,0 +1,289 @@
+"""A run at work: starts the engine on its thread and hands each event to its sinks in order.
+
+The store comes first: what is committed is on disk before anybody sees it. A sink that raises is
+detached and named; nothing that a sink does ends a run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from nbagent.archive.audit_records import AuditSink, is_audited
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.chat import Message
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.events import (
+    Event,
+    MessagesAdded,
+    Notice,
+    RunFinished,
+    RunStarted,
+    TurnFinished,
+    TurnStarted,
+    Waiting,
+)
+from nbagent.contracts.policy import PersonAnswer
+from nbagent.contracts.ports import Sink
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.secrets import redact
+from nbagent.engine import run_engine
+from nbagent.runtime import Courier
+from nbagent.session.approval import SessionApprover
+from nbagent.session.frontend import Frontend, frontend
+from nbagent.session.prepare import Ask, prepare
+from nbagent.session.stores import alive, current_store
+
+OnEvent = Callable[[Event], object]
+
+_LOCKED = (
+    "another process is writing to the store of runs; this run goes on, or stops, when it is "
+    "done, or in half a minute"
+)
+_HELD_UP = "runs in the kernel; cells wait until it is done (■ stops it)"
+
+
+class CallbackSink:
+    """Hands events to a function of the person's (`on_event=`), on the engine thread."""
+
+    name = "on_event"
+
+    def __init__(self, callback: OnEvent) -> None:
+        if inspect.iscoroutinefunction(callback):
+            raise UsageError(
+                "on_event takes a plain function, it is called on the engine thread and not "
+                "awaited; for `await` use `async for event in agent.stream(…)`"
+            )
+        self._callback = callback
+
+    def handle(self, event: Event) -> None:
+        """Call it."""
+        self._callback(event)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ActiveRun:
+    """One run from its start on: the engine's EventPort, and what stops it.
+
+    Args:
+        ask: what is to be done.
+        store: where the run is kept; the current one by default.
+        here: where it is shown and served; the frontend of this process by default.
+
+    Raises:
+        UsageError: it cannot be done as asked.
+        StoreError: the store belongs to a newer nbagent.
+    """
+
+    def __init__(
+        self, ask: Ask, *, store: Store | None = None, here: Frontend | None = None
+    ) -> None:
+        self.store = store or current_store()
+        self._here = here or frontend()
+        # Its words are in the record, without what is secret in them.
+        self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
+        self.courier = Courier()
+        self.prepared = prepare(ask, store=self.store, frontend=self._here, courier=self.courier)
+        self.plan, self._tools = self.prepared.plan, self.prepared.tools
+        self.record: RunRecord = self.plan.run
+        """The initial record while the run is at work, the final one after it ended."""
+        self.plan.context = replace(self.plan.context, waiting=self._wait_for_host)
+        self.warnings = self.plan.notices
+        self._turns: list[EngineTurn] = []
+        self._messages: list[Message] = list(self.record.messages)
+        self._sinks: list[Sink] = []
+        self._late: list[Notice] = []
+        self._waits: list[str] = []
+        """What hosts said that the run waits for."""
+        self._begun = self._looked = False
+        self._approver = self._approver_and_audit()
+        self.store.database.on_warning = self._warn_all
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self.record.phase != "Running"
+
+    def so_far(self) -> RunRecord:
+        """The record with what is committed; after the end, the final one."""
+        if self.done:
+            return self.record
+        turns, messages = tuple(self._turns), tuple(self._messages)
+        return self.record.model_copy(update={"turns": turns, "messages": messages})
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop at once, or pause after the running turn. Any thread."""
+        if after_turn:
+            self.plan.cancel.after_turn = True
+        else:
+            self.courier.stop()
+
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
+        """Answer the question about a call; False when it is not asked (any more). Any thread."""
+        return self._approver.answer(tool_call_id, answer)
+
+    def start(self, on_event: OnEvent | None = None) -> None:
+        """Open its views and begin; returns at once."""
+        callback = None if on_event is None else CallbackSink(on_event)
+        try:
+            view = self._here.open(self.record, self, self.ask.options)
+        except Exception as error:
+            self.warn(f"the run is not shown: {type(error).__name__}: {error}")
+            view = None
+        sinks: tuple[Sink | None, ...] = (view, callback)
+        self._sinks += [sink for sink in sinks if sink is not None]
+        self._here.adopt(self.courier)
+        stranded = f"waits for {self._here.waits_for}"
+        self.courier.on_stranded = lambda tool: self._wait(tool, stranded)
+        self.courier.on_slow = lambda tool: self._wait(tool, _HELD_UP)
+        _at_work.add(self)
+        self.courier.start(self._drive)
+
+    async def _drive(self) -> RunRecord:
+        with alive(self.store):
+            try:
+                await run_engine(self.plan, self)
+            except BaseException as error:
+                self._break(error)
+                if not self._begun or not isinstance(error, Exception):
+                    raise
+            finally:
+                _at_work.discard(self)
+                for sink in self._sinks:
+                    with suppress(Exception):
+                        sink.close()
+        return self.record
+
+    def _break(self, error: BaseException) -> None:
+        """The store failed for good, or nbagent did: end with what is committed, and say so."""
+        if isinstance(error, NbagentError):
+            info = error.info
+        else:
+            info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
+        end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
+        self.record = self.so_far().model_copy(update={**end, "notices": tuple(self.warnings)})
+        if self._begun:
+            with suppress(Exception):
+                self.store.release(self.record.id)
+            self._hand_on(RunFinished(self.record))
+
+    # The engine's events
+
+    def emit(self, event: Event) -> None:
+        """Tell the sinks of something that is not kept. On the engine's loop."""
+        if isinstance(event, TurnStarted):
+            self.look_at_tools()
+        elif isinstance(event, RunFinished):
+            self._no_longer_waits()
+        self._hand_on(event)
+        while self._late:
+            self._hand_on(self._late.pop(0))
+
+    async def commit(self, event: Event) -> None:
+        """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
+        await self.store.commit(event, lambda: self._hand_on(Waiting(None, _LOCKED)))
+        if isinstance(event, RunStarted):
+            self._begun = True
+        elif isinstance(event, RunFinished):
+            self.record = event.run
+        elif isinstance(event, TurnFinished):
+            self._turns.append(event.turn)
+            self._messages.extend(event.messages)
+        elif isinstance(event, MessagesAdded):
+            self._messages.extend(event.messages)
+        self.emit(event)
+
+    def _hand_on(self, event: Event) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                sink.handle(event)
+            except BaseException as error:  # also SystemExit: a view never ends a run
+                self._sinks.remove(sink)
+                self.warn(f"{sink.name} was detached: {type(error).__name__}: {error}")
+                with suppress(Exception):
+                    sink.close()
+
+    # What the person should know
+
+    def warn(self, text: str) -> None:
+        """Tell the person, and keep it in the record."""
+        text = redact(text)
+        _log.warning("run %s: %s", self.record.id[:8], text)
+        self.warnings.append(text)
+        self._late.append(Notice("warning", text))
+
+    def _warn_all(self, text: str) -> None:
+        for run in at_work():
+            if run.store is self.store:
+                run.warn(text)
+
+    def look_at_tools(self) -> None:
+        """Say what there is to say about the tools, once these have been listed."""
+        self._no_longer_waits()
+        policies, host = self._tools.policies, self._tools.host
+        doubts = [] if self._looked else policies.doubts(host.offered)
+        self._looked = True
+        for text in (*_first_time(host.warnings), *doubts):
+            self.warn(text)
+
+    def _wait(self, tool: str, why: str) -> None:
+        self._hand_on(Waiting(None, f"{tool or 'a tool'} {why}"))
+
+    def _wait_for_host(self, text: str) -> None:
+        self._waits.append(text)
+        self._hand_on(Waiting(None, "; ".join(self._waits)))
+
+    def _no_longer_waits(self) -> None:
+        if self._waits:
+            self._waits.clear()
+            self._hand_on(Waiting(None, ""))
+
+    # Questions
+
+    def _approver_and_audit(self) -> SessionApprover:
+        audit = None
+        if is_audited(self._tools.host.host_names):  # its tools touch the world
+            if self.store.path is None:
+                self.warn("this run is not audited: its store is in memory only")
+            else:
+                audit = AuditSink(self.store.path.parent, on_warning=self.warn)
+                self._sinks.append(audit)
+        approver = SessionApprover(
+            self._tools.host,
+            self._tools.policies,
+            session=self.record.session,
+            callback=self.ask.on_approval,
+            buttons=self._buttons,
+            by_input=self._here.asker(),
+            record=audit.decided if audit else None,
+        )
+        self.plan.approver = approver
+        return approver
+
+    def _buttons(self) -> bool | None:
+        """Whether a view with buttons is ready; None where there is none."""
+        ready = [getattr(sink, "can_answer", None) for sink in self._sinks]
+        return True if True in ready else False if False in ready else None
+
+
+_log = logging.getLogger("nbagent")
+_at_work: set[ActiveRun] = set()
+_said_warnings: set[str] = set()
+
+
+def at_work() -> list[ActiveRun]:
+    """The runs of this process that are not over."""
+    return list(_at_work)
+
+
+def _first_time(warnings: Sequence[str]) -> tuple[str, ...]:
+    """What hosts warn of (a skill that is not as it should be), once for each process."""
+    fresh = tuple(text for text in warnings if text not in _said_warnings)
+    _said_warnings.update(warnings)
+    return fresh

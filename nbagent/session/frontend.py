@@ -1,0 +1,125 @@
+"""What the process offers a run: a view, the notebook's names, a thread that waits.
+
+A script offers the least of it. The rooms that know more (a terminal, a kernel) subclass.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nbagent.contracts.events import Event, Notice, RunStarted
+from nbagent.contracts.policy import PersonAnswer, Question
+from nbagent.contracts.ports import RunCode, RunControls, Sink
+from nbagent.contracts.records import RunRecord
+from nbagent.runtime import Courier, Pump
+from nbagent.settings import RunOptions
+
+Asker = Callable[[Question], PersonAnswer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Where a run was started, as far as the front end tells."""
+
+    cell_id: str | None = None
+    execution_count: int | None = None
+    notebook: str | None = None
+    """Path of the notebook's file."""
+
+
+class Frontend:
+    """What a script has."""
+
+    waits_for = "a free thread: run.wait() runs it here"
+    """What a tool is said to wait for when nobody waits for its run."""
+
+    def namespace(self) -> Mapping[str, Any]:
+        """The names a person can use; its `@nbagent.tool` functions are offered by default."""
+        return {}
+
+    def run_code(self) -> RunCode | None:
+        """Runs Python in the notebook; None where there is none."""
+        return None
+
+    def cell(self) -> Cell:
+        """The cell that runs now."""
+        return Cell()
+
+    def execution_id(self) -> str | None:
+        """Tells one execution of a cell from the next."""
+        return None
+
+    def asker(self) -> Asker | None:
+        """What asks by `input()` in the thread that waits; None where nobody types.
+
+        Called where a run starts.
+        """
+        return None
+
+    def pump(self) -> Pump | None:
+        """Delivers the front end's messages while the main thread waits."""
+        return None
+
+    def adopt(self, courier: Courier) -> None:
+        """Let an idle kernel run the synchronous tools of a run that nobody waits for."""
+
+    def set_last(self, run: object) -> None:
+        """Put a handle into `_run`."""
+
+    def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
+        """A view of a run that begins, in the thread that starts it; None where none is wanted."""
+        return None if options.quiet else NoticePrinter()
+
+    def show(self, run: RunRecord) -> bool:
+        """Show a run where it was not shown yet; False where nothing can be shown."""
+        return False
+
+    def bundle(self, dry_run: Any) -> dict[str, str]:
+        """A `session.preview.DryRun` by MIME type, `text/plain` always."""
+        return {"text/plain": repr(dry_run)}
+
+    def forget(self, run_ids: tuple[str, ...]) -> None:
+        """Take runs that were deleted out of what is shown and remembered."""
+
+
+class NoticePrinter:
+    """Where nothing shows a run, what the person should know goes to stderr."""
+
+    name = "stderr"
+
+    def handle(self, event: Event) -> None:
+        """Print notices, the ones that the run begins with too."""
+        if isinstance(event, RunStarted):
+            for text in event.run.notices:
+                self.say(text)
+        elif isinstance(event, Notice) and event.level != "info":
+            self.say(event.text)
+
+    def say(self, text: str) -> None:
+        """Print one."""
+        print(f"nbagent: {text}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _Process:
+    frontend: Frontend | None = None
+
+
+def use_frontend(frontend: Frontend | None) -> None:
+    """Set the frontend of this process; None lets it be chosen again."""
+    _Process.frontend = frontend
+
+
+def frontend() -> Frontend:
+    """The frontend of this process, chosen when a run first needs it."""
+    if _Process.frontend is None:
+        # The one import up the page (DESIGN 3): runs show themselves without %load_ext, too.
+        from nbagent.notebook.frontends import chosen_frontend
+
+        _Process.frontend = chosen_frontend()
+    return _Process.frontend

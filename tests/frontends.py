@@ -1,0 +1,66 @@
+"""A frontend for tests: what a test gives it, and of the rest what a script has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from nbagent.contracts.ports import RunCode, RunControls, Sink
+from nbagent.contracts.records import RunRecord
+from nbagent.notebook.frontends import TerminalFrontend
+from nbagent.runtime import Courier
+from nbagent.session.frontend import Asker, use_frontend
+from nbagent.settings import RunOptions
+
+
+class StandIn(TerminalFrontend):
+    """Has a namespace, a view, somebody who types, or a place for `_run`."""
+
+    def __init__(
+        self,
+        namespace: Mapping[str, Any] | None = None,
+        *,
+        run_code: RunCode | None = None,
+        view: Callable[[RunRecord, RunControls], Sink | None] | None = None,
+        ask: Asker | None = None,
+        adopt: Callable[[Courier], None] = lambda courier: None,
+        set_last: Callable[[object], object] = lambda run: None,
+        show: Callable[[RunRecord], bool] = lambda run: False,
+    ) -> None:
+        self._namespace, self._view, self._ask = namespace or {}, view, ask
+        self._run_code = run_code
+        self._calls = (adopt, set_last, show)
+
+    def namespace(self) -> Mapping[str, Any]:
+        return self._namespace
+
+    def run_code(self) -> RunCode | None:
+        return self._run_code
+
+    def asker(self) -> Asker | None:
+        return self._ask
+
+    def adopt(self, courier: Courier) -> None:
+        self._calls[0](courier)
+
+    def set_last(self, run: object) -> None:
+        self._calls[1](run)
+
+    def show(self, run: RunRecord) -> bool:
+        return self._calls[2](run)
+
+    def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
+        if self._view is None:
+            return super().open(run, controls, options)
+        return self._view(run, controls)
+
+
+@contextmanager
+def at(frontend: StandIn) -> Generator[StandIn]:
+    """Runs are shown on this one."""
+    use_frontend(frontend)
+    try:
+        yield frontend
+    finally:
+        use_frontend(None)
