@@ -409,6 +409,7 @@ ANSWERS = (thorough, answers, hops, errors, ends, back_cases)
 WIRE = WireSetup(
     name="google",
     provider="google",
+    conversation="contents",
     ended=re.compile(rb'"finishReason": "[A-Z_]+"[^\r\n]*'),
     servers={"google": WIRE_URL},
     answers=tuple(case for cases in ANSWERS for case in cases()),

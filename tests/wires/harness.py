@@ -121,8 +121,6 @@ class AnswerCase:
     """What comes behind the end counts only when it came with it."""
     shown_reasoning: bool = True
     """The reasoning that was streamed is the response's."""
-    defect: int = 0
-    """Of the list of known defects: fails today."""
 
     def play(self, *, stream: bool, body: bytes | None = None, **how: Any) -> Play:
         """The answer in one of its forms, or a changed one; `how`: fields of Play."""
@@ -158,7 +156,6 @@ class RequestCase:
     only: bool = False
     """The body has no other keys."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    defect: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +166,6 @@ class ModelsCase:
     body: Any
     expect: Sequence[tuple[str, int | None, Sequence[str]]] | str
     """A str: the code of an error."""
-    defect: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +179,8 @@ class WireSetup:
     ended: re.Pattern[bytes]
     """The marker by which a stream says that its answer is complete, to the end of its line."""
     path: str = "/v1"
+    conversation: str = "messages"
+    """The field of a request that grows."""
     servers: Mapping[str, str] = field(default_factory=dict[str, str])
     newlines: Sequence[bytes] = (b"\n", b"\r\n", b"\r")
     answers: Sequence[AnswerCase]
@@ -375,14 +373,3 @@ def check_chunks(case: AnswerCase, chunks: list[ChatChunk], response: ChatRespon
     assert all(words in text for words, text in zip(case.expect.notes, said, strict=True))
     last = chunks[-1]
     assert (last.finish_reason, last.usage) == (response.finish_reason, response.usage)
-
-
-def rows(wires: Iterable[WireSetup], kind: str) -> list[Any]:
-    """Rows of a test over one kind of case of all wires; a known defect must fail."""
-    made: list[Any] = []
-    for wire in wires:
-        for case in getattr(wire, kind):
-            mark = pytest.mark.xfail(strict=True, reason=f"defect {case.defect}")
-            marks = [mark] if case.defect else []
-            made.append(pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=marks))
-    return made

@@ -453,6 +453,7 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
 WIRE = WireSetup(
     name="responses",
     provider="openai-responses",
+    conversation="input",
     ended=re.compile(rb'data: {"type": "response.completed"[^\r\n]*'),
     servers=SERVERS,
     answers=(
