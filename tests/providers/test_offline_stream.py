@@ -13,18 +13,10 @@ from nbagent.contracts.chat import (
     ChatResponse,
     Message,
     ProviderConfig,
-    TextPart,
-    ToolSpec,
 )
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import DELAY_VARIABLE, PROVIDER
 from nbagent.providers.offline.stream import estimated_tokens
-
-TOOL = ToolSpec(
-    name="population",
-    description="People living in a city.",
-    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-)
 
 
 @pytest.fixture(autouse=True)
@@ -75,44 +67,29 @@ def test_whole_answer_and_a_pace_of_zero_do_not_wait(monkeypatch: pytest.MonkeyP
     assert monotonic_ms() - begun < 2000 * 15 / 3
 
 
-def test_usage_is_four_characters_a_token() -> None:
-    response = answered(request("Hey " + "x" * 396, system_prompt="y" * 40))
-    assert response.usage is not None
-    assert response.usage.prompt_tokens == 100 + 10
-    assert response.usage.reasoning_tokens == estimated_tokens(len(response.reasoning or ""))
-    told = estimated_tokens(len(response.message.text))
-    assert response.usage.completion_tokens == told + response.usage.reasoning_tokens
-    assert response.usage.total_tokens == (
-        response.usage.prompt_tokens + response.usage.completion_tokens
-    )
-    assert response.usage.cached_tokens == 0
-
-
-def test_cached_tokens_are_what_the_request_before_had_sent() -> None:
-    first = request("population of Oslo", tools=(TOOL,), system_prompt="Be brief.")
+def test_usage_is_four_characters_a_token_and_what_was_sent_before_is_cached() -> None:
+    first = request("Hey " + "x" * 396, system_prompt="y" * 40)
     one = answered(first)
-    (made,) = one.message.tool_calls
-    result = Message(
-        role="tool",
-        tool_call_id=made.id,
-        name=made.name,
-        content=(TextPart(text='{"ok":true,"data":709037}'),),
-    )
-    second = first.model_copy(update={"messages": (*first.messages, one.message, result)})
-    two = answered(second)
     assert one.usage is not None
+    assert (one.usage.prompt_tokens, one.usage.cached_tokens) == (100 + 10, 0)
+    assert one.usage.reasoning_tokens == estimated_tokens(len(one.reasoning or ""))
+    told = estimated_tokens(len(one.message.text)) + one.usage.reasoning_tokens
+    assert (one.usage.completion_tokens, one.usage.total_tokens) == (told, 110 + told)
+    messages = (*first.messages, one.message, Message.of("user", "And then?"))
+    two = answered(first.model_copy(update={"messages": messages}))
     assert two.usage is not None
-    assert two.usage.cached_tokens == one.usage.prompt_tokens
-    assert two.usage.prompt_tokens > two.usage.cached_tokens
+    assert two.usage.prompt_tokens > two.usage.cached_tokens == one.usage.prompt_tokens
 
 
-def test_answer_ends_at_max_tokens_and_says_so() -> None:
-    response = answered(request("Count to 100", max_tokens=5))
-    assert response.message.text == "1 2 3 4 5 6 7 8 9 10"[:20]
-    assert response.finish_reason == "length"
-
-
-def test_answer_ends_before_a_stop_sequence() -> None:
-    response = answered(request("Count to 100", stop_sequences=("11", "7 ")))
-    assert response.message.text == "1 2 3 4 5 6 "
-    assert response.finish_reason == "stop"
+@pytest.mark.parametrize(
+    ("limits", "text", "finish"),
+    [
+        ({"max_tokens": 5}, "1 2 3 4 5 6 7 8 9 10", "length"),
+        ({"stop_sequences": ("11", "7 ")}, "1 2 3 4 5 6 ", "stop"),
+    ],
+)
+def test_answer_ends_at_a_limit_and_says_so(
+    limits: dict[str, object], text: str, finish: str
+) -> None:
+    response = answered(request("Count to 100", **limits))
+    assert (response.message.text, response.finish_reason) == (text, finish)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
-from servers.error_bodies import ANSWERS
+from servers.error_bodies import ANSWERS, WITHOUT_STATUS
 from servers.hostile_cases import (
     Case,
     broken_off,
@@ -24,8 +24,6 @@ from servers.hostile_cases import (
 )
 from servers.hostile_server import Fault, fine, whole
 from servers.loopback import Visit
-
-from nbagent.providers.errors import stream_error
 
 _BAD = "LLM_BAD_RESPONSE"
 
@@ -185,8 +183,7 @@ def own_errors(wire: Dialect) -> dict[str, Case]:
         bad = whole(body, f"{status} X", ["Retry-After: 0"])
         again = Case(then_fine(bad), text="fine", asked=2)
         cases[f"error: {name}"] = again if retryable else Case(sends(bad), code)
-        # Which word of a body tells what without a status is `test_error_dialects`'s.
-        inside = stream_error(body).code
+        inside = _BAD if name in WITHOUT_STATUS else code
         cases[f"inside: {name}"] = _streams(wire, *part, body, code=inside, text="part ")
     for name, (event, code) in _FORMS.get(wire.name, {}).items():
         cases[f"inside: {name}"] = _streams(wire, *part, event, code=code, text="part ")

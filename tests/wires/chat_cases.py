@@ -26,7 +26,7 @@ from wires.harness import (
 DONE = b"data: [DONE]\n\n"
 Calls = Sequence[tuple[str, JSON | str]]
 Stream = tuple[Sequence[Any], JSON]
-"""The chunks of a stream, and what it comes to: fields of Expect and of AnswerCase."""
+"""The chunks of a stream, and what it comes to: fields of AnswerCase."""
 
 
 def chunk(delta: Any, finish: str | None = None, **more: Any) -> JSON:
@@ -363,8 +363,6 @@ def tool_calls() -> Iterator[AnswerCase]:
     """Calls out of the deltas of servers that do not keep to the grammar."""
     for id, (deltas, found) in DELTAS.items():
         yield streamed(f"calls: {id}", *map(calls, deltas), BEGUN, calls=found)
-    thrice = answer_of({"tool_calls": [call(index=n, id="x") for n in range(3)]})
-    yield answer_case("calls: the same under one id", body=thrice, calls=BARE, ids=["x"])
     for absent in (None, "", "null", 3):
         odd = {"tool_calls": [call(index=0, id=absent)]}
         yield both(f"calls: the id is {absent!r} #12", odd, calls=BARE)

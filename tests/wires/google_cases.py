@@ -245,10 +245,8 @@ def hop(*parts: Any, **more: Any) -> JSON:
 
 def twice(id: str, first: JSON, then: bytes, **given: Any) -> AnswerCase:
     """A case of two requests, the first one whole and streamed."""
-    body = json.dumps(first).encode()
-    return answer_case(
-        id, **{"body": body, "stream": sse(first), "then": then, "asked": 2, **given}
-    )
+    forms: JSON = {"body": json.dumps(first).encode(), "stream": sse(first)}
+    return answer_case(id, **{**forms, "then": then, "asked": 2, **given})
 
 
 CALLS, B = sse(chunk(SECOND, end="STOP")), chunk(text("b"), end="STOP")

@@ -7,15 +7,17 @@ import time
 from typing import Any
 
 import pytest
+from servers.loopback import Loopback
 from servers.player import Play
 from wires import google_cases
-from wires.chat_cases import LOOK, WIRE, call, calls, chunk, sse
+from wires.chat_cases import LOOK, WIRE, answer_of, call, calls, chunk, sse
 from wires.google_requests import text
 from wires.harness import KEY, TOOLS, World, answer_case, ask
 
 from nbagent.contracts.chat import ChatResponse
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.streams import Backend, StaleConnection
 
 
 def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
@@ -114,3 +116,37 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
     assert first.line == second.line
     assert (answer.message.text, answer.meta.attempts) == ("ab", 1)
     assert not any(made.notice for made in chunks)
+
+
+def test_the_same_call_under_one_id_is_run_once(world: World) -> None:
+    body = answer_of({"tool_calls": [call(index=n, id="x") for n in range(3)]})
+    _, answer = world.answer(WIRE, answer_case("thrice", body=body), stream=False)
+    assert isinstance(answer, ChatResponse)
+    assert [made.id for made in answer.message.tool_calls] == ["x"]
+
+
+def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
+    seen: list[bytes] = []
+
+    class Talkative(Loopback):
+        async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await reader.read(100))
+            writer.write(b"answer")
+            await asyncio.sleep(0.02)
+            writer.write(b"unasked")
+            seen.append(await reader.read(100))
+
+    async def ask_twice(port: int) -> None:
+        stream = await Backend().connect_tcp("127.0.0.1", port)
+        await stream.write(b"first")
+        assert await stream.read(100) == b"answer"
+        await asyncio.sleep(0.1)
+        await stream.write(b"second")
+        with pytest.raises(StaleConnection):
+            await stream.read(100)
+        await stream.aclose()
+        await asyncio.sleep(0.05)
+
+    with Talkative() as server:
+        asyncio.run(ask_twice(server.port))
+    assert seen in ([b"first"], [b"first", b""]), "the second request stays here"

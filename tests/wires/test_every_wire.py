@@ -40,6 +40,7 @@ from nbagent.contracts.chat import (
     ImagePart,
     Message,
     TextPart,
+    ToolSpec,
     is_keepable,
 )
 from nbagent.contracts.errors import CODES, ModelError
@@ -81,7 +82,7 @@ def test_an_answer_is_what_the_server_said_whole_and_in_any_pieces(
     forms += [(True, 0), (True, 7)] if case.stream and not case.whole_pieces else [(True, 0)]
     for stream, pieces in forms:
         check(case, world.answer(wire, case, stream=stream, pieces=pieces))
-        assert len(world.player.asked) == case.expect.asked
+        assert len(world.player.asked) == case.asked
     for newline in wire.newlines if case.thorough else ():
         body = case.stream.replace(b"\n", newline)
         plays = [
@@ -104,7 +105,7 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
     for end, (chunks, result) in enumerate(outcomes):
         if isinstance(result, ModelError):
             assert result.code in ("LLM_BAD_RESPONSE", "LLM_HTTP_ERROR")
-            assert case.expect.text.startswith("".join(chunk.content for chunk in chunks))
+            assert case.text.startswith("".join(chunk.content for chunk in chunks))
             continue
         assert end >= found.end(), f"cut at {end}: {case.stream[:end][-60:]!r}"
         check(without_usage(case), (chunks, result))
@@ -213,6 +214,30 @@ def test_the_official_types_refuse_a_wrong_request(world: World, name: str, chan
     assert (OFFICIAL[name](body), bool(OFFICIAL[name](body | changed))) == ("", True)
 
 
+ODD_NAMES = ("fs.read", "fs__read", "1st", "-x", "grüße", "x" * 70, "x" * 71, "a.b", "a__b", "a:1")
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@pytest.mark.parametrize("names", [ODD_NAMES, ODD_NAMES[::-1]], ids=["in order", "reversed"])
+def test_every_tool_has_a_legal_name_on_the_wire_and_is_called_by_its_own(
+    world: World, wire: WireSetup, names: tuple[str, ...]
+) -> None:
+    request = ask(tools=[ToolSpec(name=name) for name in names])
+    sent = re.findall(r'"name": "([^"]*)"', json.dumps(world.wire_request(wire, request)[1]))
+    assert len(set(sent)) == len(names)
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in sent)
+    assert {"fs__read", "a__b"} <= set(sent), "a legal name keeps itself"
+    case = next(case for case in wire.answers if case.thorough)
+    bodies = [case.body.replace(b"fs__look", name.encode()) for name in sent]
+    plays = [case.play(stream=False, body=body) for body in bodies]
+    case = replace(case, request=request)
+    for name, (_, answer) in zip(
+        names, world.answers(wire, case, plays, stream=False), strict=True
+    ):
+        assert isinstance(answer, ChatResponse)
+        assert answer.message.tool_calls[0].name == name
+
+
 @cases("models")
 def test_models_are_listed_with_what_the_server_tells(
     world: World, wire: WireSetup, case: ModelsCase
@@ -281,7 +306,7 @@ async def drain(chunks: AsyncGenerator[ChatChunk]) -> None:
 
 def without_usage(case: AnswerCase) -> AnswerCase:
     """What comes behind the marker may be missing."""
-    return replace(case, expect=replace(case.expect, usage=None))
+    return replace(case, usage=None)
 
 
 def usable(outcome: Outcome) -> bool:
