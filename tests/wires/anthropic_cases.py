@@ -460,9 +460,7 @@ ALL = ("reasoning", "tools", "vision")
 TOLD = [("a", 200_000, ALL), ("b", None, ("tools",)), ("little", None, ())]
 MODELS = (
     ModelsCase(id="what Anthropic tells", body={"data": LISTED, "has_more": False}, expect=TOLD),
-    ModelsCase(id="no models", body={"data": []}, expect=[]),
     ModelsCase(id="no list", body={"data": "none"}, expect=BAD),
-    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
 )
 ANSWERS: Sequence[Any] = (thorough, blocks, going_back, errors)
 WIRE = WireSetup(

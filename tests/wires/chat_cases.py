@@ -557,6 +557,7 @@ def errors() -> Iterator[AnswerCase]:
     expect: JSON = {"error": "LLM_QUOTA_EXCEEDED", "words": "because", "retryable": False}
     yield answer_case("no quota #56", status=429, body=gone, **expect)
     fault = {"message": "because", "type": "server_error", "code": None}
+    yield streamed("an error that is a text", said("x"), {"error": "just words"}, error=BAD)
     forms = {"body": error_of(**fault), "stream": sse({"error": fault})}
     yield answer_case("an error object #9", **forms, error=HTTP, retryable=True)
     for id, (chunks, status) in BROKEN.items():

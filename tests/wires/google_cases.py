@@ -375,9 +375,7 @@ LISTED: JSON = {
 KNOWN = [("gemini-3.8-flash", 1048576, ("reasoning",)), ("tunedModels/mine", None, ())]
 MODELS = (
     ModelsCase(id="what is told", body=LISTED, expect=KNOWN),
-    ModelsCase(id="no models", body={"models": []}, expect=[]),
     ModelsCase(id="no list", body={"models": 3}, expect=BAD),
-    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
 )
 ANSWERS = (thorough, answers, hops, errors, ends, back_cases)
 WIRE = WireSetup(

@@ -361,9 +361,7 @@ TOLD: list[tuple[str, int | None, Sequence[str]]] = [
 ]  # fmt: skip
 MODELS = (
     ModelsCase(id="what servers tell", body={"models": LISTED}, expect=TOLD),
-    ModelsCase(id="none was pulled", body={"models": []}, expect=[]),
     ModelsCase(id="no list", body={"models": 3}, expect=BAD),
-    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
 )
 WIRE = WireSetup(
     name="ollama",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from servers.player import Play
@@ -134,31 +133,18 @@ def test_azure_is_asked_on_the_route_that_the_address_names(
 
 @pytest.mark.parametrize("version", ["", "?api-version=2024-10-21"], ids=["v1", "dated"])
 def test_the_version_is_in_the_query_of_the_dated_route_alone(world: World, version: str) -> None:
-    blocked = {"code": "content_filter", "innererror": {"code": "ResponsibleAIPolicyViolation"}}
-    empty: JSON = {"choices": [], "model": "", "prompt_filter_results": [{}]}
-    stream = chat_cases.sse(empty, chat_cases.chunk(None), chat_cases.STOP)
     missing = {"code": "DeploymentNotFound", "message": "The API deployment does not exist."}
-    base_url = world.player.origin + version
+    world.player.play([Play(json.dumps({"error": missing}).encode(), 404)])
 
-    async def go() -> list[Any]:
-        found: list[Any] = []
-        async with world.client(AZURE, base_url) as client:
-            found.append([it async for it in client.chat_stream(ask())][-1].response)
-            found.append(await client.chat(ask()))
-            with pytest.raises(ModelError) as caught:
-                await client.chat(ask())
-        return [*found, caught.value]
+    async def go() -> None:
+        async with world.client(AZURE, world.player.origin + version) as client:
+            await client.chat(ask())
 
-    plays = [Play(stream), Play(json.dumps({"error": blocked}).encode(), 400)]
-    world.player.play([*plays, Play(json.dumps({"error": missing}).encode(), 404)])
-    answer, filtered, fault = world.run(go())
     path = "/openai/deployments/m" if version else "/openai/v1"
-    lines = {asked.line for asked in world.player.asked}
-    assert lines == {f"POST {path}/chat/completions{version} HTTP/1.1"}
-    assert (answer.message.text, answer.finish_reason) == ("x", "stop")
-    assert (filtered.message.text, filtered.finish_reason) == ("", "content_filter")
-    assert (fault.code, fault.status) == ("LLM_HTTP_ERROR", 404)
-    assert f"{path}/chat/completions" in str(fault)
+    with pytest.raises(ModelError, match=f"{path}/chat/completions"):
+        world.run(go())
+    (asked,) = world.player.asked
+    assert asked.line == f"POST {path}/chat/completions{version} HTTP/1.1"
 
 
 TOKEN = "eyJ0eXAiOiJKV1QifQ.eyJhdWQiOiJ4In0.c2lnbmF0dXJl"
