@@ -12,8 +12,10 @@ from servers.error_bodies import (
     openai,
 )
 
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import register
 from nbagent.providers.errors import response_error, stream_error
+from nbagent.providers.frames import clean
 
 SAID: dict[str, tuple[str, int | None, int | None]] = {
     "OpenAI": (
@@ -160,3 +162,11 @@ def test_the_wait_is_read_from_headers_and_body(
 def test_the_advice_fits_what_was_sent() -> None:
     signin = {"error": "unauthorized", "signin_url": "https://ollama.com/connect"}
     assert response_error(401, {}, signin).message.endswith("Sign in at https://ollama.com/connect")
+
+
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(ModelError, match="nested"):
+        clean(value)

@@ -126,6 +126,7 @@ def test_the_version_is_the_servers_or_the_persons(
     (asked,) = world.player.asked
     ours = "2026-10-21" if server else "2023-06-01"
     assert asked.headers["anthropic-version"] == given.get("Anthropic-Version", ours)
+    assert asked.head.lower().count("\r\nanthropic-version:") == 1
     assert asked.headers["x-api-key"] == KEY
     assert "authorization" not in asked.headers
     kept = not server and not given

@@ -214,7 +214,9 @@ def test_the_official_types_refuse_a_wrong_request(world: World, name: str, chan
     assert (OFFICIAL[name](body), bool(OFFICIAL[name](body | changed))) == ("", True)
 
 
-ODD_NAMES = ("fs.read", "fs__read", "1st", "-x", "grüße", "x" * 70, "x" * 71, "a.b", "a__b", "a:1")
+ODD_NAMES = (
+    *("fs.read", "fs__read", "1st", "-x", "grüße", "x" * 70, "x" * 71, "a.b", "a__b", "a", "a:1"),
+)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -226,14 +228,14 @@ def test_every_tool_has_a_legal_name_on_the_wire_and_is_called_by_its_own(
     sent = re.findall(r'"name": "([^"]*)"', json.dumps(world.wire_request(wire, request)[1]))
     assert len(set(sent)) == len(names)
     assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in sent)
-    assert {"fs__read", "a__b"} <= set(sent), "a legal name keeps itself"
+    assert sent[names.index("fs__read")] == "fs__read", "a legal name keeps itself"
     case = next(case for case in wire.answers if case.thorough)
-    bodies = [case.body.replace(b"fs__look", name.encode()) for name in sent]
+    said = [name.encode() for name in (*sent, *names)]
+    bodies = [case.body.replace(b"fs__look", name) for name in said]
     plays = [case.play(stream=False, body=body) for body in bodies]
     case = replace(case, request=request)
-    for name, (_, answer) in zip(
-        names, world.answers(wire, case, plays, stream=False), strict=True
-    ):
+    answers = world.answers(wire, case, plays, stream=False)
+    for name, (_, answer) in zip(names * 2, answers, strict=True):
         assert isinstance(answer, ChatResponse)
         assert answer.message.tool_calls[0].name == name
 

@@ -235,7 +235,9 @@ FINAL: list[tuple[dict[str, Any], int, str, int]] = [
 def test_what_no_change_can_help_is_asked_no_more(
     server: ModelServer, given: dict[str, Any], status: int, said: str, asked: int
 ) -> None:
-    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 9)
+    param = said.split("'")[1] if said.startswith("Unsupported") else None
+    error = {"error": {"message": said, "param": param}}
+    server.then(*[Reply(status=status, error=error)] * 9)
     found = failure(server, ask(**given))
     assert said in str(found)
     assert len(server.bodies) == asked

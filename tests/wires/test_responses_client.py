@@ -155,10 +155,13 @@ LOGINS: list[tuple[JSON, dict[str, str]]] = [
     ({"api_key": None, "headers": {"Authorization": f"Bearer {TOKEN}"}},
      {"authorization": f"Bearer {TOKEN}"}),
     ({"api_key": None, "headers": {"Api-Key": KEY}}, {"api-key": KEY}),
+    ({"headers": {"Api-Key": "another"}}, {"api-key": "another"}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "sent"), LOGINS, ids=["key", "token", "own token", "own key"])
+@pytest.mark.parametrize(
+    ("given", "sent"), LOGINS, ids=["key", "token", "own token", "own key", "both"]
+)
 def test_azure_gets_a_key_or_a_token_in_one_header(
     world: World, given: JSON, sent: dict[str, str]
 ) -> None:
