@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from provider_cases import CANARY, CASES, UNTOLD, Case, Opener, Said
@@ -21,25 +21,22 @@ from nbagent.contracts.chat import (
 )
 from nbagent.providers.registry import provider_names
 
+T = TypeVar("T")
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = (ToolSpec(name="geo.population", parameters=CITY), ToolSpec(name="area", parameters=CITY))
 CALLS = (("geo.population", {"city": "Oslo"}), ("area", {"city": "Bergen"}))
 
 
-@pytest.fixture(params=sorted({*provider_names()} - UNTOLD))
-def opened(request: pytest.FixtureRequest) -> Opener:
-    """Of each provider whose server says what a test wants."""
-    return case_of(request)
-
-
 @pytest.fixture(params=provider_names())
 def any_opened(request: pytest.FixtureRequest) -> Opener:
     """Of each provider, whatever it says."""
-    return case_of(request)
-
-
-def case_of(request: pytest.FixtureRequest) -> Opener:
     assert request.param in CASES, f"provider {request.param} brings no case for its contract"
+    return CASES[request.param]
+
+
+@pytest.fixture(params=sorted({*provider_names()} - UNTOLD))
+def opened(request: pytest.FixtureRequest) -> Opener:
+    """Of each provider whose server says what a test wants."""
     return CASES[request.param]
 
 
@@ -48,16 +45,17 @@ def request_for(case: Case, *, tools: tuple[ToolSpec, ...] = ()) -> ChatRequest:
     return ChatRequest(model=case.model, messages=messages, system_prompt="Be brief.", tools=tools)
 
 
-def played(opened: Opener, said: Said, work: Callable[[Case], Coroutine[Any, Any, Any]]) -> Any:
-    """Let a provider give one answer to `work`."""
+def played(opened: Opener, said: list[Said], work: Callable[[Case], Coroutine[Any, Any, T]]) -> T:
+    """Let a provider give some answers to `work`; its client never shows its key."""
 
-    async def run(case: Case) -> Any:
+    async def run(case: Case) -> T:
+        assert CANARY not in repr(case.client) + str(vars(case.client))
         try:
             return await work(case)
         finally:
             await case.client.close()
 
-    with opened([said]) as case:
+    with opened(said) as case:
         return asyncio.run(run(case))
 
 
@@ -67,9 +65,11 @@ async def chunks_of(case: Case, request: ChatRequest) -> list[ChatChunk]:
 
 
 def test_calls_come_back_under_their_own_names_with_distinct_ids(opened: Opener) -> None:
-    said = Said(calls=CALLS)
-    chunks = played(opened, said, lambda c: chunks_of(c, request_for(c, tools=TOOLS)))
-    response: ChatResponse = chunks[-1].response
+    chunks = played(
+        opened, [Said(calls=CALLS)], lambda c: chunks_of(c, request_for(c, tools=TOOLS))
+    )
+    response = chunks[-1].response
+    assert response
     calls = response.message.tool_calls
     assert [(call.name, call.arguments) for call in calls] == list(CALLS)
     assert len({call.id for call in calls}) == len(calls)
@@ -82,23 +82,15 @@ def test_calls_come_back_under_their_own_names_with_distinct_ids(opened: Opener)
 
 
 def test_chat_gives_what_the_stream_gives(opened: Opener) -> None:
-    async def run(case: Case) -> tuple[ChatResponse, ChatResponse]:
+    async def work(case: Case) -> tuple[ChatResponse, ChatResponse | None]:
         request = request_for(case, tools=TOOLS)
-        try:
-            whole = await case.client.chat(request)
-            streamed = (await chunks_of(case, request))[-1].response
-            assert streamed
-            return whole, streamed
-        finally:
-            await case.client.close()
+        return await case.client.chat(request), (await chunks_of(case, request))[-1].response
 
-    said = Said("One moment.", calls=CALLS[:1])
-    with opened([said, said]) as case:
-        whole, streamed = asyncio.run(run(case))
+    whole, streamed = played(opened, [Said("One moment.", calls=CALLS[:1])] * 2, work)
+    assert streamed
     assert whole.message.text == streamed.message.text
-    assert [c.arguments for c in whole.message.tool_calls] == [
-        c.arguments for c in streamed.message.tool_calls
-    ]
+    made, again = ([c.arguments for c in it.message.tool_calls] for it in (whole, streamed))
+    assert made == again
     assert whole.finish_reason == streamed.finish_reason
 
 
@@ -112,24 +104,14 @@ def test_a_cancelled_request_ends_at_once(opened: Opener) -> None:
             await task
         return time.monotonic() - began
 
-    assert played(opened, Said("many words in a row here", slow=True), work) < 5
-
-
-def test_no_client_shows_its_key(any_opened: Opener) -> None:
-    with any_opened([]) as case:
-        assert CANARY not in repr(case.client) + str(vars(case.client))
-        asyncio.run(case.client.close())
+    assert played(opened, [Said("many words in a row here", slow=True)], work) < 5
 
 
 def test_models_can_be_listed(any_opened: Opener) -> None:
-    async def run(case: Case) -> list[ModelInfo]:
-        try:
-            await case.client.chat(request_for(case))
-            return await case.client.list_models()
-        finally:
-            await case.client.close()
+    async def work(case: Case) -> list[ModelInfo]:
+        await case.client.chat(request_for(case))
+        return await case.client.list_models()
 
-    with any_opened([Said("Yes."), Said()]) as case:
-        models = asyncio.run(run(case))
+    models = played(any_opened, [Said("Yes."), Said()], work)
     assert models
     assert all(model.id for model in models)

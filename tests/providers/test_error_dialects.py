@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 from servers.error_bodies import (
-    ANSWERS,
     BUSY,
     HTTP,
     gemini,
     openai,
 )
 
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import register
 from nbagent.providers.errors import response_error, stream_error
+from nbagent.providers.frames import clean
 
 SAID: dict[str, tuple[str, int | None, int | None]] = {
     "OpenAI": (
@@ -85,6 +86,7 @@ SAID: dict[str, tuple[str, int | None, int | None]] = {
         "length.", None, None,
     ),
     "Ollama": ("input length exceeds context length", None, None),
+    "llama.cpp's fields": ("no", 9, 8),
     "a number that is none": (
         "prompt is too long: 99999999999999999 tokens > 8192 maximum", None, 8_192,
     ),
@@ -95,7 +97,9 @@ SAID: dict[str, tuple[str, int | None, int | None]] = {
 def test_the_words_of_many_servers_are_known_and_their_sizes_read(
     said: str, asked: int | None, takes: int | None
 ) -> None:
-    body = {"error": {"message": said, "type": "invalid_request_error", "code": None}}
+    body: Any = {"error": {"message": said, "type": "invalid_request_error", "code": None}}
+    if said == "no":  # The sizes are in fields of their own.
+        body["error"].update(type="exceed_context_size_error", n_prompt_tokens=asked, n_ctx=takes)
     for fault in (response_error(400, {}, body), response_error(413, {}, body), stream_error(body)):
         assert (fault.code, fault.retryable) == ("LLM_CONTEXT_OVERFLOW", False)
         assert fault.server_text == said
@@ -116,24 +120,6 @@ def test_the_words_of_many_servers_are_known_and_their_sizes_read(
 )
 def test_other_limits_of_size_are_no_overflow(fault: dict[str, Any]) -> None:
     assert response_error(413, {}, {"error": fault}).code == "LLM_HTTP_ERROR"
-
-
-def test_fields_of_the_body_tell_the_sizes_too() -> None:
-    fault = {"type": "exceed_context_size_error", "message": "no", "n_prompt_tokens": 9, "n_ctx": 8}
-    details = response_error(400, {}, {"error": fault}).details
-    assert (details["request_tokens"], details["context_tokens"]) == (9, 8)
-
-
-@pytest.mark.parametrize(("status", "body", "code", "retryable"), ANSWERS.values(), ids=ANSWERS)
-def test_each_dialect_has_its_code_with_a_status_and_inside_a_stream(
-    status: int, body: Any, code: str, retryable: bool
-) -> None:
-    fault, inside = response_error(status, {}, body), stream_error(body)
-    assert (fault.code, fault.retryable) == (code, retryable)
-    if inside.code != "LLM_BAD_RESPONSE":  # Without a status few words tell nothing.
-        assert (inside.code, inside.retryable) == (code, retryable)
-    assert fault.server_text == inside.server_text
-    assert fault.server_text in fault.message
 
 
 @pytest.mark.parametrize(
@@ -176,3 +162,11 @@ def test_the_wait_is_read_from_headers_and_body(
 def test_the_advice_fits_what_was_sent() -> None:
     signin = {"error": "unauthorized", "signin_url": "https://ollama.com/connect"}
     assert response_error(401, {}, signin).message.endswith("Sign in at https://ollama.com/connect")
+
+
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(ModelError, match="nested"):
+        clean(value)

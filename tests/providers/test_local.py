@@ -18,20 +18,20 @@ from urllib.request import urlopen
 import jsonschema
 import psutil
 import pytest
+from engine.laws import check_run
 from servers.model_hub import ModelHub
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError
+from nbagent.contracts.events import Event, TextDelta, ToolCallDelta
 from nbagent.providers import local
 from nbagent.providers.local import (
-    SUGGESTED,
     LocalClient,
     ServerProcess,
     cached,
     pull,
     serve,
-    split_name,
 )
 
 T = TypeVar("T")
@@ -223,6 +223,8 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
+        ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
+        ('{"n_ctx": "long"}', "could not be loaded .*expected int, got str.*NBAGENT_"),
         ("missing.gguf", "is no file; name a GGUF file"),
         pytest.param("a" * 300, "is no file; name a GGUF file", id="a name too long"),
         ("text.gguf", "could not be loaded "),
@@ -240,6 +242,9 @@ def test_file_that_cannot_be_served_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.gguf").write_text("no model")
     (tmp_path / "cut.gguf").write_bytes(tiny_model.read_bytes()[:100_000])
+    if "n_ctx" in name:  # Not the file is wrong, but the parameters of the server.
+        monkeypatch.setenv(local.PARAMS_VARIABLE, name)
+        name = str(tiny_model)
     run = nbagent.Agent(model=f"local:{name}").run("hi")
     assert run.error is not None
     assert run.error.code == "LLM_HTTP_ERROR"
@@ -260,22 +265,9 @@ def test_server_of_somebody_else_and_a_missing_package_are_refused(
         pull(FILE, print)
 
 
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
-        ('{"n_ctx": "long"}', "could not be loaded .*expected int, got str.*NBAGENT_"),
-    ],
-)
-def test_parameters_of_the_server_are_checked(
-    params: str, says: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+def test_model_is_downloaded_once_and_then_asked(
+    hub: ModelHub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(local.PARAMS_VARIABLE, params)
-    with pytest.raises(ModelError, match=says):
-        with_client(lambda c: c.chat(ask(tiny_model)))
-
-
-def test_model_is_downloaded_once_and_then_asked(hub: ModelHub) -> None:
     told: list[str] = []
     assert pull(f"hf:{FILE}", told.append) == f"local:hf:{FILE}"
     assert told[0] == "downloading tiny.gguf (3.2 MB) from owner/tiny-GGUF"
@@ -286,6 +278,13 @@ def test_model_is_downloaded_once_and_then_asked(hub: ModelHub) -> None:
     assert pull(f"local:hf:{FILE}", told.append) == f"local:hf:{FILE}"
     assert [line.partition(":")[0] for line in told[1:]] == ["downloaded", "already here"]
     assert [method for method, _ in hub.asked].count("GET") == 1
+    # Without a network what is here is found, and another one is refused at once.
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    assert pull(FILE, told.append) == f"local:hf:{FILE}"
+    assert told[-1] == f"already here: --model local:hf:{FILE}"
+    with pytest.raises(ModelError, match=r"was not downloaded: .*refused\. Check the name"):
+        pull("owner/tiny-GGUF/other.gguf", told.append)
+    assert "thrown while requesting" not in capfd.readouterr().err
 
 
 def test_download_that_was_cut_goes_on_where_it_ended(
@@ -333,20 +332,52 @@ def test_download_that_cannot_be_is_refused_before_it_begins(
     assert (sorted(tmp_path.rglob("*")), capfd.readouterr()) == (before, ("", ""))
 
 
-def test_model_that_is_here_is_found_without_a_network_and_another_is_refused_at_once(
-    hub: ModelHub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+# The three endpoints of the same server.
+
+
+def prompt_tokens(run: nbagent.Run) -> list[int]:
+    usages = [turn.response.usage for turn in run.turns if turn.response]
+    return [usage.prompt_tokens for usage in usages if usage]
+
+
+@pytest.fixture(scope="module")
+def own_server(tiny_model: Path) -> Iterator[local.ServerProcess]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(local.PARAMS_VARIABLE, '{"cpuparams.n_threads": 1}')
+        server = local.ServerProcess(tiny_model)
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("provider", ["llamacpp", "openai-responses", "anthropic"])
+def test_conversation_with_tools_goes_over_each_endpoint(
+    provider: str, own_server: local.ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pull(FILE, print)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    told: list[str] = []
-    assert pull(FILE, told.append) == f"local:hf:{FILE}"
-    assert told == [f"already here: --model local:hf:{FILE}"]
-    with pytest.raises(ModelError, match=r"was not downloaded: .*refused\. Check the name"):
-        pull("owner/tiny-GGUF/other.gguf", told.append)
-    assert "thrown while requesting" not in capfd.readouterr().err
+    monkeypatch.setenv("KEY_OF_THE_SERVER", own_server.key.reveal())
+    agent = nbagent.Agent(
+        f"{provider}:tiny",
+        tools=[population],
+        base_url=f"{asyncio.run(own_server.started(60))}/v1",
+        key_variable="KEY_OF_THE_SERVER",
+        max_tokens=300,
+    )
+    events: list[Event] = []
+    run = agent.run("How many?", tool_choice="population", temperature=0, on_event=events.append)
+    check_run(run.raise_for_error())
+    [tool_run] = run.turns[0].tool_runs
+    assert tool_run.result is not None
+    city: str = (tool_run.args or {})["city"]
+    assert (tool_run.result.data, run.stop_reason) == (len(city), "answered")
+    arguments = "".join(e.arguments for e in events if isinstance(e, ToolCallDelta))
+    assert tool_run.args == json.loads(arguments)
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == run.text
+    # The template of the model lets a text follow only behind a tool's result.
+    assert run.text
+    assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+    first, last = prompt_tokens(run)
+    assert last > first > 0
 
-
-def test_suggested_models_can_be_pulled_by_their_names() -> None:
-    names = [line.split()[0] for line in SUGGESTED.splitlines() if line.startswith("  ")]
-    owners = [split_name(name)[0].partition("/")[0] for name in names]
-    assert owners == ["ibm-granite", "bartowski", "bartowski"]
+    second = check_run(run.resume("And now?").raise_for_error())
+    assert (second.stop_reason, bool(second.text)) == ("answered", True)
+    assert [tool_run.tool_name for turn in second.turns for tool_run in turn.tool_runs]
+    assert prompt_tokens(second)[0] > last

@@ -47,6 +47,7 @@ def test_the_cost_is_the_sum_of_parts_that_have_each_their_price(
 def test_the_tables_know_how_much_a_model_takes() -> None:
     assert context_tokens("anthropic", "claude-sonnet-4-5") == 200_000
     assert context_tokens("deepseek", "deepseek-chat", "https://api.deepseek.com") == 64_000
+    assert context_tokens("ollama", "qwen3") is None
 
 
 def test_a_long_prompt_is_priced_by_its_tier_in_every_part() -> None:
@@ -57,41 +58,36 @@ def test_a_long_prompt_is_priced_by_its_tier_in_every_part() -> None:
     assert (cost.input_usd, cost.cached_usd) == pytest.approx((0.60, 0.81))
 
 
-def test_the_server_decides_the_price_not_the_dialect() -> None:
-    groq = cost_of("groq", "openai/gpt-oss-120b", USAGE)
-    asked_there = cost_of("openai", "openai/gpt-oss-120b", USAGE, "https://api.groq.com/openai/v1")
-    assert groq
-    assert asked_there == groq
-    deployed = cost_of("azure", "gpt-5.4", USAGE, "https://mine.openai.azure.com/openai/v1")
-    assert deployed == cost_of("openai", "gpt-5.4", USAGE)
+GROQ = cost_of("groq", "openai/gpt-oss-120b", USAGE)
+OPENAI = cost_of("openai", "gpt-5.4", USAGE)
+# provider, model, server: the cost, where an unknown price is never zero.
+SERVERS: list[tuple[str, str, str | None, Cost | None]] = [
+    ("openai", "openai/gpt-oss-120b", "https://api.groq.com/openai/v1", GROQ),
+    ("azure", "gpt-5.4", "https://mine.openai.azure.com/openai/v1", OPENAI),
+    ("openai", "no-such-model", None, None),
+    ("nobody", "gpt-5.4-x", None, None),
+    ("openai", "gpt-5.4", "https://llm.example.org/v1", None),
+    ("openai", "gpt-5.4", "::not a url", None),
+    ("google", "gemma-3", None, None),  # listed without prices
+    *(
+        ("openai", "gpt-5.4", url, Cost())
+        for url in ("http://127.0.0.1:8000/v1", "localhost:1234", "http://[::1]:1/v1")
+    ),
+    *(
+        (served, "qwen3", None, Cost())
+        for served in ("offline", "ollama", "vllm", "lmstudio", "llamacpp", "local")
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("provider", "model", "url"),
-    [
-        ("openai", "no-such-model", None),
-        ("nobody", "gpt-5.4-x", None),
-        ("openai", "gpt-5.4", "https://llm.example.org/v1"),
-        ("openai", "gpt-5.4", "::not a url"),
-        ("google", "gemma-3", None),  # listed without prices
-    ],
-)
-def test_an_unknown_price_is_none_and_never_zero(
-    provider: str, model: str, url: str | None
+@pytest.mark.parametrize(("provider", "model", "url", "cost"), SERVERS)
+def test_the_server_decides_the_price_and_this_machine_is_free(
+    provider: str, model: str, url: str | None, cost: Cost | None
 ) -> None:
-    assert cost_of(provider, model, USAGE, url) is None
+    assert cost_of(provider, model, USAGE, url) == cost
+    assert GROQ
+    assert OPENAI
     assert cost_of("openai", "gpt-5.4", None) is None
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "localhost:1234", "http://[::1]:1/v1"])
-def test_this_machine_is_free(url: str) -> None:
-    assert cost_of("openai", "gpt-5.4", USAGE, url) == Cost()
-
-
-@pytest.mark.parametrize("name", ["offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"])
-def test_models_that_a_person_serves_are_free(name: str) -> None:
-    assert cost_of(name, "qwen3", None) == Cost()
-    assert context_tokens(name, "qwen3") is None
 
 
 @pytest.mark.parametrize(

@@ -123,15 +123,7 @@ PROMPTS: list[tuple[str, str, str]] = [
         'nb.run(code="print(x)\\nx * 2")',
         "- value: 6\n\nstdout:\n\n```\n3\n```",
     ),
-    ("What is the population of Oslo?", 'population(city="Oslo")', "709,037"),
     ("Find the population of Oslo", 'population(city="Oslo")', "709,037"),
-    (
-        "Which of Oslo and Bergen is larger?",
-        'population(city="Oslo"); population(city="Bergen")',
-        "**Oslo** is larger",
-    ),
-    ("What is 12 * 7?", "", "**84**"),
-    ("Hello", "", "rule-based stand-in"),
 ]
 
 

@@ -58,7 +58,7 @@ RUNS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_replayed_run_says_calls_and_ends_as_the_first_did(case: str) -> None:
+def test_replayed_run_and_its_text_say_call_and_end_as_the_first_did(case: str) -> None:
     first = asked(offline.script(RUNS[case]))
     again = asked(offline.replay(first))
     assert called(again) == called(first)
@@ -66,21 +66,17 @@ def test_replayed_run_says_calls_and_ends_as_the_first_did(case: str) -> None:
     assert [turn.error for turn in again.turns] == [turn.error for turn in first.turns]
     assert again.stop_reason == first.stop_reason
     assert said(again) == said(first)
-
-
-@pytest.mark.parametrize("case", RUNS)
-def test_text_of_a_stored_run_is_a_test_that_passes(case: str) -> None:
-    run = asked(offline.script(RUNS[case]))
-    stored = nbagent.open_run(run.id)
-    assert stored.to_script() == run.to_script()
+    stored = nbagent.open_run(first.id)
+    assert stored.to_script() == first.to_script()
     test_of(stored)(tools=[population])
 
 
-def test_text_fails_where_the_tools_are_called_otherwise() -> None:
-    run = asked(offline.script([OSLO, "Large."]))
-    text = run.to_script().replace("'population', {", "'people', {")
-    made: dict[str, Any] = {}
+def test_text_beside_its_functions_is_a_test_and_fails_where_tools_are_called_otherwise() -> None:
+    made: dict[str, Any] = {"population": population}
+    text = asked(offline.script([OSLO, "Large."])).to_script()
     exec(text, made)
+    made["test_why_ada_s"]()
+    exec(text.replace("'population', {", "'people', {"), made)
     with pytest.raises(AssertionError):
         made["test_why_ada_s"](tools=[population])
 
@@ -107,9 +103,3 @@ def test_replay_of_a_real_provider_needs_no_network(monkeypatch: pytest.MonkeyPa
     assert model.model_id == f"offline:replay-{run.id[:8]}"
     assert asked(model.model_id).text == run.text
     model.assert_complete()
-
-
-def test_a_script_beside_its_functions_is_a_test_as_it_stands() -> None:
-    made: dict[str, Any] = {"population": population}
-    exec(asked(offline.script([OSLO, "Many."])).to_script(), made)
-    made["test_why_ada_s"]()

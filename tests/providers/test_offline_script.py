@@ -50,13 +50,36 @@ def answered(model: ChatClient, sent: ChatRequest | None = None) -> ChatResponse
 
 
 def test_steps_are_played_in_order_and_the_requests_are_kept() -> None:
-    model = script(["one", text("two"), lambda sent: f"three after {len(sent.messages)}"])
-    assert [answered(model, request(word)).message.text for word in "abc"] == [
+    def three(sent: ChatRequest) -> str:
+        return f"three after {len(sent.messages)}"
+
+    def echo(sent: ChatRequest) -> Step:
+        return call("echo", said=sent.messages[0].text)
+
+    usage = Usage(prompt_tokens=9, completion_tokens=4, total_tokens=13)
+    steps = [
         "one",
-        "two",
-        "three after 1",
+        text("two"),
+        three,
+        call("orders", id=7),
+        call("fs.read", {"path": "a.txt"}),
+        step(text="so", reasoning="hm, well", calls=[call("a", x=1)], usage=usage),
+        step(text="cut", finish_reason="length"),
+        reasoning("only this", "and that"),
+        echo,
     ]
-    assert [sent.messages[0].text for sent in model.requests] == ["a", "b", "c"]
+    model = script(steps)
+    responses = [answered(model, request(word)) for word in "abcdefghi"]
+    texts = ["one", "two", "three after 1", "", "", "so", "cut", "and that", ""]
+    assert [response.message.text for response in responses] == texts
+    assert [response.reasoning for response in responses[5:8]] == ["hm, well", None, "only this"]
+    assert (responses[5].usage, responses[6].finish_reason) == (usage, "length")
+    calls = [made for response in responses for made in response.message.tool_calls]
+    asked = [("orders", {"id": 7}), ("fs.read", {"path": "a.txt"}), ("a", {"x": 1})]
+    assert [(made.name, made.arguments) for made in calls] == [*asked, ("echo", {"said": "i"})]
+    assert len({made.id for made in calls}) == len(calls)
+    assert {response.meta.source for response in responses} == {"offline"}
+    assert "".join(sent.messages[0].text for sent in model.requests) == "abcdefghi"
     model.assert_complete()
 
 
@@ -67,54 +90,17 @@ def test_given_pieces_are_streamed_as_they_are() -> None:
     assert chunks[-1].response.message.text == "a b c d"
 
 
-def test_call_takes_its_arguments_by_name_or_as_a_mapping() -> None:
-    model = script([call("orders", id=7), call("fs.read", {"path": "a.txt"}), call("now")])
-    made = [answered(model).message.tool_calls[0] for _ in range(3)]
-    assert [(one.name, one.arguments) for one in made] == [
-        ("orders", {"id": 7}),
-        ("fs.read", {"path": "a.txt"}),
-        ("now", {}),
-    ]
-    assert len({one.id for one in made}) == 3
-
-
-def test_step_combines_reasoning_text_calls_usage_and_finish_reason() -> None:
-    usage = Usage(prompt_tokens=9, completion_tokens=4, total_tokens=13)
-    model = script(
-        [
-            step(text="so", reasoning="hm, well", calls=[call("a", x=1)], usage=usage),
-            step(text="cut", finish_reason="length"),
-            reasoning("only this", "and that"),
-        ]
-    )
-    chunks = streamed(model)
-    assert "".join(chunk.reasoning for chunk in chunks) == "hm, well"
-    first = chunks[-1].response
-    assert first is not None
-    assert (first.message.text, first.reasoning, first.usage) == ("so", "hm, well", usage)
-    assert first.meta.source == "offline"
-    assert answered(model).finish_reason == "length"
-    last = answered(model)
-    assert (last.reasoning, last.message.text) == ("only this", "and that")
-
-
-def test_error_step_raises_with_its_code_and_wait() -> None:
-    model = script([error("LLM_RATE_LIMITED", "slow down", retry_after_s=7, status=429)])
-    with pytest.raises(ModelError, match="slow down") as caught:
-        answered(model)
-    assert caught.value.code == "LLM_RATE_LIMITED"
-    assert caught.value.retry_after_s == 7
-    assert caught.value.status == 429
-
-
-def test_retries_are_told_before_the_error_and_before_an_answer() -> None:
-    model = script([error("LLM_TIMEOUT", "late", retries=2), step(text="ok", retries=1)])
+def test_error_is_raised_with_its_code_and_wait_and_retries_are_told() -> None:
+    broken = error("LLM_RATE_LIMITED", "slow down", retry_after_s=7, status=429, retries=2)
+    model = script([broken, step(text="ok", retries=1)])
     told: list[ClientNotice] = []
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="slow down") as caught:
         asyncio.run(model.chat(request(), notify=told.append))
+    found = caught.value
+    assert (found.code, found.retry_after_s, found.status) == ("LLM_RATE_LIMITED", 7, 429)
     assert [(notice.kind, notice.attempt) for notice in told] == [("retry", 1), ("retry", 2)]
     assert told[0].error is not None
-    assert told[0].error.code == "LLM_TIMEOUT"
+    assert told[0].error.code == "LLM_RATE_LIMITED"
     chunks = streamed(model)
     assert chunks[0].notice is not None
     assert chunks[-1].response is not None
@@ -143,65 +129,44 @@ def test_delay_between_pieces_holds_for_streams_only() -> None:
     assert monotonic_ms() - begun < paced_ms
 
 
-def test_running_out_of_steps_says_how_many_there_were() -> None:
+def test_running_out_of_steps_and_unused_ones_are_said() -> None:
     model = script(["one"], name="short")
     answered(model)
-    with pytest.raises(ModelError, match="offline:short has no step for request 2") as caught:
+    with pytest.raises(ModelError, match=r"no step for request 2.*1 steps") as late:
         answered(model)
-    assert caught.value.code == "LLM_BAD_RESPONSE"
-    assert "1 steps" in caught.value.message
-    assert len(model.requests) == 2
-
-
-def test_unused_steps_are_named() -> None:
+    assert (late.value.code, len(model.requests)) == ("LLM_BAD_RESPONSE", 2)
     model = script(["one", call("orders", id=7), error("LLM_TIMEOUT"), delay(2), lambda _: "x"])
     answered(model)
     with pytest.raises(AssertionError) as caught:
         model.assert_complete()
     said = str(caught.value)
-    for fragment in (
-        "step 2",
-        "offline.call('orders', {'id': 7})",
-        "LLM_TIMEOUT",
-        "offline.delay(2)",
-        "a function",
-    ):
-        assert fragment in said
+    parts = ("step 2", "offline.call('orders', {'id': 7})", "LLM_TIMEOUT", "offline.delay(2)")
+    assert [part for part in (*parts, "a function") if part not in said] == []
     assert "'one'" not in said
 
 
-def test_function_may_give_a_step_and_its_error_is_a_model_error() -> None:
+def test_error_of_a_function_is_a_model_error() -> None:
     def fail(sent: ChatRequest) -> Step:
         raise LookupError(sent.messages[0].text)
 
-    model = script([lambda sent: call("echo", said=sent.messages[0].text), fail])
-    assert answered(model, request("hi")).message.tool_calls[0].arguments == {"said": "hi"}
     with pytest.raises(ModelError, match="LookupError: why"):
-        answered(model, request("why"))
+        answered(script([fail]), request("why"))
 
 
-def test_what_is_no_step_is_refused_at_once() -> None:
+@pytest.mark.parametrize("name", ["", "demo", "two words", "a:b"], ids=repr)
+def test_name_that_no_model_id_can_have_and_what_is_no_step_are_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        script(["one"], name=name)
     with pytest.raises(UsageError, match="step 2"):
         script(["one", 2])  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("name", ["", "demo", "two words", "a:b"], ids=repr)
-def test_name_that_no_model_id_can_have_is_refused(name: str) -> None:
-    with pytest.raises(UsageError):
-        script(["one"], name=name)
-
-
-def test_scripts_without_a_name_are_numbered_and_stay_apart() -> None:
+def test_scripts_stay_apart_and_an_unknown_one_names_what_there_is() -> None:
     first, second = script(["a"]), script(["b"])
-    assert first.name != second.name
     client = PROVIDER.open(ProviderConfig())
     assert answered(client, request(model=second.name)).message.text == "b"
     assert answered(client, request(model=first.name)).message.text == "a"
-
-
-def test_unknown_model_names_what_there_is() -> None:
     script(["a"], name="known-one")
-    client = PROVIDER.open(ProviderConfig())
     with pytest.raises(ModelError, match=r"offline:demo, .*offline:known-one") as caught:
         answered(client, request(model="known-won"))
     assert caught.value.status == 404

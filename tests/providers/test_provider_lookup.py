@@ -18,52 +18,68 @@ from nbagent.providers.registry import find_provider, split_model_id
 OPENAI = "https://api.openai.com/v1"
 
 
-def test_an_unknown_provider_names_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match="Did you mean 'openai'"):
-        find_provider("opnai")
-    with pytest.raises(UsageError, match="no provider 'http'"):
-        find_provider("http")
-
-
 def test_model_ids_are_split_at_the_first_colon() -> None:
     assert split_model_id("openai:gpt-5.4") == ("openai", "gpt-5.4")
     assert split_model_id("openai:llama3:8b") == ("openai", "llama3:8b")
 
 
-@pytest.mark.parametrize("text", ["gpt-5.4", "llama3:8b", "openai:", ""])
-def test_a_model_id_without_a_provider_says_what_to_type(text: str) -> None:
-    with pytest.raises(UsageError, match="openai:"):
-        split_model_id(text)
-
-
 @pytest.mark.parametrize(
-    ("environ", "base_url", "key"),
+    ("text", "words"),
     [
-        ({"OPENAI_API_KEY": "key-of-openai"}, None, "key-of-openai"),
-        ({"OPENAI_API_KEY": "key-of-openai"}, OPENAI, "key-of-openai"),
-        ({"OPENAI_API_KEY": "key-of-openai"}, "http://127.0.0.1:1/v1", None),
-        ({"OPENAI_API_KEY": "key-of-openai"}, "http://api.openai.com/v1", None),
-        ({"OPENAI_API_KEY": "key-of-openai"}, "https://api.openai.com.evil.org/v1", None),
-        ({"OPENAI_API_KEY": "key-of-openai", "LLM_API_KEY": "general"}, "https://a.org", "general"),
-        (
-            {"OPENAI_API_KEY": "key-of-proxy", "OPENAI_BASE_URL": "https://p/v1"},
-            None,
-            "key-of-proxy",
-        ),
-        ({"OPENAI_API_KEY": "key-of-proxy", "LLM_BASE_URL": "https://p/v1"}, None, None),
-        ({"LLM_API_KEY": "general", "LLM_BASE_URL": "https://p/v1"}, None, "general"),
-        ({"LLM_API_KEY": "general", "LLM_BASE_URL": "https://p/v1"}, "https://other/v1", None),
-        ({"LLM_API_KEY": "general"}, None, "general"),
-        ({"OPENAI_API_KEY": "  "}, None, None),
+        *((text, "openai:") for text in ("gpt-5.4", "llama3:8b", "openai:", "")),
+        ("opnai:x", "Did you mean 'openai'"),
+        ("http://x", "no provider 'http'"),
     ],
 )
+def test_a_model_id_without_a_provider_says_what_to_type(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        find_provider(split_model_id(text)[0])
+
+
+OWN = {"OPENAI_API_KEY": "own"}
+PROXY = {"OPENAI_API_KEY": "own", "OPENAI_BASE_URL": "https://p/v1"}
+GENERAL = {"LLM_API_KEY": "general", "LLM_BASE_URL": "https://p/v1"}
+AZURE = {"AZURE_OPENAI_API_KEY": "own", "AZURE_OPENAI_ENDPOINT": "https://named.example"}
+OLLAMA = {"OLLAMA_API_KEY": "own"}
+# provider, environment, base URL that was given: the key that goes there.
+KEYS: list[tuple[str, dict[str, str], str | None, str | None]] = [
+    ("openai", OWN, None, "own"),
+    ("openai", OWN, OPENAI, "own"),
+    ("openai", OWN, "http://127.0.0.1:1/v1", None),
+    ("openai", OWN, "http://api.openai.com/v1", None),
+    ("openai", OWN, "https://api.openai.com.evil.org/v1", None),
+    ("openai", {**OWN, "LLM_API_KEY": "general"}, "https://a.org", "general"),
+    ("openai", PROXY, None, "own"),
+    ("openai", {**OWN, "LLM_BASE_URL": "https://p/v1"}, None, None),
+    ("openai", GENERAL, None, "general"),
+    ("openai", GENERAL, "https://other/v1", None),
+    ("openai", {"LLM_API_KEY": "general"}, None, "general"),
+    ("openai", {"OPENAI_API_KEY": "  "}, None, None),
+    ("azure", AZURE, "https://r.openai.azure.com", "own"),
+    ("azure", AZURE, "https://r.services.ai.azure.com/openai/v1", "own"),
+    ("azure", AZURE, "https://r.cognitiveservices.azure.us", "own"),
+    ("azure", AZURE, "https://named.example/azure", "own"),
+    ("azure", AZURE, "http://r.openai.azure.com", None),
+    ("azure", AZURE, "https://other.example", None),
+    ("azure", AZURE, "https://vm.westeurope.cloudapp.azure.com", None),
+    ("azure", AZURE, "https://openai.azure.com.example", None),
+    ("ollama", OLLAMA, "https://ollama.com", "own"),
+    ("ollama", OLLAMA, None, "own"),
+    ("ollama", OLLAMA, "http://h:1", None),
+    ("ollama", OLLAMA, "http://ollama.com", None),
+    ("ollama", OLLAMA, "https://notollama.com", None),
+]
+
+
+@pytest.mark.parametrize(("provider", "environ", "base_url", "key"), KEYS)
 def test_a_key_goes_only_where_it_was_made_for(
-    environ: dict[str, str], base_url: str | None, key: str | None
+    provider: str, environ: dict[str, str], base_url: str | None, key: str | None
 ) -> None:
-    resolved = find_provider("openai").resolve(ProviderConfig(base_url=base_url), environ)
+    resolved = find_provider(provider).resolve(ProviderConfig(base_url=base_url), environ)
     assert (resolved.api_key.reveal() if resolved.api_key else None) == key
-    named = environ.get("OPENAI_BASE_URL") or environ.get("LLM_BASE_URL")
-    assert resolved.base_url == (base_url or named or OPENAI)
+    if provider == "openai":
+        named = environ.get("OPENAI_BASE_URL") or environ.get("LLM_BASE_URL")
+        assert resolved.base_url == (base_url or named or OPENAI)
 
 
 OTHER_PACKAGE = Path(__file__).parents[1] / "wires" / "other_package"

@@ -200,17 +200,6 @@ def test_a_person_who_tries_again_alone_is_not_kept_from_asking() -> None:
     asyncio.run(go())
 
 
-def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
-    async def go() -> None:
-        limiter = Limiter()
-        busy = await held(limiter)
-        limiter.learn(busy, 429, {}, 9)
-        with Place(limiter, 1) as place, pytest.raises(ModelError, match="9 s"):
-            await waited(place, 2)
-
-    asyncio.run(go())
-
-
 def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
     async def hold(limiter: Limiter, went: asyncio.Event) -> None:
         with Place(limiter, 1) as place:

@@ -80,3 +80,8 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "Ollama: cloud": (502, {"error": "upstream error"}, HTTP, True),
     "Ollama: queue": (503, {"error": "server busy"}, HTTP, True),
 }  # fmt: skip
+WITHOUT_STATUS = {
+    "Anthropic: conflict", "Anthropic: too large",
+    *(name for name in ANSWERS if name.startswith("Ollama")),
+}  # fmt: skip
+"""Inside a stream these say nothing: only their status does."""

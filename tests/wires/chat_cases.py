@@ -26,7 +26,7 @@ from wires.harness import (
 DONE = b"data: [DONE]\n\n"
 Calls = Sequence[tuple[str, JSON | str]]
 Stream = tuple[Sequence[Any], JSON]
-"""The chunks of a stream, and what it comes to: fields of Expect and of AnswerCase."""
+"""The chunks of a stream, and what it comes to: fields of AnswerCase."""
 
 
 def chunk(delta: Any, finish: str | None = None, **more: Any) -> JSON:
@@ -499,26 +499,6 @@ def think_tags() -> Iterator[AnswerCase]:
         yield both(f"tags: {server} never writes them", {"content": text}, text=text, server=server)
 
 
-# error object: code and whether it may be tried again.
-ERRORS: list[tuple[Any, str, bool]] = [
-    ({"message": "no", "type": "server_error", "code": None}, "LLM_HTTP_ERROR", True),
-    ({"message": "no", "code": 429}, "LLM_RATE_LIMITED", True),
-    ({"message": "no", "code": "insufficient_quota"}, "LLM_QUOTA_EXCEEDED", False),
-    ({"message": "no", "type": "overloaded_error"}, "LLM_HTTP_ERROR", True),
-    ({"message": "no", "code": "context_length_exceeded"}, "LLM_CONTEXT_OVERFLOW", False),
-    ({"message": "no"}, "LLM_BAD_RESPONSE", False),
-    ("no", "LLM_BAD_RESPONSE", False),
-]
-# status, error object: code and whether it may be tried again.
-STATUSES: list[tuple[int, JSON, str, bool]] = [
-    (400, {}, "LLM_HTTP_ERROR", False),
-    (401, {}, "LLM_AUTH_FAILED", False),
-    (429, {}, "LLM_RATE_LIMITED", True),
-    (429, {"code": "insufficient_quota"}, "LLM_QUOTA_EXCEEDED", False),
-    (400, {"code": "context_length_exceeded"}, "LLM_CONTEXT_OVERFLOW", False),
-    (400, {"message": "because Your credit balance is too low"}, "LLM_QUOTA_EXCEEDED", False),
-    (529, {}, "LLM_HTTP_ERROR", True),
-]
 BUSY = b'{"message": "busy", "type": "overloaded_error"}'
 GONE: JSON = {"code": 502, "message": "Provider disconnected"}
 GONE_CHOICE = {"delta": {"content": ""}, "finish_reason": "error", "error": GONE}
@@ -573,15 +553,13 @@ BODIES: dict[str, JSON] = {
 
 def errors() -> Iterator[AnswerCase]:
     """Errors by status, in bodies, in streams."""
-    for n, (status, extra, code, again) in enumerate(STATUSES):
-        expect: JSON = {"error": code, "words": "because", "retryable": again}
-        body = error_of(**{"message": "because", **extra})
-        quirk = " #56" if extra.get("code") == "insufficient_quota" else ""
-        yield answer_case(f"status {status}, {n}{quirk}", status=status, body=body, **expect)
-    for n, (error, code, again) in enumerate(ERRORS):
-        expect = {"error": code, "words": "no", "retryable": again}
-        forms = {"body": json.dumps({"error": error}).encode(), "stream": sse({"error": error})}
-        yield answer_case(f"error object {n} #9", **forms, **expect)
+    gone = error_of(message="because", code="insufficient_quota")
+    expect: JSON = {"error": "LLM_QUOTA_EXCEEDED", "words": "because", "retryable": False}
+    yield answer_case("no quota #56", status=429, body=gone, **expect)
+    fault = {"message": "because", "type": "server_error", "code": None}
+    yield streamed("an error that is a text", said("x"), {"error": "just words"}, error=BAD)
+    forms = {"body": error_of(**fault), "stream": sse({"error": fault})}
+    yield answer_case("an error object #9", **forms, error=HTTP, retryable=True)
     for id, (chunks, status) in BROKEN.items():
         yield streamed(id, *chunks, end=b"", error=HTTP, http_status=status)
     for id, given in BODIES.items():

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -63,10 +63,38 @@ def ask(text: str = "hi", **more: Any) -> ChatRequest:
     return ChatRequest(**given)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expect:
-    """What an answer comes to. `error` set: a ModelError; else a response."""
+@dataclass(frozen=True)
+class AnswerCase:
+    """What a server answers, and what that is. Either form may be missing.
 
+    A body without a stream is also what a streamed request gets: it must be read all the same.
+    """
+
+    id: str
+    _: KW_ONLY
+    body: bytes = b""
+    stream: bytes = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    request: ChatRequest = field(default_factory=lambda: ask(tools=TOOLS))
+    framing: Framing = "chunked"
+    ending: Ending = "clean"
+    then: bytes = b""
+    """The answer to later requests; retries are allowed then."""
+    server: str = ""
+    """A name of `WireSetup.servers`, reached through a proxy that plays it; empty: loopback."""
+    back: JSON | None = None
+    """As in `matches`: the body of the next request, which holds the answer and its results."""
+    next_server: str | None = None
+    """Where the next request goes, if not to the same server."""
+    next_model: str = ""
+    thorough: bool = False
+    """Cut at every byte, sent byte by byte, wrong values in every place. Needs both forms."""
+    whole_pieces: bool = False
+    """What comes behind the end counts only when it came with it."""
+    shown_reasoning: bool = True
+    """The reasoning that was streamed is the response's."""
+    # What the answer comes to; with `error` it is a ModelError, else a response.
     text: str = ""
     reasoning: str | None = None
     calls: Sequence[tuple[str, JSON | str]] = ()
@@ -90,41 +118,6 @@ class Expect:
     asked: int = 1
     """So many requests were made."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class AnswerCase:
-    """What a server answers, and what that is. Either form may be missing.
-
-    A body without a stream is also what a streamed request gets: it must be read all the same.
-    """
-
-    id: str
-    expect: Expect
-    body: bytes = b""
-    stream: bytes = b""
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    request: ChatRequest = field(default_factory=lambda: ask(tools=TOOLS))
-    framing: Framing = "chunked"
-    ending: Ending = "clean"
-    then: bytes = b""
-    """The answer to later requests; retries are allowed then."""
-    server: str = ""
-    """A name of `WireSetup.servers`, reached through a proxy that plays it; empty: loopback."""
-    back: JSON | None = None
-    """As in `matches`: the body of the next request, which holds the answer and its results."""
-    next_server: str | None = None
-    """Where the next request goes, if not to the same server."""
-    next_model: str = ""
-    thorough: bool = False
-    """Cut at every byte, sent byte by byte, wrong values in every place. Needs both forms."""
-    whole_pieces: bool = False
-    """What comes behind the end counts only when it came with it."""
-    shown_reasoning: bool = True
-    """The reasoning that was streamed is the response's."""
-    defect: int = 0
-    """Of the list of known defects: fails today."""
-
     def play(self, *, stream: bool, body: bytes | None = None, **how: Any) -> Play:
         """The answer in one of its forms, or a changed one; `how`: fields of Play."""
         streamed = stream and bool(self.stream)
@@ -135,13 +128,9 @@ class AnswerCase:
         return Play(given, self.status, headers, **how)
 
 
-_CASE_FIELDS = {item.name for item in fields(AnswerCase)}
-
-
 def answer_case(id: str, **given: Any) -> AnswerCase:
-    """A case from the fields of AnswerCase and of Expect together."""
-    mine = {name: given.pop(name) for name in list(given) if name in _CASE_FIELDS}
-    return AnswerCase(id=id, expect=Expect(**given), **mine)
+    """A case of fields that are put together from several tables."""
+    return AnswerCase(id, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +148,6 @@ class RequestCase:
     only: bool = False
     """The body has no other keys."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    defect: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +158,6 @@ class ModelsCase:
     body: Any
     expect: Sequence[tuple[str, int | None, Sequence[str]]] | str
     """A str: the code of an error."""
-    defect: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +171,8 @@ class WireSetup:
     ended: re.Pattern[bytes]
     """The marker by which a stream says that its answer is complete, to the end of its line."""
     path: str = "/v1"
+    conversation: str = "messages"
+    """The field of a request that grows."""
     servers: Mapping[str, str] = field(default_factory=dict[str, str])
     newlines: Sequence[bytes] = (b"\n", b"\r\n", b"\r")
     answers: Sequence[AnswerCase]
@@ -324,36 +313,35 @@ def matches(expected: Any, found: Any, at: str = "") -> None:
 def check(case: AnswerCase, outcome: Outcome) -> None:
     """Assert that an answer came to what the case says, and that its chunks agree with it."""
     chunks, result = outcome
-    expect = case.expect
-    if expect.error:
+    if case.error:
         assert isinstance(result, ModelError), f"a response: {result!r}"
-        assert (result.code, expect.words in str(result)) == (expect.error, True), str(result)
+        assert (result.code, case.words in str(result)) == (case.error, True), str(result)
         assert result.message.isprintable(), "more than one line"
-        assert expect.retryable in (None, result.retryable)
-        assert expect.http_status in (None, result.status)
+        assert case.retryable in (None, result.retryable)
+        assert case.http_status in (None, result.status)
         assert result.__context__ is None, "what is behind it may show a key"
         assert KEY[:10] not in f"{result} {result!r} {vars(result)}"
         return
     assert isinstance(result, ChatResponse), f"an error: {result}"
     message = result.message
-    assert (message.text, message.reasoning) == (expect.text, expect.reasoning)
+    assert (message.text, message.reasoning) == (case.text, case.reasoning)
     calls = [(call.name, call.arguments) for call in message.tool_calls]
-    given = [(name, args if isinstance(args, dict) else None) for name, args in expect.calls]
+    given = [(name, args if isinstance(args, dict) else None) for name, args in case.calls]
     assert calls == given
-    for call, (_, arguments) in zip(message.tool_calls, expect.calls, strict=True):
+    for call, (_, arguments) in zip(message.tool_calls, case.calls, strict=True):
         assert call.id
         assert not isinstance(arguments, str) or call.arguments_raw == arguments
     assert len({call.id for call in message.tool_calls}) == len(calls)
-    assert expect.ids in (None, [call.id for call in message.tool_calls])
-    assert expect.extras in (None, [call.extra for call in message.tool_calls])
-    assert result.finish_reason == (expect.finish or ("tool_calls" if calls else "stop"))
+    assert case.ids in (None, [call.id for call in message.tool_calls])
+    assert case.extras in (None, [call.extra for call in message.tool_calls])
+    assert result.finish_reason == (case.finish or ("tool_calls" if calls else "stop"))
     used = {name: n for name, n in (result.usage.model_dump() if result.usage else {}).items() if n}
-    assert expect.usage in (None, used)
+    assert case.usage in (None, used)
     if found := result.usage:
         assert 0 <= found.cached_tokens <= found.prompt_tokens
         assert 0 <= found.reasoning_tokens <= found.completion_tokens
-    if expect.raw is not None:
-        matches(expect.raw, ABSENT if result.raw is None else result.raw, "raw")
+    if case.raw is not None:
+        matches(case.raw, ABSENT if result.raw is None else result.raw, "raw")
     if chunks:
         check_chunks(case, chunks, result)
 
@@ -372,18 +360,7 @@ def check_chunks(case: AnswerCase, chunks: list[ChatChunk], response: ChatRespon
     assert arguments == [call.arguments_raw for call in message.tool_calls]
     assert all(seen <= {call.name} for seen, call in zip(names, message.tool_calls, strict=True))
     said = [chunk.notice.text for chunk in chunks if chunk.notice and chunk.notice.kind == "note"]
-    assert len(said) == len(case.expect.notes), said
-    assert all(words in text for words, text in zip(case.expect.notes, said, strict=True))
+    assert len(said) == len(case.notes), said
+    assert all(words in text for words, text in zip(case.notes, said, strict=True))
     last = chunks[-1]
     assert (last.finish_reason, last.usage) == (response.finish_reason, response.usage)
-
-
-def rows(wires: Iterable[WireSetup], kind: str) -> list[Any]:
-    """Rows of a test over one kind of case of all wires; a known defect must fail."""
-    made: list[Any] = []
-    for wire in wires:
-        for case in getattr(wire, kind):
-            mark = pytest.mark.xfail(strict=True, reason=f"defect {case.defect}")
-            marks = [mark] if case.defect else []
-            made.append(pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=marks))
-    return made

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from servers.loopback import Visit
 from servers.player import Play
-from wires.anthropic_cases import FINE, LOOK, READ, SERVERS, THOUGHT, WIRE, model, text, whole
-from wires.chat_requests import RED, result
+from wires.anthropic_cases import FINE, LOOK, SERVERS, THOUGHT, WIRE, model, whole
+from wires.chat_requests import result
 from wires.harness import ABSENT, JSON, KEY, TOOLS, World, ask, matches
 
 from nbagent.contracts.canonical import dump_json
@@ -20,10 +18,8 @@ from nbagent.contracts.chat import (
     ClientNotice,
     FilePart,
     Message,
-    TextPart,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.exchange import WireClient
 
 BETA = "thinking-binding-controls-2026-08-01"
 DROPS = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
@@ -130,6 +126,7 @@ def test_the_version_is_the_servers_or_the_persons(
     (asked,) = world.player.asked
     ours = "2026-10-21" if server else "2023-06-01"
     assert asked.headers["anthropic-version"] == given.get("Anthropic-Version", ours)
+    assert asked.head.lower().count("\r\nanthropic-version:") == 1
     assert asked.headers["x-api-key"] == KEY
     assert "authorization" not in asked.headers
     kept = not server and not given
@@ -149,37 +146,6 @@ def test_all_pages_of_models_are_read(world: World) -> None:
     assert world.run(go()) == ["a/1", "b"]
     lines = [asked.line.split()[1] for asked in world.player.asked]
     assert lines == ["/v1/models?limit=1000", "/v1/models?limit=1000&after_id=a%2F1"]
-
-
-def test_each_request_extends_the_one_before_byte_for_byte(world: World) -> None:
-    raw: JSON = {"origin": "https://api.anthropic.com:443", "model": "m", "blocks": [THOUGHT, LOOK]}
-    turn = (
-        Message(role="user", content=(TextPart(text="See."), RED)),
-        Message(role="assistant", content=(TextPart(text="I look."),), raw=raw),
-        *(result(f"c{n}", RED) for n in range(3)),
-        Message.of("assistant", "Done."),
-    )
-    messages = turn * 3
-    settled: dict[str, Any] = {"system_prompt": "S", "tools": (READ,), "reasoning": "high"}
-
-    async def go() -> list[bytes]:
-        async with world.client(WIRE, SERVERS["anthropic"]) as client:
-            assert isinstance(client, WireClient)
-            asked = [
-                ask(messages=messages[: n + 1], **settled)
-                for n, (message, then) in enumerate(pairwise(messages))
-                if message.role != "assistant" and then.role == "assistant"
-            ]
-            return [client.wire_request(one, stream=True).body for one in asked]
-
-    bodies = world.run(go())
-    arrays = [body[: body.index(b'],"tools":')] for body in bodies]
-    rest = {body[len(array) :] for body, array in zip(bodies, arrays, strict=True)}
-    assert len(rest) == 1, "what is not the conversation stays the same"
-    assert all(b.startswith(a) for a, b in pairwise(arrays))
-    assert {body.count(b"cache_control") for body in bodies} == {2}
-    _, first, _, last, *_ = json.loads(bodies[-1])["messages"]
-    assert (first["content"][0], last["content"]) == (THOUGHT, [text("Done.")])
 
 
 @pytest.mark.parametrize("header", ["X-Api-Key", "Authorization", ""])

@@ -1,27 +1,23 @@
-"""What one row of bytes cannot hold for the chat wire: keys, silence, floods, and whole runs."""
+"""What one row of bytes cannot hold: keys, silence, floods, the rest of an answer."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine.laws import check_run
-from servers.model_server import ModelServer, Reply
+from servers.loopback import Loopback
 from servers.player import Play
-from wires.chat_cases import DONE, LOOK, WIRE, answer_of, call, calls, chunk, sse
-from wires.chat_requests import RED
-from wires.harness import KEY, World, answer_case, ask
+from wires import google_cases
+from wires.chat_cases import LOOK, WIRE, answer_of, call, calls, chunk, sse
+from wires.google_requests import text
+from wires.harness import KEY, TOOLS, World, answer_case, ask
 
-import nbagent
 from nbagent.contracts.chat import ChatResponse
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
-
-THOROUGH = next(case for case in WIRE.answers if case.thorough)
+from nbagent.providers.streams import Backend, StaleConnection
 
 
 def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
@@ -106,69 +102,51 @@ def test_messages_and_tools_cannot_be_set_by_extra_body(world: World) -> None:
         world.wire_request(WIRE, ask(), extra_body={"messages": []})
 
 
-def test_a_run_whose_calls_were_called_cut_or_failed_runs_none() -> None:
-    ran: list[str] = []
-
-    def look(at: str) -> str:
-        """Look."""
-        ran.append(at)
-        return "seen"
-
-    words = ("length", "content_filter", "error")
-    looked = call('{"at":"a"}', name="look", index=0, id="c1")
-    bodies = [sse(calls(looked), chunk({}, word)) for word in words]
-    boom = {"error": {"message": "boom", "type": "rate_limit_error"}}
-    bodies.append(sse(calls(looked, finish="tool_calls"), boom, end=DONE))
-    for body in bodies:
-        with ModelServer([Reply(raw=body), "fine"]) as server:
-            run = nbagent.Agent("openai:m", base_url=server.url, tools=[look]).run("Go.")
-            (tool_run,) = run.turns[0].tool_runs
-            assert tool_run.result is not None
-            assert tool_run.result.error is not None
-    assert ran == []
-
-
-def test_a_run_with_pictures_keeps_its_history_and_extends_its_requests() -> None:
-    def draw(colour: str) -> Any:
-        """Draw."""
-        return RED if colour == "red" else "no picture"
-
-    asked = [("draw", {"colour": "red"}), ("draw", {"colour": "green"})]
-    with ModelServer([Reply(calls=asked), Reply(calls=asked[:1]), "Pretty.", "Yes."]) as server:
-        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[draw])
-        run = check_run(agent.run("Go."))
-        assert run.ok, run.error
-        check_run(run.resume("Really?"))
-    kept = [message.role for message in run.record.messages]
-    assert kept == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
-    for earlier, later in pairwise(server.bodies):
-        assert json.dumps(later["messages"]).startswith(json.dumps(earlier["messages"])[:-1])
-    roles = [sent["role"] for sent in server.bodies[2]["messages"] if sent["role"] != "system"]
-    assert roles == ["user", "assistant", "tool", "tool", "user", "assistant", "tool", "user"]
-    assert json.dumps(server.bodies[-1]).count("data:image/png;base64,UkVE") == 2
-
-
-@pytest.mark.parametrize("status", [400, 404, 500])
-def test_a_model_without_eyes_ends_the_run_with_one_line_and_the_next_goes_on(status: int) -> None:
-    def draw() -> Any:
-        """Draw."""
-        return RED
-
-    error = {"error": {"message": "No endpoints found that support image input"}}
-    refused = Reply(status=status, error=error)
-    with ModelServer([Reply(calls=[("draw", {})]), refused, "I see."]) as server:
-        agent = nbagent.Agent("openai:blind", base_url=server.url, tools=[draw])
-        run = check_run(agent.run("Go."))
-        assert run.error
-        assert run.error.code == "LLM_HTTP_ERROR"
-        assert run.error.message.startswith("blind takes no images or files here; go on with")
-        assert len(server.bodies) == 2
-        assert check_run(run.resume()).text == "I see."
+def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
+    world: World,
+) -> None:
+    request = ask(tools=TOOLS, system_prompt="S", max_tokens=40_000)
+    half = Play(google_cases.sse(google_cases.hop(text("a"))))
+    rest = google_cases.sse(google_cases.chunk(text("b"), end="STOP"))
+    case = answer_case("a", request=request, then=rest)
+    ((chunks, answer),) = world.answers(google_cases.WIRE, case, [half], stream=True)
+    assert isinstance(answer, ChatResponse)
+    first, second = world.player.asked
+    assert second.body == {**first.body, "continuationToken": "VE9L"}
+    assert first.line == second.line
+    assert (answer.message.text, answer.meta.attempts) == ("ab", 1)
+    assert not any(made.notice for made in chunks)
 
 
 def test_the_same_call_under_one_id_is_run_once(world: World) -> None:
-    call = {"id": "x", "type": "function", "function": {"name": "b", "arguments": "{}"}}
-    body = answer_of({"tool_calls": [{**call, "index": n} for n in range(3)]})
-    _, result = world.answer(WIRE, answer_case("twice", body=body), stream=False)
-    assert isinstance(result, ChatResponse)
-    assert [made.id for made in result.message.tool_calls] == ["x"]
+    body = answer_of({"tool_calls": [call(index=n, id="x") for n in range(3)]})
+    _, answer = world.answer(WIRE, answer_case("thrice", body=body), stream=False)
+    assert isinstance(answer, ChatResponse)
+    assert [made.id for made in answer.message.tool_calls] == ["x"]
+
+
+def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
+    seen: list[bytes] = []
+
+    class Talkative(Loopback):
+        async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await reader.read(100))
+            writer.write(b"answer")
+            await asyncio.sleep(0.02)
+            writer.write(b"unasked")
+            seen.append(await reader.read(100))
+
+    async def ask_twice(port: int) -> None:
+        stream = await Backend().connect_tcp("127.0.0.1", port)
+        await stream.write(b"first")
+        assert await stream.read(100) == b"answer"
+        await asyncio.sleep(0.1)
+        await stream.write(b"second")
+        with pytest.raises(StaleConnection):
+            await stream.read(100)
+        await stream.aclose()
+        await asyncio.sleep(0.05)
+
+    with Talkative() as server:
+        asyncio.run(ask_twice(server.port))
+    assert seen in ([b"first"], [b"first", b""]), "the second request stays here"

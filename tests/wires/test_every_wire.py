@@ -12,12 +12,14 @@ import random
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.harness import (
     JSON,
+    TOOLS,
     AnswerCase,
     ModelsCase,
     Outcome,
@@ -28,10 +30,19 @@ from wires.harness import (
     check,
     matches,
     plain_url,
-    rows,
 )
+from wires.sdk_types import OFFICIAL
 
-from nbagent.contracts.chat import ChatChunk, ChatResponse, Message, TextPart, is_keepable
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolSpec,
+    is_keepable,
+)
 from nbagent.contracts.errors import CODES, ModelError
 from nbagent.contracts.secrets import SecretKey, redact
 
@@ -48,8 +59,13 @@ ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}
 
 def cases(kind: str, only: Callable[[Any], bool] = lambda _: True) -> Any:
     """Parametrise over the cases of all wires."""
-    chosen = [row for row in rows(WIRES, kind) if only(row.values[1])]
-    return pytest.mark.parametrize(("wire", "case"), chosen)
+    rows = [
+        pytest.param(wire, case, id=f"{wire.name}: {case.id}")
+        for wire in WIRES
+        for case in getattr(wire, kind)
+        if only(case)
+    ]
+    return pytest.mark.parametrize(("wire", "case"), rows)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -58,27 +74,15 @@ def test_every_quirk_of_the_wire_has_a_case(wire: WireSetup) -> None:
     assert set(wire.quirks) <= {int(number) for number in re.findall(r"#(\d+)\b", names)}
 
 
-@cases("answers", lambda case: bool(case.body))
-def test_a_whole_answer_is_what_the_server_said(
-    world: World, wire: WireSetup, case: AnswerCase
-) -> None:
-    check(case, world.answer(wire, case, stream=False))
-    assert len(world.player.asked) == case.expect.asked
-
-
 @cases("answers")
-def test_a_streamed_answer_is_what_the_server_said(
+def test_an_answer_is_what_the_server_said_whole_and_in_any_pieces(
     world: World, wire: WireSetup, case: AnswerCase
 ) -> None:
-    check(case, world.answer(wire, case, stream=True))
-    assert len(world.player.asked) == case.expect.asked
-
-
-@cases("answers", lambda case: bool(case.stream) and not case.whole_pieces)
-def test_the_pieces_of_a_stream_do_not_matter(
-    world: World, wire: WireSetup, case: AnswerCase
-) -> None:
-    check(case, world.answer(wire, case, stream=True, pieces=7))
+    forms = [(False, 0)] if case.body else []
+    forms += [(True, 0), (True, 7)] if case.stream and not case.whole_pieces else [(True, 0)]
+    for stream, pieces in forms:
+        check(case, world.answer(wire, case, stream=stream, pieces=pieces))
+        assert len(world.player.asked) == case.asked
     for newline in wire.newlines if case.thorough else ():
         body = case.stream.replace(b"\n", newline)
         plays = [
@@ -101,7 +105,7 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
     for end, (chunks, result) in enumerate(outcomes):
         if isinstance(result, ModelError):
             assert result.code in ("LLM_BAD_RESPONSE", "LLM_HTTP_ERROR")
-            assert case.expect.text.startswith("".join(chunk.content for chunk in chunks))
+            assert case.text.startswith("".join(chunk.content for chunk in chunks))
             continue
         assert end >= found.end(), f"cut at {end}: {case.stream[:end][-60:]!r}"
         check(without_usage(case), (chunks, result))
@@ -129,6 +133,18 @@ def test_any_value_in_any_place_is_an_answer_or_one_clear_error(
     assert kinds.count(False) > 10
 
 
+def asked_next(request: ChatRequest, answer: ChatResponse) -> ChatRequest:
+    """The next request, which holds the answer and the results of its calls."""
+    # It goes through a record, as in a conversation that is taken up again.
+    message = Message.model_validate_json(answer.message.model_dump_json())
+    done = (TextPart(text='{"ok":true,"data":1}'),)
+    results = [
+        Message(role="tool", tool_call_id=call.id, name=call.name, content=done)
+        for call in message.tool_calls
+    ]
+    return request.model_copy(update={"messages": (*request.messages, message, *results)})
+
+
 @cases("answers", lambda case: case.back is not None)
 def test_what_an_answer_needs_back_goes_back_with_the_next_request(
     world: World, wire: WireSetup, case: AnswerCase
@@ -136,22 +152,34 @@ def test_what_an_answer_needs_back_goes_back_with_the_next_request(
     for stream in [True, *([False] if case.body else [])]:
         _, result = world.answer(wire, case, stream=stream)
         assert isinstance(result, ChatResponse)
-        # It goes through a record, as in a conversation that is taken up again.
-        message = Message.model_validate_json(result.message.model_dump_json())
-        done = (TextPart(text='{"ok":true,"data":1}'),)
-        results = [
-            Message(role="tool", tool_call_id=call.id, name=call.name, content=done)
-            for call in message.tool_calls
-        ]
-        messages = (*case.request.messages, message, *results)
         model = case.next_model or case.request.model
-        asked = case.request.model_copy(update={"messages": messages, "model": model})
+        asked = asked_next(case.request, result).model_copy(update={"model": model})
         server = case.server if case.next_server is None else case.next_server
         matches(case.back, world.wire_request(wire, asked, plain_url(wire, server))[1])
 
 
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_each_request_extends_the_one_before_byte_for_byte(world: World, wire: WireSetup) -> None:
+    case = next(case for case in wire.answers if case.thorough)
+    case = replace(case, server=next(iter(wire.servers)))
+    picture = Message(role="user", content=(TextPart(text="See."), ImagePart(data="UkVE")))
+    settled = {"messages": (picture,), "system_prompt": "S", "reasoning": "high"}
+    request = case.request.model_copy(update=settled)
+    bodies: list[JSON] = []
+    for _ in range(3):
+        _, answer = world.answer(wire, replace(case, request=request), stream=True)
+        assert isinstance(answer, ChatResponse)
+        request = asked_next(request, answer)
+        url = plain_url(wire, case.server)
+        bodies.append(world.wire_request(wire, request, url, stream=True)[1])
+        assert wire.name not in OFFICIAL or OFFICIAL[wire.name](bodies[-1]) == ""
+    talks = [json.dumps(body.pop(wire.conversation)) for body in bodies]
+    assert len({json.dumps(body) for body in bodies}) == 1, "what is no conversation stays the same"
+    assert all(later.startswith(earlier[:-1]) for earlier, later in pairwise(talks))
+
+
 @cases("requests")
-def test_a_request_is_what_the_server_takes(
+def test_a_request_is_what_the_server_takes_and_of_the_official_types(
     world: World, wire: WireSetup, case: RequestCase
 ) -> None:
     server, before = wire.servers.get(case.server, case.server), case.request.model_dump_json()
@@ -160,6 +188,56 @@ def test_a_request_is_what_the_server_takes(
     assert not case.only or body.keys() == case.expect.keys()
     assert case.url in ("", url)
     assert case.request.model_dump_json() == before, "the tools' own schemas stay as they are"
+    # Not what only others of Anthropic's language take, and no fields of a person's.
+    own = wire.name != "anthropic" or not (case.config or "elsewhere" in case.id)
+    if own and wire.name in OFFICIAL:
+        assert OFFICIAL[wire.name](body) == ""
+
+
+# A body that the provider's own types refuse: else they would tell nothing of the others.
+WRONG: list[tuple[str, JSON]] = [
+    ("anthropic", {"messages": [{"role": "tool", "content": "x"}]}),
+    ("anthropic", {"temperature": 0.5}),
+    ("google", {"contents": [{"parts": [{"text": "x", "type": "text"}]}]}),
+    ("google", {"contents": [{"parts": [{"functionCall": {"args": "{}"}}]}]}),
+    ("ollama", {"messages": [{"role": "user", "images": ["data:a;base64,UkVE"]}]}),
+    ("ollama", {"tool_choice": "auto"}),
+    ("responses", {"tools": [{"type": "function", "name": "b", "parameters": {}}]}),
+    ("responses", {"stop": ["X"]}),
+]
+
+
+@pytest.mark.parametrize(("name", "changed"), WRONG)
+def test_the_official_types_refuse_a_wrong_request(world: World, name: str, changed: JSON) -> None:
+    wire = next(wire for wire in WIRES if wire.name == name)
+    _, body = world.wire_request(wire, ask(tools=TOOLS))
+    assert (OFFICIAL[name](body), bool(OFFICIAL[name](body | changed))) == ("", True)
+
+
+ODD_NAMES = (
+    *("fs.read", "fs__read", "1st", "-x", "grüße", "x" * 70, "x" * 71, "a.b", "a__b", "a", "a:1"),
+)
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@pytest.mark.parametrize("names", [ODD_NAMES, ODD_NAMES[::-1]], ids=["in order", "reversed"])
+def test_every_tool_has_a_legal_name_on_the_wire_and_is_called_by_its_own(
+    world: World, wire: WireSetup, names: tuple[str, ...]
+) -> None:
+    request = ask(tools=[ToolSpec(name=name) for name in names])
+    sent = re.findall(r'"name": "([^"]*)"', json.dumps(world.wire_request(wire, request)[1]))
+    assert len(set(sent)) == len(names)
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in sent)
+    assert sent[names.index("fs__read")] == "fs__read", "a legal name keeps itself"
+    case = next(case for case in wire.answers if case.thorough)
+    said = [name.encode() for name in (*sent, *names)]
+    bodies = [case.body.replace(b"fs__look", name) for name in said]
+    plays = [case.play(stream=False, body=body) for body in bodies]
+    case = replace(case, request=request)
+    answers = world.answers(wire, case, plays, stream=False)
+    for name, (_, answer) in zip(names * 2, answers, strict=True):
+        assert isinstance(answer, ChatResponse)
+        assert answer.message.tool_calls[0].name == name
 
 
 @cases("models")
@@ -230,7 +308,7 @@ async def drain(chunks: AsyncGenerator[ChatChunk]) -> None:
 
 def without_usage(case: AnswerCase) -> AnswerCase:
     """What comes behind the marker may be missing."""
-    return replace(case, expect=replace(case.expect, usage=None))
+    return replace(case, usage=None)
 
 
 def usable(outcome: Outcome) -> bool:

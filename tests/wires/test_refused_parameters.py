@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply, Step
+from servers.player import Play
+from wires import anthropic_cases, google_cases, ollama_cases, responses_cases
+from wires.harness import JSON, WireSetup, World, ask
 
 import nbagent
 from nbagent.contracts.chat import (
@@ -26,9 +30,11 @@ from nbagent.contracts.errors import ModelError
 from nbagent.notebook.static_text import plain
 from nbagent.notebook.view_state import view_of
 from nbagent.providers.errors import response_error
-from nbagent.providers.refusals import Refusals, needs_responses
+from nbagent.providers.refusals import needs_responses
 from nbagent.providers.registry import find_provider
 
+ANTHROPIC, GOOGLE = anthropic_cases.WIRE, google_cases.WIRE
+OLLAMA, RESPONSES = ollama_cases.WIRE, responses_cases.WIRE
 TOOLS = (ToolSpec(name="look"),)
 IMAGE = Message(role="user", content=(TextPart(text="See."), ImagePart(data="AAAA")))
 Wording = Callable[[str], tuple[int, Any]]
@@ -38,11 +44,6 @@ Wording = Callable[[str], tuple[int, Any]]
 def server() -> Iterator[ModelServer]:
     with ModelServer() as running:
         yield running
-
-
-def ask(**more: Any) -> ChatRequest:
-    given: dict[str, Any] = {"model": "m", "messages": (Message.of("user", "hi"),), **more}
-    return ChatRequest(**given)
 
 
 def answer(
@@ -112,7 +113,7 @@ def openrouter(name: str) -> tuple[int, Any]:
     return 404, {"error": {"message": said, "code": 404}}
 
 
-SET = {
+SET: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 0.2},
     "top_p": {"top_p": 0.9},
     "stop": {"stop_sequences": ("X",)},
@@ -121,16 +122,19 @@ SET = {
     "tool_choice": {"tools": TOOLS, "tool_choice": "required"},
     "stream_options": {},
 }
+OF_THE_PERSON = ("parallel_tool_calls", "top_k", "strict")
+"""Keys of extra_body, which are left out like any other."""
 
 
 @pytest.mark.parametrize("wording", [openai, fastapi, terse, proxied, openrouter])
-@pytest.mark.parametrize("name", SET)
+@pytest.mark.parametrize("name", [*SET, *OF_THE_PERSON])
 def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     server: ModelServer, name: str, wording: Wording
 ) -> None:
     server.then(*refusing([name], wording))
-    request = ask(**SET[name])
-    responses, notices = answer(server, request, request)
+    request = ask(**SET.get(name, {}))
+    extra = {"extra_body": {name: 1}} if name in OF_THE_PERSON else {}
+    responses, notices = answer(server, request, request, **extra)
     assert [response.message.text for response in responses] == ["fine", "fine"]
     assert [response.meta.dropped_params for response in responses] == [(name,), (name,)]
     assert [response.meta.attempts for response in responses] == [1, 1]
@@ -140,14 +144,6 @@ def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     assert notices[0].error
     assert all(body["messages"] and body["model"] == "m" for body in server.bodies)
     assert all(("tools" in body) == bool(request.tools) for body in server.bodies)
-
-
-@pytest.mark.parametrize("name", ["parallel_tool_calls", "top_k", "seed", "strict"])
-def test_a_key_of_extra_body_is_left_out_like_any_other(server: ModelServer, name: str) -> None:
-    server.then(*refusing([name], openai))
-    responses, notices = answer(server, ask(), extra_body={name: 1})
-    assert responses[0].meta.dropped_params == (name,)
-    assert [f"{name}=1" in notice.text for notice in notices] == [True]
 
 
 def test_everything_refused_one_after_another_still_ends_in_an_answer(server: ModelServer) -> None:
@@ -219,49 +215,74 @@ def test_a_stream_that_is_refused_is_asked_for_as_a_whole(server: ModelServer) -
     assert server.bodies[1].keys() == {"model", "messages"}
 
 
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        (400, "temperature: Input should be less than or equal to 1"),
-        (400, "Please stop: this content is not allowed; the temperature rises"),
-        (400, "Invalid schema for function 'look': unknown keyword"),
-        (404, "The model 'temperature' does not exist"),
-        (401, "temperature is not supported with this key"),
-    ],
-)
-def test_what_is_no_refusal_of_a_parameter_drops_nothing(
-    server: ModelServer, status: int, said: str
-) -> None:
-    server.then(*[Reply(status=status, error={"error": {"message": said}})] * 3)
-    more = {"stop_sequences": ("X",)} if "rises" in said else {"temperature": 2.0}
-    assert said in str(failure(server, ask(tools=TOOLS, **more)))
-    assert len(server.bodies) == 1
-
-
-RESPONSES = {"reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 9}
-LENGTH = {"generationConfig": {"maxOutputTokens": 9}}
-NESTED: list[tuple[dict[str, Any], str, str | None, tuple[str, ...]]] = [
-    (LENGTH, "Unknown name \"maxOutputTokens\" at 'generation_config': Cannot find field.", None,
-     ("generationConfig.maxOutputTokens",)),
-    ({"temperature": 1.0}, "`temperature` is deprecated for this model.", None, ("temperature",)),
-    ({**RESPONSES, "top_p": 0.5}, "top_p is not supported here, but max_output_tokens is.", None,
-     ("top_p",)),
-    ({"options": {"num_predict": 9}}, "unknown option: num_predict", None,
-     ("options.num_predict",)),
-    (RESPONSES, "Unknown parameter", "max_output_tokens", ("max_output_tokens",)),
-    (RESPONSES, "Unknown parameter: 'reasoning'", "reasoning",
-     ("reasoning.effort", "reasoning.summary")),
+MOST: dict[str, Any] = {"tools": TOOLS, "temperature": 2.0}
+TURNS = "Conversation roles must alternate"
+# What is asked, the refusal, and how often it is asked: nothing that helps can be left out.
+FINAL: list[tuple[dict[str, Any], int, str, int]] = [
+    (MOST, 400, "temperature: Input should be less than or equal to 1", 1),
+    ({"stop_sequences": ("X",)}, 400, "Please stop: this content is not allowed; it rises", 1),
+    (MOST, 400, "Invalid schema for function 'look': unknown keyword", 1),
+    (MOST, 404, "The model 'temperature' does not exist", 1),
+    (MOST, 401, "temperature is not supported with this key", 1),
+    *((MOST, 400, f"Unsupported parameter: '{name}' is not supported with this model.", 1)
+      for name in ("messages", "model", "tools")),
+    ({"temperature": 1.0}, 400, "Unsupported parameter: 'temperature' is not supported", 2),
+    ({}, 400, TURNS, 2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sent", "said", "param", "names"), NESTED, ids=range(len(NESTED)))
-def test_names_of_other_wires_are_known_whatever_holds_them(
-    sent: dict[str, Any], said: str, param: str | None, names: tuple[str, ...]
+@pytest.mark.parametrize(("given", "status", "said", "asked"), FINAL)
+def test_what_no_change_can_help_is_asked_no_more(
+    server: ModelServer, given: dict[str, Any], status: int, said: str, asked: int
 ) -> None:
-    refusals, again = Refusals(), {**sent}
-    error = {"message": said, "param": param}
-    assert refusals.learn(response_error(400, {}, {"error": error}), sent)
-    assert refusals.apply(again) == names
+    param = said.split("'")[1] if said.startswith("Unsupported") else None
+    error = {"error": {"message": said, "param": param}}
+    server.then(*[Reply(status=status, error=error)] * 9)
+    found = failure(server, ask(**given))
+    assert said in str(found)
+    assert len(server.bodies) == asked
+
+
+SUMMARY = "Your organization must be verified to generate reasoning summaries."
+THOUGHT: JSON = {"reasoning": "low", "max_tokens": 9}
+LEVEL = "Unknown name \"thinkingLevel\" at 'generation_config.thinking_config'"
+LENGTH = "Unknown name \"maxOutputTokens\" at 'generation_config': Cannot find field."
+# wire, what is asked, what the server says and of which parameter: what is left out.
+ELSEWHERE: list[tuple[WireSetup, JSON, str, str | None, tuple[str, ...]]] = [
+    (GOOGLE, {"max_tokens": 9}, LENGTH, None, ("generationConfig.maxOutputTokens",)),
+    (GOOGLE, THOUGHT, LEVEL, None, ("generationConfig.thinkingConfig",)),
+    (GOOGLE, THOUGHT, "Thinking level is not supported for this model.", None,
+     ("generationConfig.thinkingConfig",)),
+    (ANTHROPIC, {"temperature": 1.0}, "`temperature` is deprecated for this model.", None,
+     ("temperature",)),
+    (RESPONSES, {**THOUGHT, "top_p": 0.5}, "top_p is not supported here, but max_output_tokens is.",
+     None, ("top_p",)),
+    (RESPONSES, THOUGHT, "Unknown parameter", "max_output_tokens", ("max_output_tokens",)),
+    (RESPONSES, THOUGHT, SUMMARY, "reasoning.summary", ("reasoning.summary",)),
+    (OLLAMA, {"max_tokens": 9}, "unknown option: num_predict", None, ("options.num_predict",)),
+    (OLLAMA, {"reasoning": "low"}, '"m" does not support thinking', None, ("think",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "given", "said", "param", "names"), ELSEWHERE)
+def test_other_wires_leave_out_what_is_refused_under_their_own_names(
+    world: World, wire: WireSetup, given: JSON, said: str, param: str | None, names: tuple[str, ...]
+) -> None:
+    error = {"message": said, "param": param, "status": "INVALID_ARGUMENT"}
+    body = {"error": said if wire is OLLAMA else error}
+    good = next(case for case in wire.answers if case.thorough)
+    request = ask(model=f"gemini-3-{len(said)}", **given)
+    notices: list[ClientNotice] = []
+
+    async def go() -> list[ChatResponse]:
+        world.player.play([Play(json.dumps(body).encode(), 400), good.play(stream=False)])
+        async with world.client(wire) as client:
+            return [await client.chat(request, notify=notices.append) for _ in range(2)]
+
+    assert [response.meta.dropped_params for response in world.run(go())] == [names] * 2
+    assert len(notices) == 1
+    first, second, third = (asked.body for asked in world.player.asked)
+    assert first != second == third
 
 
 @pytest.mark.parametrize(
@@ -300,20 +321,6 @@ def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -
     assert server.bodies[-1].keys() == {"model", "messages"}
 
 
-def test_a_server_that_refuses_what_is_not_sent_is_not_asked_forever(server: ModelServer) -> None:
-    server.then(*[Reply(status=400, error=openai("temperature")[1])] * 9)
-    assert failure(server, ask(temperature=1.0)).code == "LLM_HTTP_ERROR"
-    assert len(server.bodies) == 2
-
-
-@pytest.mark.parametrize("name", ["messages", "model", "tools"])
-def test_messages_model_and_tools_are_never_left_out(server: ModelServer, name: str) -> None:
-    server.then(*refusing([name], openai))
-    found = failure(server, ask(tools=TOOLS))
-    assert f"'{name}' is not supported" in str(found)
-    assert len(server.bodies) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "said"),
     [
@@ -345,13 +352,6 @@ def test_a_template_that_wants_turns_gets_a_short_answer_between(
     assert roles[1] == [*turns, "assistant", "user"]
     assert roles[2] == turns
     assert server.bodies[1]["messages"][: len(turns)] == server.bodies[2]["messages"]
-
-
-def test_a_template_that_is_never_content_is_asked_twice_at_most(server: ModelServer) -> None:
-    error = {"error": {"message": "Conversation roles must alternate"}}
-    server.then(*[Reply(status=400, error=error)] * 9)
-    assert "must alternate" in str(failure(server, ask()))
-    assert len(server.bodies) == 2
 
 
 NO_TOOLS = [
@@ -421,4 +421,4 @@ def test_the_person_sees_it_in_the_run_the_record_and_the_frame(
         assert plain(view_of(run.record)).count("temperature") == 1, "the run view says so"
     assert "temperature=0.2 was left out" in first.turns[0].notices[0]
     turns: Any = cast("Any", nbagent).turns()
-    assert turns["dropped_params"].tolist() == ["temperature", "temperature"]
+    assert turns["dropped_params"].tolist() == ['["temperature"]'] * 2
