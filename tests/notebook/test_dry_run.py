@@ -88,8 +88,7 @@ def test_dry_run_of_what_goes_on_shows_the_conversation_and_changes_nothing(
 def test_dry_run_of_resume_shows_what_resume_sends(shell: MagicShell) -> None:
     shell.cell(TOOLS)
     with ModelServer() as server:
-        line = f"-m openai:little --base-url {server.url} --max-turns 1"
-        shell.agent(line, "Of Oslo?")
+        shell.agent(f"-m openai:little --base-url {server.url} --max-turns 1", "Of Oslo?")
         shown = dry(shell, "%agent resume last --temperature 0 --dry-run")
         assert len(server.requests) == 1
         shell.cell("%agent resume last --temperature 0")
@@ -97,16 +96,16 @@ def test_dry_run_of_resume_shows_what_resume_sends(shell: MagicShell) -> None:
     assert body_of(shown)["temperature"] == 0
 
 
+def refusal(code: str, message: str, **more: str) -> Reply:
+    """A server that cannot take a request as it is."""
+    error = {"message": message, "type": "invalid_request_error", "code": code, **more}
+    return Reply(status=400, error={"error": error})
+
+
 def test_dry_run_leaves_out_what_the_server_refused_before(shell: MagicShell) -> None:
-    refusal = {
-        "error": {
-            "message": "Unsupported parameter: 'temperature' is not supported with this model.",
-            "type": "invalid_request_error",
-            "param": "temperature",
-            "code": "unsupported_parameter",
-        }
-    }
-    with ModelServer([Reply(status=400, error=refusal), "Hello.", "Hello."]) as server:
+    said = "Unsupported parameter: 'temperature' is not supported with this model."
+    refused = refusal("unsupported_parameter", said, param="temperature")
+    with ModelServer([refused, "Hello.", "Hello."]) as server:
         line = f"-m openai:stern --base-url {server.url} --tools none --temperature 1"
         shell.agent(line)
         shown = dry(shell, f"%%agent {line} --dry-run", "Hello?")
@@ -202,15 +201,9 @@ def test_dry_run_shows_old_results_as_short_as_they_are_sent(shell: MagicShell) 
     shell.cell(
         "@nbagent.tool", "def read() -> str:", "    'A long text.'", "    return 'x ' * 9000"
     )
-    overflow = {
-        "error": {
-            "message": "This model's maximum context length is 3000 tokens.",
-            "type": "invalid_request_error",
-            "code": "context_length_exceeded",
-        }
-    }
     calls = [Reply(calls=[("read", {})]), Reply(calls=[("read", {})])]
-    refused = Reply(status=400, error=overflow)
+    said = "This model's maximum context length is 3000 tokens."
+    refused = refusal("context_length_exceeded", said)
     with ModelServer([*calls, "Read.", refused, "Shorter.", "Again."]) as server:
         line = f"-m openai:small --base-url {server.url} --trim tool-results"
         shell.agent(line, "Read it twice.")

@@ -11,25 +11,11 @@ from servers.hostile_bodies import TABLES
 from servers.hostile_server import HostileServer
 
 _MODELS = {wire.name: wire.model for wire in DIALECTS}
-_ON_CHAT = [
-    "401",
-    "404",
-    "429 for 1e9 s",
-    "400 lines and controls",
-    "307 to another host",
-    "binary garbage",
-    "web page",
-    "too deep",
-    "inside: overloaded",
-    "reset after the first token",
-    "silence after a part",
-]
-_SHOWN = [("chat", name) for name in _ON_CHAT] + [
-    ("responses", "inside: failed"),
-    ("azure", "error: Azure: no deployment"),
+_SHOWN = [
+    *(("chat", name) for name in ("401", "400 lines and controls", "web page", "too deep")),
+    *(("chat", name) for name in ("reset after the first token", "silence after a part")),
     ("anthropic", "inside: Anthropic: overloaded"),
     ("google", "error: Gemini: day"),
-    ("ollama", "error: Ollama: sign in"),
 ]
 
 
