@@ -57,7 +57,11 @@ class PanelKernel(LiveKernel):
 
     def says(self, word: str, value: object) -> Any:
         """Whether the box is told so."""
-        return lambda message: self._told(message).get(word) == value
+
+        def says(message: dict[str, Any]) -> bool:
+            return self._told(message).get(word) == value
+
+        return says
 
     def statuses(self, messages: list[dict[str, Any]]) -> list[str]:
         """What the box said meanwhile."""
