@@ -179,13 +179,9 @@ def test_a_question_never_moves_under_the_mouse(page: Page) -> None:
     run = stage.story.run.turns[0].tool_runs[0]
     # The first call is answered elsewhere and ends with a long result; a notice comes too.
     long = run.model_copy(update={"error_detail": "line\n" * 12})
-    stage.play(
-        [
-            events.ToolCallFinished("r", "C01", long, 2),
-            events.Waiting(None, "another process is writing to the store " * 4),
-            events.Notice("warning", "x", "C01"),
-        ]
-    )
+    waits = events.Waiting(None, "another process is writing to the store " * 4)
+    notice = events.Notice("warning", "x", "C01")
+    stage.play([events.ToolCallFinished("r", "C01", long, 2), waits, notice])
     assert [question(page, i).bounding_box() for i in range(3)] == before
     # A double click answers the one question that is under the mouse.
     button(page, "Allow once", 1).dblclick()
@@ -243,8 +239,6 @@ def test_an_answered_question_no_longer_says_that_it_waits(page: Page) -> None:
     assert state.inner_text() == "waiting for you"
     button(page, "Allow once").click()
     assert state.inner_text() == "allowed once, others wait for you"
-    group = page.get_by_role("group", name="fs.write is allowed once, others wait for you")
-    assert group.count() == 1
     button(page, "Allow once", 1).click()
     assert state.inner_text() == "allowed once"
     assert len(answers(stage)) == 2
@@ -339,13 +333,10 @@ def test_a_question_wraps_and_hides_nothing(page: Page) -> None:
     long = "x" * 3000
     stage = Stage(page, story())
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
-    pieces = (
-        PreviewPiece(long[:200], f"-{long}\n+{long}", "diff"),
-        PreviewPiece("code", "line\n" * 300 + "the last", "code"),
-    )
-    stage.play(
-        [asked("c1", long[:300], {long[:90]: long}, why=long, host=long[:90], pieces=pieces)]
-    )
+    diff = PreviewPiece(long[:200], f"-{long}\n+{long}", "diff")
+    pieces = (diff, PreviewPiece("code", "line\n" * 300 + "the last", "code"))
+    words: dict[str, Any] = {"why": long, "host": long[:90], "pieces": pieces}
+    stage.play([asked("c1", long[:300], {long[:90]: long}, **words)])
     expect(button(page, "Edit…")).to_be_enabled()
     button(page, "Edit…").click()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
