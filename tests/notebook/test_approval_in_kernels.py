@@ -36,13 +36,10 @@ LAST = "(lambda r: (r.result.data or r.result.error.message, r.approval, r.appro
 class Asking(LiveKernel):
     """A kernel with a tool that asks, and a person who types."""
 
-    n = 0
-
-    def begin(self, options: str, *, stdin: bool = True) -> str:
+    def begin(self, n: int, options: str = "", *, stdin: bool = True) -> str:
         """Run an agent that wants to keep a text; returns the id of the cell's request."""
-        self.n += 1
-        model = f"offline:keeper{self.n - 1}"
-        return self.send(f"%%agent --model {model} --tools keep {options}\nKeep it.", stdin=stdin)
+        line = f"%%agent --model offline:keeper{n} --tools keep {options}"
+        return self.send(f"{line}\nKeep it.", stdin=stdin)
 
     def last_call(self) -> Any:
         """Result, approval, who decided, and the arguments that were used."""
@@ -59,7 +56,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
 
 
 def test_without_a_view_it_is_asked_by_input(kernel: Asking) -> None:
-    cell = kernel.begin("--raw")
+    cell = kernel.begin(0, "--raw")
     prompts: list[str] = []
     for line in ("maybe", "e", '{"text": "c"}'):
         prompts.append(kernel.client.get_stdin_msg(timeout=20)["content"]["prompt"])
@@ -74,7 +71,7 @@ def test_without_a_view_it_is_asked_by_input(kernel: Asking) -> None:
 
 
 def test_an_interrupt_of_the_question_is_a_stop(kernel: Asking) -> None:
-    cell = kernel.begin("--raw")
+    cell = kernel.begin(1, "--raw")
     kernel.client.get_stdin_msg(timeout=20)
     kernel.manager.interrupt_kernel()
     shown = kernel.finish(cell)
@@ -84,7 +81,7 @@ def test_an_interrupt_of_the_question_is_a_stop(kernel: Asking) -> None:
 
 
 def test_where_nobody_types_the_call_is_denied(kernel: Asking) -> None:
-    shown = kernel.finish(kernel.begin("", stdin=False))
+    shown = kernel.finish(kernel.begin(2, stdin=False))
     assert shown.error is None
     message, approval, by, _ = kernel.last_call()
     assert (approval, by) == ("denied", "nobody")
@@ -102,15 +99,8 @@ def test_a_terminal_asks_below_its_lines(tmp_path: Path) -> None:
         "run = nbagent.Agent(model='offline:t', tools=[keep]).run('Keep it.')"
     )
     words = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
-    child = pexpect.spawn(
-        sys.executable,
-        words,
-        env=clean_environment(tmp_path),
-        cwd=str(tmp_path),
-        encoding="utf-8",
-        timeout=20,
-        dimensions=(40, 200),
-    )
+    given: Any = {"env": clean_environment(tmp_path), "cwd": str(tmp_path), "encoding": "utf-8"}
+    child = pexpect.spawn(sys.executable, words, timeout=20, dimensions=(40, 200), **given)
     child.expect_exact("In [1]: ")
     child.sendline(f"exec({made!r})")
     child.expect_exact("Allow? [y]es once, for the [s]ession, [e]dit, [n]o: ")

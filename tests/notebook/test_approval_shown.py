@@ -44,8 +44,7 @@ def question(**fields: Any) -> Question:
 
 
 def test_nothing_that_would_be_written_is_missing_from_what_is_shown() -> None:
-    assert whole("pay\u202e\u200b\x07") == "pay⟦U+202E⟧⟦U+200B⟧⟦U+0007⟧"
-    assert whole("\x1b[1;31mred\x1b[0m") == "⟦U+001B⟧[1;31mred⟦U+001B⟧[0m"
+    assert whole("pay\u202e\x1b[1mred") == "pay⟦U+202E⟧⟦U+001B⟧[1mred"
     # What `visible` drops with the escape is bytes of the file too.
     assert whole("\x1b]0;rm -rf\x07 \x1bc \x9b31m") == (
         "⟦U+001B⟧]0;rm -rf⟦U+0007⟧ ⟦U+001B⟧c ⟦U+009B⟧31m"
@@ -297,12 +296,11 @@ def wrote(arguments: dict[str, Any], run: RunRecord) -> RunRecord:
     return run.model_copy(update={"turns": (turn.model_copy(update={"response": response}),)})
 
 
-@pytest.mark.parametrize("asks", [True, False], ids=["input follows", "the program answers"])
-def test_plain_lines_print_a_question_unless_it_is_asked_there(asks: bool) -> None:
-    lines: list[str] = []
-    printer = PlainPrinter(lines.append, asked_by_input=asks)
-    printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
-    assert ("waits for you" in "".join(lines)) != asks
-    run = decided(approval="allowed", approved_by="person", waited_ms=4200.0)
-    printer.handle(events.ToolCallFinished("r", "C01", run, 0))
-    assert lines[-1] == "     allowed by the person after 4.2 s\n"
+def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:
+    for asks in (True, False):
+        lines: list[str] = []
+        printer = PlainPrinter(lines.append, asked_by_input=asks)
+        printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
+        assert ("waits for you" in "".join(lines)) != asks
+        printer.handle(events.ToolCallFinished("r", "C01", DECISIONS["allowed"][0], 0))
+        assert lines[-1] == "     allowed by the person after 4.2 s\n"

@@ -37,7 +37,6 @@ class ViewWire(Wire):
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> ViewWire:
-    """A wire for the widgets of one test."""
     wire = ViewWire()
     monkeypatch.setattr(comm, "create_comm", wire.open)
     return wire

@@ -55,14 +55,15 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     use_front(None)
 
 
+def part(parent: Any, name: str) -> Any:
+    """A part of the form by the class of its widget."""
+    return next(box for box in parent.children if name in box._dom_classes)
+
+
 def fields(stage: Stage) -> dict[str, Any]:
     """The fields of the form by their labels."""
-    form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
+    form = part(stage.panel.form.root, "nba-panel-form")
     return {widget.description: widget for widget in form.children if hasattr(widget, "value")}
-
-
-def classes(widget: Any) -> tuple[str, ...]:
-    return tuple(widget._dom_classes)
 
 
 def ticks(stage: Stage) -> dict[str, Any]:
@@ -72,8 +73,7 @@ def ticks(stage: Stage) -> dict[str, Any]:
 
 def boxes(stage: Stage) -> dict[str, Any]:
     """All check boxes of the list of tools."""
-    form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
-    tools = next(box for box in form.children if "nba-panel-tools" in classes(box))
+    tools = part(part(stage.panel.form.root, "nba-panel-form"), "nba-panel-tools")
     return {box.description: box for box in tools.children if hasattr(box, "indent")}
 
 
