@@ -244,7 +244,9 @@ def test_an_answered_question_no_longer_says_that_it_waits(page: Page) -> None:
     assert len(answers(stage)) == 2
 
 
-def test_a_question_out_of_sight_is_scrolled_to_and_its_buttons_with_it(page: Page) -> None:
+def test_a_question_out_of_sight_is_scrolled_to_unless_the_person_works_elsewhere(
+    page: Page,
+) -> None:
     stage = below_the_page(page)
     page.locator("#else").focus()
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
@@ -253,9 +255,6 @@ def test_a_question_out_of_sight_is_scrolled_to_and_its_buttons_with_it(page: Pa
     for one in (button(page, "Allow once"), question(page).locator(".nba-top")):
         expect(one).to_be_in_viewport(ratio=1)
     expect(page.locator("#else")).to_be_focused()
-
-
-def test_who_works_elsewhere_is_not_taken_away(page: Page) -> None:
     stage = below_the_page(page)
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
     page.locator("#else").press("a")

@@ -123,7 +123,6 @@ def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
 KEY_BODIES = (
     "{{ int(os.environ['FRESH_API_KEY']) }}",
     "{{ {}['x' * 170 + os.environ['FRESH_API_KEY']] }}",
-    "{{ {}[os.environ['FRESH_API_KEY'] + 'x' * 170] }}",
     "{{ os.environ['FRESH_API_KEY'] + KEY",
     "{{ int(os.environ.setdefault('LATER_API_KEY', 'sk-' + KEY[::-1])) }}",
 )
@@ -149,19 +148,6 @@ def test_key_is_in_no_error_before_the_first_run(
     assert "E_INVALID_ARGUMENTS" in captured.out + captured.err
     for text in (key, key[::-1]):
         assert not [text[i : i + 8] for i in range(len(text) - 7) if text[i : i + 8] in seen]
-
-
-def test_key_on_the_line_is_in_no_error(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = f"sk-{secrets.token_hex(16)}"
-    monkeypatch.setenv("FRESH_API_KEY", key)
-    shell.refused(f"%%agent --temperature {key}", "Hello?")
-    shell.refused(f"%%agent --base-url http://127.0.0.1:1/v1?api-key={key} -m openai:m", "Hello?")
-    shell.refused(f"%agent config max_turns={key}")
-    captured = capsys.readouterr()
-    assert "a part after '?'" in captured.out + captured.err
-    assert key not in captured.out + captured.err
 
 
 def test_runs_lists_the_last_ones(shell: MagicShell) -> None:

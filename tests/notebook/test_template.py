@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shown.many_values import VALUES
 
-import nbagent
-from nbagent.contracts.chat import ImagePart, Message, TextPart
+from nbagent.contracts.chat import TextPart
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.static_html import html
 from nbagent.notebook.template import Rendered, render
-from nbagent.notebook.view_state import view_of
-from nbagent.shown import PROMPT_TEXT_CHARS
 
 NAMES: dict[str, Any] = {
     "city": "Oslo",
@@ -146,26 +141,6 @@ def test_coroutine_that_has_a_name_is_left_for_its_cell() -> None:
         made.send(None)
 
 
-def test_every_value_of_the_bank_goes_into_a_prompt_and_into_a_message() -> None:
-    long = "word " * 100_000
-    assert render("{{ text }}", {"text": long}.get).prompt == long
-    for name, (make, words) in VALUES.items():
-        if name in ("asynchronous generator", "picture of 144 megapixels"):
-            continue
-        result = render("a {{ value }} b", {"value": make()}.get)
-        assert result.prompt.startswith("a ")
-        assert result.prompt.endswith(" b")
-        assert len(result.prompt) <= PROMPT_TEXT_CHARS + 4, name
-        # The larger budget of a prompt may hold what a small one cuts.
-        assert words in result.prompt or "left" in words, name
-        Message(role="user", content=result.parts).model_dump_json().encode()
-
-
-def test_picture_of_a_prompt_reaches_the_record_and_the_static_form_names_it() -> None:
-    parts = render("See {{ plot }}!", {"plot": VALUES["figure"][0]()}.get)
-    ask = [Message(role="user", content=parts.parts)]
-    run = nbagent.Agent(model="offline:demo").run("And?", messages=ask)
-    (sent,) = [part for part in run.messages[0].content if isinstance(part, ImagePart)]
-    assert sent.alt == "figure, 200×100 px"
-    assert nbagent.open_run(run.id).record == run.record
-    assert "[image: figure, 200×100 px]" in html(view_of(run.record))
+def test_long_text_of_a_variable_is_sent_whole() -> None:
+    text = "word " * 100_000
+    assert render("{{ text }}", {"text": text}.get).prompt == text
