@@ -73,6 +73,19 @@ def test_first_ops_leave_at_once_and_later_ones_together() -> None:
     assert min(gaps) > 0.04
 
 
+def test_a_send_that_fails_reaches_the_next_add() -> None:
+    def send(ops: list[Op]) -> None:
+        raise OSError("no front end")
+
+    async def go() -> None:
+        batcher = Batcher(send)
+        for text in ("a", "b"):
+            with pytest.raises(OSError, match="no front end"):
+                batcher.add([text_op(text)])
+
+    asyncio.run(go())
+
+
 def test_a_page_loaded_in_mid_run_gets_the_present_picture(wire: ViewWire) -> None:
     story = drawn()
 
