@@ -14,11 +14,10 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.runtime import Courier, wait
-from nbagent.tools.base import adapted
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class HostDoor:
         self.progress: list[str] = []
         self._courier = Courier(self.cancel)
 
-    def context(self, approved: str = "") -> ToolContext:
+    def context(self, approved: bool = False) -> ToolContext:
         """What the host is told of the run."""
         return ToolContext(
             run_id="0" * 16,
@@ -51,13 +50,12 @@ class HostDoor:
             namespace=lambda: self.names,
             progress=lambda text, _: self.progress.append(text),
             approved=approved,
-            cancel=self.cancel,
         )
 
     @property
     def specs(self) -> dict[str, ToolSpec]:
         """What the model is shown, by name."""
-        listed = self.on_engine(lambda: adapted(self.host).tools(self.context()))
+        listed = self.on_engine(lambda: self.host.tools(self.context()))
         return {spec.name: spec for spec in listed}
 
     def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -65,46 +63,52 @@ class HostDoor:
         self._courier = Courier(self.cancel)
         return wait(self._courier.start(work))
 
+    async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
+        """A call, checked."""
+        return await self.host.prepare(_call(name, arguments), self.context())
+
     async def acall(
-        self, name: str, arguments: dict[str, Any] | None, approved: str = ""
+        self, name: str, arguments: dict[str, Any] | None, approved: bool = False
     ) -> ToolOutcome:
         """A call, on the engine's loop."""
         context = self.context(approved)
         try:
-            prepared = await adapted(self.host).prepare(_call(name, arguments), context)
+            prepared = await self.host.prepare(_call(name, arguments), context)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
         task = asyncio.ensure_future(prepared.run(context))
         # As the engine stops a call.
-        await self.cancel.finished(task, 1.0 if prepared.spec.traits.interruptible else None)
+        grace_s = 1.0 if prepared.spec.traits.interruptible else None
+        await self.cancel.finished(task, lambda: grace_s)
         if not task.done() or task.cancelled():
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()
 
-    def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
+    def call(self, name: str, /, *, approved: bool = False, **arguments: Any) -> ToolOutcome:
         """A call, and all that came of it."""
         return self.on_engine(lambda: self.acall(name, arguments, approved))
 
-    def data(self, name: str, /, *, approved: str = "", **arguments: Any) -> Any:
+    def data(self, name: str, /, *, approved: bool = False, **arguments: Any) -> Any:
         """What the model gets of a call that goes well."""
         outcome = self.call(name, approved=approved, **arguments)
         assert outcome.result.ok, outcome.result.error
         return json.loads(outcome.result.to_json())["data"]
 
-    def error(self, name: str, /, *, approved: str = "", **arguments: Any) -> ErrorInfo:
+    def error(self, name: str, /, *, approved: bool = False, **arguments: Any) -> ErrorInfo:
         """The error of a call that does not."""
         return refused(self.call(name, approved=approved, **arguments))
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
-        """What a person would be shown."""
-        host = adapted(self.host)
-        call = _call(name, arguments)
-        return self.on_engine(lambda: host.prepare(call, self.context())).preview
+        """What a person would be shown; of a call that fails at once, why."""
+        try:
+            return self.on_engine(lambda: self.aprepare(name, **arguments)).preview
+        except ToolError as error:
+            return CallPreview(why=error.message)
 
     async def arun(self, target: object, /, **arguments: Any) -> ToolOutcome:
         """Call one function, on the engine's loop."""
         self.host = FunctionHost([target], namespace=lambda: self.names, names=[])
-        (spec,) = await adapted(self.host).tools(self.context())
+        (spec,) = await self.host.tools(self.context())
         check_legal(spec)
         return await self.acall(spec.name, arguments)
 
