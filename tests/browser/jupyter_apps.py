@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import nbformat
+from kernels import clean_environment
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
 
 App = Literal["lab", "notebook"]
@@ -32,8 +33,6 @@ OTHER_KERNELS = {
 }
 """Names and Python executables of kernels with other versions of ipykernel (and nbagent)."""
 
-_OURS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
-"""Keys and settings of the developer, which the server's kernels must not see."""
 _SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
@@ -99,14 +98,13 @@ class Server:
         self.folder = self._home / "notebooks"
         self.folder.mkdir()
         self.url = f"http://127.0.0.1:{free_port()}"
-        environ = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+        environ = clean_environment(self._home)
+        # Runs are kept in the folder, and the offline model takes its time.
+        del environ["NBAGENT_HOME"], environ["NBAGENT_OFFLINE_DELAY_MS"]
         for name in ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"):
             environ[f"JUPYTER_{name}"] = str(self._home / name.lower())
         for name in ("SETTINGS_DIR", "WORKSPACES_DIR"):
             environ[f"JUPYTERLAB_{name}"] = str(self._home / name.lower())
-        environ["IPYTHONDIR"] = str(self._home / "ipython")
-        # No model server of the developer's machine takes part in a test.
-        environ["OLLAMA_HOST"] = "127.0.0.1:1"
         self._settings = Path(environ["JUPYTERLAB_SETTINGS_DIR"])
         for plugin, values in _SETTINGS.items():
             self.setting(plugin, values)

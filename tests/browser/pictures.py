@@ -14,9 +14,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from jupyter_apps import Notebook, Server, opened
 from PIL import Image
 from playwright.sync_api import Browser, Locator, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from jupyter_apps import Notebook, Server, opened
 
 _ROOT = Path(__file__).parents[2]
 _NOTEBOOKS = _ROOT / "notebooks"

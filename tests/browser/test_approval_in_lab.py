@@ -29,10 +29,8 @@ keeps = [offline.call("keep", text="one"), offline.call("keep", text="two")]
 offline.script([offline.step(text="I keep them.", calls=keeps), "Done."], name="keeper")
 both = [offline.call("nap"), offline.call("keep", text="three")]
 offline.script([offline.step(text="I keep it.", calls=both), "Done."], name="napper")
-offline.script([offline.step(text="I keep them.", calls=keeps), "Done."], name="hovered")
-for name in ("third", "fourth"):
-    call = offline.call("keep", text=name)
-    offline.script([offline.step(text="I keep it.", calls=[call]), "Done."], name=name)
+call = offline.call("keep", text="third")
+offline.script([offline.step(text="I keep it.", calls=[call]), "Done."], name="third")
 nbagent.configure(ask="keep", model="offline:third")
 """
 CELLS = [
@@ -41,9 +39,7 @@ CELLS = [
     "%%agent --model offline:napper --tools keep,nap\nKeep it.",
     "nbagent.panel()",
     "print([r.result.data or r.result.error.message for r in _run.turns[0].tool_runs])",
-    "%%agent --model offline:fourth --tools keep\nKeep it.",
     "print(_run.turns[0].tool_runs[1].waited_ms < 1900)",
-    "%%agent --model offline:hovered --tools keep\nKeep them.",
 ]
 
 
@@ -90,7 +86,6 @@ def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> No
     output.locator(".nba-phase:has-text('Answered')").wait_for()
     notebook.run(4)
     assert notebook.text(4).strip() == "['kept edited, dd', 'not this one']"
-    saved = output.inner_text()
     output.locator(".nba-turn summary").first.click()
     saved = output.inner_text()
     for words in (
@@ -111,8 +106,8 @@ def test_a_click_arrives_while_a_tool_holds_the_main_thread(notebook: Notebook) 
     notebook.wait(2)
     notebook.run(4)
     assert notebook.text(4).strip() == "['slept', 'kept three']"
-    notebook.run(6)
-    assert notebook.text(6).strip() == "True"
+    notebook.run(5)
+    assert notebook.text(5).strip() == "True"
 
 
 def test_a_docked_panel_is_the_same_panel_and_asks_in_both_of_its_views(
@@ -139,36 +134,3 @@ def test_a_docked_panel_is_the_same_panel_and_asks_in_both_of_its_views(
         expect(view.locator(".nba-phase").last).to_have_text("Answered")
         expect(box).to_have_value("")
     assert notebook.console == []
-
-
-def test_head_row_and_both_questions_are_right_though_the_mouse_is_where_they_open(
-    notebook: Notebook,
-) -> None:
-    page = notebook.page
-    cell = page.locator(".jp-Notebook .jp-Cell").nth(7)
-    cell.scroll_into_view_if_needed()
-    box = cell.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 300, box["y"] + box["height"] + 130)
-    notebook.start(7)
-    output = notebook.output(7)
-    expect(output.locator(".nba-ask")).to_have_count(2)
-    expect(output.locator(".nba-phase")).to_have_text("Waiting for you")
-    expect(output.locator(".nba-facts")).to_contain_text("2 calls")
-    for place in range(2):
-        button(question(output, place), "Allow once").click()
-    notebook.wait(7)
-    row = output.locator(".nba-sum").first
-    expect(row).to_contain_text('keep(text="one") ✓ allowed → "kept one"')
-
-
-def test_a_page_that_is_loaded_anew_in_mid_question_can_answer_it(notebook: Notebook) -> None:
-    notebook.start(5)
-    expect(question(notebook.output(5))).to_be_visible()
-    notebook.save()
-    notebook.load(kernel=False)
-    asked = question(notebook.output(5))
-    button(asked, "Allow once").click()
-    expect(asked).to_have_count(0)
-    notebook.wait_idle()
-    notebook.output(5).locator(".nba-phase:has-text('Answered')").wait_for()

@@ -89,19 +89,14 @@ def test_a_question_shows_all_of_the_call_where_it_stands(page: Page) -> None:
     assert stage.failures == []
 
 
-@pytest.mark.parametrize(
-    ("name", "choice", "said"),
-    [
-        ("Allow once", "once", "Allowed once: sent"),
-        ("Allow for this session", "session", "Allowed for this session: sent"),
-    ],
-    ids=["once", "session"],
-)
-def test_one_click_is_one_answer(page: Page, name: str, choice: str, said: str) -> None:
+@pytest.mark.parametrize("choice", ["once", "session"])
+def test_one_click_is_one_answer(page: Page, choice: str) -> None:
+    name = "Allow once" if choice == "once" else "Allow for this session"
     stage = begin(page)
     button(page, name).click()
     assert answers(stage) == [{"call": "c1", "choice": choice}]
-    assert question(page).locator(".nba-said").inner_text() == said
+    said = question(page).locator(".nba-said").inner_text()
+    assert said == f"{name.replace('Allow', 'Allowed')}: sent"
     for one in question(page).get_by_role("button").all():
         assert one.is_disabled()
     # Neither the page nor the view being drawn again asks it anew.
@@ -184,13 +179,9 @@ def test_a_question_never_moves_under_the_mouse(page: Page) -> None:
     run = stage.story.run.turns[0].tool_runs[0]
     # The first call is answered elsewhere and ends with a long result; a notice comes too.
     long = run.model_copy(update={"error_detail": "line\n" * 12})
-    stage.play(
-        [
-            events.ToolCallFinished("r", "C01", long, 2),
-            events.Waiting(None, "another process is writing to the store " * 4),
-            events.Notice("warning", "x", "C01"),
-        ]
-    )
+    waits = events.Waiting(None, "another process is writing to the store " * 4)
+    notice = events.Notice("warning", "x", "C01")
+    stage.play([events.ToolCallFinished("r", "C01", long, 2), waits, notice])
     assert [question(page, i).bounding_box() for i in range(3)] == before
     # A double click answers the one question that is under the mouse.
     button(page, "Allow once", 1).dblclick()
@@ -229,15 +220,15 @@ def test_a_question_that_comes_later_opens_below_the_one_at_the_mouse(page: Page
     assert stage.failures == []
 
 
-@pytest.mark.parametrize("form", ["Edit…", "Deny…"])
-def test_while_a_form_is_open_the_call_as_it_was_cannot_be_allowed(page: Page, form: str) -> None:
+def test_while_a_form_is_open_the_call_as_it_was_cannot_be_allowed(page: Page) -> None:
     stage = begin(page)
-    button(page, form).click()
-    for name in ("Allow once", "Allow for this session"):
-        expect(button(page, name)).to_be_disabled()
-        button(page, name).evaluate("node => node.click()")
-    assert answers(stage) == []
-    button(page, form).click()
+    for form in ("Edit…", "Deny…"):
+        button(page, form).click()
+        for name in ("Allow once", "Allow for this session"):
+            expect(button(page, name)).to_be_disabled()
+            button(page, name).evaluate("node => node.click()")
+        assert answers(stage) == []
+        button(page, form).click()
     button(page, "Allow once").click()
     assert answers(stage) == [{"call": "c1", "choice": "once"}]
 
@@ -248,14 +239,14 @@ def test_an_answered_question_no_longer_says_that_it_waits(page: Page) -> None:
     assert state.inner_text() == "waiting for you"
     button(page, "Allow once").click()
     assert state.inner_text() == "allowed once, others wait for you"
-    group = page.get_by_role("group", name="fs.write is allowed once, others wait for you")
-    assert group.count() == 1
     button(page, "Allow once", 1).click()
     assert state.inner_text() == "allowed once"
     assert len(answers(stage)) == 2
 
 
-def test_a_question_out_of_sight_is_scrolled_to_and_its_buttons_with_it(page: Page) -> None:
+def test_a_question_out_of_sight_is_scrolled_to_unless_the_person_works_elsewhere(
+    page: Page,
+) -> None:
     stage = below_the_page(page)
     page.locator("#else").focus()
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
@@ -264,9 +255,6 @@ def test_a_question_out_of_sight_is_scrolled_to_and_its_buttons_with_it(page: Pa
     for one in (button(page, "Allow once"), question(page).locator(".nba-top")):
         expect(one).to_be_in_viewport(ratio=1)
     expect(page.locator("#else")).to_be_focused()
-
-
-def test_who_works_elsewhere_is_not_taken_away(page: Page) -> None:
     stage = below_the_page(page)
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
     page.locator("#else").press("a")
@@ -339,19 +327,15 @@ def test_after_the_end_there_is_nothing_to_answer(page: Page) -> None:
     assert stage.failures == []
 
 
-@pytest.mark.parametrize("width", [320, 908])
-def test_a_question_wraps_and_hides_nothing(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 700})
+def test_a_question_wraps_and_hides_nothing(page: Page) -> None:
+    page.set_viewport_size({"width": 320, "height": 700})
     long = "x" * 3000
     stage = Stage(page, story())
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
-    pieces = (
-        PreviewPiece(long[:200], f"-{long}\n+{long}", "diff"),
-        PreviewPiece("code", "line\n" * 300 + "the last", "code"),
-    )
-    stage.play(
-        [asked("c1", long[:300], {long[:90]: long}, why=long, host=long[:90], pieces=pieces)]
-    )
+    diff = PreviewPiece(long[:200], f"-{long}\n+{long}", "diff")
+    pieces = (diff, PreviewPiece("code", "line\n" * 300 + "the last", "code"))
+    words: dict[str, Any] = {"why": long, "host": long[:90], "pieces": pieces}
+    stage.play([asked("c1", long[:300], {long[:90]: long}, **words)])
     expect(button(page, "Edit…")).to_be_enabled()
     button(page, "Edit…").click()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

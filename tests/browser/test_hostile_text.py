@@ -20,6 +20,7 @@ from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
 from nbagent.notebook.view_types import Op, ViewState
 
+v4: Any = nbformat.v4
 _BEGIN = """
 all => {
   const below = () => document.body.appendChild(document.createElement("div"));
@@ -109,40 +110,34 @@ def test_the_live_view_shows_it_as_text(watched: Watched, payloads: dict[str, st
         assert payloads[name] in answers[list(payloads).index(name)]
 
 
-def test_the_saved_form_shows_it_as_text(
+def test_the_markdown_has_marks_of_ours_only_and_the_plain_text_no_codes(
     watched: Watched, bundles: dict[str, dict[str, str]]
 ) -> None:
-    forms = "\n".join(forms["text/html"] for forms in bundles.values())
-    watched.open(f"<!doctype html><body>{forms}</body>")
-    watched.is_clean()
-
-
-@pytest.mark.parametrize("form", ["text/markdown", "text/plain"])
-def test_the_markdown_has_marks_of_ours_only(
-    form: str, watched: Watched, bundles: dict[str, dict[str, str]]
-) -> None:
     """Also where a renderer lets HTML through and makes links of what looks like one."""
-    if form == "text/plain":
-        # What a notebook server sends to a page as text; a terminal gets the same.
-        for forms in bundles.values():
-            assert not set(forms[form]) & {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e", "\x7f"}
-            forms[form].encode()
-        return
     renderer = MarkdownIt("gfm-like", {"html": True, "linkify": False}).enable("table")
-    drawn = "\n".join(
-        f'<div class="nba-run">{renderer.render(forms[form])}</div>' for forms in bundles.values()
-    )
-    watched.open(f"<!doctype html><body>{drawn}</body>")
+    drawn = (renderer.render(forms["text/markdown"]) for forms in bundles.values())
+    watched.open("".join(f'<div class="nba-run">{one}</div>' for one in drawn))
     watched.is_clean()
+    # What a notebook server sends to a page as text; a terminal gets the same.
+    for forms in bundles.values():
+        codes = {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e", "\x7f"}
+        assert not set(forms["text/plain"]) & codes
+        forms["text/plain"].encode()
 
 
-@pytest.mark.parametrize("form", ["html", "markdown"])
-def test_an_export_shows_it_as_text(
+@pytest.mark.parametrize("form", ["saved", "html", "markdown"])
+def test_the_saved_form_and_its_exports_show_it_as_text(
     form: str, watched: Watched, bundles: dict[str, dict[str, str]]
 ) -> None:
-    document = _notebook(bundles)
-    if form == "html":
-        watched.open(_without_the_exporters_own(HTMLExporter().from_notebook_node(document)[0]))
+    outputs = [v4.new_output("display_data", data=forms) for forms in bundles.values()]
+    document = v4.new_notebook(cells=[v4.new_code_cell(source="", outputs=outputs)])
+    if form == "saved":
+        forms = "\n".join(forms["text/html"] for forms in bundles.values())
+        watched.open(f"<!doctype html><body>{forms}</body>")
+    elif form == "html":
+        text = HTMLExporter().from_notebook_node(document)[0]
+        # Without what an empty notebook's export loads by itself.
+        watched.open("<!doctype html><html><head></head><body" + text.partition("<body")[2])
     else:
         text = MarkdownExporter(exclude_input=True).from_notebook_node(document)[0]
         watched.open(MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text))
@@ -168,15 +163,3 @@ def _batches(story: Story) -> list[list[Op]]:
             merge(pending, op)
         batches.append(pending)
     return batches
-
-
-def _notebook(bundles: dict[str, dict[str, str]]) -> Any:
-    v4: Any = nbformat.v4
-    outputs = [v4.new_output("display_data", data=forms) for forms in bundles.values()]
-    return v4.new_notebook(cells=[v4.new_code_cell(source="", outputs=outputs)])
-
-
-def _without_the_exporters_own(html: str) -> str:
-    """The document without what an empty notebook's export loads by itself."""
-    head, body, rest = html.partition("<body")
-    return f"<!doctype html><html><head></head>{body}{rest}" if head else html

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,16 @@ SECONDS = 20
 """10,000 deltas at 500 a second."""
 
 
-@dataclass
 class Traffic:
     """What came on iopub while one cell ran."""
 
-    sizes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    seconds: float = 0.0
-
-    def messages(self, *kinds: str) -> int:
-        """Messages of these kinds; without a kind, all."""
-        return sum(1 for kind, _ in self.sizes if not kinds or kind in kinds)
-
-    def bytes(self, *kinds: str) -> int:
-        """Their bytes."""
-        return sum(size for kind, size in self.sizes if not kinds or kind in kinds)
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes: Counter[str] = Counter()
+        """By the type of the message."""
+        self.last: dict[str, Any] = {}
+        """The last message of each type."""
+        self.seconds = 0.0
 
 
 @pytest.fixture
@@ -50,7 +46,7 @@ def kernel(tmp_path: Path) -> Iterator[LiveKernel]:
     started.close()
 
 
-def watched(kernel: LiveKernel, code: str, seen: Callable[[Any], None]) -> Traffic:
+def watched(kernel: LiveKernel, code: str) -> Traffic:
     """Run a cell and weigh every message on iopub until it is idle."""
     client = kernel.client
     traffic = Traffic()
@@ -62,8 +58,9 @@ def watched(kernel: LiveKernel, code: str, seen: Callable[[Any], None]) -> Traff
         _, parts = client.session.feed_identities(frames)
         message: Any = client.session.deserialize(parts)
         kind = str(message["msg_type"])
-        traffic.sizes.append((kind, sum(len(part) for part in parts)))
-        seen(message)
+        traffic.messages += 1
+        traffic.bytes[kind] += sum(len(part) for part in parts)
+        traffic.last[kind] = message["content"]
         if message["parent_header"].get("msg_id") != cell:
             continue
         assert kind != "error", message["content"]
@@ -82,26 +79,19 @@ def test_ten_thousand_deltas_stay_within_their_messages_and_bytes(
     word = "word of it. "
     text = (word * (TEXT_CHARS // len(word)))[: int(TEXT_CHARS * part)]
     deltas = int(DELTAS * part)
-    final: list[Any] = []
-
-    def keep(message: Any) -> None:
-        if message["msg_type"] == "update_display_data":
-            final.append(message["content"])
-
     with ModelServer([Reply(text=text, deltas=deltas, between_s=0.0015)]) as server:
         cell = f"%%agent --model openai:little --base-url {server.url} --tools none\nTalk"
-        traffic = watched(kernel, cell, keep)
-    opening, swap = traffic.bytes("comm_open"), traffic.bytes("update_display_data")
-    streaming = traffic.bytes() - opening - swap
+        traffic = watched(kernel, cell)
+    opening, swap = traffic.bytes["comm_open"], traffic.bytes["update_display_data"]
+    streaming = traffic.bytes.total() - opening - swap
     figures.append(
-        f"iopub  {deltas:,} deltas in {traffic.seconds:.1f} s: {traffic.messages()} messages; "
+        f"iopub  {deltas:,} deltas in {traffic.seconds:.1f} s: {traffic.messages} messages; "
         f"opening {opening / 1e6:.3f}, streaming {streaming / 1e6:.3f}, swap {swap / 1e6:.3f} MB"
     )
-    assert len(final) == 1
-    assert text.strip() in final[0]["data"]["text/plain"]
+    assert text.strip() in traffic.last["update_display_data"]["data"]["text/plain"]
     # What streams goes with the seconds that a busy machine takes; the goals are for 20 s.
     share = max(part, traffic.seconds / SECONDS)
-    assert traffic.messages() <= MOST_MESSAGES * share + 20
+    assert traffic.messages <= MOST_MESSAGES * share + 20
     assert streaming <= (MOST_BYTES - OPENING_BYTES) * share
     assert opening <= OPENING_BYTES
     # Three forms and the record, each with the text once, and the style sheet.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from jupyter_apps import Notebook, Server, opened
 from payloads import AUDIT, PAYLOADS
-from playwright.sync_api import Browser, Locator
+from playwright.sync_api import Browser
 from stage import asked_by
-
-from nbagent.archive.codec import unpacked
-from nbagent.archive.store import Store
 
 HOSTILE = " ".join(
     PAYLOADS[name] for name in ("script", "img remote", "svg onload", "image markdown", "form")
@@ -90,7 +86,7 @@ def saved(chromium: Browser, server: Server) -> str:
         notebook.output(BAD).locator(".nba-answer").wait_for()
         nothing_ran(notebook)
         assert asked == []
-        notebook.save()
+        assert "widget-view" not in json.dumps(notebook.save())
     return name
 
 
@@ -108,18 +104,6 @@ n => {
 """
 
 
-def picture(notebook: Notebook, n: int) -> Locator:
-    """The run below a cell, without what the app puts around it."""
-    return notebook.output(n).locator(".nba-run")
-
-
-def unfold(notebook: Notebook, n: int) -> None:
-    """Click on every turn and every request below a cell."""
-    for turn in notebook.output(n).locator(".nba-turn").all():
-        turn.locator("summary").first.click()
-        turn.locator(".nba-request summary").click()
-
-
 def nothing_ran(notebook: Notebook) -> None:
     """No text became code, a node, TeX, a question or a request, in any output."""
     page = notebook.page
@@ -133,44 +117,9 @@ def nothing_ran(notebook: Notebook) -> None:
     links = page.locator(":is(.nba-run, .jp-RenderedMarkdown) a[href]")
     schemes = links.evaluate_all("all => all.map((a) => a.protocol)")
     assert set(schemes) <= {"http:", "https:", "mailto:"}
-    foreign = [url for url in notebook.requests if not _is_ours(url, notebook.server)]
-    assert foreign == []
+    ours = (notebook.server.url, "data:", "blob:")
+    assert [url for url in notebook.requests if not url.startswith(ours)] == []
     assert page.locator(".jp-Dialog").count() == 0
-
-
-def _is_ours(url: str, server: Server) -> bool:
-    return url.startswith((server.url, "data:", "blob:"))
-
-
-def output_of(document: dict[str, Any], n: int) -> dict[str, Any]:
-    """The one output of a saved cell."""
-    (output,) = document["cells"][n]["outputs"]
-    return output
-
-
-def test_the_file_keeps_the_static_form_and_no_widget(saved: str, server: Server) -> None:
-    document = server.read(saved)
-    for n in (GOOD, BAD, DRAWS):
-        output = output_of(document, n)
-        assert output["output_type"] == "display_data"
-        assert sorted(output["data"]) == ["text/html", "text/markdown", "text/plain"]
-    assert "widget-view" not in json.dumps(document)
-    good = {kind: "".join(text) for kind, text in output_of(document, GOOD)["data"].items()}
-    assert "<script" not in good["text/html"]
-    assert "Oslo has **454.1** km²." in good["text/markdown"]
-    assert "Oslo has **454.1** km²." in good["text/plain"]
-
-
-def test_the_file_keeps_the_record_as_the_store_has_it(saved: str, server: Server) -> None:
-    document = server.read(saved)
-    store = Store.open(server.folder / ".nbagent")
-    try:
-        for n in (GOOD, BAD):
-            record = unpacked(output_of(document, n)["metadata"]["nbagent"])
-            assert record == store.load(record.id)
-            assert len(record.turns) == (2 if n == GOOD else len(range(0, len(PAYLOADS), 3)) + 1)
-    finally:
-        store.close()
 
 
 @pytest.mark.parametrize("how", ["trusted", "untrusted", "trusted, without a kernel"])
@@ -198,16 +147,18 @@ def test_opened_again_it_reads_well_and_runs_nothing(
         assert 'area(city="Oslo") → 454.1' in good.inner_text()
         assert good.locator(".nba-answer").inner_text() == "Oslo has 454.1 km²."
         assert not good.locator(".nba-card").is_visible()
-        unfold(notebook, GOOD)
+        for turn in good.locator(".nba-turn").all():
+            turn.locator("summary").first.click()
+            turn.locator(".nba-request summary").click()
         assert "454.1" in good.locator(".nba-card").inner_text()
         assert "How large is Oslo?" in good.locator(".nba-request table").first.inner_text()
-        shown = picture(notebook, BAD)
+        shown = notebook.output(BAD).locator(".nba-run")
         assert "<script>window.__pwned=1</script>" in shown.locator(".nba-answer").inner_text()
         # A price is no formula: nothing between two `$` was typeset.
         assert "it costs $5 and not $6" in (shown.text_content() or "")
         nothing_ran(notebook)
         assert asked == []
-        image = picture(notebook, DRAWS).locator("img")
+        image = notebook.output(DRAWS).locator(".nba-run").locator("img")
         assert image.evaluate("async (i) => { await i.decode(); return i.naturalWidth; }") == 32
         assert "32 × 16 px" in notebook.text(DRAWS)
-        assert "%agent doctor" in picture(notebook, FAILS).inner_text()
+        assert "%agent doctor" in notebook.output(FAILS).inner_text()

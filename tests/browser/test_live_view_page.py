@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import Page
 from stage import Stage, until
 from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
+from nbagent.notebook import live_source
 
 
 def test_a_run_is_drawn_as_it_goes(page: Page) -> None:
@@ -119,3 +122,13 @@ def test_ten_thousand_deltas_only_grow_one_text(page: Page) -> None:
     text = page.locator(".nba-plain")
     assert text.evaluate("node => node.childNodes.length") == 1
     assert text.evaluate("node => node.textContent.length") == 6 + 400 * 125
+
+
+def test_what_is_sent_has_one_export_and_nothing_to_import_or_evaluate() -> None:
+    joined = live_source.joined()
+    assert re.findall(r"\bexport\b.{10}", joined) == ["export default()"]
+    assert re.findall(r"\bimport\b", joined) == []
+    writers = ("innerHTML", "outerHTML", "insertAdjacent", "document.write")
+    for word in (*writers, "eval(", "Function("):
+        assert word not in joined
+    assert len(joined) < 27_000

@@ -164,26 +164,7 @@ def test_a_prompt_waits_for_a_busy_kernel_and_says_so(desk: Desk) -> None:
 
 
 @LAB
-def test_a_pause_at_the_limit_goes_on_and_a_run_is_reopened(desk: Desk) -> None:
-    desk.button("New conversation").click()
-    expect(desk.phases).to_have_count(0)
-    desk.write("Max turns", "1")
-    desk.say("What is the population of Bergen?")
-    desk.ends("Paused: 1 turn")
-    desk.write("Max turns", "20")
-    desk.button("Continue").click()
-    desk.ends("Paused: 1 turn", "Answered")
-    desk.button("New conversation").click()
-    expect(desk.phases).to_have_count(0)
-    desk.field("Last runs").select_option(index=1)
-    desk.ends("Paused: 1 turn", "Answered")
-    desk.say("And of Oslo?")
-    desk.ends("Paused: 1 turn", "Answered", "Answered")
-    assert "717,710" in desk.root.locator(".nba-answer").last.inner_text()
-
-
-@LAB
-@pytest.mark.parametrize("width", [150, 240, 320])
+@pytest.mark.parametrize("width", [150, 320])
 def test_a_narrow_panel_wraps_and_does_not_scroll(desk: Desk, width: int) -> None:
     desk.root.evaluate("(root, width) => { root.style.width = `${width}px`; }", width)
     wide = desk.root.evaluate(OVERFLOWS, [_PARTS, "option, .nba-box-first"])
@@ -194,14 +175,10 @@ def test_a_narrow_panel_wraps_and_does_not_scroll(desk: Desk, width: int) -> Non
 
 
 @LAB
-def test_the_fields_are_described(desk: Desk) -> None:
-    field = desk.field("Max tokens (run)")
-    expect(field).to_have_accessible_description(re.compile("all its requests and answers"))
-
-
-@LAB
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_have_contrast_and_everything_has_a_name(desk: Desk, theme: str) -> None:
+    field = desk.field("Max tokens (run)")
+    expect(field).to_have_accessible_description(re.compile("all its requests and answers"))
     page = desk.notebook.page
     word = "Light" if theme == "light" else "Dark"
     page.evaluate(
@@ -243,50 +220,14 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
     assert "717,710" in "".join(saved["data"]["text/html"])
     _gone_after_a_restart(desk)
     del document["metadata"]["widgets"]  # as it is with JupyterLab's own settings
-    _reads_well(document, chromium, server, kernel=True)
-
-
-@pytest.mark.proof
-@LAB
-@pytest.mark.parametrize("how", ["with saved widgets", "without a kernel", "untrusted"])
-def test_a_notebook_reopened_in_other_ways_reads_well(
-    desk: Desk, chromium: Browser, server: Server, how: str
-) -> None:
-    kernel, trusted = how != "without a kernel", how != "untrusted"
-    desk.button("New conversation").click()
-    desk.say("What is the population of Oslo?")
-    desk.ends("Answered")
-    desk.root.locator(".nba-panel-totals:has-text('1 run')").wait_for()
-    document = desk.notebook.save()
-    if not kernel:
-        # No kernel of this server speaks its language, so the app asks for one.
-        document["metadata"] = {"kernelspec": {"name": "not-here", "display_name": "not here"}}
-    _reads_well(document, chromium, server, kernel=kernel, trusted=trusted)
-
-
-def _reads_well(
-    document: dict[str, Any],
-    chromium: Browser,
-    server: Server,
-    *,
-    kernel: bool,
-    trusted: bool = True,
-) -> None:
-    """Opened again there is no dead box, but the saved form and what to do."""
-    name = f"panel-again-{kernel}-{trusted}.ipynb"
-    if not trusted:
-        # A notebook that this server has signed is known by what it holds.
-        document["metadata"]["from"] = "somebody else"
-    (server.folder / name).write_text(json.dumps(document))
-    if trusted:
-        server.trust(name)
-    with opened(chromium, server, name, kernel=kernel) as reopened:
-        if not kernel:
-            reopened.go_without_kernel()
+    # There is no dead box, but the saved form and what to do.
+    (server.folder / "panel-again.ipynb").write_text(json.dumps(document))
+    server.trust("panel-again.ipynb")
+    with opened(chromium, server, "panel-again.ipynb") as reopened:
         output = reopened.output(PANEL)
         output.locator(".nba-panel-saved").wait_for()
         expect(output.locator(".nba-panel-words")).to_contain_text("run this cell again")
-        expect(output.locator(".nba-panel-saved .nba-answer").last).to_contain_text("717,710")
+        expect(output.locator(".nba-panel-saved")).to_contain_text("717,710")
         assert not output.locator(".nba-panel").is_visible()
         assert "Error displaying widget" not in output.inner_text()
         assert output.inner_text().count("nbagent panel") == 1
@@ -295,9 +236,11 @@ def _reads_well(
 def _gone_after_a_restart(desk: Desk) -> None:
     page = desk.notebook.page
     desk.write("Model", "")
+    desk.button("New conversation").click()
+    expect(desk.phases).to_have_count(0)
     desk.box.fill("Use nap with 30 seconds")
     desk.button("Send").click()
-    desk.root.locator(".nba-card.nba-busy").wait_for()
+    desk.root.locator(".nba-card.nba-busy:has-text('running')").wait_for()
     desk.box.fill(f"What opens {KEY}?")
     page.evaluate("() => nbt.current().sessionContext.session.kernel.restart()")
     expect(desk.error).to_contain_text("The kernel of this panel is gone. Run the cell again")

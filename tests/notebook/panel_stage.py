@@ -50,14 +50,7 @@ class Wire:
         wire = self
 
         class Comm(BaseComm):
-            def publish_msg(
-                self,
-                msg_type: str,
-                data: Any = None,
-                metadata: Any = None,
-                buffers: Any = None,
-                **keys: Any,
-            ) -> None:
+            def publish_msg(self, msg_type: str, data: Any = None, *more: Any, **keys: Any) -> None:
                 plain = json.loads(json.dumps(data, default=str))
                 wire.sent.append({"comm": self.comm_id, "type": msg_type, "data": plain})
 

@@ -66,17 +66,11 @@ def test_tab_offers_every_option_and_every_command(typist: MagicShell) -> None:
 
 OFFERED = {
     "%%agent --mo|": ["%%agent --model", "%%agent --mount"],
-    "%%agent mo|": ["%%agent --model", "%%agent --mount"],
     "%%agent --turns|": ["%%agent --max-turns"],
-    "%%agent --raw --q|\nHello?": ["%%agent --raw --quiet\nHello?"],
-    "%%agent --tag a --ta|": ["%%agent --tag a --tag"],
-    "%%agent --raw --raw|": [],
-    "  %%agent --dr|": ["  %%agent --dry-run"],
     "\n%%agent --dr|\nHello?": ["\n%%agent --dry-run\nHello?"],
     "%%time\n%%agent --dr|\nHello?": ["%%time\n%%agent --dry-run\nHello?"],
     "%%agent --raw \\\n  --dr|\nHello?": ["%%agent --raw \\\n  --dry-run\nHello?"],
     "%%agent -m offli|": ["%%agent -m offline:demo", "%%agent -m offline:"],
-    "%%agent --model=OFFLINE:d|": ["%%agent --model=offline:demo"],
     "%%agent --model ope|": [
         "%%agent --model openai:gpt-5.4",
         "%%agent --model openai:",
@@ -90,15 +84,11 @@ OFFERED = {
     "%agent con|": ["%agent config"],
     "x = 1\n  %agent do|\ny": ["x = 1\n  %agent doctor\ny"],
     "%agent config \\\n  tri|": ["%agent config \\\n  trim="],
-    "%agent config model=a max_tu|": ["%agent config model=a max_turns="],
-    "%agent config trim=t|": ["%agent config trim=tool-results"],
     "%agent config stream=|": ["%agent config stream=true", "%agent config stream=false"],
     "%agent help re|": ["%agent help resume"],
-    "%agent help --dr|": ["%agent help --dry-run"],
     "%agent models of|": ["%agent models offline"],
     "%agent models openai --base|": ["%agent models openai --base-url"],
     "%agent resume last --max-tu|": ["%agent resume last --max-turns"],
-    "%agent resume --trim n|": ["%agent resume --trim none"],
     "%agent resume --session|": [],
 }
 
@@ -117,11 +107,8 @@ SILENT = [
 ]
 
 
-@pytest.mark.parametrize("typed", SILENT)
-def test_no_name_of_python_is_mixed_in_where_nothing_is_known(
-    typist: MagicShell, typed: str
-) -> None:
-    assert tab(typist, typed) == []
+def test_no_name_of_python_is_mixed_in_where_nothing_is_known(typist: MagicShell) -> None:
+    assert {typed: tab(typist, typed) for typed in SILENT} == {typed: [] for typed in SILENT}
 
 
 def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
@@ -139,9 +126,11 @@ def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
     assert tab(typist, "%agent config tools=pop|") == ["%agent config tools=population"]
 
 
-def test_tab_completes_runs_sessions_and_variables(typist: MagicShell) -> None:
+def test_tab_completes_runs_sessions_and_variables(typist: MagicShell, tmp_path: Path) -> None:
     assert words(typist, "%agent show |") == []
+    assert list(tmp_path.rglob("runs.sqlite")) == [], "looking makes no store"
     model = offline.script(["One.", "Two."], name="completed")
+    unnamed = offline.script(["One."])
     first = typist.agent(f"-m {model.model_id} --quiet --name 'my run' --session study --into kept")
     second = typist.agent(f"-m {model.model_id} --quiet")
     runs = ["last", "'my run'", second.id[:8], first.id[:8]]
@@ -154,6 +143,8 @@ def test_tab_completes_runs_sessions_and_variables(typist: MagicShell) -> None:
     assert words(typist, "%%agent --session |") == ["default", "study"]
     assert tab(typist, "%%agent --into k|") == ["%%agent --into kept"]
     assert tab(typist, "%%agent -m offline:comp|") == [f"%%agent -m {model.model_id}"]
+    nbagent.Agent(unnamed).run("Go.")
+    assert unnamed.model_id not in words(typist, "%%agent -m |")
 
 
 def test_expression_in_a_prompt_completes_as_python(typist: MagicShell) -> None:
@@ -179,15 +170,14 @@ ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize("typed", ELSEWHERE)
-def test_completion_elsewhere_is_as_without_us(typist: MagicShell, typed: str) -> None:
-    ours = tab(typist, typed)
-    assert ours
+def test_completion_elsewhere_is_as_without_us(typist: MagicShell) -> None:
+    ours = {typed: tab(typist, typed) for typed in ELSEWHERE}
+    assert all(ours.values())
     completer: Any = typist.Completer
     (matcher,) = completer.custom_matchers
     completer.custom_matchers.clear()
     try:
-        assert tab(typist, typed) == ours
+        assert {typed: tab(typist, typed) for typed in ELSEWHERE} == ours
     finally:
         completer.custom_matchers.append(matcher)
 
@@ -204,11 +194,6 @@ def test_what_is_broken_is_left_out_and_nothing_is_raised(
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(name)
 
-        def __eq__(self, other: object) -> bool:
-            raise RuntimeError("compared")
-
-        __hash__ = None  # pyright: ignore[reportAssignmentType]
-
     shell.cell(TOOLS)
     shell.user_ns["odd"] = Odd()
     home = tmp_path / "broken"
@@ -223,11 +208,6 @@ def test_what_is_broken_is_left_out_and_nothing_is_raised(
     assert tab(shell, "%%agent --into |") == []
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
-
-
-def test_looking_for_runs_makes_no_store(shell: MagicShell, tmp_path: Path) -> None:
-    assert tab(shell, "%agent show |") == []
-    assert list(tmp_path.rglob("runs.sqlite")) == []
 
 
 def test_models_of_a_server_on_this_machine_are_offered_without_a_key(
@@ -251,11 +231,9 @@ def test_models_of_a_server_on_this_machine_are_offered_without_a_key(
 def test_server_that_does_not_answer_keeps_nobody_waiting(shell: MagicShell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         configure(base_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
-        tab(shell, "%%agent -m |")  # loads what is needed for it
-        model_lists._lists.asking = None  # pyright: ignore[reportPrivateUsage]
         began = time.monotonic()
         assert "offline:demo" in words(shell, "%%agent -m |")
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 2.5
     for thread in threading.enumerate():
         if thread.name == "nbagent-models":
             thread.join(5)
@@ -296,20 +274,9 @@ def test_every_name_that_tab_offers_opens_its_run_and_stays_on_its_line(shell: M
         assert parse(f"--session {name}").session in HOSTILE
 
 
-@pytest.mark.parametrize("name", ["what?", " lead", "it's", "$HOME", "{x}"])
-def test_a_cell_shows_the_run_that_tab_offered(shell: MagicShell, name: str) -> None:
+def test_a_cell_shows_the_run_that_tab_offered(shell: MagicShell) -> None:
     shell.user_ns["x"] = "expanded"
-    run = nbagent.Agent(offline.script(["The answer."])).run("Go.", name=name)
-    (line,) = [one for one in tab(shell, "%agent show |") if name in one]
-    assert run.id[:8] in shell.said(line)
-
-
-def test_scripts_without_a_name_are_not_offered(shell: MagicShell) -> None:
-    unnamed = offline.script(["One."])
-    named = offline.script(["One."], name="script-77777")
-    for model in (unnamed, named):
-        nbagent.Agent(model).run("Go.")
-    offered = words(shell, "%%agent -m |")
-    assert named.model_id in offered
-    assert unnamed.model_id not in offered
-    assert unnamed.model_id.startswith("offline:script-")
+    for name in ("what?", " lead", "it's", "$HOME", "{x}"):
+        run = nbagent.Agent(offline.script(["The answer."])).run("Go.", name=name)
+        (line,) = [one for one in tab(shell, "%agent show |") if name in one]
+        assert run.id[:8] in shell.said(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html import unescape
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from IPython.utils.capture import capture_output
 from magic_shell import TOOLS, MagicShell
+from PIL import Image
 from servers.model_server import ModelServer, Reply
 
 import nbagent
@@ -17,12 +19,6 @@ from nbagent import offline
 from nbagent.agent import Agent
 from nbagent.contracts.chat import ImagePart, TextPart
 from nbagent.contracts.errors import UsageError
-
-PICTURE = """
-import io
-from PIL import Image
-picture = Image.new("RGB", (2, 2), "teal")
-"""
 
 
 def dry(shell: MagicShell, *lines: str) -> dict[str, str]:
@@ -55,7 +51,8 @@ SAME = {
 @pytest.mark.parametrize("what", SAME)
 def test_dry_run_shows_what_the_same_cell_sends(shell: MagicShell, what: str) -> None:
     line, prompt = SAME[what]
-    shell.cell(TOOLS, PICTURE)
+    shell.cell(TOOLS)
+    shell.user_ns["picture"] = Image.new("RGB", (2, 2), "teal")
     with ModelServer() as server:
         cell = f"%%agent -m openai:little --base-url {server.url} {line}"
         shown = dry(shell, cell.replace("%%agent", "%%agent --dry-run", 1), prompt)
@@ -88,8 +85,7 @@ def test_dry_run_of_what_goes_on_shows_the_conversation_and_changes_nothing(
 def test_dry_run_of_resume_shows_what_resume_sends(shell: MagicShell) -> None:
     shell.cell(TOOLS)
     with ModelServer() as server:
-        line = f"-m openai:little --base-url {server.url} --max-turns 1"
-        shell.agent(line, "Of Oslo?")
+        shell.agent(f"-m openai:little --base-url {server.url} --max-turns 1", "Of Oslo?")
         shown = dry(shell, "%agent resume last --temperature 0 --dry-run")
         assert len(server.requests) == 1
         shell.cell("%agent resume last --temperature 0")
@@ -97,16 +93,16 @@ def test_dry_run_of_resume_shows_what_resume_sends(shell: MagicShell) -> None:
     assert body_of(shown)["temperature"] == 0
 
 
+def refusal(code: str, message: str, **more: str) -> Reply:
+    """A server that cannot take a request as it is."""
+    error = {"message": message, "type": "invalid_request_error", "code": code, **more}
+    return Reply(status=400, error={"error": error})
+
+
 def test_dry_run_leaves_out_what_the_server_refused_before(shell: MagicShell) -> None:
-    refusal = {
-        "error": {
-            "message": "Unsupported parameter: 'temperature' is not supported with this model.",
-            "type": "invalid_request_error",
-            "param": "temperature",
-            "code": "unsupported_parameter",
-        }
-    }
-    with ModelServer([Reply(status=400, error=refusal), "Hello.", "Hello."]) as server:
+    said = "Unsupported parameter: 'temperature' is not supported with this model."
+    refused = refusal("unsupported_parameter", said, param="temperature")
+    with ModelServer([refused, "Hello.", "Hello."]) as server:
         line = f"-m openai:stern --base-url {server.url} --tools none --temperature 1"
         shell.agent(line)
         shown = dry(shell, f"%%agent {line} --dry-run", "Hello?")
@@ -116,15 +112,14 @@ def test_dry_run_leaves_out_what_the_server_refused_before(shell: MagicShell) ->
     assert "left out" in shown["text/plain"]
 
 
-def test_dry_run_works_without_a_key_and_names_it(shell: MagicShell) -> None:
+def test_dry_run_works_without_a_key_and_plays_no_step_of_an_offline_model(
+    shell: MagicShell,
+) -> None:
     shown = dry(shell, "%%agent -m openai:gpt-5.4 --dry-run", "Hello?")
     assert "https://api.openai.com/v1/chat/completions, NO KEY IS SET" in shown["text/plain"]
     assert "OPENAI_API_KEY or LLM_API_KEY" in shown["text/plain"]
     assert body_of(shown)["messages"] == [{"role": "user", "content": "Hello?"}]
     assert shell.refused("%%agent -m openai:gpt-5.4", "Hello?").code == "LLM_AUTH_FAILED"
-
-
-def test_dry_run_of_an_offline_model_plays_no_step_of_it(shell: MagicShell) -> None:
     shell.cell(TOOLS)
     model = offline.script(["Hello."])
     shown = dry(shell, f"%%agent -m {model.model_id} --dry-run --quiet", "Hello?")
@@ -132,7 +127,6 @@ def test_dry_run_of_an_offline_model_plays_no_step_of_it(shell: MagicShell) -> N
     assert "nothing leaves here" in shown["text/plain"]
     assert "tool population" in shown["text/plain"]
     assert len(nbagent.runs()) == 0
-    assert "_run" not in shell.user_ns
 
 
 def test_dry_run_hides_keys_and_shows_text_as_text(
@@ -156,14 +150,9 @@ def test_dry_run_hides_keys_and_shows_text_as_text(
 
 
 def test_picture_is_shown_with_its_size_and_cut_short_in_the_body(shell: MagicShell) -> None:
-    shell.cell(
-        "import io, os",
-        "from PIL import Image",
-        "noise = Image.frombytes('RGB', (90, 40), os.urandom(90 * 40 * 3))",
-    )
-    shown = dry(
-        shell, "%%agent -m openai:gpt-5.4 --tools none --dry-run", "What is {{ noise }} there?"
-    )
+    shell.user_ns["noise"] = Image.frombytes("RGB", (90, 40), os.urandom(90 * 40 * 3))
+    cell = "%%agent -m openai:gpt-5.4 --tools none --dry-run"
+    shown = dry(shell, cell, "What is {{ noise }} there?")
     assert "90 × 40 px" in shown["text/plain"]
     assert "and 1 image" in shown["text/plain"]
     assert shown["text/html"].count("<img ") == 1
@@ -202,15 +191,9 @@ def test_dry_run_shows_old_results_as_short_as_they_are_sent(shell: MagicShell) 
     shell.cell(
         "@nbagent.tool", "def read() -> str:", "    'A long text.'", "    return 'x ' * 9000"
     )
-    overflow = {
-        "error": {
-            "message": "This model's maximum context length is 3000 tokens.",
-            "type": "invalid_request_error",
-            "code": "context_length_exceeded",
-        }
-    }
     calls = [Reply(calls=[("read", {})]), Reply(calls=[("read", {})])]
-    refused = Reply(status=400, error=overflow)
+    said = "This model's maximum context length is 3000 tokens."
+    refused = refusal("context_length_exceeded", said)
     with ModelServer([*calls, "Read.", refused, "Shorter.", "Again."]) as server:
         line = f"-m openai:small --base-url {server.url} --trim tool-results"
         shell.agent(line, "Read it twice.")

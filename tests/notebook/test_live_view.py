@@ -37,7 +37,6 @@ class ViewWire(Wire):
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> ViewWire:
-    """A wire for the widgets of one test."""
     wire = ViewWire()
     monkeypatch.setattr(comm, "create_comm", wire.open)
     return wire
@@ -80,10 +79,9 @@ def test_a_send_that_fails_reaches_the_next_add() -> None:
 
     async def go() -> None:
         batcher = Batcher(send)
-        with pytest.raises(OSError, match="no front end"):
-            batcher.add([text_op("a")])
-        with pytest.raises(OSError, match="no front end"):
-            batcher.add([text_op("b")])
+        for text in ("a", "b"):
+            with pytest.raises(OSError, match="no front end"):
+                batcher.add([text_op(text)])
 
     asyncio.run(go())
 

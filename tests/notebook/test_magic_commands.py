@@ -15,6 +15,7 @@ from nbagent import offline
 from nbagent.notebook.completion import IDENTIFIER
 from nbagent.notebook.magics import register
 from nbagent.notebook.option_table import COMMANDS
+from nbagent.session.stores import current_store
 
 
 def test_every_command_answers(shell: MagicShell) -> None:
@@ -70,12 +71,8 @@ def test_show_shows_a_run_by_its_name_its_id_or_as_the_last(shell: MagicShell) -
     model = offline.script(["One.", "Two."])
     first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'")
     shell.agent(f"-m {model.model_id} --quiet")
-    for ref, text in {
-        "'my run'": "One.",
-        "my run": "One.",
-        first.id[:6]: "One.",
-        "": "Two.",
-    }.items():
+    shown = {"'my run'": "One.", "my run": "One.", first.id[:6]: "One.", "": "Two."}
+    for ref, text in shown.items():
         assert text in shell.said(f"%agent show {ref}")
     assert len(model.requests) == 2
 
@@ -102,7 +99,9 @@ def test_config_sets_shows_and_takes_back(shell: MagicShell) -> None:
     assert rows["system"].endswith("configure")
 
 
-def test_doctor_says_what_was_found(shell: MagicShell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     printed = shell.said("%agent doctor")
     rows = {line.split()[0]: line for line in printed.splitlines()}
     assert "offline:demo (no key and no local server was found)" in rows["model"]
@@ -113,13 +112,6 @@ def test_doctor_says_what_was_found(shell: MagicShell, monkeypatch: pytest.Monke
     printed = shell.said("%agent doctor")
     assert "openai:little (set by environment)" in printed
     assert "1 run, 1 turn, 0 tool runs, 2 messages" in printed
-
-
-def test_doctor_works_when_the_settings_and_the_store_do_not(
-    shell: MagicShell,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
     monkeypatch.setenv("NBAGENT_MAX_TURNS", "many")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "file" / "home"))
@@ -128,16 +120,15 @@ def test_doctor_works_when_the_settings_and_the_store_do_not(
     assert "NOT KEPT ON DISK" in printed
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "{{ int(os.environ['FRESH_API_KEY']) }}",
-        "{{ {}['x' * 170 + os.environ['FRESH_API_KEY']] }}",
-        "{{ {}[os.environ['FRESH_API_KEY'] + 'x' * 170] }}",
-        "{{ os.environ['FRESH_API_KEY'] + KEY",
-        "{{ int(os.environ.setdefault('LATER_API_KEY', 'sk-' + KEY[::-1])) }}",
-    ],
+KEY_BODIES = (
+    "{{ int(os.environ['FRESH_API_KEY']) }}",
+    "{{ {}['x' * 170 + os.environ['FRESH_API_KEY']] }}",
+    "{{ os.environ['FRESH_API_KEY'] + KEY",
+    "{{ int(os.environ.setdefault('LATER_API_KEY', 'sk-' + KEY[::-1])) }}",
 )
+
+
+@pytest.mark.parametrize("body", KEY_BODIES)
 def test_key_is_in_no_error_before_the_first_run(
     shell: MagicShell,
     capsys: pytest.CaptureFixture[str],
@@ -156,21 +147,7 @@ def test_key_is_in_no_error_before_the_first_run(
     seen = f"{captured.out} {captured.err} {error} {error!r} {error.args} {error.details}"
     assert "E_INVALID_ARGUMENTS" in captured.out + captured.err
     for text in (key, key[::-1]):
-        parts = {text[i : i + 8] for i in range(len(text) - 7)}
-        assert not [part for part in parts if part in seen]
-
-
-def test_key_on_the_line_is_in_no_error(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = f"sk-{secrets.token_hex(16)}"
-    monkeypatch.setenv("FRESH_API_KEY", key)
-    shell.refused(f"%%agent --temperature {key}", "Hello?")
-    shell.refused(f"%%agent --base-url http://127.0.0.1:1/v1?api-key={key} -m openai:m", "Hello?")
-    shell.refused(f"%agent config max_turns={key}")
-    captured = capsys.readouterr()
-    assert "a part after '?'" in captured.out + captured.err
-    assert key not in captured.out + captured.err
+        assert not [text[i : i + 8] for i in range(len(text) - 7) if text[i : i + 8] in seen]
 
 
 def test_runs_lists_the_last_ones(shell: MagicShell) -> None:
@@ -236,6 +213,51 @@ def test_extension_loads_once_and_again(shell: MagicShell) -> None:
     assert ours() == (0, 0, 0)
     shell.cell("%load_ext nbagent")
     assert ours() == (2, 1, 1)
+
+
+def test_forget_deletes_a_run_and_with_children_those_that_went_on(shell: MagicShell) -> None:
+    run = shell.agent("--model offline:demo", "Hello?")
+    for rest in ("", "--children", "a b", "--all", "no-such-run"):
+        assert "\n" not in str(shell.refused(f"%agent forget {rest}"))
+    assert len(nbagent.runs()) == 1
+    assert f"forgot run {run.id[:8]};" in shell.said(f"%agent forget {run.id[:8]}")
+    assert "_run" not in shell.user_ns
+    assert len(nbagent.runs()) == 0
+    first = shell.agent("--model offline:demo", "Hello?")
+    shell.agent("--continue", "And?")
+    assert "children" in str(shell.refused(f"%agent forget {first.id}"))
+    assert "and 1 run that went on from it" in shell.said(f"%agent forget {first.id} --children")
+    assert len(nbagent.runs()) == 0
+
+
+def test_doctor_shows_the_size_and_offers_to_compact(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = offline.script(["Read."] * 3, name="reader")
+    ids = [shell.agent(f"-m {model.model_id}", "word " * 100_000).id for _ in range(3)]
+    for run_id in ids:
+        nbagent.forget(run_id)
+    capsys.readouterr()
+    said = shell.said("%agent doctor")
+    assert " MB" in said
+    assert "`%agent doctor compact` gives" in said
+    before = current_store().database.size_bytes()
+    shell.cell("%agent doctor compact")
+    assert current_store().database.size_bytes() < before / 2
+    assert "before)" in capsys.readouterr().out
+    assert "nothing to give back" in shell.said("%agent doctor")
+    assert "compact" in str(shell.refused("%agent doctor all"))
+
+
+def test_continue_after_forgetting_joins_no_other_conversation(shell: MagicShell) -> None:
+    model = offline.script(["One.", "Two.", "Three."])
+    shell.agent(f"-m {model.model_id}", "other")
+    shell.agent(f"-m {model.model_id}", "mine")
+    shell.cell("%agent forget last")
+    for line in ("%%agent --continue\nMore?", "%agent forget last", "%agent resume", "%agent show"):
+        assert "the last run was forgotten" in str(shell.refused(line)), line
+    assert shell.agent(f"-m {model.model_id}", "anew").ok
+    assert len(nbagent.runs()) == 2
 
 
 HOSTILE = "x\x1b]8;;http://evil\x07y\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e\nopenai:forged"

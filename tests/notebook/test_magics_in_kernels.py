@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kernels import Cell, LiveKernel
 
 from nbagent.archive.codec import unpacked
@@ -40,13 +39,8 @@ def test_headless_cell_gives_one_final_display_and_nothing_else(kernel: LiveKern
     assert "717,710" in display["data"]["text/plain"]
     assert record_of(cell).id == kernel.value("first.id")
     assert kernel.value("_run is first")
-
-
-@pytest.mark.parametrize("options", ["--quiet", "--raw"])
-def test_quiet_and_raw_give_no_display(kernel: LiveKernel, options: str) -> None:
-    cell = kernel.run(f"%%agent -m offline:demo {options}\nHow many people live in Oslo?")
-    assert cell.kinds == ([] if options == "--quiet" else ["stream"])
-    assert ("717,710" in cell.printed) == (options == "--raw")
+    assert kernel.run("%%agent --quiet\nHello?").kinds == []
+    assert kernel.run("%%agent -m offline:demo --raw\nHello?").kinds == ["stream"]
 
 
 def test_works_under_time_and_capture(kernel: LiveKernel) -> None:
@@ -85,16 +79,6 @@ def test_run_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     ids = [unpacked(display["metadata"]["nbagent"]).id for display in cell.of("display_data")]
     assert len(ids) == 2
     assert ids[1] == newer
-
-
-def test_running_a_cell_again_that_continues_its_own_name_does_not_stack(
-    kernel: LiveKernel,
-) -> None:
-    kernel.run("model = offline.script([str(n) for n in range(20)], name='named')")
-    kernel.run("%%agent -m offline:named --name chat\nfirst", cell_id="a1")
-    for _ in range(3):
-        kernel.run("%%agent --continue chat --name chat\nsecond", cell_id="b1")
-    assert kernel.value("said(_run)") == ["first", "second"]
 
 
 def test_cell_that_asks_several_times_stacks_once_and_starts_anew_when_run_again(
@@ -142,6 +126,18 @@ def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKe
     (view,) = again.of("display_data")
     # The saved form: a widget would be a dead box when the notebook is opened again.
     assert sorted(view["data"]) == ["text/html", "text/markdown", "text/plain"]
+
+
+def test_open_page_no_longer_shows_a_forgotten_run(kernel: LiveKernel) -> None:
+    asked = kernel.run("%%agent --into forgotten\nHello?", stdin=True)
+    shown = {d["transient"]["display_id"] for d in asked.of("display_data")}
+    done = kernel.run("nbagent.forget('last')", stdin=True)
+    updates = done.of("update_display_data")
+    assert {u["transient"]["display_id"] for u in updates} == shown
+    assert all("was forgotten" in u["data"]["text/plain"] for u in updates)
+    assert all("text/html" not in u["data"] and not u["metadata"] for u in updates)
+    assert "comm_close" in done.kinds
+    assert "_run" in str(kernel.run("_run", fails=True).error)
 
 
 def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> None:

@@ -55,14 +55,15 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     use_frontend(None)
 
 
+def part(parent: Any, name: str) -> Any:
+    """A part of the form by the class of its widget."""
+    return next(box for box in parent.children if name in box._dom_classes)
+
+
 def fields(stage: Stage) -> dict[str, Any]:
     """The fields of the form by their labels."""
-    form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
+    form = part(stage.panel.form.root, "nba-panel-form")
     return {widget.description: widget for widget in form.children if hasattr(widget, "value")}
-
-
-def classes(widget: Any) -> tuple[str, ...]:
-    return tuple(widget._dom_classes)
 
 
 def ticks(stage: Stage) -> dict[str, Any]:
@@ -72,38 +73,33 @@ def ticks(stage: Stage) -> dict[str, Any]:
 
 def boxes(stage: Stage) -> dict[str, Any]:
     """All check boxes of the list of tools."""
-    form = next(box for box in stage.panel.form.root.children if "nba-panel-form" in classes(box))
-    tools = next(box for box in form.children if "nba-panel-tools" in classes(box))
+    tools = part(part(stage.panel.form.root, "nba-panel-form"), "nba-panel-tools")
     return {box.description: box for box in tools.children if hasattr(box, "indent")}
 
 
-def test_a_prompt_becomes_a_run_of_the_same_store_and_the_box_is_emptied(stage: Stage) -> None:
+def test_a_prompt_becomes_a_run_of_the_same_store_and_the_next_one_goes_on(stage: Stage) -> None:
+    form = stage.panel.form
     run = stage.run("What is the population of Oslo?")
     assert run.text == "**Oslo**: **717,710** (`population`)"
     assert stage.told() == [{"kind": "taken", "id": "m1"}]
     assert stage.store.load(run.id) == run
     assert (run.kind, run.cell_id, run.parent_id) == ("start", None, None)
-    assert list(nbagent.runs()["run_id"]) == [run.id]
     assert nbagent.open_run("last").id == run.id
-    assert stage.panel.form.totals.value.startswith("1 run · 2 turns · ")
-    said, view = stage.panel.form.talk.children
+    assert form.totals.value.startswith("1 run · 2 turns · ")
+    said, view = form.talk.children
     assert said.state == {"who": "You", "text": "What is the population of Oslo?"}
     assert view.state["status"]["word"] == "Answered"
-
-
-def test_the_next_prompt_goes_on_and_a_new_conversation_does_not(stage: Stage) -> None:
-    first = stage.run("What is the population of Oslo?")
     assert stage.state["goes_on"]
     second = stage.run("And of Bergen?")
-    assert (second.kind, second.parent_id) == ("continue", first.id)
+    assert (second.kind, second.parent_id) == ("continue", run.id)
     assert "291,940" in second.text
-    assert stage.panel.form.totals.value.startswith("2 runs · ")
+    assert form.totals.value.startswith("2 runs · ")
     stage.panel.begin_anew()
     assert not stage.state["goes_on"]
-    assert stage.panel.form.talk.children == ()
+    assert form.talk.children == ()
     third = stage.run("Hello")
     assert (third.kind, third.parent_id) == ("start", None)
-    assert len(stage.store.runs()) == 3
+    assert list(nbagent.runs()["run_id"]) == [run.id, second.id, third.id]
 
 
 def test_a_rate_limit_is_said_in_the_box_until_something_arrives(stage: Stage) -> None:
@@ -172,17 +168,17 @@ def test_what_cannot_be_done_is_one_line_and_the_prompt_comes_back(stage: Stage,
     assert stage.told() == [{"kind": "refused", "id": asked, "prompt": "Hello?"}]
     assert stage.handles == []
     assert not stage.state["working"]
-    enough = {"Model": "offline:demo", "Max tokens (run)": "700"}.get(field, "7")
-    stage.typed(fields(stage)[field], enough)
+    fits = {"Model": "offline:demo", "Max tokens (run)": "70000"}
+    stage.typed(fields(stage)[field], fits.get(field, "7"))
     assert stage.run("Hello?").stop_reason == "answered"
     assert stage.state["error"] == ""
 
 
-@pytest.mark.parametrize("prompt", ["  \n", "{{ 1 + }}", "{{ nosuch }}"])
-def test_a_prompt_that_cannot_be_asked_comes_back(stage: Stage, prompt: str) -> None:
-    asked = stage.ask(prompt)
-    assert stage.state["error"]
-    assert stage.told() == [{"kind": "refused", "id": asked, "prompt": prompt}]
+def test_a_prompt_that_cannot_be_asked_comes_back(stage: Stage) -> None:
+    for prompt in ("  \n", "{{ 1 + }}", "{{ nosuch }}"):
+        asked = stage.ask(prompt)
+        assert stage.state["error"]
+        assert stage.told()[-1] == {"kind": "refused", "id": asked, "prompt": prompt}
 
 
 @pytest.mark.parametrize("soon", [True, False], ids=["at once", "later"])
@@ -191,7 +187,7 @@ def test_a_run_that_breaks_before_it_begins_loses_no_words(
 ) -> None:
     began = threading.Event()
 
-    async def broken(_plan: object, _events: object) -> None:
+    async def broken(*_: object) -> None:
         if not soon:
             await asyncio.to_thread(began.wait)
         raise StoreError("the disk is gone; mend it")
@@ -208,28 +204,18 @@ def test_a_run_that_breaks_before_it_begins_loses_no_words(
     assert stage.panel.form.talk.children[1].state["status"]["word"] == "Failed"
 
 
-def test_hosts_are_offered_unticked_and_go_along_once_ticked(stage: Stage) -> None:
-    found = {name: box.value for name, box in boxes(stage).items() if name in HOSTS}
-    assert found == dict.fromkeys(HOSTS, False)
-    boxes(stage)["fs"].value = True
-    run = stage.run("What is the population of Oslo?")
-    assert run.options["tools"] == ["population", "nap", "fs"]
-    assert "fs.read" in {spec.name for tools in run.toolsets.values() for spec in tools}
-
-
 def test_the_list_of_tools_follows_the_notebook(stage: Stage) -> None:
     assert [*ticks(stage)] == ["population", "nap"]
+    # All ticks mean the notebook's own tools, also those of later.
+    assert "tools" not in stage.run("Hello").options
     ticks(stage)["nap"].value = False
     first = stage.run("What is the population of Oslo?")
     assert first.options["tools"] == ["population"]
     kept = ticks(stage)["population"]
     stage.namespace["area"] = nbagent.tool(area)
     stage.panel.after_cell()
-    assert {name: box.value for name, box in ticks(stage).items()} == {
-        "population": True,
-        "nap": False,
-        "area": True,
-    }
+    marks = {name: box.value for name, box in ticks(stage).items()}
+    assert marks == {"population": True, "nap": False, "area": True}
     assert ticks(stage)["population"] is kept
     del stage.namespace["population"]
     second = stage.run("What is the area of Oslo?")
@@ -241,11 +227,13 @@ def test_the_list_of_tools_follows_the_notebook(stage: Stage) -> None:
     assert stage.run("What is the area of Bergen?").options["tools"] == "none"
 
 
-def test_all_ticks_mean_the_notebooks_own_tools(stage: Stage) -> None:
-    assert "tools" not in stage.run("Hello").options
-
-
-def test_settings_without_tools_tick_none(stage: Stage) -> None:
+def test_hosts_go_along_once_ticked_and_settings_without_tools_tick_none(stage: Stage) -> None:
+    found = {name: box.value for name, box in boxes(stage).items() if name in HOSTS}
+    assert found == dict.fromkeys(HOSTS, False)
+    boxes(stage)["fs"].value = True
+    run = stage.run("What is the population of Oslo?")
+    assert run.options["tools"] == ["population", "nap", "fs"]
+    assert "fs.read" in {spec.name for tools in run.toolsets.values() for spec in tools}
     configure(tools="none")
     try:
         stage.namespace["area"] = nbagent.tool(area)
@@ -270,10 +258,8 @@ def test_a_run_of_a_cell_is_reopened_with_its_options_and_goes_on(stage: Stage) 
     assert found["Model"].value == "offline:demo"
     assert (found["Max turns"].value, found["Max $"].value) == ("7", "1.5")
     assert stage.state["system"] == "Be brief."
-    assert {name: box.value for name, box in ticks(stage).items()} == {
-        "population": True,
-        "nap": False,
-    }
+    marks = {name: box.value for name, box in ticks(stage).items()}
+    assert marks == {"population": True, "nap": False}
     assert stage.panel.form.totals.value.startswith("2 runs · ")
     found["Max turns"].value, found["Max $"].value = "20", ""
     run = stage.run("And of Oslo?", system="")
@@ -283,40 +269,47 @@ def test_a_run_of_a_cell_is_reopened_with_its_options_and_goes_on(stage: Stage) 
     assert run.options["tools"] == ["population"]
 
 
-def test_only_the_last_runs_stay_on_the_page(stage: Stage) -> None:
+def test_only_the_last_runs_stay_on_the_page_until_those_are_forgotten(stage: Stage) -> None:
+    form = stage.panel.form
     for _ in range(KEPT + 2):
         stage.run("Say hello")
-    assert len(stage.panel.form.talk.children) == 2 * KEPT
+    assert len(form.talk.children) == 2 * KEPT
     closed = {m["comm"] for m in stage.wire.sent if m["type"] == "comm_close"}
     assert len(closed) == 8  # words and view, and the layout of each, of two runs
     older = [handle.id[:8] for handle in stage.handles[:2]]
-    assert stage.panel.form.note.value == (
+    assert form.note.value == (
         "2 earlier runs of this conversation are no longer shown here "
         f"({', '.join(older)}); %agent show {older[1]} shows that one again."
     )
-    assert stage.panel.form.totals.value.startswith(f"{KEPT + 2} runs")
+    assert form.totals.value.startswith(f"{KEPT + 2} runs")
+    stage.panel.forget(stage.store.forget(stage.handles[1].id, children=True))
+    said, view = form.talk.children
+    assert said.state["text"] == "Say hello"
+    assert view.state["status"]["word"] == "Answered"
+    assert form.note.value == ""
+    assert stage.run("Hello").parent_id == stage.handles[0].id
 
 
 def test_a_forgotten_run_goes_from_the_panel_and_the_one_before_goes_on(stage: Stage) -> None:
+    form = stage.panel.form
+    other = stage.run("Hello")
+    stage.panel.begin_anew()
     first = stage.run("What is the population of Oslo?")
-    kept = stage.panel.form.talk.children
+    kept = form.talk.children
     second = stage.run("And of Bergen?")
-    stage.panel.forget(stage.store.forget(second.id))
-    assert stage.panel.form.talk.children == kept
-    assert stage.panel.form.totals.value.startswith("1 run · ")
-    assert [run_id for _, run_id in stage.panel.form.runs.options] == ["", first.id]
+    # One of another conversation goes without a word.
+    for run_id in (other.id, second.id):
+        stage.panel.forget(stage.store.forget(run_id))
+    assert form.talk.children == kept
+    assert form.totals.value.startswith("1 run · ")
+    assert [run_id for _, run_id in form.runs.options] == ["", first.id]
     assert "291,940" not in json.dumps(stage.shown[-1][0])
     assert "717,710" in json.dumps(stage.shown[-1][0])
     third = stage.run("And of Bergen, again?")
     assert (third.kind, third.parent_id) == ("continue", first.id)
-
-
-def test_a_conversation_that_was_forgotten_says_so_until_the_next_prompt(stage: Stage) -> None:
-    first = stage.run("What is the population of Oslo?")
-    stage.run("And of Bergen?")
     stage.panel.forget(stage.store.forget(first.id, children=True))
-    assert stage.panel.form.talk.children == ()
-    assert len(stage.panel.form.runs.options) == 1
+    assert form.talk.children == ()
+    assert len(form.runs.options) == 1
     assert "717,710" not in json.dumps(stage.shown[-1][0])
     assert stage.state["status"] == (
         "All of this conversation was forgotten; the next prompt begins a new one"
@@ -324,27 +317,6 @@ def test_a_conversation_that_was_forgotten_says_so_until_the_next_prompt(stage: 
     assert not stage.state["goes_on"]
     assert stage.run("Hello").kind == "start"
     assert stage.state["status"] == ""
-
-
-def test_what_was_folded_comes_back_when_all_that_is_shown_is_forgotten(stage: Stage) -> None:
-    for _ in range(KEPT + 1):
-        stage.run("Say hello")
-    stage.panel.forget(stage.store.forget(stage.handles[1].id, children=True))
-    (said, view) = stage.panel.form.talk.children
-    assert said.state["text"] == "Say hello"
-    assert view.state["status"]["word"] == "Answered"
-    assert stage.panel.form.note.value == ""
-    assert stage.run("Hello").parent_id == stage.handles[0].id
-
-
-def test_runs_of_another_conversation_are_forgotten_without_a_word(stage: Stage) -> None:
-    other = stage.run("What is the population of Oslo?")
-    stage.panel.begin_anew()
-    run = stage.run("Hello")
-    kept = stage.panel.form.talk.children
-    stage.panel.forget(stage.store.forget(other.id))
-    assert stage.panel.form.talk.children == kept
-    assert stage.run("Hello again").parent_id == run.id
 
 
 def test_the_last_runs_are_told_apart_in_plain_words(stage: Stage) -> None:
@@ -364,25 +336,20 @@ def test_the_last_runs_are_told_apart_in_plain_words(stage: Stage) -> None:
     assert words[again.id] == f"Hello · {began:%H:%M} · offline:demo"
 
 
-def test_the_saved_form_has_the_last_runs_and_their_record(stage: Stage) -> None:
+def test_the_saved_form_has_the_last_runs_and_their_record_as_text(stage: Stage) -> None:
     (widget, _), (before, how) = stage.shown
     assert [*widget] == ["application/vnd.jupyter.widget-view+json"]
     assert "run this cell again" in before["text/plain"]
     assert not how["update"]
-    run = stage.run("What is the population of Oslo?")
+    run = stage.run("Population of Oslo? <img src=x onerror=alert(1)> [a](javascript:1)\u202e")
     after, how = stage.shown[-1]
     assert how["update"]
     assert unpacked(how["metadata"]["nbagent"]).id == run.id
     for kind in ("text/html", "text/markdown", "text/plain"):
-        assert "What is the population of Oslo?" in after[kind]
+        assert "Population of Oslo?" in after[kind]
         assert "717,710" in after[kind]
-
-
-def test_hostile_words_stay_text_in_the_saved_form(stage: Stage) -> None:
-    stage.run("<img src=x onerror=alert(1)> [a](javascript:1)\u202e")
-    after, _ = stage.shown[-1]
     assert "<img" not in after["text/html"]
-    assert "` You: <img src=x onerror=alert(1)> [a](javascript:1)" in after["text/markdown"]
+    assert "<img src=x onerror=alert(1)> [a](javascript:1)" in after["text/markdown"]
 
 
 def test_no_key_stays_in_a_widget_or_leaves_on_the_wire(

@@ -17,6 +17,7 @@ from magic_shell import MagicShell
 SETUP = """
 %load_ext nbagent
 import nbagent, time
+from nbagent import offline
 from nbagent.notebook.panel.runs import panel_of_this_kernel
 
 @nbagent.tool
@@ -48,6 +49,11 @@ class PanelKernel(LiveKernel):
     def ask(self, prompt: str) -> None:
         """Send a prompt."""
         self.say(self.box, kind="send", id="m", prompt=prompt, system="")
+
+    def choose(self, model: str, first: str = "") -> None:
+        """Begin a new conversation with a model, which a line may make first."""
+        field = f"{BOX[:-4]}._model.value = {model!r}"
+        self.run(f"{first}\n{field}\npanel_of_this_kernel().begin_anew()")
 
     def says(self, word: str, value: object) -> Any:
         """Whether the box is told so."""
@@ -99,12 +105,11 @@ def test_a_prompt_on_an_idle_kernel_runs_its_tools_in_the_main_thread(kernel: Pa
 
 
 def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
-    kernel.run(
-        "from nbagent import offline; "
+    kernel.choose(
+        "offline:slow",
         "offline.script([offline.step(text='word ' * 20, calls=[offline.call('population', "
-        "city='Rome')]), 'Done.'], name='slow', delay_ms=20)"
+        "city='Rome')]), 'Done.'], name='slow', delay_ms=20)",
     )
-    kernel.run(f"{BOX[:-4]}._model.value = 'offline:slow'")
     kernel.ask("Look it up")
     kernel.heard(kernel.says("working", True))
     kernel.send("time.sleep(2.5)")
@@ -112,29 +117,28 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
     kernel.heard(kernel.says("status", words))
     kernel.heard(kernel.says("working", False))
     assert kernel.value("_run.text") == "Done."
-    kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
+    kernel.choose("")
 
 
 def test_a_tool_that_holds_the_kernel_up_says_so_and_those_behind_it_do_not_blame_a_cell(
     kernel: PanelKernel,
 ) -> None:
-    kernel.run(
+    kernel.choose(
+        "offline:behind",
         "offline.script([offline.step(calls=[offline.call('nap', seconds=2), "
-        "offline.call('population', city='Rome')]), 'Done.'], name='behind')"
+        "offline.call('population', city='Rome')]), 'Done.'], name='behind')",
     )
-    kernel.run(f"{BOX[:-4]}._model.value = 'offline:behind'")
     kernel.ask("Both")
     messages = kernel.heard(kernel.says("working", False))
     said = kernel.statuses(messages)
     assert "nap runs in the kernel; cells wait until it is done (■ stops it)" in said
     assert not [words for words in said if "waits for the kernel" in words]
-    kernel.run(f"{BOX[:-4]}._model.value = ''; panel_of_this_kernel().begin_anew()")
+    kernel.choose("")
 
 
 def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
     kernel: PanelKernel,
 ) -> None:
-    kernel.run("panel_of_this_kernel().begin_anew()")
     kernel.ask("Use nap with 20 seconds")
     kernel.heard(kernel.says("working", True))
     time.sleep(0.5)
@@ -153,7 +157,9 @@ def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKerne
     assert kernel.value("_run.ok") is True
 
 
-def test_the_second_call_shows_the_same_panel(kernel: PanelKernel) -> None:
+def test_the_second_call_shows_the_same_panel_and_without_a_person_a_display_says_so(
+    kernel: PanelKernel,
+) -> None:
     again = kernel.finish(kernel.send("nbagent.panel()", stdin=True))
     first, second = (
         shown.of("display_data")[0]["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
@@ -161,18 +167,15 @@ def test_the_second_call_shows_the_same_panel(kernel: PanelKernel) -> None:
     )
     assert first == second
     assert again.kinds.count("comm_open") == 0
-
-
-def test_with_nobody_there_one_display_says_so(kernel: PanelKernel) -> None:
-    shown = kernel.run("nbagent.panel()")
-    assert shown.kinds == ["display_data"]
-    (output,) = shown.of("display_data")
+    nobody = kernel.run("nbagent.panel()")
+    assert nobody.kinds == ["display_data"]
+    (output,) = nobody.of("display_data")
     assert [*output["data"]] == ["text/html", "text/markdown", "text/plain"]
     assert output["data"]["text/plain"].startswith(
         "nbagent panel. This cell ran where nobody can type"
     )
 
 
-@pytest.mark.parametrize("line", ["nbagent.panel()", "%agent panel"])
-def test_a_terminal_is_told_what_to_write_instead(shell: MagicShell, line: str) -> None:
-    assert "in a terminal %%agent" in str(shell.refused(line))
+def test_a_terminal_is_told_what_to_write_instead(shell: MagicShell) -> None:
+    for line in ("nbagent.panel()", "%agent panel"):
+        assert "in a terminal %%agent" in str(shell.refused(line))

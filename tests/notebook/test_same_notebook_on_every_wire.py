@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -69,11 +70,12 @@ def anthropic(events: Events) -> Events:
 
 def google(events: Events) -> Events:
     events[0]["candidates"][0]["content"]["parts"][0]["thoughtSignature"] = OPAQUE
-    return [WIRE["google"].reasoning(THOUGHT), *events]
+    return thinks("google")(events)
 
 
-def ollama(events: Events) -> Events:
-    return [WIRE["ollama"].reasoning(THOUGHT), *events]
+def thinks(wire: str) -> Callable[[Events], Events]:
+    """As the wire's own dialect says it."""
+    return lambda events: [WIRE[wire].reasoning(THOUGHT), *events]
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,11 @@ WIRES = (
     Told("openai-responses:m", "responses", responses, SEALED),
     Told("anthropic:claude-sonnet-5", "anthropic", anthropic, SEALED, '"data":"', "/v1"),
     Told("google:gemini-3.8-flash", "google", google, SEALED, '"data":"', "/v1"),
-    Told("ollama:m", "ollama", ollama, QUOTED, '["', "/"),
+    Told("ollama:m", "ollama", thinks("ollama"), QUOTED, '["', "/"),
 )
 
 
-@pytest.fixture(params=WIRES, ids=lambda told: told.model.partition(":")[0])
-def told(request: pytest.FixtureRequest) -> Told:
-    return request.param
-
-
+@pytest.mark.parametrize("told", WIRES, ids=lambda told: told.model.partition(":")[0])
 def test_the_same_notebook_runs_unchanged_on_every_wire(
     told: Told, shell: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +123,7 @@ def test_the_same_notebook_runs_unchanged_on_every_wire(
         monkeypatch.setenv("NBAGENT_MODEL", told.model)
         monkeypatch.setenv("NBAGENT_BASE_URL", url.rstrip("/"))
         for cell in CELLS:
-            shell.cell(*_dedented(cell))
+            shell.cell(dedent(cell).strip("\n"))
     first, second = shell.user_ns["first"], shell.user_ns["second"]
     assert (first.text, second.text) == (FIRST, SECOND)
     assert first.turns[0].response.reasoning == THOUGHT
@@ -140,12 +138,6 @@ def test_the_same_notebook_runs_unchanged_on_every_wire(
         assert all(told.back in text for text in texts[1:]), "what the provider needs back"
     assert told.image + _start_of_png() in texts[2]
     assert not second.turns[0].response.meta.dropped_params
-
-
-def _dedented(cell: str) -> list[str]:
-    found = cell.strip("\n").splitlines()
-    indent = len(found[0]) - len(found[0].lstrip())
-    return [row[indent:] for row in found]
 
 
 def _start_of_png() -> str:

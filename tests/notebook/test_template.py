@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shown.many_values import VALUES
 
-import nbagent
-from nbagent.contracts.chat import ImagePart, Message, TextPart
+from nbagent.contracts.chat import TextPart
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.static_html import html
 from nbagent.notebook.template import Rendered, render
-from nbagent.notebook.view_state import view_of
-from nbagent.shown import PROMPT_TEXT_CHARS
 
 NAMES: dict[str, Any] = {
     "city": "Oslo",
@@ -30,12 +25,8 @@ def rendered(template: str) -> Rendered:
 
 UNTOUCHED = [
     "",
-    "plain",
     "one { brace } and } another {",
-    '{"a": {"b": [1, 2]}}',
     "{city} $city ${city} %s {0}",
-    "a }} alone",
-    "f(x) = \\frac{1}{x}",
     "line\n  indented\n\n",
 ]
 
@@ -50,26 +41,20 @@ def test_text_without_double_braces_stays_as_typed(template: str) -> None:
 
 EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
     "{{ city }}": ("Oslo", ("city",)),
-    "{{city}}": ("Oslo", ("city",)),
     "Is {{ city }} larger?\n": ("Is Oslo larger?\n", ("city",)),
     "{{ city }}{{ city }}": ("OsloOslo", ("city", "city")),
     "{{ city }} {x} $y {{ city[:2] }}": ("Oslo {x} $y Os", ("city", "city[:2]")),
     "{{ '{{' }} x }}": ("{{ x }}", ("'{{'",)),
-    "{{ '}}' }}": ("}}", ("'}}'",)),
     "{{ braces }}": ("{{ city }} and {{", ("braces",)),
-    "{{ {'a': {'b': 'deep'}}['a']['b'] }}": ("deep", ("{'a': {'b': 'deep'}}['a']['b']",)),
     "{{ {'a': {'b': 'x'}}['a'].get('b')}}}": ("x}", ("{'a': {'b': 'x'}}['a'].get('b')",)),
-    "{{ f'{city}' }}": ("Oslo", ("f'{city}'",)),
     "{{ f'{city}}}' }}": ("Oslo}", ("f'{city}}}'",)),
     "{{\n  city\n    .upper()\n}}": ("OSLO", ("city\n    .upper()",)),
-    "{{ ', '.join(\n  cities\n) }}": ("Oslo, Bergen", ("', '.join(\n  cities\n)",)),
     "{{ '' }}": ("", ("''",)),
     '{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}': (
         '{"a":{"b":1}} end {"c":2}',
         ('{"a": {"b": 1}}', '{"c": 2}'),
     ),
     "{{ str(n) # why\n }}": ("3", ("str(n) # why",)),
-    "{{ 'ä\U0001f600' }}": ("ä\U0001f600", ("'ä\U0001f600'",)),
 }
 
 
@@ -82,22 +67,15 @@ def test_expression_is_replaced_by_its_value(template: str) -> None:
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "Which of {{ citys }}?": ("{{ citys }}", "NameError", "'citys'", "{{ '{{' }}", "Nothing was"),
-    "{{ 1 / 0 }}": ("{{ 1 / 0 }}", "ZeroDivisionError", "division by zero"),
     "{{ row['x'] }}": ("{{ row['x'] }}", "KeyError", "'x'"),
     "text {{ city": ("{{ city", "no closing", "{{ '{{' }}"),
-    "{{": ("'{{'", "no closing"),
     "{{ }}": ("empty", "{{ '{{' }}"),
     "{{ a b }}": ("{{ a b }}", "not a Python expression", "{{ '{{' }}"),
-    "{{ a b }} and {{ city }}": ("{{ a b }}", "not a Python expression"),
     "{{ x = 1 }}": ("{{ x = 1 }}", "statement"),
-    "{{ import os }}": ("{{ import os }}", "statement"),
-    "{{ del city }}": ("statement",),
     "{{ await f() }}": ("{{ await f() }}", "await it in a cell above"),
     "{{ [x async for x in y] }}": ("await it in a cell above",),
     "{{ %time city }}": ("%time city", "no magics"),
-    "{{ !ls }}": ("!ls", "no magics"),
     "{{ city? }}": ("city?", "no magics"),
-    "{{ (city }}": ("{{ (city }}", "not a Python expression"),
     "{{ 'open }}": ("{{ 'open }}", "not a Python expression"),
     "{{ a\0b }}": ("not a Python expression",),
 }
@@ -130,14 +108,10 @@ def test_value_that_cannot_be_shown_is_refused() -> None:
         render("{{ city }}", fail)
 
 
-def test_long_text_of_closing_braces_is_refused_quickly() -> None:
+def test_odd_texts_are_refused_quickly_and_warn_of_nothing() -> None:
+    assert render(r"{{ '\d' }}", lambda source: "kept").prompt == "kept"
     with pytest.raises(UsageError, match="not a Python expression"):
         rendered("{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000)
-
-
-def test_odd_escape_in_an_expression_does_not_warn_while_it_is_looked_for() -> None:
-    result = render(r"{{ '\d' }}", lambda source: "kept")
-    assert result.prompt == "kept"
 
 
 async def _later() -> int:
@@ -167,29 +141,6 @@ def test_coroutine_that_has_a_name_is_left_for_its_cell() -> None:
         made.send(None)
 
 
-def test_every_value_of_the_bank_goes_into_a_prompt_and_into_a_message() -> None:
-    for name, (make, words) in VALUES.items():
-        if name in ("asynchronous generator", "picture of 144 megapixels"):
-            continue
-        result = render("a {{ value }} b", {"value": make()}.get)
-        assert result.prompt.startswith("a ")
-        assert result.prompt.endswith(" b")
-        assert len(result.prompt) <= PROMPT_TEXT_CHARS + 4, name
-        # The larger budget of a prompt may hold what a small one cuts.
-        assert words in result.prompt or "left" in words, name
-        Message(role="user", content=result.parts).model_dump_json().encode()
-
-
-def test_document_is_sent_whole() -> None:
+def test_long_text_of_a_variable_is_sent_whole() -> None:
     text = "word " * 100_000
     assert render("{{ text }}", {"text": text}.get).prompt == text
-
-
-def test_picture_of_a_prompt_reaches_the_record_and_the_static_form_names_it() -> None:
-    parts = render("See {{ plot }}!", {"plot": VALUES["figure"][0]()}.get)
-    ask = [Message(role="user", content=parts.parts)]
-    run = nbagent.Agent(model="offline:demo").run("And?", messages=ask)
-    (sent,) = [part for part in run.messages[0].content if isinstance(part, ImagePart)]
-    assert sent.alt == "figure, 200×100 px"
-    assert nbagent.open_run(run.id).record == run.record
-    assert "[image: figure, 200×100 px]" in html(view_of(run.record))

@@ -1,0 +1,370 @@
+"""The picture of a run in all its forms: what it says, what it hides; live and stored agree."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from typing import Any, get_args
+
+import pytest
+from engine.laws import check_run
+from magic_shell import MagicShell
+from markdown_it import MarkdownIt
+from PIL import Image
+from stories import ANSWER, Story, drawn, tool_run
+
+import nbagent
+from nbagent.contracts.chat import ImagePart
+from nbagent.contracts.errors import ErrorInfo, ModelCode
+from nbagent.contracts.events import Event, TurnFinished
+from nbagent.contracts.records import RunRecord
+from nbagent.notebook.live_state import LiveState, state_for_front_end
+from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of, words_of
+from nbagent.notebook.pictures import pictures_of
+from nbagent.notebook.plain_lines import PlainPrinter
+from nbagent.notebook.static_html import bundle, html
+from nbagent.notebook.static_text import facts_line
+from nbagent.notebook.view_state import view_of
+from nbagent.notebook.visible import clean, in_short, one_line, visible
+from nbagent.providers.offline import call, error, script
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
+
+
+def folded(story: Story) -> LiveState:
+    """A live picture after all events but the last."""
+    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: 0.0)
+    for event in story.events[:-1]:
+        live.fold(event)
+    return live
+
+
+def printed(events: list[Event]) -> list[str]:
+    """The pieces that a terminal's printer writes."""
+    written: list[str] = []
+    printer = PlainPrinter(written.append)
+    for event in events:
+        printer.handle(event)
+    printer.close()
+    return written
+
+
+def test_the_time_bar_and_the_facts_say_where_time_and_tokens_went() -> None:
+    run = drawn().run
+    state = view_of(run)
+    assert [piece["kind"] for piece in state["bar"]] == ["model", "tool", "model", "bad", "model"]
+    assert sum(piece["ms"] for piece in state["bar"]) == pytest.approx(3300)
+    assert state["bar_words"] == "model 2.7 s · tools 0.3 s · retries and failures 0.3 s"
+    usage = run.usage.model_copy(update={"cache_write_tokens": 50})
+    line = facts_line(view_of(run.model_copy(update={"usage": usage})))
+    assert "1,284 tokens (912 cached, 50 written to the cache)" in line
+
+
+def test_waiting_for_a_person_and_retries_have_their_own_pieces() -> None:
+    waited = tool_run("c1", "area", {}, 1).model_copy(update={"waited_ms": 200.0})
+    story = Story().turn("", waited, waited, attempts=2, retry_wait_ms=300.0, model_ms=500.0)
+    state = view_of(story.end().run)
+    pieces = {piece["kind"]: piece["ms"] for piece in state["bar"]}
+    assert pieces == {"bad": 300.0, "model": 500.0, "wait": 200.0, "tool": 100.0}
+    assert "1 retry, waited 0.3 s" in state["turns"][0]["notices"]
+    # No time went to a call that was denied.
+    denied = tool_run("c1", "area", {}, ErrorInfo("E_DENIED", "no"), 0).model_copy(
+        update={"waited_ms": 900.0, "started_at": None, "approved_by": "person"}
+    )
+    fine = tool_run("c2", "area", {}, 1, 100)
+    both = Story().turn("", denied, fine, duration_ms=1800.0).end().run
+    assert view_of(both)["bar_words"] == "model 0.8 s · tools 0.1 s · waiting for you 0.9 s"
+
+
+def test_the_live_picture_is_the_stored_picture_also_of_a_reloaded_record() -> None:
+    story = drawn()
+    live = folded(story)
+    before, stored = live.snapshot(), view_of(story.run)
+    assert before["turns"] == stored["turns"]
+    assert before["bar"] == stored["bar"]
+    known = [f for f in before["facts"] if f["key"] != "time"]
+    assert known == [f for f in stored["facts"] if f["key"] != "time"]
+    live.fold(story.events[-1])
+    assert live.snapshot() == stored == json.loads(json.dumps(stored))
+    assert view_of(RunRecord.model_validate_json(story.run.model_dump_json())) == stored
+    # The front end is not sent the source of a text that is drawn.
+    slim = state_for_front_end(stored)
+    assert slim["turns"][2]["text"]["text"] == ""
+    assert slim["turns"][2]["tree"] == stored["turns"][2]["tree"]
+    assert stored["turns"][2]["text"]["text"] == ANSWER
+
+
+def test_a_child_run_shows_only_its_own_new_messages() -> None:
+    story = Story(parent_id="ffff0000ffff0000", kind="continue", shared_messages=4)
+    story.turn("And so on.").end()
+    request = view_of(story.run)["turns"][0]["request"]
+    assert request["earlier"] == "4 of them from the run before"
+    assert [m["role"] for m in request["messages"]] == ["user"]
+    assert folded(story).snapshot()["turns"][0]["request"] == request
+    assert "continues ffff0000" in view_of(story.run)["about"]
+
+
+KILLED = ErrorInfo("ENGINE_INTERRUPTED", "the kernel died")
+ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Paused: 20 turns": ("waits", {"phase": "WaitingUser", "stop_reason": "max_turns"}),
+    "Stopped": ("waits", {"phase": "Failed", "stop_reason": "stopped"}),
+    "Failed": ("bad", {"phase": "Failed", "stop_reason": "error"}),
+    "Failed: 50 requests": ("bad", {"phase": "Failed", "stop_reason": "max_turns"}),
+    "Interrupted": ("bad", {"phase": "Failed", "error": KILLED}),
+    "Completed": ("ok", {"phase": "Completed", "stop_reason": "workflow_complete"}),
+    "Running": ("live", {"phase": "Running", "stop_reason": None}),
+}
+
+
+def test_every_end_has_its_word() -> None:
+    for word, (tone, fields) in ENDS.items():
+        state = view_of(Story().turn("so far").end(**fields).run)
+        assert (state["status"]["word"], state["status"]["tone"]) == (word, tone)
+        ends_badly = tone in ("waits", "bad")
+        assert ("%agent resume" in [step["type"] for step in state["next"]]) is ends_badly
+
+
+def test_a_failure_of_the_model_is_one_line_and_says_what_to_do() -> None:
+    for code in get_args(ModelCode):
+        error = ErrorInfo(code, "the provider said\n\n" + "much " * 1000)
+        state = view_of(Story().turn("so far").end(phase="Failed", error=error).run)
+        assert state["error"].startswith(f"{code}: the provider said")
+        assert "%agent" in state["error_help"] or "--model" in state["error_help"]
+        if code != "LLM_CONTEXT_OVERFLOW":
+            assert "\n" not in state["error"]
+            assert len(state["error"]) < 650
+        for form in bundle(state).values():
+            assert code.split("_")[0] in form
+    stopped = ErrorInfo("ENGINE_ABORTED", "stopped")
+    assert view_of(Story().turn("x").end(error=stopped).run)["error_help"] == ""
+
+
+def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
+    run = tool_run("c1", "read", {"path": "a"}, "x" * 15_000)
+    state = view_of(Story().turn("", run).turn("y" * 70_000).end().run)
+    result = state["turns"][0]["tools"][0]["result"]
+    assert len(result["text"]) == 3_000
+    assert result["note"] == "… 12,000 characters more; run.turns[0].tool_runs[0].result has all"
+    assert len(state["turns"][1]["text"]["text"]) == MAX_CHARS
+    assert state["turns"][1]["text"]["note"].endswith("run.turns[1].text has all")
+
+
+def test_names_and_notes_have_their_limits() -> None:
+    long = "word " * 3000
+    run = tool_run("c1", long, {}, ErrorInfo("E_TOOL_FAILED", long))
+    story = Story(name=long, tags=(long,) * 50).turn("", run, agent=long, notices=(long,))
+    state = view_of(story.end(notices=(long,)).run)
+    turn = state["turns"][0]
+    card = turn["tools"][0]
+    short = (card["name"], turn["who"], turn["notices"][0], state["notices"][0])
+    assert max(map(len, short)) < 1100
+    assert len(card["error"]) <= 3000
+    assert len(state["about"]) < 3000
+
+
+def test_hidden_characters_become_visible_and_colour_codes_go() -> None:
+    assert visible("lone \ud800") == "lone ⟦U+D800⟧"
+    assert visible("line\r\nnext\ttab é 漢 👍") == "line\nnext\ttab é 漢 👍"
+    turned = "pay ⟦U+202E⟧txt.exe⟦U+202C⟧ ⟦U+2066⟧a⟦U+2069⟧"
+    assert clean("pay \u202etxt.exe\u202c \u2066a\u2069") == turned
+    joined = "na\u200dme \u0645\u200c\u0646 👨\u200d👩"
+    assert clean(joined) == joined
+    run = tool_run("c1", "na\u202eme", {"a": "\x1b[1mx"}, "ok\u2066")
+    card = view_of(Story().turn("", run).end().run)["turns"][0]["tools"][0]
+    assert card["name"] == "na⟦U+202E⟧me"
+    # Of a call's arguments even a colour code is seen: it may be written somewhere.
+    assert card["arguments"]["text"] == '{"a": "⟦U+001B⟧[1mx"}'
+    assert card["result"]["text"] == "ok⟦U+2066⟧"
+
+
+def test_a_result_in_short() -> None:
+    values: list[tuple[Any, str]] = [
+        (717710, "717,710"),
+        (3.14159265, "3.14159"),
+        (True, "true"),
+        ("Oslo", '"Oslo"'),
+        ("x" * 2100, "2.1 kB"),
+        (list(range(30)), "30 items"),
+        ({"a": 1}, '{"a": 1}'),
+        ({str(i): i for i in range(9)}, "9 fields"),
+    ]
+    assert [in_short(value) for value, _ in values] == [words for _, words in values]
+    assert len(in_short(10**400)) < 60
+
+
+def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:
+    tree = tree_of(
+        "# Hi\n\n**b** [x](https://a.b) [j](javascript:alert(1)) ![alt](http://e/x.png)\n\n"
+        "3. a\n4. b\n\n|a|b|\n|-|-:|\n|1|2|\n\n<script>x</script>\n\n```python\nx=1\n```\n"
+    )
+    assert tree[0] == ["h1", {}, ["Hi"]]
+    link = ["a", {"href": "https://a.b"}, ["x"]]
+    rest = " [j](javascript:alert(1)) [image: alt — http://e/x.png]"
+    assert tree[1] == ["p", {}, [["strong", {}, ["b"]], " ", link, rest]]
+    assert tree[2] == ["ol", {"start": 3}, [["li", {}, ["a"]], ["li", {}, ["b"]]]]
+    assert tree[4] == ["p", {}, ["<script>x</script>"]]
+    assert tree[5] == ["pre", {"lang": "python"}, ["x=1\n"]]
+    assert one_line("".join(words_of(tree)), 40).startswith("Hi b x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> " * 25_000,
+        "[" * 59_000,
+        "*a **a " * 8_000,
+        ("[" * 3000 + "\n\n") * 19,
+        "- " * 25_000,
+        "a*" * 500_000,
+        "a\n\n" * 19_000,
+        "![" * 25_000,
+        "|a" * 15_000 + "\n" + "|-" * 15_000,
+    ],
+    ids=["quotes", "brackets", "stars", "paragraphs", "lists", "1 MB", "many", "images", "table"],
+)
+def test_hostile_markdown_is_bounded(text: str) -> None:
+    start = time.process_time()
+    tree = tree_of(text)
+    assert time.process_time() - start < 2
+    assert json.dumps(tree)
+
+
+def test_the_forms_keep_the_shape_of_an_answer() -> None:
+    source = (
+        "# Title\n\nSome **bold** and *soft* `code`.\n\n3. one\n4. two\n   - deep\n\n"
+        "> said\n\n```python\nx = 1 < 2\n```\n\n|a|b|\n|-|-|\n|1|2|\n"
+    )
+    text = bundle(view_of(Story().turn(source).end().run))["text/markdown"]
+    again = MarkdownIt("commonmark").enable("table").render(text)
+    shapes = ("<strong>bold</strong>", "<em>soft</em>", '<ol start="3">', "<li>deep</li>")
+    for piece in (*shapes, "<blockquote>", "x = 1 &lt; 2", "<td>2</td>"):
+        assert piece in again
+    # An empty line would end the HTML in a Markdown export, and what follows would be Markdown.
+    story = Story().turn("a\n\n\n![i](http://evil.test/i.png)", reasoning="\n\nb").end()
+    assert all(line.startswith("<") for line in html(view_of(story.run)).split("\n"))
+
+
+def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
+    lines = bundle(view_of(drawn("offline:demo").run))["text/plain"].splitlines()
+    assert lines == [
+        "✓ Answered · offline:demo · 3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004"
+        " · 2.8 s",
+        "offline:demo answers by rules, not by a model",
+        'C01  population(city="Oslo") → 717,710   population(city="Bergen") → 291,940'
+        "  (428 tok · 1.1 s)",
+        'C02  area(city="Bergn") ✕ E_TOOL_FAILED  (428 tok · 1.1 s)',
+        "C03  Oslo is larger: 717,710 people against 291,940 in Bergen, "
+        "about two and a half times as many.  (428 tok · 1.1 s)",
+        "",
+        ANSWER,
+        "",
+        "run 1a2b3c4d · %%agent --continue (the next message) · "
+        "%agent show 1a2b3c4d (shows it again)",
+    ]
+
+
+def test_the_printer_tells_the_run_line_by_line_and_what_to_do_about_a_failure() -> None:
+    written = printed(drawn("offline:demo").events)
+    lines = "".join(written).splitlines()
+    assert lines[:2] == [
+        "… Running · offline:demo",
+        "offline:demo answers by rules, not by a model",
+    ]
+    assert 'C01  population(city="Oslo") → 717,710  (main thread)' in lines
+    assert 'C02  area(city="Bergn") ✕ E_TOOL_FAILED  (main thread)' in lines
+    assert "     KeyError: 'Bergn'   areas.py:7 in area" in lines
+    assert f"C03  {ANSWER}" in lines
+    assert lines[-1].startswith("run 1a2b3c4d · %%agent --continue")
+    assert len([piece for piece in written if piece in ANSWER and piece.strip()]) > 10
+    refused = ErrorInfo("LLM_AUTH_FAILED", "the provider refused the key (HTTP 401).")
+    failed = Story().end(phase="Failed", stop_reason="error", error=refused)
+    lines = "".join(printed(failed.events)).splitlines()
+    assert lines[lines.index(f"✕ {refused}") + 1].startswith("%agent doctor says which key")
+
+
+def _image(form: str) -> str:
+    content = io.BytesIO()
+    Image.new("RGB", (24, 12), "red").save(content, form)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def test_a_picture_says_how_large_it_is() -> None:
+    for form in ("PNG", "JPEG", "GIF", "WEBP"):
+        part = ImagePart(media_type=f"image/{form.lower()}", data=_image(form), alt="a\u202eplot")
+        (picture,), unseen = pictures_of((part,))
+        said = (picture["alt"], picture["size"], unseen)
+        assert said == ("a⟦U+202E⟧plot", "24 × 12 px, 1 kB", [])
+
+
+def test_what_is_not_what_it_is_called_or_would_fill_the_memory_is_no_picture() -> None:
+    bomb = bytearray(PNG)
+    bomb[16:24] = b"\x00\x01\x00\x00\x00\x01\x00\x00"
+    parts = (
+        ImagePart(media_type="image/png", data=_image("JPEG"), alt="jpeg"),
+        ImagePart(media_type="image/webp", data=_image("PNG"), alt="png"),
+        ImagePart(media_type="image/gif", data=base64.b64encode(b"GIF89a").decode(), alt="cut"),
+        ImagePart(media_type="image/jpeg", data="/9j/" + "A" * 40, alt="no size"),
+        ImagePart(data=base64.b64encode(bytes(bomb)).decode(), alt="bomb"),
+        ImagePart(data="iVBORw0KGgo=====", alt="no base64"),
+        ImagePart(media_type="image/svg+xml", data=_image("PNG"), alt="svg"),
+    )
+    shown, unseen = pictures_of(parts)
+    assert shown == []
+    assert len(unseen) == len(parts)
+
+
+# A request that is too long.
+
+
+def fetch(page: str) -> str:
+    """Fetch a page."""
+    return page * 9_000
+
+
+CALLS = [call("fetch", page="a"), call("fetch", page="b")]
+REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
+
+
+def paused(trim: str) -> tuple[nbagent.Run, list[Event]]:
+    model = script([*CALLS, REFUSAL, REFUSAL])
+    events: list[Event] = []
+    run = nbagent.Agent(model=model, tools=[fetch], trim=trim).run("Go.", on_event=events.append)
+    return check_run(run), events
+
+
+def test_the_pause_of_a_request_too_long_says_in_every_form_what_takes_the_room() -> None:
+    run, events = paused("none")
+    forms = [*bundle(view_of(run.record)).values(), "".join(printed(events))]
+    assert len(forms) == 4
+    for form in forms:
+        text = form.replace("\\", "").replace("&quot;", '"')
+        for words in ("about 4,6", "tokens (estimated)", "result of fetch in C01 48 %"):
+            assert words in text
+        assert "Paused: the request is too long" in text
+        assert "‖ LLM_CONTEXT_OVERFLOW: the request is too long for the model" in text
+
+
+def test_the_turn_says_that_old_results_were_shortened() -> None:
+    run, events = paused("tool-results")
+    state = view_of(run.record)
+    live = LiveState(run.record.model_copy(update={"phase": "Running", "turns": ()}))
+    for event in events:
+        live.fold(event)
+        if isinstance(event, TurnFinished) and event.turn.id == "C03":
+            shown, stored = live.snapshot()["turns"][-1], state["turns"][-1]
+            assert shown["request"]["words"] == stored["request"]["words"]
+            assert shown["notices"] == stored["notices"]
+    assert "2 old tool results shortened" in state["turns"][2]["request"]["words"]
+    assert "shortened" not in state["turns"][1]["request"]["words"]
+    for form in bundle(state).values():
+        assert "1 tool result is sent shortened from here on" in form.replace("\\", "")
+
+
+def test_a_cell_that_pauses_so_is_no_error_and_its_run_goes_on(shell: MagicShell) -> None:
+    model = script([*CALLS, REFUSAL, "Done."], name="narrow")
+    shell.user_ns["fetch"] = nbagent.tool(fetch)
+    run = shell.agent(f"--model {model.model_id} --tools fetch --quiet", "Go.")
+    assert (run.phase, run.stop_reason) == ("WaitingUser", "length")
+    assert check_run(run.resume(trim="tool-results")).text == "Done."
