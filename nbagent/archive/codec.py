@@ -176,6 +176,7 @@ def _tool_run(row: Row) -> ToolRun:
         "queued_at": _moment(row.get("queued_at")),
         "started_at": _moment(row.get("started_at")),
         "error_detail": doc.get("error_detail"),
+        "display_name": doc.get("display_name") or "",
         "notes": row.get("notes") or (),
     }
     return ToolRun.model_validate(plain)

@@ -137,7 +137,8 @@ async def run_call(
         used = decision.arguments
     if outcome is None:
         assert decision is not None
-        events.emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}))
+        title = decision.prepared.spec.title
+        events.emit(ToolCallStarted(context.turn_id, call.id, call.name, used or {}, title))
         outcome = await _run(decision, context, plan.cancel)
     ended_ms, waited_ms = monotonic_ms(), decision.waited_ms if decision else 0.0
     began_ms = outcome.started_at_ms
@@ -150,6 +151,7 @@ async def run_call(
     run = ToolRun(
         tool_call_id=call.id,
         tool_name=call.name,
+        display_name=decision.prepared.spec.title if decision else "",
         args=used,
         asked_args=None if used is call.arguments else call.arguments,
         result=result,

@@ -32,7 +32,7 @@ from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
 from nbagent.tools.base import HostSet
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 
 Streamer = Callable[[ChatRequest], AsyncGenerator[Any]]
 
