@@ -136,6 +136,11 @@ class HostSet:
         """What the hosts want the person to know by now."""
         return tuple(text for host in self._hosts for text in getattr(host, "warnings", ()))
 
+    @property
+    def lists_at_once(self) -> bool:
+        """Whether no host waits for anything when it lists its tools."""
+        return all(getattr(host, "lists_at_once", False) for host in self._hosts)
+
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """The tools of all hosts, in the order of the hosts, without the hidden ones.
 

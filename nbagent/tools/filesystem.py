@@ -68,6 +68,9 @@ class _Plan:
 class FileHost:
     """Plans and runs calls of the `fs` tools that a run has."""
 
+    lists_at_once = True
+    """No listing waits for anything."""
+
     def __init__(self, order: HostOrder) -> None:
         mounts = order.mounts
         if not isinstance(mounts, Mounts):

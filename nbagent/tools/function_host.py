@@ -86,6 +86,9 @@ class FunctionHost:
         UsageError: a name is unknown or taken twice, or a function cannot be a tool.
     """
 
+    lists_at_once = True
+    """No listing waits for anything."""
+
     def __init__(
         self,
         tools: Sequence[object] = (),
@@ -185,6 +188,9 @@ class FunctionHost:
 
 class MethodHost:
     """A built-in host of fixed tools. Subclasses give `look`, which says what a call would do."""
+
+    lists_at_once = True
+    """No listing waits for anything."""
 
     def __init__(self, name: str, tools: Sequence[FunctionTool]) -> None:
         self._name = name

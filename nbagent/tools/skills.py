@@ -76,6 +76,9 @@ class SkillHost:
         mounts: where `@state` is among them, the files that scripts make are kept there.
     """
 
+    lists_at_once = True
+    """No listing waits for anything."""
+
     def __init__(
         self,
         found: FoundSkills,

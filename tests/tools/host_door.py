@@ -50,7 +50,6 @@ class HostDoor:
             namespace=lambda: self.names,
             progress=lambda text, _: self.progress.append(text),
             approved=approved,
-            cancel=self.cancel,
         )
 
     @property
@@ -79,7 +78,8 @@ class HostDoor:
             return ToolOutcome(result=ToolResult.failure(error.info))
         task = asyncio.ensure_future(prepared.run(context))
         # As the engine stops a call.
-        await self.cancel.finished(task, 1.0 if prepared.spec.traits.interruptible else None)
+        grace_s = 1.0 if prepared.spec.traits.interruptible else None
+        await self.cancel.finished(task, lambda: grace_s)
         if not task.done() or task.cancelled():
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()
