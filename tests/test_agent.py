@@ -104,31 +104,23 @@ def test_tools_may_be_functions_or_names_of_the_notebook() -> None:
     marked = nbagent.tool(look)
     namespace = {"look": marked, "plain": plain}
     use_frontend(StandIn(namespace))
+    given: list[tuple[Any, list[str]]] = [
+        *((None, ["look"]), ("all", ["look"]), ("none", []), ([], []), ([plain], ["plain"])),
+        *((["plain"], ["plain"]), (["look", "plain"], ["look", "plain"]), ("look", ["look"])),
+    ]
     try:
-        seen: list[list[str]] = []
-        for tools in (None, "all", "none", [], [plain], ["plain"], ["look", "plain"], "look"):
+        for tools, names in given:
             model = script(["One."])
             nbagent.Agent(model=model, tools=tools).run("Go.")
-            seen.append([tool.name for tool in model.requests[0].tools])
+            assert [tool.name for tool in model.requests[0].tools] == names
         model = script(["One.", "Two."])
         run = nbagent.Agent(model=model, tools=[plain]).run("Go.", tools="none")
         run.resume("More.", tools=[plain])
-        seen.append([tool.name for request in model.requests for tool in request.tools])
+        assert [[tool.name for tool in it.tools] for it in model.requests] == [[], ["plain"]]
         with pytest.raises(UsageError, match="did you mean 'look'"):
             nbagent.Agent(model=model, tools=["lok"]).run("Go.")
     finally:
         use_frontend(None)
-    assert seen == [
-        ["look"],
-        ["look"],
-        [],
-        [],
-        ["plain"],
-        ["plain"],
-        ["look", "plain"],
-        ["look"],
-        ["plain"],
-    ]
 
 
 def test_a_run_shows_what_it_was() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.model_server import ModelServer
 
 import nbagent
 from nbagent.contracts.errors import UsageError
@@ -42,6 +43,10 @@ def files(folder: Path, *, own: str = "", project: str = "") -> dict[str, str]:
     (config / "settings.toml").write_text(own, "utf-8")
     (folder / "pyproject.toml").write_text(f"[tool.nbagent]\n{project}\n", "utf-8")
     return {"XDG_CONFIG_HOME": str(folder / "config")}
+
+
+def from_environment(**values: object) -> Settings:
+    return effective({f"NBAGENT_{name.upper()}": str(value) for name, value in values.items()})
 
 
 def test_each_layer_wins_over_the_ones_below_it(tmp_path: Path) -> None:
@@ -106,6 +111,12 @@ FIT: list[tuple[str, Any, Any]] = [
     *(("reasoning", "LOW", "low"), ("reasoning", "off", "none"), ("reasoning", "xhigh", "xhigh")),
     *(("reasoning", "02048", "2048"), ("reasoning", 2048, "2048")),
     ("deny", "f(path=a b.md, x=y), mcp:git", ("f(path=a b.md, x=y)", "mcp:git")),
+    *(("headers", '{"X-A": "b"}', {"X-A": "b"}), ("retries", "0", 0), ("cache", "auto", "auto")),
+    *(
+        ("extra_body", '{"seed": 7, "a": [true]}', {"seed": 7, "a": [True]}),
+        ("project_id", "p", "p"),
+    ),
+    *(("cassette", "runs/a.jsonl", "runs/a.jsonl"), ("key_variable", "MY_KEY", "MY_KEY")),
     ("deny", 'f(tags=["a", "b"]) g', ('f(tags=["a", "b"])', "g")),
 ]
 
@@ -146,28 +157,11 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) 
     assert store_home({"NBAGENT_HOME": "~/kept"}) == Path.home() / "kept"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://h/v1?api-key=SECRET",
-        "http://h/v1#SECRET",
-        "http://h/v1?api-version=SECRET",
-        "http://h/v1?api-version=2024-10-21&key=SECRET",
-        "localhost:8000/v1?SECRET",
-        "http://user:SECRET@h/v1",
-    ],
-)
-def test_a_base_url_that_may_hold_a_key_is_refused_and_not_shown(url: str) -> None:
-    for ask in (
-        lambda: nbagent.configure(base_url=url),
-        lambda: RunOptions(base_url=url),
-        lambda: effective({"LLM_BASE_URL": url}),
-    ):
-        with pytest.raises(UsageError, match="LLM_API_KEY") as caught:
-            ask()
-        assert "SECRET" not in str(caught.value)
-
-
+WITH_A_KEY = [
+    *("http://h/v1?api-key=SECRET", "http://h/v1#SECRET", "http://h/v1?api-version=SECRET"),
+    *("http://h/v1?api-version=2024-10-21&key=SECRET", "localhost:8000/v1?SECRET"),
+    "http://user:SECRET@h/v1",
+]
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
     *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:99999/v1"),
@@ -175,19 +169,20 @@ NO_ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("url", NO_ADDRESSES)
-def test_a_base_url_that_is_no_address_is_refused_wherever_it_stands(url: str) -> None:
-    for place, ask in (
-        ("base_url", lambda: nbagent.configure(base_url=url)),
-        ("base_url", lambda: RunOptions(base_url=url)),
-        ("LLM_BASE_URL", lambda: effective({"LLM_BASE_URL": url})),
-    ):
-        if place == "LLM_BASE_URL" and url != url.strip():
-            continue  # The environment's texts are stripped.
+@pytest.mark.parametrize("url", [*WITH_A_KEY, *NO_ADDRESSES])
+def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_wherever_it_stands(
+    url: str,
+) -> None:
+    doors: list[Any] = [nbagent.configure, RunOptions]
+    if url == url.strip():  # The environment's texts are stripped.
+        doors.append(from_environment)
+    for ask in doors:
+        no_address = r": (base_url|NBAGENT_BASE_URL): base_url=.* expected an address: http://"
         with pytest.raises(
-            UsageError, match=f": {place}: base_url=.* expected an address: http://"
-        ):
-            ask()
+            UsageError, match="LLM_API_KEY" if url in WITH_A_KEY else no_address
+        ) as caught:
+            ask(base_url=url)
+        assert "SECRET" not in str(caught.value)
     assert effective().base_url is None
 
 
@@ -226,7 +221,20 @@ REFUSED = {
     "isolation = 'process'": "isolation",
     "tools = ['mcp:evil']": "mcp:evil",
     "tools = 'fs, evil__run'": "evil__run",
-    "base_url = 'https://evil.example'": "may not be set in a project's file",
+    **{
+        f"{name} = {value!r}": "may not be set in a project's file"
+        for name, value in {
+            "base_url": "https://evil.example",
+            "organization_id": "org-1",
+            "project_id": "p",
+            "key_variable": "MY_API_KEY",
+            "headers": '{"X-A": "b"}',
+            "extra_body": '{"seed": 7}',
+            "retries": "0",
+            "cache": "auto",
+            "cassette": "runs/a.jsonl",
+        }.items()
+    },
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
 }
 
@@ -239,29 +247,41 @@ def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -
     assert "pyproject.toml" in str(caught.value)
 
 
-NEW: dict[str, tuple[Any, Any]] = {
-    "organization_id": ("org-1", "org-1"),
-    "project_id": ("p", "p"),
-    "key_variable": ("MY_API_KEY", "MY_API_KEY"),
-    "headers": ('{"X-A": "b"}', {"X-A": "b"}),
-    "extra_body": ('{"seed": 7, "a": [true]}', {"seed": 7, "a": [True]}),
-    "retries": ("0", 0),
-    "cache": ("auto", "auto"),
-    "cassette": ("runs/a.jsonl", "runs/a.jsonl"),
-}
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    """A server that is not the person's, which the environment calls DeepSeek's."""
+    monkeypatch.setenv("LLM_API_KEY", "sk-mine-0123456789abcdef")
+    monkeypatch.setenv("WORK_KEY", "sk-work-0123456789abcdef")
+    with ModelServer() as server:
+        monkeypatch.setenv("DEEPSEEK_BASE_URL", server.url)
+        yield server
 
 
-@pytest.mark.parametrize("name", NEW)
-def test_what_is_about_the_server_comes_from_the_environment_and_never_from_a_project(
-    name: str, tmp_path: Path
+def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(
+    other: ModelServer, tmp_path: Path
 ) -> None:
-    text, value = NEW[name]
-    held = effective({f"NBAGENT_{name.upper()}": text}, tmp_path)
-    assert getattr(held, name) == value
-    assert getattr(RunOptions(**{name: value}), name) == value
-    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{name} = {text!r}\n", "utf-8")
-    with pytest.raises(UsageError, match="may not be set in a project's file"):
-        effective({}, tmp_path)
+    mine = 'key_variable = "WORK_KEY"\nheaders = { X-Corp = "corporate" }\n'
+    files(tmp_path, own=f'{mine}extra_body = {{ team = "blue" }}', project='model = "deepseek:m"')
+    nbagent.Agent(tools="none").run("Hello.").raise_for_error()
+    (request,) = other.requests
+    sent = f"{request.headers} {request.body}"
+    assert not [word for word in ("sk-work", "corporate", "blue") if word in sent], sent
+
+
+def test_what_a_project_chooses_comes_below_what_i_chose(
+    other: ModelServer, tmp_path: Path
+) -> None:
+    chosen = "model = {}\nsystem = {}\ntools = {}\nmax_turns = {}"
+    files(
+        tmp_path,
+        own=chosen.format('"openai:mine"', '"My words."', '"none"', 3),
+        project=chosen.format('"deepseek:evil"', '"Their words."', '"all"', 19),
+    )
+    run = nbagent.Agent(base_url=other.url).run("Hello.").raise_for_error()
+    (request,) = other.requests
+    assert request.body["messages"][0] == {"role": "system", "content": "My words."}
+    assert (request.body["model"], request.body.get("tools")) == ("mine", None)
+    assert run.record.limits.max_turns == 3
 
 
 ODD: list[tuple[str, Any]] = [
@@ -313,10 +333,6 @@ def test_what_may_be_a_key_is_no_name_of_a_variable_and_is_not_shown(given: Any)
         with pytest.raises(UsageError, match="no name of an environment variable") as caught:
             ask(key_variable=given)
         assert not given or str(given) not in str(caught.value)
-
-
-def from_environment(key_variable: Any) -> Settings:
-    return effective({"NBAGENT_KEY_VARIABLE": str(key_variable)})
 
 
 @pytest.mark.parametrize("name", ["api_key", "key", "openai_api_key", "apikey", "token", "secret"])

@@ -14,18 +14,15 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import frames
+import local
 import loops
-import scripts
 import starts
 import streams
-import trees
-from measure import Row
 from server import serving
 
 _KEYS = ("LLM_", "OPENAI_", "NBAGENT_")
@@ -34,42 +31,24 @@ _KEYS = ("LLM_", "OPENAI_", "NBAGENT_")
 def main() -> int:
     """Run all rows; the exit code says whether each could be measured, not whether it was met."""
     parser = argparse.ArgumentParser(prog="python tests/bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small figures, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="small figures, without goals")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     for name in [name for name in os.environ if name.startswith(_KEYS)]:
         del os.environ[name]
     failed = False
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home, serving() as server:
         os.environ["NBAGENT_HOME"] = home
-        with serving() as server:
-            for group in (
-                starts.rows(server, quick=options.quick),
-                loops.rows(server, quick=options.quick),
-                streams.rows(server, quick=options.quick),
-                frames.rows(quick=options.quick),
-                trees.rows(quick=options.quick),
-                scripts.rows(quick=options.quick),
-            ):
-                try:
-                    _print(group, as_json=options.json)
-                except Exception:
-                    failed = True
-                    traceback.print_exc()
+        for group in (starts, loops, streams, frames, local):
+            try:
+                for row in group.rows(server, quick=options.quick):
+                    made = dataclasses.replace(row, limit=None) if options.quick else row
+                    line = {**dataclasses.asdict(made), "verdict": made.verdict}
+                    print(json.dumps(line) if options.json else made, flush=True)
+            except Exception:
+                failed = True
+                traceback.print_exc()
     return int(failed)
-
-
-def _print(rows: Iterator[Row], *, as_json: bool) -> None:
-    for row in rows:
-        if as_json:
-            line = json.dumps({**dataclasses.asdict(row), "verdict": row.verdict})
-        else:
-            ratio = "" if row.ratio is None else f"{row.ratio:.2f} ×"
-            line = (
-                f"{row.verdict:6} {row.name:62} {row.goal:>12} {ratio:>8}  {row.figure}"
-                f"{f'  [{row.note}]' if row.note else ''}"
-            )
-        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""Rows about the loop: turns with and without the store, long runs, tools side by side."""
+"""Rows about the loop: turns with and without the store, long runs, tools and runs side by side."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 
-from bare import BareLoop, ThreadedBareLoop
-from measure import Row, child, compare, log_of
-from ours import PROMPT, KeepsNothing, agent, run_unkept, step
+from measure import Row, child, compared, least, log_of, timed
+from sides import PROMPT, BareLoop, KeepsNothing, ThreadedBareLoop, agent, run_unkept
 
 from nbagent import Agent, tool
 
@@ -20,20 +18,22 @@ from nbagent import Agent, tool
 def rows(server: str, *, quick: bool) -> Iterator[Row]:
     """All of them."""
     turns, runs, pairs = (6, 1, 1) if quick else (20, 3, 15)
-    for stream in (False, True):
-        yield from _turns(server, turns, runs, pairs, stream=stream)
+    yield from _turns(server, turns, runs, pairs, stream=False, limits=(1.2, 1.8))
+    yield from _turns(server, turns, runs, pairs, stream=True, limits=(1.0, 1.4))
     yield _long_runs(server, quick=quick)
+    yield _one_turn(server, 3 if quick else 30)
     yield _threaded(server, 2 if quick else 7)
-    yield _many(server, 20 if quick else 200)
+    yield from _many(server, quick=quick)
 
 
-def _turns(server: str, turns: int, runs: int, pairs: int, *, stream: bool) -> Iterator[Row]:
+def _turns(
+    server: str, turns: int, runs: int, pairs: int, *, stream: bool, limits: tuple[float, float]
+) -> Iterator[Row]:
     url = f"{server}/turns-{turns}/v1"
-    what = f"{turns}-turn loop, {'streamed' if stream else 'whole'} answers"
     store = KeepsNothing.memory()
     kept = agent(url, stream=stream)
     with asyncio.Runner() as runner:
-        loop = BareLoop(url, step)
+        loop = BareLoop(url)
 
         def bare() -> None:
             for _ in range(runs):
@@ -47,45 +47,35 @@ def _turns(server: str, turns: int, runs: int, pairs: int, *, stream: bool) -> I
             for _ in range(runs):
                 kept.run(PROMPT)
 
-        for name, ours, limit in (
-            ("without the store", unkept, 1.0),
-            ("with the store", through_agent, 1.5),
+        what = f"{turns}-turn loop, {'streamed' if stream else 'whole'} answers"
+        each = runs * turns, "turn"
+        for name, ours, limit in zip(
+            ("without the store", "with the store"), (unkept, through_agent), limits, strict=True
         ):
-            found = compare(bare, ours, pairs=pairs)
-            each = runs * turns / 1e6
-            yield Row(
-                f"{what}, {name}",
-                f"≤ {limit} × bare",
-                f"{found.ours_s / each:.0f} µs a turn (bare {found.bare_s / each:.0f})",
-                found.ratio,
-                limit,
-                found.ratio,
-                f"half of the ratios in {found.spread}",
-            )
+            yield compared(f"{what}, {name}", bare, ours, pairs=pairs, limit=limit, each=each)
         runner.run(loop.client.aclose())
 
 
 def _long_runs(server: str, *, quick: bool) -> Row:
     short, long, pairs = (4, 8, 1) if quick else (20, 50, 12)
-    times = 100 // long if not quick else 1
+    turns = long if quick else 100
 
-    def work(turns: int) -> None:
-        made = agent(f"{server}/turns-{turns}/v1", stream=False, max_turns=turns)
-        for _ in range(times * long // turns):
+    def work(length: int) -> None:
+        made = agent(f"{server}/turns-{length}/v1", stream=False, max_turns=length)
+        for _ in range(turns // length):
             run = made.run(PROMPT)
-            assert len(run.turns) == turns, run.error
+            assert len(run.turns) == length, run.error
 
-    found = compare(partial(work, short), partial(work, long), pairs=pairs)
-    ratio = found.ratio
-    return Row(
-        f"{long}-turn loop, a turn, against a {short}-turn one",
-        "≤ 1.05 ×",
-        f"{found.ours_s / (times * long) * 1e6:.0f} µs a turn",
-        ratio,
-        1.05,
-        ratio,
-        f"with the store; half of the ratios in {found.spread}",
-    )
+    name = f"{long}-turn loop with the store, a turn, against a {short}-turn one"
+    both = partial(work, short), partial(work, long)
+    return compared(name, *both, pairs=pairs, limit=1.05, each=(turns, "turn"))
+
+
+def _one_turn(server: str, times: int) -> Row:
+    made = agent(f"{server}/turns-1/v1")
+    made.run(PROMPT)
+    found = timed(lambda: made.run(PROMPT), times, time.process_time)
+    return least("a run of one turn, CPU", found, "ms", 1.5)
 
 
 def nap(n: int) -> int:
@@ -107,57 +97,46 @@ def _threaded(server: str, times: int) -> Row:
         stream=False,
     )
 
-    def gaps() -> Iterator[float]:
+    def gaps() -> list[float]:
         log = log_of(server)
-        came, answered = log["came"], log["answered"]
-        for i in range(1, len(came), 2):
-            yield (came[i] - answered[i - 1]) * 1000
+        pairs = zip(log["came"][3::2], log["answered"][2::2], strict=True)  # the first warms up
+        return [(came - answered) * 1000 for came, answered in pairs]
 
     log_of(server)
     for _ in range(times + 1):
         napping.run(PROMPT)
-    ours = list(gaps())[1:]
+    ours = gaps()
     with asyncio.Runner() as runner:
         loop = ThreadedBareLoop(url, nap)
         for _ in range(times + 1):
             runner.run(loop.turns())
-        bare = list(gaps())[1:]
         runner.run(loop.client.aclose())
-    ours_ms, bare_ms = min(ours), min(bare)
-    return Row(
-        "three threaded 50 ms tools at once",
-        "≤ 55 ms",
-        f"{ours_ms:.1f} ms (bare {bare_ms:.1f}), median {statistics.median(ours):.1f}",
-        ours_ms,
-        55.0,
-        ours_ms / bare_ms,
-        f"from the calls to the next request, by the server's clock; {_sync_words()}",
-    )
+    how = f"from the calls to the next request, by the server's clock; bare {min(gaps()):.1f}"
+    note = f"{how}; one fsync takes {_sync_ms():.1f} ms here"
+    return least("three threaded 50 ms tools at once", ours, "ms", 55.0, note)
 
 
-def _sync_words() -> str:
+def _sync_ms() -> float:
     """How long this disk takes to keep something: two or three times that is in the figure."""
     with tempfile.TemporaryFile() as file:
-        found: list[float] = []
-        for _ in range(9):
+
+        def keep() -> None:
             file.write(b"x" * 4096)
             file.flush()
-            began = time.perf_counter()
             os.fsync(file.fileno())
-            found.append((time.perf_counter() - began) * 1000)
-    return f"one fsync takes {statistics.median(found):.1f} ms here"
+
+        return sorted(timed(keep, 9))[4]
 
 
-def _many(server: str, runs: int) -> Row:
-    ours = child("many.py", "ours", f"{server}/turns-3/v1", str(runs))
-    bare = child("many.py", "bare", f"{server}/turns-3/v1", str(runs))
-    added = ours["added_mb"]
-    return Row(
-        f"{runs} runs of 3 turns at once, added memory",
-        "≤ 25 MB",
-        f"{added:.1f} MB (bare {bare['added_mb']:.1f})",
-        added,
-        25.0,
-        added / max(bare["added_mb"], 0.1),
-        f"on {ours['idle_mb']:.0f} MB idle; {ours['s']:.2f} s, bare {bare['s']:.2f} s",
+def _many(server: str, *, quick: bool) -> Iterator[Row]:
+    runs, more = (20, 20) if quick else (200, 360)
+    ours, bare = (
+        child("sides.py", side, f"{server}/turns-3/v1", str(runs)) for side in ("ours", "bare")
     )
+    name = f"{runs} runs of 3 turns at once"
+    note = f"on {ours['idle_mb']:.0f} MB idle; bare {bare['added_mb']:.1f}"
+    yield Row(f"{name}, added memory", ours["added_mb"], "MB", 25.0, note)
+    note = f"{ours['s']:.2f} s, bare {bare['s']:.2f}"
+    yield Row(f"{name}, wall time", ours["s"] / bare["s"], "×", 1.5, note)
+    once = child("sides.py", "ours", f"{server}/turns-1/v1", str(more))
+    yield Row(f"{more} runs of one turn at once, CPU of each", once["cpu_ms"], "ms", 5.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,22 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table."""
 
     name: str
-    goal: str
-    figure: str
     value: float
-    """What is compared with `limit`."""
+    unit: str
+    """`×`: a ratio, to the bare loop or to what the row names."""
     limit: float | None = None
-    """None: told, without a goal."""
-    ratio: float | None = None
-    """To the bare loop, or to what the row names."""
+    """The largest value that is good; None: told, without a goal."""
     note: str = ""
 
     @property
@@ -44,56 +38,67 @@ class Row:
             return ""
         return "met" if self.value <= self.limit else "MISSED"
 
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """What a comparison of two pieces of work gave."""
-
-    bare_s: float
-    ours_s: float
-    ratios: tuple[float, ...]
-
-    @property
-    def ratio(self) -> float:
-        """The median of the ratios of neighbours."""
-        return statistics.median(self.ratios)
-
-    @property
-    def spread(self) -> str:
-        """Where half of the ratios lie."""
-        if len(self.ratios) < 4:
-            return f"{min(self.ratios):.2f}–{max(self.ratios):.2f}"
-        low, _, high = statistics.quantiles(self.ratios, n=4)
-        return f"{low:.2f}–{high:.2f}"
+    def __str__(self) -> str:
+        goal = "" if self.limit is None else f"≤ {self.limit:g} {self.unit}"
+        figure = f"{self.value:.{2 if self.value < 100 else 0}f} {self.unit}"
+        return f"{self.verdict:6} {self.name:70} {goal:>9} {figure:>10}  {self.note}"
 
 
-def cpu_of(work: Callable[[], object]) -> float:
-    """CPU seconds of all threads of this process while the work is done."""
-    gc.collect()
-    began = time.process_time()
-    work()
-    return time.process_time() - began
+def least(
+    name: str, found: list[float], unit: str, limit: float | None = None, note: str = ""
+) -> Row:
+    """The row of a figure that was measured a few times."""
+    median = f"median {statistics.median(found):.2f}"
+    return Row(name, min(found), unit, limit, f"{median}; {note}" if note else median)
 
 
-def compare(bare: Callable[[], object], ours: Callable[[], object], *, pairs: int) -> Pairs:
-    """Measure both in turns, so that a slow minute of the machine hits both."""
+def timed(
+    work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """How many milliseconds the work took, each time; `clock` says of which time."""
+    found: list[float] = []
+    for _ in range(times):
+        gc.collect()
+        began = clock()
+        work()
+        found.append((clock() - began) * 1000)
+    return found
+
+
+def compared(
+    name: str,
+    bare: Callable[[], object],
+    ours: Callable[[], object],
+    *,
+    pairs: int,
+    limit: float,
+    each: tuple[int, str],
+) -> Row:
+    """The row of a ratio; both are measured in turns, so that a slow minute hits both.
+
+    Args:
+        each: how many turns (or what it names) one piece of work has, on either side.
+    """
     bare()
     ours()
     left: list[float] = []
     right: list[float] = []
     for _ in range(pairs):
-        left.append(cpu_of(bare))
-        right.append(cpu_of(ours))
-    ratios = tuple(b / a for a, b in zip(left, right, strict=True))
-    return Pairs(statistics.median(left), statistics.median(right), ratios)
+        left += timed(bare, 1, time.process_time)
+        right += timed(ours, 1, time.process_time)
+    ratios = sorted(b / a for a, b in zip(left, right, strict=True))
+    count, what = each
+    mine, other = (statistics.median(it) * 1000 / count for it in (right, left))
+    half = f"{ratios[len(ratios) // 4]:.2f}–{ratios[-1 - len(ratios) // 4]:.2f}"
+    note = f"{mine:.1f} µs a {what}, bare {other:.1f}; half of the ratios in {half}"
+    return Row(name, statistics.median(ratios), "×", limit, note)
 
 
 def child(*arguments: str) -> Any:
-    """Run a file of the bench in a fresh process; what it prints last is its result, in JSON."""
+    """Run Python in a fresh process; what it prints last is its result, in JSON."""
     found = subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
-        cwd=HERE,
-        env=dict(os.environ),
+        cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
         check=False,

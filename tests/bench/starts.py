@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernels import LiveKernel
-from measure import Row, child, log_of
+from measure import Row, child, least, log_of
 
 _IMPORT = """
 import time
@@ -39,37 +38,26 @@ _CELL = "%%agent --model openai:gpt-5.4 --base-url {url}\nTake all steps."
 
 def rows(server: str, *, quick: bool) -> Iterator[Row]:
     """All of them."""
-    times = 1 if quick else 7
-    import_ms = min(float(child("-c", _IMPORT)) for _ in range(times))
-    yield Row("import nbagent, CPU", "≤ 60 ms", f"{import_ms:.0f} ms", import_ms, 60.0)
-    load_ms = min(float(child("-c", _LOAD)) for _ in range(times))
-    yield Row(
-        "%load_ext nbagent after IPython, CPU",
-        "≤ 200 ms",
-        f"{load_ms:.0f} ms",
-        load_ms,
-        200.0,
-        note="`import nbagent` included",
+    times, kernels = (1, 1) if quick else (7, 5)
+    found = [float(child("-c", _IMPORT)) for _ in range(times)]
+    yield least("import nbagent, CPU", found, "ms", 60.0)
+    found = [float(child("-c", _LOAD)) for _ in range(times)]
+    yield least(
+        "%load_ext nbagent after IPython, CPU", found, "ms", 200.0, "`import nbagent` included"
     )
-    found = [_first_request(server) for _ in range(1 if quick else 5)]
-    first_s = min(found)
-    yield Row(
+    yield least(
         "first request of a fresh kernel, from the start of the cell",
-        "≤ 0.7 s",
-        f"{first_s:.2f} s, median {statistics.median(found):.2f}",
-        first_s,
+        [_first_request(server) for _ in range(kernels)],
+        "s",
         0.7,
-        note="from execute_request to the server, after %load_ext",
+        "from execute_request to the server, after %load_ext",
     )
-    found = [_first_delta(server) for _ in range(1 if quick else 5)]
-    first_s = min(found)
-    yield Row(
+    yield least(
         "first delta of a fresh kernel, from the start of the cell",
-        "≤ 2 s",
-        f"{first_s:.2f} s, median {statistics.median(found):.2f}",
-        first_s,
+        [_first_delta(server) for _ in range(kernels)],
+        "s",
         2.0,
-        note="imports included, no %load_ext before",
+        "imports included, no %load_ext before",
     )
 
 

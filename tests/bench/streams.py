@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import comm
-from bare import BareLoop
 from frontends import StandIn
 from jupyter_client.session import Session
-from measure import Row, compare
-from ours import PROMPT, agent, step
+from measure import Row, compared
+from sides import PROMPT, BareLoop, agent
 
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
@@ -68,7 +67,7 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
 def _ratios(url: str, deltas: int, pairs: int, how: str) -> Iterator[Row]:
     made = agent(url)
     with asyncio.Runner() as runner:
-        loop = BareLoop(url, step)
+        loop = BareLoop(url)
 
         def bare() -> None:
             runner.run(loop.turns(stream=True))
@@ -81,17 +80,8 @@ def _ratios(url: str, deltas: int, pairs: int, how: str) -> Iterator[Row]:
             ("with a view", StandIn(view=a_view), 1.3),
         ):
             use_frontend(front)
-            found = compare(bare, ours, pairs=pairs)
-            each = deltas / 1e6
-            yield Row(
-                f"streaming {deltas:,} deltas {how}, {name}",
-                f"≤ {limit} × bare",
-                f"{found.ours_s / each:.1f} µs a delta (bare {found.bare_s / each:.1f})",
-                found.ratio,
-                limit,
-                found.ratio,
-                f"with the store; half of the ratios in {found.spread}",
-            )
+            what = f"{deltas:,} deltas {how}, with the store, {name}"
+            yield compared(what, bare, ours, pairs=pairs, limit=limit, each=(deltas, "delta"))
         runner.run(loop.client.aclose())
     use_frontend(None)
 
@@ -103,14 +93,6 @@ def _sent(server: str, deltas: int, seconds: int) -> Iterator[Row]:
     assert run.ok, run.error
     use_frontend(None)
     what = f"{deltas:,} deltas in {seconds} s, iopub"
-    full = deltas == _DELTAS
-    megabytes, messages = CountingComm.size / 1e6, CountingComm.messages
-    yield Row(
-        f"{what} bytes",
-        "≤ 0.4 MB",
-        f"{megabytes:.3f} MB",
-        megabytes,
-        0.4 if full else None,
-        note=f"the text itself is {len(json.dumps(run.text)) / 1e6:.2f} MB",
-    )
-    yield Row(f"{what} messages", "≤ 500", f"{messages}", messages, 500.0 if full else None)
+    note = f"the text itself is {len(json.dumps(run.text)) / 1e6:.2f} MB"
+    yield Row(f"{what} bytes", CountingComm.size / 1e6, "MB", 0.4, note)
+    yield Row(f"{what} messages", CountingComm.messages, "", 500.0)

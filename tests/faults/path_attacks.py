@@ -1,10 +1,18 @@
-"""A project full of traps, and the paths that somebody would try there. Data for a test."""
+"""A project full of traps, the paths that somebody would try there, and other processes.
+
+Data for a test, and what runs beside it: so it imports little.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from pathlib import Path
+
+from nbagent.files.mounts import Mounts
+from nbagent.files.patching import replace_once, to_bytes, to_text
+from nbagent.files.writing import FileState, replace
 
 SECRET = "the-secret-outside"
 """Stands in every file that no tool may reach."""
@@ -205,3 +213,47 @@ def picture(folder: Path) -> dict[str, bytes]:
         else:
             found[name] = b"folder or special"
     return found
+
+
+# What other processes do.
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
+
+
+def swap(folder: str, outside: str) -> None:
+    """Put a link to the outside in the place of a folder and back, until somebody kills this.
+
+    There is no moment in between, in which a writer would make the folder anew.
+    """
+    link = Path(folder).with_name("link")
+    link.symlink_to(outside)
+    names = os.fsencode(folder), os.fsencode(link)
+    exchange = ctypes.CDLL(None).renameat2
+    while exchange(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0:
+        pass
+
+
+def count_up(folder: str, times: int) -> None:
+    """Add one to a number in a file, so often, by patches that must each fit."""
+    mounts = Mounts.of(Path(folder))
+    place = mounts.place("counter.txt")
+
+    def add_one(state: FileState) -> bytes:
+        text = to_text(state.data or b"")
+        number = int(text.split()[1])
+        return to_bytes(replace_once(text, f"n {number}\n", f"n {number + 1}\n"))
+
+    for _ in range(times):
+        replace(place, add_one)
+
+
+def write_on(folder: str) -> None:
+    """Write a large file again and again, until somebody kills this."""
+    mounts = Mounts.of(Path(folder))
+    place = mounts.place("big.txt")
+    number = 0
+    while True:
+        number += 1
+        text = f"{number}\n".encode() * 50_000
+        replace(place, lambda _, text=text: text)

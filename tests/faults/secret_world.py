@@ -33,6 +33,8 @@ WARNED: list[str] = []
 EVENTS: list[Any] = []
 QUESTIONS: list[nbagent.Question] = []
 HANDS: list[nbagent.Run] = []
+RUNS: list[nbagent.Run] = []
+"""One that failed, and one that was answered."""
 _SKILL = """---
 name: teller
 description: Tells everything.
@@ -114,8 +116,8 @@ def use_hands(url: str, folder: str, server: list[str]) -> None:
     hand.close()
 
 
-def _with_name() -> str:
-    return f"http://{quote(secret(), safe='')}@127.0.0.1:1"
+def _json(run: nbagent.Run) -> str:
+    return run.record.model_dump_json()
 
 
 def _text_of(make: Callable[[], object]) -> str:
@@ -158,59 +160,73 @@ def _widgets() -> str:
     return repr(ipywidgets.Widget.get_manager_state())
 
 
+def _handles() -> str:
+    held = [[it, it.record, it.error, it.messages, str(it), it.text] for it in RUNS]
+    return repr(held)
+
+
+def _frames() -> str:
+    made = (nbagent.runs(), nbagent.turns(), nbagent.tool_runs(), nbagent.messages())
+    return "".join(frame.to_csv() for frame in made)
+
+
+def _home(name: str = "") -> Path:
+    return Path(os.environ["NBAGENT_HOME"], name)
+
+
+def _files() -> str:
+    return "".join(f.read_bytes().decode("latin-1") for f in _home().rglob("*") if f.is_file())
+
+
+def _raised(**options: Any) -> str:
+    """What is said where an agent cannot be made, or its run fails."""
+    given: dict[str, Any] = {"model": "openai:m", **options}
+    return _text_of(lambda: nbagent.Agent(**given).run("Go.").raise_for_error())
+
+
+CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
+    "log lines": ("DEBUG", LOG.getvalue),
+    "warnings": ("(control)", lambda: "\n".join(["(control)", *WARNED])),
+    "reprs of handles and records": ("RunRecord", _handles),
+    "records as JSON": ('"messages"', lambda: "".join(map(_json, RUNS))),
+    "pickles": ("nbagent", lambda: repr([pickle.dumps(run.record) for run in RUNS])),
+    "copies": ("RunRecord", lambda: repr(copy.deepcopy([run.record for run in RUNS]))),
+    "events": ("TextDelta", lambda: repr(EVENTS)),
+    "requests rebuilt": (
+        "ChatRequest",
+        lambda: repr([run.request_of(turn.id) for run in RUNS for turn in run.turns]),
+    ),
+    "tracebacks with locals": ("LLM_AUTH_FAILED", lambda: _whole_tracebacks(RUNS[0])),
+    "objects in memory": ("nbagent", _objects),
+    "widget states": ("state", _widgets),
+    "frames": ("leaky", _frames),
+    "refused options": ("temperature", lambda: _raised(temperature=secret())),
+    "refused settings": (
+        "LLM_API_KEY",
+        lambda: _text_of(lambda: nbagent.configure(api_key=secret())),
+    ),
+    "refused models": ("provider", lambda: _raised(model=f"{secret()}:m")),
+    "refused base URLs": (
+        "LLM_API_KEY",
+        lambda: _raised(base_url=f"http://{quote(secret(), safe='')}@127.0.0.1:1"),
+    ),
+    "unreachable servers": ("LLM_HTTP_ERROR", lambda: _raised(base_url="http://127.0.0.1:1/v1")),
+    "unknown runs": ("no run", lambda: _text_of(lambda: nbagent.open_run(secret()))),
+    "questions": ("Question(", lambda: repr(QUESTIONS)),
+    "what hands brought": ("PYTHON", lambda: _json(HANDS[0])),
+    "audit log": ('"kind"', lambda: _home("audit.jsonl").read_text("utf-8")),
+    "store files": ("leaky", _files),
+    "store warnings": ("None", lambda: repr((current_store().warning, current_store().check()))),
+    "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(servers))),
+}
+"""What this process holds: a word that stands in each, and how it is read."""
+
+
 def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
     """Write what each channel of this process holds into a file of its own."""
-    held = [run, failed, run.record, failed.record, run.error, failed.error, run.messages]
-    channels: dict[str, Callable[[], str]] = {
-        "log lines": LOG.getvalue,
-        "warnings": lambda: "\n".join(["(control)", *WARNED]),
-        "reprs of handles and records": lambda: repr(held) + str(run) + run.text,
-        "records as JSON": lambda: run.record.model_dump_json() + failed.record.model_dump_json(),
-        "pickles": lambda: repr([pickle.dumps(r.record) for r in (run, failed)]),
-        "copies": lambda: repr(copy.deepcopy([run.record, failed.record])),
-        "events": lambda: repr(EVENTS),
-        "requests rebuilt": lambda: repr([run.request_of(turn.id) for turn in run.turns]),
-        "tracebacks with locals": lambda: _whole_tracebacks(failed),
-        "objects in memory": _objects,
-        "widget states": _widgets,
-        "frames": lambda: "".join(
-            frame.to_csv()
-            for frame in (
-                nbagent.runs(),
-                nbagent.turns(),
-                nbagent.tool_runs(),
-                nbagent.messages(),
-            )
-        ),
-        "refused options": lambda: _text_of(
-            lambda: nbagent.Agent("offline:demo", temperature=secret()).run("Go.")
-        ),
-        "refused settings": lambda: _text_of(lambda: nbagent.configure(api_key=secret())),
-        "refused models": lambda: _text_of(lambda: nbagent.Agent(f"{secret()}:m").run("Go.")),
-        "refused base URLs": lambda: _text_of(
-            lambda: nbagent.Agent("openai:m", base_url=_with_name()).run("Go.")
-        ),
-        "unreachable servers": lambda: _text_of(
-            lambda: (
-                nbagent.Agent("openai:m", base_url="http://127.0.0.1:1/v1")
-                .run("Go.")
-                .raise_for_error()
-            )
-        ),
-        "unknown runs": lambda: _text_of(lambda: nbagent.open_run(secret())),
-        "questions": lambda: repr(QUESTIONS),
-        "what hands brought": lambda: HANDS[0].record.model_dump_json(),
-        "audit log": lambda: Path(os.environ["NBAGENT_HOME"], "audit.jsonl").read_text("utf-8"),
-        "store files": lambda: "".join(
-            file.read_bytes().decode("latin-1")
-            for file in Path(os.environ["NBAGENT_HOME"]).rglob("*")
-            if file.is_file()
-        ),
-        "store warnings": lambda: repr((current_store().warning, current_store().check())),
-        "providers": lambda: repr(find_provider("openai")) + repr(vars(servers)),
-    }
-    for name, read in channels.items():
-        Path(folder, name).write_text(read(), encoding="utf-8", errors="surrogatepass")
+    RUNS.extend((failed, run))
+    for name, (_, read) in CHANNELS.items():
+        Path(folder, name).write_text(read(), "utf-8", errors="surrogatepass")
 
 
 if __name__ == "__main__":

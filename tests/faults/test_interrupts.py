@@ -33,7 +33,10 @@ def press(*delays, later=False):
     thread.begin = begun.set
     if not later:
         begun.set()  # not before start() has returned: an interrupt in there is nobody's defect
+    pressers.append(thread)
     return thread
+
+pressers = []
 
 def spin(seconds=10):
     end = time.monotonic() + seconds
@@ -48,7 +51,16 @@ def nap(seconds=10):
 async def spins():
     spin(30)
 
+def swallow():
+    try:
+        nap(30)
+    except KeyboardInterrupt:
+        nap(30)
+
 def next_cell():
+    for thread in pressers:
+        thread.join()
+    pressers.clear()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert Cell().run(lambda c: c.call(lambda: "next")) == ["next", "answered"]
 
@@ -62,9 +74,9 @@ class quickly:
 
 
 def run_cells(code: str, *, timeout: float = 60) -> str:
-    """Run cells in a child; returns what they printed."""
+    """Run cells in a child, and one more, which has to work; what the first ones printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CELLS + code],
+        [sys.executable, "-W", "error", "-c", f"{CELLS}{code}\nnext_cell()"],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -88,17 +100,49 @@ def run_cells(code: str, *, timeout: float = 60) -> str:
 )
 def test_interrupt_ends_a_run_and_the_next_cell_works(body: str, log: list[str]) -> None:
     out = run_cells(f"""
-presser = press(0.2)
+press(0.2)
 with quickly():
     print(Cell().run(lambda c: {body}))
-presser.join()
-next_cell()
 """)
     assert out == f"{[*log, 'stopped']}\n"
 
 
-def test_stop_ends_a_run_that_another_thread_waits_for() -> None:
-    out = run_cells("""
+@pytest.mark.parametrize(
+    "body",
+    [
+        "c.call(lambda: nap(30), interruptible=False)",
+        "asyncio.sleep(30)",
+        "c.call(nested, interruptible=False)",
+    ],
+)
+def test_second_interrupt_always_gets_out(body: str) -> None:
+    out = run_cells(f"""
+def nested():
+    Cell().run(lambda c: c.call(lambda: nap(30), interruptible=False))
+    print("the tool went on")
+press(0.2, 0.3)
+with quickly():
+    try:
+        Cell().run(lambda c: {body})
+    except KeyboardInterrupt:
+        print("out")
+""")
+    assert out == "out\n"
+
+
+INTERRUPTED = "['E_INTERRUPTED', 'stopped']"
+NESTED = """
+def tool():
+    Cell().run(lambda c: c.call(nap))
+    print("the tool went on")
+outer = Cell()
+{stop}
+with quickly():
+    print(outer.run(lambda c: c.call(tool)))
+"""
+STOPS: dict[str, tuple[str, list[str]]] = {
+    "a run that another thread waits for": (
+        """
 def cell(work):
     c = Cell()
     threading.Timer(0.2, c.cancel.set).start()
@@ -115,60 +159,20 @@ for work in (spin, sleeps_in_steps):
         thread = threading.Thread(target=cell, args=(work,))
         thread.start()
         thread.join()
-next_cell()
-""")
-    assert out == "['E_INTERRUPTED', 'stopped']\n" * 2
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "c.call(lambda: nap(30), interruptible=False)",
-        "asyncio.sleep(30)",
-        "c.call(nested, interruptible=False)",
-    ],
-)
-def test_second_interrupt_always_gets_out(body: str) -> None:
-    out = run_cells(f"""
-def nested():
-    Cell().run(lambda c: c.call(lambda: nap(30), interruptible=False))
-    print("the tool went on")
-presser = press(0.2, 0.3)
-with quickly():
-    try:
-        Cell().run(lambda c: {body})
-    except KeyboardInterrupt:
-        print("out")
-presser.join()
-next_cell()
-""")
-    assert out == "out\n"
-
-
-def test_second_interrupt_breaks_what_withstood_the_first() -> None:
+""",
+        [INTERRUPTED] * 2,
+    ),
     # By then the run has given the job up and has ended, so its result can be returned.
-    out = run_cells("""
-def swallow():
-    try:
-        nap(30)
-    except KeyboardInterrupt:
-        nap(30)
-presser = press(0.2, 0.5)
+    "a second interrupt of what withstood the first": (
+        """
+press(0.2, 0.5)
 with quickly():
     print(Cell().run(lambda c: c.call(swallow)))
-presser.join()
-next_cell()
-""")
-    assert out == "['E_INTERRUPTED', 'stopped']\n"
-
-
-def test_second_stop_breaks_a_job_that_swallowed_the_first() -> None:
-    out = run_cells("""
-def swallow():
-    try:
-        nap(30)
-    except KeyboardInterrupt:
-        nap(30)
+""",
+        [INTERRUPTED],
+    ),
+    "a second stop of a job that swallowed the first": (
+        """
 for where in ("waiting", "worker"):
     c = Cell()
     task = c.start(lambda c: c.call(swallow if where == "waiting" else spin, where))
@@ -177,13 +181,11 @@ for where in ("waiting", "worker"):
     with quickly():
         print(wait(task))
 time.sleep(0.5)
-next_cell()
-""")
-    assert out == "['E_INTERRUPTED', 'stopped']\n" * 2
-
-
-def test_job_may_clean_up_undisturbed_after_an_interrupt() -> None:
-    out = run_cells("""
+""",
+        [INTERRUPTED] * 2,
+    ),
+    "a job may clean up undisturbed": (
+        """
 done = []
 def tidy():
     try:
@@ -191,36 +193,19 @@ def tidy():
     finally:
         time.sleep(0.5)
         done.append("tidied")
-presser = press(0.2)
+press(0.2)
 with quickly():
     print(Cell().run(lambda c: c.call(tidy)), done)
-presser.join()
-next_cell()
-""")
-    assert out == "['E_INTERRUPTED', 'stopped'] ['tidied']\n"
-
-
-@pytest.mark.parametrize("stop", ["press(0.3)", "threading.Timer(0.3, outer.cancel.set)"])
-def test_stop_ends_the_agent_within_a_tool_and_then_the_tool(stop: str) -> None:
-    out = run_cells(f"""
-inner_logs = []
-def tool():
-    inner_logs.append(Cell().run(lambda c: c.call(nap)))
-    print("the tool went on")
-outer = Cell()
-presser = {stop}
-if isinstance(presser, threading.Timer):
-    presser.start()
-with quickly():
-    print(outer.run(lambda c: c.call(tool)))
-presser.join()
-next_cell()
-""")
-    assert out == "['E_INTERRUPTED', 'stopped']\n"
-
-
-def test_run_that_does_not_end_after_a_stop_is_left_behind() -> None:
-    out = run_cells("""
+""",
+        [f"{INTERRUPTED} ['tidied']"],
+    ),
+    "the agent within a tool, then the tool": (NESTED.format(stop="press(0.3)"), [INTERRUPTED]),
+    "the same by a button": (
+        NESTED.format(stop="threading.Timer(0.3, outer.cancel.set).start()"),
+        [INTERRUPTED],
+    ),
+    "a run that does not end is left behind": (
+        """
 from nbagent.contracts.errors import EngineError
 c = Cell()
 threading.Timer(0.1, c.cancel.set).start()
@@ -228,25 +213,29 @@ try:
     wait(c.start(lambda c: asyncio.sleep(30)), stop_limit_s=0.5)
 except EngineError as error:
     print(error.code)
-next_cell()
-""")
-    assert out == "ENGINE_ABORTED\n"
-
-
-def test_interrupted_cell_starts_no_further_run() -> None:
-    out = run_cells("""
+""",
+        ["ENGINE_ABORTED"],
+    ),
+    "an interrupted cell starts no further run": (
+        """
 from nbagent.runtime import check_interrupted
-presser = press(0.2)
+press(0.2)
 print(wait(Cell().start(lambda c: c.think(10)), execution="cell-1"))
-presser.join()
 check_interrupted("cell-2")
 check_interrupted(None)
 try:
     check_interrupted("cell-1")
 except KeyboardInterrupt:
     print("refused")
-""")
-    assert out == "['stopped']\nrefused\n"
+""",
+        ["['stopped']", "refused"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("cells", "printed"), STOPS.values(), ids=STOPS)
+def test_stops_end_what_they_should_and_nothing_else(cells: str, printed: list[str]) -> None:
+    assert run_cells(cells).splitlines() == printed
 
 
 RANDOM = """

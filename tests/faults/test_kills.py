@@ -153,9 +153,26 @@ def test_a_run_killed_at_a_named_point_goes_on(
         assert codes(found) == [None, None, "E_INTERRUPTED", "E_INTERRUPTED"]
 
 
-def test_a_run_killed_at_random_goes_on(executioner: Executioner, home: Path) -> None:
-    for n in range(6):
-        kill_and_go_on(executioner, RANDOM, home / str(n))
+@pytest.mark.parametrize(
+    "times", [6, pytest.param(200, marks=[pytest.mark.proof, pytest.mark.timeout(1800)])]
+)
+def test_killed_at_random_nothing_is_lost_and_nothing_done_twice(
+    times: int, executioner: Executioner, home: Path
+) -> None:
+    ends: Counter[str] = Counter()
+    named = [*POINTS, *IN_TOOL, *IN_STORE]
+    for n in range(times):
+        # The long form dies at the named points too: what comes after them is another moment.
+        point = named[n // 2 % len(named)] if n % 2 and times > len(named) else RANDOM
+        found = kill_and_go_on(executioner, point, home / str(n))
+        if found is None:
+            ends["before it began"] += 1
+        elif found.ok:
+            ends["after its end"] += 1
+        else:
+            ends[f"with {len(found.turns)} turns kept"] += 1
+            ends["E_INTERRUPTED calls"] += codes(found).count("E_INTERRUPTED")
+    print(f"{times} kills: {dict(sorted(ends.items()))}")
 
 
 _EIGHT_RUNS = """
@@ -170,24 +187,3 @@ def test_two_processes_write_to_one_store_and_lose_nothing(home: Path) -> None:
     assert [child.wait(60) for child in children] == [0, 0]
     assert len(nbagent.runs()) == len(nbagent.turns()) == 16
     assert current_store().check() == []
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1800)
-def test_two_hundred_kills_lose_nothing_and_do_nothing_twice(
-    executioner: Executioner, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ends: Counter[str] = Counter()
-    named = [*POINTS, *IN_TOOL, *IN_STORE]
-    for n in range(200):
-        point = named[n // 2 % len(named)] if n % 2 else RANDOM
-        found = kill_and_go_on(executioner, point, home / str(n))
-        if found is None:
-            ends["before it began"] += 1
-        elif found.ok:
-            ends["after its end"] += 1
-        else:
-            ends[f"with {len(found.turns)} turns kept"] += 1
-            ends["E_INTERRUPTED calls"] += codes(found).count("E_INTERRUPTED")
-    with capsys.disabled():
-        print(f"\n200 kills: {dict(sorted(ends.items()))}")

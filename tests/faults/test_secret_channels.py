@@ -21,39 +21,13 @@ import pytest
 from kernels import LiveKernel, clean_environment
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, MarkdownExporter
+from secret_world import CHANNELS
 from servers.loopback import Visit
 from servers.mcp_door import hand
 from servers.model_server import ModelServer, Reply, Step
 
 KEY = "sk-canary/Q7+zz&01=23456789abcdefXYZ"
 XMODES = ("Plain", "Context", "Verbose", "Minimal", "Docs")
-IN_THE_KERNEL = {
-    "log lines": "DEBUG",
-    "warnings": "(control)",
-    "reprs of handles and records": "RunRecord",
-    "records as JSON": '"messages"',
-    "pickles": "nbagent",
-    "copies": "RunRecord",
-    "events": "TextDelta",
-    "requests rebuilt": "ChatRequest",
-    "tracebacks with locals": "LLM_AUTH_FAILED",
-    "objects in memory": "nbagent",
-    "widget states": "state",
-    "frames": "leaky",
-    "refused options": "temperature",
-    "refused settings": "LLM_API_KEY",
-    "refused models": "provider",
-    "refused base URLs": "LLM_API_KEY",
-    "unreachable servers": "LLM_HTTP_ERROR",
-    "unknown runs": "no run",
-    "questions": "Question(",
-    "what hands brought": "PYTHON",
-    "audit log": '"kind"',
-    "store files": "leaky",
-    "store warnings": "None",
-    "providers": "PROVIDERS",
-}
-"""The channels that the kernel's process writes down, each with a word that stands in it."""
 
 
 def forms(key: str) -> list[str]:
@@ -178,7 +152,7 @@ def in_a_kernel(
     commands = ("doctor", "config", "tools", "models", "show last", "runs", "help")
     found["answers of %agent"] = "".join(cell(f"%agent {name}") for name in commands)
     found["messages to the front end"] = json.dumps(shown, ensure_ascii=False)
-    return found | {name: (folder / name).read_text("utf-8") for name in IN_THE_KERNEL}
+    return found | {name: (folder / name).read_text("utf-8") for name in CHANNELS}
 
 
 def in_a_notebook(server: ModelServer, folder: Path) -> dict[str, str]:
@@ -236,7 +210,7 @@ WORDS = {
     "requests to a redirect's target": "requests: []",
     "request lines and headers": "/v1/chat/completions",
     "what the model is sent": "[redacted]",
-    **IN_THE_KERNEL,
+    **{name: word for name, (word, _) in CHANNELS.items()},
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from servers.dialects import CHAT, DIALECTS, Dialect, chunked, completion
-from servers.hostile_cases import drips, refused, resets, then_fine, waits
+from servers.hostile_cases import drips, refused, then_fine, waits
 from servers.hostile_server import Fault, HostileServer, answer, fine, whole
 from servers.loopback import Visit
 
@@ -170,7 +170,7 @@ STOPPED: dict[str, tuple[Fault, type[events.Event], str, Dialect]] = {
 
 
 @pytest.mark.parametrize(("fault", "ready", "text", "wire"), STOPPED.values(), ids=STOPPED)
-def test_a_stop_ends_at_once_and_keeps_the_part(
+def test_a_stop_ends_at_once_keeps_the_part_and_the_run_goes_on(
     server: HostileServer, fault: Fault, ready: type[events.Event], text: str, wire: Dialect
 ) -> None:
     server.faults["it"] = fault
@@ -183,45 +183,50 @@ def test_a_stop_ends_at_once_and_keeps_the_part(
     began = time.monotonic()
     run.stop()
     run.wait()
-    took_s = time.monotonic() - began
+    assert time.monotonic() - began < 1.0
     assert run.error
     assert run.error.code == "ENGINE_ABORTED"
     assert "".join(turn.text for turn in run.turns) == text
-    assert took_s < 1.0
-    assert ask(server, fine, wire).text == "fine"
+    server.faults["it"] = fine
+    assert run.resume().text == "fine"
 
 
-def test_a_refused_connection_is_named(server: HostileServer) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
-        run = nbagent.Agent(model="openai:m", tools="none", base_url=address).run("hi")
+# Servers that cannot be reached.
+
+
+def unreachable(address: str, code: str = "LLM_HTTP_ERROR", timeout_s: float = 10) -> nbagent.Run:
+    """A run that asked in vain, and was told so in time."""
+    agent = nbagent.Agent(model="openai:m", tools="none", base_url=address, timeout_s=timeout_s)
+    began = time.monotonic()
+    run = agent.run("hi")
+    assert time.monotonic() - began < timeout_s + 0.5
     assert run.error
-    assert run.error.code == "LLM_HTTP_ERROR"
-    assert run.error.message.endswith("is it running?")
+    assert run.error.code == code
+    return run
+
+
+@pytest.fixture
+def bound() -> Iterator[socket.socket]:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        yield made
+
+
+def test_a_refused_connection_is_named(bound: socket.socket) -> None:
+    run = unreachable(f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
+    assert str(run.error).endswith("is it running?")
     assert run.turns[0].notices, "both retries are told"
 
 
-def test_a_full_backlog_is_a_timeout(server: HostileServer) -> None:
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        waiting: list[socket.socket] = []
-        for _ in range(3):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-            waiting.append(filler)
-        address = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
-        began = time.monotonic()
-        agent = nbagent.Agent(model="openai:m", tools="none", base_url=address, timeout_s=0.5)
-        run = agent.run("hi")
-        took_s = time.monotonic() - began
-        for filler in waiting:
-            filler.close()
-    assert run.error
-    assert run.error.code == "LLM_TIMEOUT"
-    assert took_s < 1.0
+def test_a_full_backlog_is_a_timeout(bound: socket.socket) -> None:
+    bound.listen(0)
+    waiting = [socket.socket() for _ in range(3)]
+    for filler in waiting:
+        filler.setblocking(False)
+        filler.connect_ex(bound.getsockname())
+    unreachable(f"http://127.0.0.1:{bound.getsockname()[1]}/v1", "LLM_TIMEOUT", 0.5)
+    for filler in waiting:
+        filler.close()
 
 
 @pytest.mark.parametrize(
@@ -237,11 +242,9 @@ def test_a_name_that_is_not_found_is_named(
         raise socket.gaierror(number, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fails)
-    run = nbagent.Agent(model="openai:m", tools="none", base_url="http://models.test/v1").run("hi")
-    assert run.error
-    assert run.error.code == "LLM_HTTP_ERROR"
-    assert "models.test" in run.error.message
-    assert run.error.message.endswith("check it.")
+    said = str(unreachable("http://models.test/v1").error)
+    assert "models.test" in said
+    assert said.endswith("check it.")
     assert names == ["models.test"] * asked
 
 
@@ -253,25 +256,15 @@ def test_a_resolver_that_hangs_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> 
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hangs)
-    agent = nbagent.Agent(model="openai:m", tools="none", timeout_s=0.5)
-    began = time.monotonic()
-    run = agent.run("hi", base_url="http://models.test/v1")
-    took_s = time.monotonic() - began
+    unreachable("http://models.test/v1", "LLM_TIMEOUT", 0.5)
     release.set()
-    assert run.error
-    assert run.error.code == "LLM_TIMEOUT"
-    assert took_s < 1.0
 
 
 @pytest.mark.parametrize(
     "url",
-    [
-        *("http://a..b/v1", f"http://{'x' * 70}.test/v1", "http://bad host/v1", "http://[::1/v1"),
-        *("ftp://h/v1", "http://user:pw@h/v1", "http://h:port/v1", "http://"),
-        *("http://127.0.0.1:0", "127.0.0.1:0/v1"),
-    ],
+    ["http://a..b/v1", f"http://{'x' * 70}.test/v1", "http://127.0.0.1:0", "127.0.0.1:0/v1"],
 )
-def test_an_address_that_is_none_is_a_usage_error(url: str) -> None:
+def test_an_address_that_nobody_can_have_is_a_usage_error(url: str) -> None:
     with pytest.raises(nbagent.UsageError):
         nbagent.Agent(model="openai:m", tools="none", base_url=url).run("hi")
 
@@ -291,16 +284,10 @@ def test_two_answers_at_once_do_not_mix(server: HostileServer, wire: Dialect) ->
 
 # Waiting before a request is made again.
 
-BUSY = refused("429 X", "Retry-After: 0", message="slow down")
-
-
-def again(server: HostileServer, *bad: bytes, **options: Any) -> nbagent.Run:
-    """A run that is refused first."""
-    return ask(server, then_fine(*bad), **options)
-
 
 def test_two_refusals_without_a_wait_cost_no_time(server: HostileServer) -> None:
-    run = again(server, BUSY, BUSY)
+    busy = refused("429 X", "Retry-After: 0", message="slow down")
+    run = ask(server, then_fine(busy, busy))
     assert run.text == "fine"
     response = run.turns[0].response
     assert response
@@ -309,72 +296,45 @@ def test_two_refusals_without_a_wait_cost_no_time(server: HostileServer) -> None
     assert run.turns[0].model_ms < 500, "loosely: a pause would have been longer"
 
 
-def test_a_wait_is_seen_in_the_live_picture_until_the_answer_comes(server: HostileServer) -> None:
+def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServer) -> None:
     refusal = refused("429 X", "Retry-After: 0.3", message="slow\ndown")
     pictures: list[LiveState] = []
-    said: list[tuple[str, str, str]] = []
+    shown: dict[str, tuple[str, str]] = {}
+    out = io.StringIO()
+    printer = PlainPrinter(out.write)
+    at: dict[str, float] = {}
 
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             pictures.append(LiveState(event.run))
         ops = pictures[0].fold(event)
         picture = pictures[0].snapshot()
-        said.append((type(event).__name__, picture["activity"], picture["doing"]))
+        shown[type(event).__name__] = picture["activity"], picture["doing"]
+        printer.handle(event)
+        if "again in 0.3 s: LLM_RATE_LIMITED" in out.getvalue():
+            at.setdefault("said", time.monotonic())
         if isinstance(event, events.Retrying):
             assert [op for op in ops if op["op"] == "head"], "the front end is told"
+        if isinstance(event, events.TextDelta):
+            at["answered"] = time.monotonic()
 
-    run = again(server, refusal, on_event=see)
-    told = {name: (activity, doing) for name, activity, doing in said}
-    activity, doing = told["Retrying"]
+    run = ask(server, then_fine(refusal), on_event=see)
+    activity, doing = shown["Retrying"]
     assert activity.startswith("attempt 1 failed, again in 0.3 s · LLM_RATE_LIMITED")
     assert "slow down" in activity
     assert doing == "bad"
-    assert told["TextDelta"] == ("", "model"), "over, it is not said any more"
+    assert shown["TextDelta"] == ("", "model"), "over, it is not said any more"
+    assert at["answered"] - at["said"] > 0.2, "printed while it lasts"
     picture = view_of(run.record)
     assert "1 retry, waited 0.3 s" in " ".join(picture["turns"][0]["notices"])
     assert "retries and failures 0.3 s" in picture["bar_words"]
     assert "1 retry, waited" in html(picture), "the saved picture says so too"
 
 
-def test_a_wait_is_a_plain_line_while_it_lasts(server: HostileServer) -> None:
-    out = io.StringIO()
-    printer = PlainPrinter(out.write)
-    at: dict[str, float] = {}
-
-    def see(event: events.Event) -> None:
-        printer.handle(event)
-        if "again in 0.3 s: LLM_HTTP_ERROR" in out.getvalue():
-            at.setdefault("told", time.monotonic())
-        if isinstance(event, events.TextDelta):
-            at["answered"] = time.monotonic()
-
-    again(server, refused("503 X", "Retry-After: 0.3", message="busy"), on_event=see)
-    assert at["answered"] - at["told"] > 0.2
-
-
-def test_a_run_that_gave_up_tells_its_attempts(server: HostileServer) -> None:
-    run = again(server, BUSY, BUSY, BUSY)
-    assert run.error
-    assert run.error.code == "LLM_RATE_LIMITED"
-    picture = view_of(run.record)
-    told = " ".join(picture["turns"][0]["notices"])
-    assert told.count("Trying again in 0.0 s") == 2
-
-
 def test_a_wait_that_is_longer_than_the_time_allowed_returns_at_once(server: HostileServer) -> None:
     began = time.monotonic()
-    run = again(server, refused("429 X", "Retry-After: 5"), timeout_s=2)
+    run = ask(server, then_fine(refused("429 X", "Retry-After: 5")), timeout_s=2)
     assert time.monotonic() - began < 1
     assert run.error
     assert run.error.code == "LLM_RATE_LIMITED"
     assert server.asked("it") == 1
-
-
-@_wires
-def test_a_run_that_broke_after_its_first_token_can_be_resumed(
-    server: HostileServer, wire: Dialect
-) -> None:
-    run = ask(server, resets(part_of(wire)), wire)
-    assert (run.turns[0].text, server.asked("it")) == ("part ", 1)
-    server.faults["it"] = fine
-    assert run.resume().text == "fine"

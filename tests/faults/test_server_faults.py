@@ -69,9 +69,13 @@ class World:
     bystander: HostileServer
     reached: set[tuple[str, int]]
     met: dict[Row, Met]
-    looked_at: list[str]
-    """Where the tool was called."""
+    looked_at: list[Row]
+    """The cases in which the tool was called."""
     home: Path
+
+    def looked(self, row: Row) -> int:
+        """How often the tool was called in a case."""
+        return self.looked_at.count(row)
 
 
 def _elsewhere(case: Case, address: str) -> Case:
@@ -150,11 +154,11 @@ def _meet_all(world: World, cases: dict[Row, Case]) -> None:
         one.result()
 
 
-def _agent(looked_at: list[str], row: Row, **options: Any) -> nbagent.Agent:
+def _agent(looked_at: list[Row], row: Row, **options: Any) -> nbagent.Agent:
     """An agent on a wire, with a tool that says when it ran."""
 
     def look(at: str) -> str:
-        looked_at.append(f"{row}: {at}")
+        looked_at.append(row)
         return "seen"
 
     tools = [nbagent.tool(threaded=True)(look)]
@@ -188,6 +192,7 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(
     spare = 3 * case.asked if name in _STALE else 0
     assert 0 <= world.server.asked(_path((wire, name))) - case.asked <= spare
     assert met.after == "fine"
+    assert not world.looked((wire, name)), "a tool runs for whole calls only"
     if run.error is not None:
         message = run.error.message
         assert re.search(case.says, message)
@@ -223,12 +228,6 @@ def test_the_key_is_in_no_record_of_a_fault(world: World) -> None:
             assert visit.headers[wire.key_header.lower()] == f"{wire.key_prefix}{KEY}"
 
 
-def test_a_tool_runs_for_whole_calls_only(world: World) -> None:
-    rows = {line.rpartition(": ")[0] for line in world.looked_at}
-    asked = {(wire, name) for wire, name in CALL_ROWS if "ok" in CALLS[wire][name][1]}
-    assert rows == {str(row) for row in asked}
-
-
 @pytest.mark.parametrize(("wire", "name"), CALL_ROWS)
 def test_calls_that_a_server_garbles_are_mended_or_answered(
     world: World, wire: str, name: str
@@ -240,14 +239,21 @@ def test_calls_that_a_server_garbles_are_mended_or_answered(
     ids = [tool_run.tool_call_id for tool_run in run.turns[0].tool_runs]
     assert len(set(ids)) == len(ids)
     assert all(ids)
-    looked = [line for line in world.looked_at if line.startswith(f"{(wire, name)}: ")]
-    assert len(looked) == outcomes.count("ok")
+    assert world.looked((wire, name)) == outcomes.count("ok")
 
 
 CUT_WIRES = [wire for wire in DIALECTS if wire.name != "azure"]  # Its answers are chat's.
 
 
-def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, every: int) -> None:
+EVERY_BYTE = pytest.param(1, id="every byte", marks=[pytest.mark.proof, pytest.mark.timeout(600)])
+
+
+@pytest.mark.parametrize("every", [pytest.param(211, id="some"), EVERY_BYTE])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
+@pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
+def test_a_cut_answer_is_an_error_and_runs_no_tool(
+    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool, every: int
+) -> None:
     """Cut an answer with two calls in many places: an error and no tool run, or the whole answer.
 
     Args:
@@ -261,7 +267,7 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
     frames = [len(wire.stream(*events[:count], end=b"")) for count in range(len(events) + 1)]
     shown_at = len(wire.stream(*wire.part("part "), end=b""))
     near = {max(0, at - back) for at in [*frames, len(body)] for back in (0, 1, 3)}
-    looked: list[str] = []
+    looked: list[Row] = []
 
     async def serve(visit: Visit) -> None:
         place = re.search(rb"cut at (\d+)", visit.data)
@@ -278,9 +284,9 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
     with HostileServer({"it": serve}) as server, ThreadPoolExecutor(4) as few:
         outcomes = list(few.map(meet, sorted(near | {*range(0, len(body), every)})))
     whole_ones = [at for at, run in outcomes if check_run(run, whole_store=False).ok]
-    assert sorted(looked) == sorted(
-        f"{(wire.name, f'cut at {at}')}: x" for at in whole_ones for _ in range(2)
-    ), "each call of a whole answer runs once, and no other"
+    assert sorted(looked) == sorted([(wire.name, f"cut at {at}") for at in whole_ones] * 2), (
+        "each call of a whole answer runs once, and no other"
+    )
     assert all(at >= complete_at for at in whole_ones)
     if clean:
         assert {frames[-1], len(body)} <= set(whole_ones)
@@ -292,15 +298,3 @@ def _meet_cuts(monkeypatch: pytest.MonkeyPatch, wire: Dialect, *, clean: bool, e
         assert at in whole_ones or len(run.turns) == 1, "nothing is asked after a cut"
         assert error_code(run) in (None, "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE")
         assert run.turns[0].text == ("part " if at >= shown_at else ""), "what was shown is kept"
-
-
-EVERY_BYTE = pytest.param(1, id="every byte", marks=[pytest.mark.proof, pytest.mark.timeout(600)])
-
-
-@pytest.mark.parametrize("every", [pytest.param(211, id="some"), EVERY_BYTE])
-@pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
-@pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
-def test_a_cut_answer_is_an_error_and_runs_no_tool(
-    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool, every: int
-) -> None:
-    _meet_cuts(monkeypatch, wire, clean=clean, every=every)

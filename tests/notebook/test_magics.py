@@ -14,7 +14,7 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import EngineError, NbagentError, UsageError
-from nbagent.session.front import front, use_front
+from nbagent.session.frontend import frontend, use_frontend
 
 
 def names(request: ChatRequest) -> list[str]:
@@ -304,14 +304,14 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     shell.agent(f"--model {script.model_id} --tools none --session trip", "Hello.")
     made = shell.user_ns["_run"]
     assert made.record.notebook == "first.ipynb"
-    use_front(None)  # as a restart does
-    front()
+    use_frontend(None)  # as a restart does
+    frontend()
     monkeypatch.setenv("JPY_SESSION_NAME", "work/second.ipynb")
     shell.refused("%%agent --continue", "And?")
     shell.agent("--continue --session trip", "And?")
     assert shell.user_ns["_run"].record.parent_id == made.id
-    use_front(None)  # as a restart does
-    front()
+    use_frontend(None)  # as a restart does
+    frontend()
     monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
     shell.agent("--continue", "And then?")
     assert shell.user_ns["_run"].record.parent_id == made.id
