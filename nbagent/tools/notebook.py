@@ -33,7 +33,7 @@ from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import FunctionTool, method_tool
-from nbagent.tools.notebook_names import found, is_own, masked, refuse_secret
+from nbagent.tools.notebook_names import is_own, masked, refuse_secret, value_at
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
@@ -112,7 +112,7 @@ class NotebookHost(MethodHost):
             name: a name, also with keys, numbers and attributes: `df`, `df['price']`,
                 `config['model']`, `rows[0]`, `module.function`. No calls.
         """
-        return inspected(name, found(self._names(context), name))
+        return inspected(name, value_at(self._names(context), name))
 
     def run(
         self, context: ToolContext, code: str

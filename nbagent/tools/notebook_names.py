@@ -98,7 +98,7 @@ def is_environment(value: object) -> bool:
 # The way to a value
 
 
-def found(names: Mapping[str, Any], path: str) -> Any:
+def value_at(names: Mapping[str, Any], path: str) -> Any:
     """What a path such as `df`, `config['model']`, `rows[0].name` leads to.
 
     Raises:

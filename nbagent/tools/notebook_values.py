@@ -102,19 +102,19 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 
 def _measures(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     try:
         if type(shape := getattr(value, "shape", None)) is tuple:
-            found["shape"] = [n if type(n) is int else str(n)[:20] for n in cast("Any", shape)]
+            measures["shape"] = [n if type(n) is int else str(n)[:20] for n in cast("Any", shape)]
         if (dtype := getattr(value, "dtype", None)) is not None:
-            found["dtype"] = str(dtype)[:_LINE_CHARS]
+            measures["dtype"] = str(dtype)[:_LINE_CHARS]
         size: Any = getattr(value, "nbytes", None)
         if of_class(value, "pandas", "DataFrame"):
             size = value.memory_usage(deep=False).sum()
-        found["bytes"] = int(size)
+        measures["bytes"] = int(size)
     except BROKEN:
         pass
-    return found
+    return measures
 
 
 class _Glance(reprlib.Repr):
@@ -274,24 +274,24 @@ def _text(text: object, budget_chars: int) -> str:
 def _code(thing: Any) -> dict[str, Any]:
     """Signature, docstring and source of a function or a class."""
     signature = _quietly(lambda: f"{thing.__name__}{inspect.signature(thing)}")
-    told = {
+    details = {
         "signature": _text(signature, 1_000),
         "docstring": _text(_quietly(lambda: inspect.getdoc(thing)), _DOC_CHARS),
         "source": _text(_quietly(lambda: inspect.getsource(thing)), _VALUE_CHARS),
     }
-    told = {key: text for key, text in told.items() if text}
-    return told | _names(cast("Any", vars(thing))) if issubclass(type(thing), type) else told
+    details = {key: text for key, text in details.items() if text}
+    return details | _names(cast("Any", vars(thing))) if issubclass(type(thing), type) else details
 
 
 def _numbers(array: Any) -> dict[str, Any]:
     numpy: Any = sys.modules["numpy"]
     every = math.ceil(array.size / (_DESCRIBED_CELLS * 10))
     flat = array.reshape(-1)[::every] if array.flags.c_contiguous else array
-    told = {
+    details = {
         name: fitted(getattr(numpy, f"nan{name}")(flat).item(), 100).data
         for name in ("min", "max", "mean")
     }
-    return told | ({"computed_from": f"every {every}th element"} if every > 1 else {})
+    return details | ({"computed_from": f"every {every}th element"} if every > 1 else {})
 
 
 # Tables
@@ -322,20 +322,20 @@ def _opened(table: Any, most_rows: int | None = _SAMPLE) -> Any:
 
 def _statistics(table: Any) -> dict[str, Any]:
     """What `describe` and `isna` say of the rows, or of evenly spread ones of very many."""
-    told: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if hidden := _secret_labels(table):
         names = ", ".join(cut_middle(str(label), 100) for label in hidden[:20])
-        told["not_shown"] = f"they look like secrets: {names}"
+        details["not_shown"] = f"they look like secrets: {names}"
     every = max(math.ceil(table.size / _DESCRIBED_CELLS), 1)
     part = _opened(table.iloc[::every], None)
     if part is HIDDEN or not part.size:
-        return told
+        return details
     part = part.to_frame() if of_class(part, "pandas", "Series") else part
     described = _quietly(lambda: shown_text(part.describe(), _TABLE_CHARS))
     counts: list[Any] = _quietly(lambda: list(part.isna().sum().items())) or []
     missing = {str(name)[:100]: int(count) for name, count in counts if count}
-    told |= {"describe": described} if described else {}
-    told |= {"missing": dict(islice(missing.items(), _MOST_NAMES))} if missing else {}
+    details |= {"describe": described} if described else {}
+    details |= {"missing": dict(islice(missing.items(), _MOST_NAMES))} if missing else {}
     if every > 1:
-        told["described_rows"] = f"{len(part):,} of {len(table):,}, evenly spread"
-    return told
+        details["described_rows"] = f"{len(part):,} of {len(table):,}, evenly spread"
+    return details
