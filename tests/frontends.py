@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.runtime import Courier
-from nbagent.session.frontend import Asker, use_frontend
+from nbagent.session.frontend import Asker
 from nbagent.settings import RunOptions
 
 
@@ -54,13 +53,3 @@ class StandIn(TerminalFrontend):
         if self._view is None:
             return super().open(run, controls, options)
         return self._view(run, controls)
-
-
-@contextmanager
-def at(frontend: StandIn) -> Generator[StandIn]:
-    """Runs are shown on this one."""
-    use_frontend(frontend)
-    try:
-        yield frontend
-    finally:
-        use_frontend(None)
