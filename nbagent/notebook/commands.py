@@ -28,6 +28,7 @@ from nbagent.notebook.which_run import continued_run, found_run
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session import preview
+from nbagent.session.approval import approvals, forget_approvals
 from nbagent.session.live import at_work
 from nbagent.session.prepare import Ask
 
@@ -140,6 +141,7 @@ class Commands:
         with_words: dict[str, Callable[[str], None]] = {
             "help": self._help,
             "tools": self._tools,
+            "approvals": self._approvals,
             "models": self._models,
             "pull": self._pull,
             "runs": self._runs,
@@ -215,6 +217,16 @@ class Commands:
         if changes:
             settings.configure(**changes)
         _say(listings.settings_text())
+
+    def _approvals(self, rest: str) -> None:
+        if rest not in ("", "clear"):
+            raise UsageError(f"%agent approvals takes nothing or clear, not {rest!r}")
+        n = len(approvals())
+        if rest:
+            forget_approvals()
+            print(f"took back {n} approval{'s' * (n != 1)}; such calls are asked about again")
+        else:
+            _say(listings.approvals_text())
 
     def _forget(self, rest: str) -> None:
         words = split_words(rest)

@@ -118,6 +118,8 @@ def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
     elif "COMMAND" in argument:
         yield from (Known(command.name, "command") for command in COMMANDS)
         yield from (Known(option.flags[-1], "option") for option in OPTIONS)
+    elif word := re.fullmatch(r"\[([a-z]+)\]", argument):
+        yield Known(word[1], "value")
 
 
 def models() -> Iterator[Known]:

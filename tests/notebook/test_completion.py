@@ -93,6 +93,7 @@ OFFERED = {
     "%agent config model=a max_tu|": ["%agent config model=a max_turns="],
     "%agent config trim=t|": ["%agent config trim=tool-results"],
     "%agent config stream=|": ["%agent config stream=true", "%agent config stream=false"],
+    "%agent approvals |": ["%agent approvals clear"],
     "%agent help re|": ["%agent help resume"],
     "%agent help --dr|": ["%agent help --dry-run"],
     "%agent models of|": ["%agent models offline"],
