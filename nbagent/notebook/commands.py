@@ -89,7 +89,7 @@ class Commands:
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
-            options=options.run_options(),
+            options=self._run_options(options),
             kind="start" if parent_id is None else "continue",
             parent_id=parent_id,
             tools=self._given_tools(parent_id, options),
@@ -127,6 +127,19 @@ class Commands:
         if options.tools is not None or not isinstance(last, Run) or last.id != run_id:
             return None
         return last.given_tools
+
+    def _run_options(self, options: Line) -> settings.RunOptions:
+        """What is for the run, with the type that `--output` names."""
+        given = options.run_options()
+        if given.output is None:
+            return given
+        try:
+            return given.changed(output=self._evaluate(given.output))
+        except Exception as error:
+            raise UsageError(
+                f"--output {given.output}: {type(error).__name__}: {error}; name a class of this "
+                "notebook, or list[CLASS]"
+            ) from None
 
     def _evaluate(self, expression: str) -> object:
         code = compile(expression, "<prompt>", "eval")
@@ -197,7 +210,7 @@ class Commands:
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
-            options=options.run_options(),
+            options=self._run_options(options),
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
         )

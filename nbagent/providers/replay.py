@@ -37,7 +37,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.ports import ChatClient, SchemaClient
 from nbagent.contracts.secrets import redact_json
 from nbagent.providers.offline.stream import response_chunks
 
@@ -223,6 +223,11 @@ class ReplayClient:
         self._cassette = cassette
         self._extra = {"extra_body": sha_of(dict(extra_body))[:12]} if extra_body else {}
         self._answered: Counter[str] = Counter()
+
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """As the client within."""
+        inner = self._inner
+        return isinstance(inner, SchemaClient) and inner.has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """The models that the server offers; none are known in mode `replay`."""

@@ -6,7 +6,7 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -58,6 +58,7 @@ def tools_of(
     options: RunOptions,
     settings: Settings,
     front: Front,
+    join: Callable[..., HostSet] = HostSet,
 ) -> RunTools:
     """The hosts of a run, opened, and the policy for them.
 
@@ -68,6 +69,7 @@ def tools_of(
         options: mounts, skills, policy and session of the run.
         settings: what holds for every run.
         front: has the notebook's names.
+        join: makes one host of the hosts.
 
     Raises:
         UsageError: a name is unknown, or a host cannot be opened.
@@ -99,7 +101,7 @@ def tools_of(
         hosts += open_hosts(chosen.words, order)
         hosts += [host for source in chosen.sources for host in source.open_hosts(order)]
     hosts += chosen.hosts
-    host = HostSet(hosts, hides=policies.hiding)
+    host = join(hosts, hides=policies.hiding)
     return RunTools(host=host, policies=policies, mounts=mounts, warnings=host.warnings)
 
 

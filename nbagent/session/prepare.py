@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 from nbagent.archive.store import Store
@@ -23,7 +24,15 @@ from nbagent.session.clients import Chosen, address, asked_of, choose, same_serv
 from nbagent.session.composer import ChatComposer
 from nbagent.session.front import Front
 from nbagent.session.hosts import RunTools, tools_of
+from nbagent.session.output import (
+    AnswerComposer,
+    AnswerHosts,
+    Output,
+    output_of,
+    remember_type,
+)
 from nbagent.settings import RunOptions, Settings, check_limits, effective
+from nbagent.tools.base import HostSet
 
 Kind = Literal["start", "continue", "resume", "fork"]
 
@@ -101,14 +110,20 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     named = options.tools if ask.tools is None or ask.options.tools is not None else None
     if named is None and ask.tools is None:
         named = settings.tools
-    tools = tools_of(named, ask.tools, options=options, settings=settings, front=front)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    inherits = parent is not None and "output" not in ask.dropped
+    kind, output = output_of(options.output, parent.id if parent and inherits else None)
+    join = HostSet
+    if output is not None:
+        join = partial(AnswerHosts, output=output, client=chosen.client, model=chosen.model)
+    tools = tools_of(named, ask.tools, options=options, settings=settings, front=front, join=join)
     _check_price(limits, chosen)
     params = redact_json(_params(options, asked))
     system = asked.system
     told = (*_told(ask.options, options, parent), *_told_once(tools.warnings))
     notices = (
         *_notices(chosen, store),
+        *_lost_type(parent, kind, inherits),
         *_moved(chosen, parent, base.history),
         *told,
         *ask.notices,
@@ -127,7 +142,7 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
         base_url=chosen.base_url,
         template=ask.template,
         prompt=ask.prompt or "",
-        options=_kept(options.changed(cassette=asked.cassette), chosen),
+        options=_kept(options.changed(cassette=asked.cassette), chosen, output),
         limits=limits,
         started_at=utc_now(),
         notices=notices,
@@ -136,13 +151,15 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     record = redacted(record)
     if not ask.dry_run:
         _remember(record.id, options)
+        remember_type(record.id, kind)
+    prompt, opening = redact(system) if system else None, _opening(record.messages, base.history)
     return Prepared(
         record=record,
         chosen=chosen,
         tools=tools,
-        composer=ChatComposer(
-            redact(system) if system else None, opening=_opening(record.messages, base.history)
-        ),
+        composer=ChatComposer(prompt, opening=opening)
+        if output is None
+        else AnswerComposer(prompt, opening=opening, output=output, hosts=tools.host),
         history=base.history,
         params=params,
         asked=asked,
@@ -336,12 +353,14 @@ def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
     return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 
 
-def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
+def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[str, Any]:
     """The options as they go into the record: what would go on, JSON values, no secrets."""
     rows = RunOptions.rows()
     kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
     if options.policy is not None:
         kept["policy"] = options.policy.as_json()
+    if output is not None:
+        kept["output"] = output.name
     kept["model"] = chosen.model_id
     if chosen.base_url:
         kept["base_url"] = chosen.base_url
@@ -372,6 +391,14 @@ def _told(given: RunOptions, options: RunOptions, parent: RunRecord | None) -> t
         return ()
     limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
     return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
+
+
+def _lost_type(parent: RunRecord | None, kind: Any, inherits: bool) -> tuple[str, ...]:
+    """That the answer is no longer of a type, because this process does not have it."""
+    name = parent.options.get("output") if parent and inherits and kind is None else None
+    return (
+        f"The type {name} is not known here, so the answer is text; output=… gives it.",
+    ) * bool(name)
 
 
 _known_warnings: set[str] = set()

@@ -333,6 +333,12 @@ class RunOptions(_Shared):
     policy = Option[ToolPolicy | None](
         "", "what this agent may do; it can only tighten what the settings say", checks.policy
     )
+    output = Option[Any](
+        "--output TYPE",
+        "the type of the answer: a model, TypedDict or dataclass of the notebook, or list[…]",
+        checks.output_type,
+        goes_on=False,
+    )
     name = Option[str | None]("--name TEXT", "a name for the run", checks.text, goes_on=False)
     tags = Option[tuple[str, ...]](
         "--tag TEXT", "a tag for the run", checks.sequences, (), many=True, goes_on=False
