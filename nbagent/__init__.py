@@ -21,7 +21,7 @@ _HOMES = {
     "open_run": "nbagent.run",
     "panel": "nbagent.notebook.panel",
     "forget": "nbagent.run",
-    "tool": "nbagent.tools.functions",
+    "tool": "nbagent.tools.function_tool",
     "configure": "nbagent.settings",
     "runs": "nbagent.frames",
     "turns": "nbagent.frames",
@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run
     from nbagent.settings import configure
-    from nbagent.tools.functions import tool
+    from nbagent.tools.function_tool import tool
     from nbagent.tools.mcp import mcp
 
 

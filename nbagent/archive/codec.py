@@ -67,16 +67,19 @@ def _json_cell(value: Any) -> str:
 
 _ENCODERS: dict[Kind, Any] = {"text": _text_cell, "json": _json_cell}
 _DECODERS: dict[Kind, Any] = {"text": cell_text, "json": load_json}
-_CELLS = {
-    table: [(name, _ENCODERS.get(kind)) for name, kind in columns.items()]
+_ENCODED = {
+    table: [(i, _ENCODERS[kind]) for i, kind in enumerate(columns.values()) if kind in _ENCODERS]
     for table, columns in TABLES.items()
 }
 
 
 def encoded(table: str, row: Mapping[str, Any]) -> list[Any]:
     """The cells of a row, in the order of the columns, without secrets."""
-    values = ((row.get(name), encode) for name, encode in _CELLS[table])
-    return [value if value is None or encode is None else encode(value) for value, encode in values]
+    cells = list(map(row.get, TABLES[table]))
+    for i, encode in _ENCODED[table]:
+        if cells[i] is not None:
+            cells[i] = encode(cells[i])
+    return cells
 
 
 def decoded(table: str, cells: Mapping[str, Any]) -> Row:
@@ -176,6 +179,7 @@ def _tool_run(row: Row) -> ToolRun:
         "queued_at": _moment(row.get("queued_at")),
         "started_at": _moment(row.get("started_at")),
         "error_detail": doc.get("error_detail"),
+        "display_name": doc.get("display_name") or "",
         "notes": row.get("notes") or (),
     }
     return ToolRun.model_validate(plain)

@@ -172,6 +172,7 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
         "started_at": run.started_at and to_us(run.started_at),
         "doc": _doc(
             error_detail=run.error_detail,
+            display_name=run.display_name or None,
             attachments=result and _bodies(result.attachments),
             result=result.model_dump(mode="json", exclude={"attachments"})
             if odd and result

@@ -46,11 +46,13 @@ class CancelToken:
         callback()
         return lambda: None
 
-    async def finished(self, task: asyncio.Future[Any], grace_s: float | None) -> bool:
+    async def finished(
+        self, task: asyncio.Future[Any], grace_s: Callable[[], float | None] | float
+    ) -> bool:
         """Wait for a task of this loop; a stop cancels it and leaves it after `grace_s` seconds.
 
-        With None it is waited for to its end, whatever happens. Returns whether it ended; what
-        it ended with is for the caller to look at.
+        Where the function says None, when the stop comes, it is waited for to its end. Returns
+        whether it ended; what it ended with is for the caller to look at.
         """
         loop = asyncio.get_running_loop()
         stopped: asyncio.Future[None] = loop.create_future()
@@ -63,12 +65,15 @@ class CancelToken:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(stop)
 
-        forget = (lambda: None) if grace_s is None else self.on_set(soon)
+        forget = self.on_set(soon)
+        task.add_done_callback(lambda _: stop())
         try:
-            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
+            await stopped
+            left_s = grace_s() if callable(grace_s) else grace_s
+            if not task.done() and left_s is not None:
                 task.cancel()
-                await asyncio.wait((task,), timeout=grace_s)
+            if not task.done():
+                await asyncio.wait((task,), timeout=left_s)
         except BaseException:
             task.cancel()
             raise

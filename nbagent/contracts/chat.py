@@ -158,8 +158,6 @@ class ToolTraits(Value):
     """Name of the tool host that runs it."""
     interruptible: bool = True
     """False: a stop waits until it has finished."""
-    idempotent: bool = False
-    """True: it may run again after a crash."""
     ruling: Literal["allow", "ask", "deny"] = "allow"
     """What happens to a call of it where no policy speaks of it."""
     sha: str = ""
@@ -175,6 +173,11 @@ class ToolSpec(Value):
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema, root `type: object`."""
     traits: ToolTraits = ToolTraits()
+
+    @property
+    def title(self) -> str:
+        """The display name where it says something else than the name; else empty."""
+        return "" if self.display_name == self.name else self.display_name
 
 
 class ChatRequest(Value):

@@ -116,6 +116,8 @@ class ToolCallStarted:
     tool_call_id: str
     tool_name: str
     args: dict[str, Any]
+    display_name: str = ""
+    """What cards call the tool; empty: its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,6 +331,8 @@ class Question:
     scope: str = ""
     """What "for this session" would cover: this very call, or every call of the tool; empty where
     it cannot be allowed for the session."""
+    display_name: str = ""
+    """What cards call the tool; empty: its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,10 +174,8 @@ class ToolContext:
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
     waiting: Callable[[str], None] = lambda text: None
     """Says what the run waits for before its tools can be listed; no text: no longer."""
-    approved: str = ""
-    """Of hosts that are still `Adapted`: `CallPreview.binds` of what was approved."""
-    cancel: CancelToken | None = None
-    """Of hosts that are still `Adapted`."""
+    approved: bool = False
+    """Whether somebody decided about the call: it must do then what was shown."""
 
     @property
     def idempotency_key(self) -> str:

@@ -82,6 +82,8 @@ class ToolRun(Value):
 
     tool_call_id: str
     tool_name: str
+    display_name: str = ""
+    """What cards call it; empty: its name."""
     host: str = ""
     """The source of the tool: `functions`, `filesystem`, `mcp:git`."""
     args: dict[str, Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -47,9 +48,12 @@ class Spent:
         known = self._last.prompt_tokens + self._last.completion_tokens if self._last else 0
         return max(known, request_chars(request) // _CHARS_PER_TOKEN)
 
-    def over_budget(self, prompt_tokens: int) -> End | None:
-        """The pause before a request of so many tokens that would exceed a budget."""
+    def over_budget(self, estimate: Callable[[], int]) -> End | None:
+        """The pause before a request of about so many tokens that would exceed a budget."""
         limits = self.plan.run.limits
+        if limits.max_total_tokens is None and limits.max_cost_usd is None:
+            return None
+        prompt_tokens = estimate()
         answer: int = self.plan.params.get("max_tokens") or 0
         tokens = self.tokens + prompt_tokens + answer
         over = ""
@@ -101,7 +105,7 @@ class Spent:
             cost_usd=self.cost_usd + (cost.total_usd if cost else 0.0),
         )
         prompt = usage.prompt_tokens + usage.completion_tokens + result_chars // _CHARS_PER_TOKEN
-        return here.over_budget(prompt) or End()
+        return here.over_budget(lambda: prompt) or End()
 
 
 def _paused(

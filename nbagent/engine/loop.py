@@ -75,7 +75,7 @@ class _Run:
         if turn is None or request is None:
             self.end = aborted()
             return
-        over = self.spent.over_budget(self.spent.estimate(request))
+        over = self.spent.over_budget(lambda: self.spent.estimate(request))
         if over is not None:
             self.end = over
             return
@@ -106,6 +106,8 @@ class _Run:
 
     async def _tools(self) -> tuple[ToolSpec, ...] | None:
         """What the host shows now; None when a stop came while it was asked."""
+        if getattr(self.plan.host, "lists_at_once", False):
+            return tuple(await self.plan.host.tools(self.plan.context))
         listing = asyncio.ensure_future(self.plan.host.tools(self.plan.context))
         if not await self.plan.cancel.finished(listing, 0.0) or listing.cancelled():
             return None

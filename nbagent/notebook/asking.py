@@ -16,7 +16,7 @@ from nbagent.contracts.chat import MAX_DEPTH, is_keepable
 from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.contracts.secrets import redact
 from nbagent.notebook.view_types import PieceView, QuestionView
-from nbagent.notebook.visible import visible
+from nbagent.notebook.visible import tool_title, visible
 
 Choice = Literal["once", "session", "deny"]
 CHOICES: Final[tuple[Choice, ...]] = ("once", "session", "deny")
@@ -181,7 +181,8 @@ def question_text(question: Question) -> str:
     """A question as plain text: nothing left out, nothing hidden."""
     view = question_view(question, 0)
     host = f" ({view['host']})" if view["host"] else ""
-    lines = [f"? {whole(question.tool)}{host} waits for you", *_indented(view["why"])]
+    title = tool_title(question.tool, question.display_name)
+    lines = [f"? {whole(title)}{host} waits for you", *_indented(view["why"])]
     for piece in view["pieces"]:
         lines += [f"  {piece['label']}:", *_indented(piece["text"], "    ")]
     if view["scope"]:

@@ -180,8 +180,8 @@ def _tool_names(namespace: Mapping[str, Any]) -> Iterator[str]:
     """The marked tools first, then every function of the person's."""
     with suppress(Exception):
         # Nothing is marked as long as the room of tools was not needed.
-        if "nbagent.tools.functions" in sys.modules:
-            yield from import_module("nbagent.tools.functions").namespace_tools(namespace)
+        if "nbagent.tools.function_tool" in sys.modules:
+            yield from import_module("nbagent.tools.function_host").namespace_tools(namespace)
     for name, value in list(namespace.items()):
         # What IPython puts there (its own `open`) is not meant.
         if type(value) is types.FunctionType and not name.startswith("_"):

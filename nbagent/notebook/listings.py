@@ -84,7 +84,6 @@ def _tool_lines(spec: ToolSpec, policies: Policies) -> list[str]:
     )
     marks = [*_happens(spec, policies)]
     marks += [] if spec.traits.interruptible else ["finishes before a stop"]
-    marks += ["may run again after a crash"] if spec.traits.idempotent else []
     about = spec.description.strip().splitlines()
     tail = f"  [{', '.join(marks)}]" if marks else ""
     return [f"{spec.name}({arguments}){tail}", *(f"    {line}" for line in about[:1])]

@@ -328,7 +328,8 @@ class LiveState:
             op["tool"]["progress"] = one_line(f"{part}{visible(event.text)}", 300)
             return [op]
         run = turn.runs.get(key) or ToolRun(tool_call_id=key, tool_name=event.tool_name)
-        run = run.model_copy(update={"args": event.args})
+        title = (event.question if asks else event).display_name
+        run = run.model_copy(update={"args": event.args, "display_name": title})
         op = self._tool_op(turn, run, "asking" if asks else "running")
         if isinstance(event, events.ApprovalRequested):
             op["tool"]["question"] = self._open_question(event)

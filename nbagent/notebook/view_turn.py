@@ -34,6 +34,7 @@ from nbagent.notebook.visible import (
     in_short,
     one_line,
     seconds,
+    tool_title,
     visible,
 )
 
@@ -229,7 +230,7 @@ def _call_words(run: ToolRun) -> CallWords:
         if result.ok and result.data is None and result.attachments:
             outcome = "1 image" if len(result.attachments) == 1 else "images"
     words: CallWords = {
-        "name": one_line(visible(run.tool_name), 48),
+        "name": one_line(visible(run.display_name or run.tool_name), 48),
         "arguments": arguments_in_short(escapes_seen(run.args)),
         "phase": _phase(run),
         "outcome": outcome,
@@ -294,7 +295,7 @@ def tool_view(run: ToolRun, path: str, *, written: dict[str, Any] | None = None)
     given = "" if written is None else as_text(escapes_seen(written), enough=8_000)
     return {
         "key": run.tool_call_id,
-        "name": one_line(visible(run.tool_name), _NAME_CHARS),
+        "name": one_line(visible(tool_title(run.tool_name, run.display_name)), _NAME_CHARS),
         "phase": phase,
         "word": word,
         "where": _where(run) if result else "",

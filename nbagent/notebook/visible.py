@@ -147,3 +147,8 @@ def money(usd: float) -> str:
     if 0 < usd < 0.00005:
         return "<$0.0001"
     return f"${usd:,.4f}" if usd < 100 else f"${usd:,.2f}"
+
+
+def tool_title(name: str, display_name: str) -> str:
+    """What a card calls a tool: never without the name that rules are written with."""
+    return f"{display_name} ({name})" if display_name else name

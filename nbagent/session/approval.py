@@ -310,6 +310,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         why=why,
         pieces=preview.pieces,
         scope=_scope(spec, preview),
+        display_name=spec.title,
     )
 
 

@@ -23,7 +23,7 @@ from nbagent.session.front import Front
 from nbagent.session.policies import Policies, check_agent_policy
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
 from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
-from nbagent.tools.functions import FunctionHost, namespace_tools
+from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.hosts import OWN, host_of, host_words, open_hosts
 
 
@@ -180,7 +180,7 @@ def _is_source(it: object) -> bool:
 
 def _is_host(it: object) -> bool:
     kind = type(it)
-    return (hasattr(kind, "prepare") and hasattr(kind, "tools")) or hasattr(kind, "visible_tools")
+    return hasattr(kind, "prepare") and hasattr(kind, "tools")
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:

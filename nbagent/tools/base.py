@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
@@ -91,11 +90,6 @@ def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     return UsageError(f"there is no tool {name!r}; there are: {listed(available)}")
 
 
-def unknown_tool(name: str, known: Sequence[str]) -> ToolOutcome:
-    """The result for a model that called a tool that is not there."""
-    return ToolOutcome(result=ToolResult.failure(unknown_call(name, known).info))
-
-
 def unknown_call(name: str, known: Sequence[str]) -> ToolError:
     """The error for a model that called a tool that is not there."""
     close = nearest(name, known)
@@ -120,7 +114,7 @@ class HostSet:
     def __init__(
         self, hosts: Sequence[ToolHost], *, hides: Callable[[ToolSpec], str] = lambda spec: ""
     ) -> None:
-        self._hosts = tuple(adapted(host) for host in hosts)
+        self._hosts = tuple(hosts)
         self._hides = hides
         self._owners: dict[str, ToolHost] = {}
         self.offered: tuple[ToolSpec, ...] = ()
@@ -141,6 +135,11 @@ class HostSet:
     def warnings(self) -> tuple[str, ...]:
         """What the hosts want the person to know by now."""
         return tuple(text for host in self._hosts for text in getattr(host, "warnings", ()))
+
+    @property
+    def lists_at_once(self) -> bool:
+        """Whether no host waits for anything when it lists its tools."""
+        return all(getattr(host, "lists_at_once", False) for host in self._hosts)
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """The tools of all hosts, in the order of the hosts, without the hidden ones.
@@ -201,61 +200,3 @@ def _denied(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:
 
     preview = CallPreview(ruling="deny", firm=True, why=rule)
     return PreparedCall(spec=spec, arguments=call.arguments or {}, preview=preview, run=refuse)
-
-
-def adapted(host: Any) -> ToolHost:
-    """A host of the older protocol (`visible_tools`, `preview`, `execute`) as one of this."""
-    return Adapted(host) if hasattr(host, "visible_tools") else host
-
-
-class Adapted:
-    """A host that still lists with `visible_tools` and looks at calls with `preview`."""
-
-    _GRACE_S = 2.0
-    """What a stop interrupts has so long to say itself what became of it."""
-
-    def __init__(self, host: Any) -> None:
-        self._host = host
-        self._ready = not hasattr(host, "prepare")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
-
-    @property
-    def name(self) -> str:
-        """Stands in the traits of its tools."""
-        return self._host.name
-
-    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """What the host shows."""
-        if not self._ready:
-            await self._host.prepare(context)
-            self._ready = True
-        return self._host.visible_tools(context)
-
-    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Look at a call as the host does."""
-        specs = {spec.name: spec for spec in self._host.visible_tools(context)}
-        spec = specs.get(call.name)
-        if spec is None:
-            raise unknown_call(call.name, tuple(specs))
-        preview = CallPreview(ruling=spec.traits.ruling)
-        if hasattr(self._host, "preview"):
-            preview = await self._host.preview(call, context)
-
-        async def run(context: ToolContext) -> ToolOutcome:
-            cancel = context.cancel or CancelToken()
-            task = asyncio.ensure_future(self._host.execute(call, context, cancel))
-            try:
-                return await asyncio.shield(task)
-            except asyncio.CancelledError:
-                await asyncio.wait((task,), timeout=self._GRACE_S)
-                if task.done() and not task.cancelled():
-                    return task.result()
-                task.cancel()
-                raise
-
-        arguments = dict(
-            preview.arguments if preview.arguments is not None else call.arguments or {}
-        )
-        return PreparedCall(spec=spec, arguments=arguments, preview=preview, run=run)

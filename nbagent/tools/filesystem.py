@@ -29,9 +29,8 @@ from nbagent.files.names import looks_secret, names_secret, plain_text, visible
 from nbagent.files.searching import Order
 from nbagent.files.writing import FileState
 from nbagent.tools.base import HostOrder, unknown_call, unknown_name
-from nbagent.tools.definition import FunctionTool
 from nbagent.tools.filesystem_answers import Hidden, list_folder, read_file, search_files
-from nbagent.tools.methods import method_tool
+from nbagent.tools.function_tool import FunctionTool, method_tool
 
 HOST = "fs"
 _MOST_MATCHES = 1_000
@@ -68,6 +67,9 @@ class _Plan:
 
 class FileHost:
     """Plans and runs calls of the `fs` tools that a run has."""
+
+    lists_at_once = True
+    """No listing waits for anything."""
 
     def __init__(self, order: HostOrder) -> None:
         mounts = order.mounts
@@ -108,7 +110,7 @@ class FileHost:
             outcome = await _run(plan, call.name, context)
             return replace(outcome, tool_sha=tool.sha, notes=bound.notes)
 
-        arguments = {**tool.judged(bound.values), "path": self._mounts.form(plan.place)}
+        arguments = {**bound.plain, "path": self._mounts.form(plan.place)}
         return PreparedCall(spec=tool.spec, arguments=arguments, preview=plan.preview, run=run)
 
     def _made(self) -> dict[str, FunctionTool]:

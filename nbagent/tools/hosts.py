@@ -1,16 +1,18 @@
-"""Finds the host that a word means: `fs`, `fs.read`, `skills`, `notebook`, `mcp:git`.
+"""Which host a word means (`fs`, `fs.read`, `skills`, `notebook`, `mcp:git`), and which names for
+tools are free.
 
 Owns the words. Only the module of a host that was asked for is imported.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.errors import UsageError
@@ -20,27 +22,42 @@ from nbagent.tools.base import HostOrder
 ENTRY_POINT_GROUP = "nbagent.tools"
 OWN = "functions"
 """Stands for the notebook's own `@nbagent.tool` functions."""
-_SHORT = {"fs": "filesystem", "nb": "notebook"}
-_SINGLE = dict.fromkeys(("list_skills", "get_skill", "run_python_script"), "skills")
-"""Tools whose names do not begin with their host's word."""
+_BUILT_IN = {"fs": "filesystem", "skills": "skills", "notebook": "notebook", "mcp": "mcp"}
+"""The module of each built-in host, by its word; it has an `open_hosts`."""
+_MODULES = {**_BUILT_IN, "nb": "notebook", "filesystem": "filesystem"}
+_SINGLE: dict[str, str] = dict.fromkeys(("list_skills", "get_skill", "run_python_script"), "skills")
+"""Built-in tools whose names do not begin with their host's word."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+def checked_name(name: str) -> str:
+    """A name for a tool of the person's; UsageError where it is none, with the name to write."""
+    if not _NAME.fullmatch(name):
+        plain = unicodedata.normalize("NFKD", name.strip()).encode("ascii", "ignore").decode()
+        free = re.sub(r"[^A-Za-z0-9_.-]+", "_", plain)[:128].strip("_") or "my_tool"
+        raise UsageError(
+            f"{name!r} is no name for a tool: it has ASCII letters, digits, _ . and -; write "
+            f"@nbagent.tool(name={free!r})"
+        )
+    if name in _SINGLE or ("." in name and name.partition(".")[0] in _MODULES):
+        free = name.replace(".", "_") if "." in name else f"my_{name}"
+        raise UsageError(
+            f"{name!r} is the name of a built-in tool; write @nbagent.tool(name={free!r})"
+        )
+    return name
 
 
 def host_words() -> tuple[str, ...]:
     """What can stand for all tools of a host."""
-    long = {module: word for word, module in _SHORT.items()}
-    built_in = (long.get(name, name) for name in _built_in() if name != "notebook")
-    return tuple(sorted({*built_in, "notebook", *_installed()}))
+    return tuple(sorted({*_BUILT_IN, *_installed()}))
 
 
 def host_of(word: str) -> str | None:
     """The module (or entry point) whose host has this word or tool; None when there is none."""
     first = word.partition(":")[0].partition(".")[0]
-    module = _SHORT.get(first, first)
-    if module in _built_in() or module in _installed():
-        return module
-    if word in _SINGLE:
-        return _SINGLE[word]
-    return "mcp" if "__" in word.strip("_") else None
+    if first in _MODULES or first in _installed():
+        return _MODULES.get(first, first)
+    return _SINGLE.get(word) or ("mcp" if "__" in word.strip("_") else None)
 
 
 def open_hosts(words: Iterable[str], order: HostOrder) -> list[ToolHost]:
@@ -62,7 +79,7 @@ def open_hosts(words: Iterable[str], order: HostOrder) -> list[ToolHost]:
 
 
 def _opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
-    if module in _built_in():
+    if module in _MODULES.values():
         return import_module(f"nbagent.tools.{module}").open_hosts
     entry = _installed()[module]
     try:
@@ -73,16 +90,6 @@ def _opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
             f"{type(error).__name__}: {error}; repair or uninstall its package"
         ) from error
     return found
-
-
-@cache
-def _built_in() -> frozenset[str]:
-    # The files are read, not imported: finding a host must not load every one.
-    here = Path(__file__).parent
-    files = {path.stem: path for path in here.glob("*.py") if path.stem not in ("hosts", "base")}
-    files |= {path.parent.name: path for path in here.glob("*/__init__.py")}
-    marks = (b"\ndef open_hosts(", b"import open_hosts")
-    return frozenset(n for n, p in files.items() if any(mark in p.read_bytes() for mark in marks))
 
 
 @cache

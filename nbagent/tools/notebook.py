@@ -24,21 +24,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.secrets import redact, register_named
+from nbagent.tools.arguments import Bound
 from nbagent.tools.base import HostOrder, unknown_name
-from nbagent.tools.definition import FunctionTool, as_tool, tool
-from nbagent.tools.methods import MethodHost, method_tool
-from nbagent.tools.notebook_code import Running, compiled, is_raised_by_code, live_names
+from nbagent.tools.function_host import MethodHost
+from nbagent.tools.function_tool import FunctionTool, method_tool
+from nbagent.tools.notebook_code import Running, compiled, live_names
 from nbagent.tools.notebook_details import inspected
 from nbagent.tools.notebook_names import found, is_history, is_own, refuse_secret
 from nbagent.tools.notebook_values import facts_of, glance, listed_names, type_text
-from nbagent.tools.results import Settled
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")
@@ -74,16 +72,14 @@ class NotebookTools:
         make: Callable[..., FunctionTool] = functools.partial(
             method_tool, host=HOST, threaded=False
         )
-        look: Callable[..., FunctionTool] = functools.partial(
-            make, idempotent=True, timeout_s=_LOOK_TIMEOUT_S
-        )
+        look: Callable[..., FunctionTool] = functools.partial(make, timeout_s=_LOOK_TIMEOUT_S)
         self.made: dict[str, FunctionTool] = {
             "nb.variables": look(self.variables, name="nb.variables"),
             "nb.inspect": look(self.inspect, name="nb.inspect"),
             _RUN: make(self.run, name=_RUN, ruling="ask"),
             _SET: make(self.set, name=_SET, ruling="ask", interruptible=False),
         }
-        self.awaiting = as_tool(tool(name=_RUN, loop="notebook")(self.run_awaiting))
+        self.awaiting = make(self.run_awaiting, name=_RUN, loop="notebook")
         """`nb.run` for code that awaits something: it needs the notebook's own loop."""
 
     def names(self, context: ToolContext) -> dict[str, Any]:
@@ -95,7 +91,7 @@ class NotebookTools:
         context: ToolContext,
         pattern: str | None = None,
         limit: Annotated[int, Field(ge=1, le=1_000)] = 200,
-    ) -> Settled:
+    ) -> ToolOutcome:
         """List the notebook's variables: name, type, shape or length, size in bytes.
 
         Functions, classes and modules are listed by name. Values are shown of short plain ones
@@ -109,7 +105,7 @@ class NotebookTools:
         register_named(names)
         return listed_names(names, pattern, limit)
 
-    def inspect(self, context: ToolContext, name: str) -> Settled:
+    def inspect(self, context: ToolContext, name: str) -> ToolOutcome:
         """Look at one variable of the notebook in detail.
 
         A DataFrame: columns, dtypes, first rows, statistics. An array: shape, numbers. A function
@@ -122,16 +118,9 @@ class NotebookTools:
         names = self.names(context)
         register_named(names)
         value = found(names, name)
-        try:
-            return inspected(name, value)
-        except KeyboardInterrupt as error:
-            if not is_raised_by_code(error):
-                raise
-            raise ToolError(
-                f"what {name} holds raises KeyboardInterrupt when it is shown"
-            ) from None
+        return inspected(name, value)
 
-    def run(self, context: ToolContext, code: str) -> Settled:
+    def run(self, context: ToolContext, code: str) -> ToolOutcome:
         """Run Python in the notebook, where its variables are, after the person agreed.
 
         Gives `value` (of the last expression, as in a cell), `stdout`, `stderr` and figures as
@@ -145,7 +134,7 @@ class NotebookTools:
         names = self.names(context)
         return Running(compiled(code, names), names, shown_chars=self._shown_chars).run()
 
-    async def run_awaiting(self, context: ToolContext, code: str) -> Settled:
+    async def run_awaiting(self, context: ToolContext, code: str) -> ToolOutcome:
         """Run code with a top-level `await` on the notebook's own loop."""
         names = self.names(context)
         return await Running(compiled(code, names), names, shown_chars=self._shown_chars).arun()
@@ -177,18 +166,14 @@ class NotebookHost(MethodHost):
         super().__init__(HOST, [tools.made[name] for name in names])
         self._own = tools
 
-    async def run_tool(
-        self, tool: FunctionTool, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
+    async def run_tool(self, tool: FunctionTool, bound: Bound, context: ToolContext) -> ToolOutcome:
         """Run one call; code that awaits goes to the notebook's own loop."""
-        if tool.name != _RUN or not self._awaits(call, context):
-            return await super().run_tool(tool, call, context, cancel)
-        outcome = await self._own.awaiting.run(call.arguments, context, cancel)
-        return replace(outcome, tool_sha=tool.sha)
+        if tool.name != _RUN or not self._awaits(bound.values["code"], context):
+            return await super().run_tool(tool, bound, context)
+        return replace(await self._own.awaiting.call(bound, context), tool_sha=tool.sha)
 
-    def _awaits(self, call: ToolCall, context: ToolContext) -> bool:
-        code = (call.arguments or {}).get("code")
-        if not isinstance(code, str) or not ("await" in code or "async" in code):
+    def _awaits(self, code: str, context: ToolContext) -> bool:
+        if not ("await" in code or "async" in code):
             return False
         try:
             return compiled(code, self._own.names(context)).waits
@@ -205,11 +190,10 @@ class NotebookHost(MethodHost):
                 every_time=True,
                 why=_WHY_RUN,
                 pieces=(piece,),
-                arguments=arguments,
             )
         if name == _SET:
             return self._look_at_set(arguments, context)
-        return CallPreview(arguments=arguments)
+        return CallPreview()
 
     def _look_at_set(self, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         names, name = self._own.names(context), arguments["name"]
@@ -223,7 +207,6 @@ class NotebookHost(MethodHost):
                 PreviewPiece("then", _whole(arguments["value"])),
             ),
             binds=_state_of(name, names),
-            arguments=arguments,
         )
 
 

@@ -7,7 +7,6 @@ Owns compiling, the last expression's value, what is told of an error. What the 
 from __future__ import annotations
 
 import ast
-import dis
 import inspect
 import itertools
 import linecache
@@ -20,13 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.errors import ErrorInfo, ToolError
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_cut, redact_json, register_named
 from nbagent.shown import BROKEN, clean, cut_middle, plain_repr
 from nbagent.tools.notebook_names import masked_text
 from nbagent.tools.notebook_output import Displays, Tee, is_of_open_figure
 from nbagent.tools.notebook_values import type_text, value_shown
-from nbagent.tools.results import Settled, detail_of, summary
+from nbagent.tools.results import detail_of, summary
+from nbagent.tools.running import is_raised_by_code
 
 _STDOUT_CHARS = 12_000
 _STDERR_CHARS = 6_000
@@ -35,8 +36,6 @@ _MOST_SOURCES = 200
 """Of the latest pieces of code the source is kept, for tracebacks and `inspect.getsource`."""
 _MAGIC = re.compile(r"\s*[%!?]|\s*[\w, ]+=\s*[%!]|\s*\?*[\w.]+\?{1,2}\s*$")
 _LEAVING = ("exit", "quit")
-_HANDLERS = frozenset({"nbagent", "asyncio", "ipykernel", "IPython", "signal", "pydevd", "debugpy"})
-"""Packages whose handlers of an interrupt raise it with a statement of their own."""
 _numbers = itertools.count(1)
 _sources: list[str] = []
 
@@ -160,7 +159,7 @@ class Running:
         self._error: BaseException | None = None
         self._cut = False
 
-    def run(self) -> Settled:
+    def run(self) -> ToolOutcome:
         """Run it here."""
         displays = Displays()
         with self._captured(displays):
@@ -170,7 +169,7 @@ class Running:
             self._take_value(value, displays)
         return self._settled(displays)
 
-    async def arun(self) -> Settled:
+    async def arun(self) -> ToolOutcome:
         """Run it on the loop that is running here; what it awaits is awaited."""
         displays = Displays()
         with self._captured(displays):
@@ -235,7 +234,7 @@ class Running:
             setattr(sys, name, before)
             tee.close_kept()
 
-    def _settled(self, displays: Displays) -> Settled:
+    def _settled(self, displays: Displays) -> ToolOutcome:
         if displays.texts:
             self._data["displayed"] = displays.texts
         if displays.images:
@@ -245,12 +244,11 @@ class Running:
         images = tuple(displays.images)
         if self._error is None:
             data = {"value": None, "stdout": "", "stderr": "", **self._data}
-            return Settled(
-                ToolResult(ok=True, data=redact_json(data), attachments=images), self._cut
-            )
+            result = ToolResult(ok=True, data=redact_json(data), attachments=images)
+            return ToolOutcome(result=result, truncated=self._cut)
         details = {"traceback": masked_text(detail_of(self._error)).splitlines(), **self._data}
         info = ErrorInfo("E_TOOL_FAILED", _said(self._error), redact_json(details))
-        return Settled(ToolResult(ok=False, error=info, attachments=images), False)
+        return ToolOutcome(result=ToolResult(ok=False, error=info, attachments=images))
 
 
 @contextmanager
@@ -260,21 +258,6 @@ def _kept_hook() -> Generator[None]:
         yield
     finally:
         sys.displayhook = before
-
-
-def is_raised_by_code(error: KeyboardInterrupt) -> bool:
-    """Whether a `raise` of some code made it, and no person: an interrupt comes between two steps.
-
-    In doubt it is a person's. Where the runtime watches, a person's is known to it anyway.
-    """
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-    step = trace.tb_frame.f_code.co_code[trace.tb_lasti]
-    return module not in _HANDLERS and dis.opname[step] == "RAISE_VARARGS"
 
 
 def _said(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.chat import FilePart, ImagePart
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import is_secret_name, redact_cut, redact_json
 from nbagent.shown import BROKEN, clean, cut_middle, fitted, plain_repr
@@ -33,7 +34,6 @@ from nbagent.tools.notebook_values import (
     type_text,
     value_shown,
 )
-from nbagent.tools.results import Settled
 
 _SOURCE_CHARS = 12_000
 _DOC_CHARS = 4_000
@@ -45,7 +45,7 @@ _MOST_NAMES = 200
 _SAMPLE = 1_000
 
 
-def inspected(name: str, value: Any) -> Settled:
+def inspected(name: str, value: Any) -> ToolOutcome:
     """One value in detail."""
     facts = facts_of(value)
     facts.pop("value", None)
@@ -56,7 +56,8 @@ def inspected(name: str, value: Any) -> Settled:
         told, parts, cut = _anything(value)
     # Each text in it was redacted before it was cut.
     data = redact_json({"name": name, **facts, **told})
-    return Settled(ToolResult(ok=True, data=data, attachments=parts), cut)
+    result = ToolResult(ok=True, data=data, attachments=parts)
+    return ToolOutcome(result=result, truncated=cut)
 
 
 def _quietly(compute: Callable[[], Any]) -> Any:

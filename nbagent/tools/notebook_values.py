@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import is_secret_name, redact_cut, redact_json
 from nbagent.shown import (
@@ -39,7 +40,6 @@ from nbagent.tools.notebook_names import (
     stored_attributes,
     visible_names,
 )
-from nbagent.tools.results import Settled
 
 _LIST_CHARS = 30_000
 _VALUE_CHARS = 12_000
@@ -173,7 +173,7 @@ def _glance(value: Any, above: tuple[int, ...]) -> Iterator[str]:
         yield " ".join([f"<{facts['type']}", *told]) + ">"
 
 
-def listed_names(names: Mapping[str, Any], pattern: str | None, limit: int) -> Settled:
+def listed_names(names: Mapping[str, Any], pattern: str | None, limit: int) -> ToolOutcome:
     """The notebook's names by kind: variables with their facts, functions, classes, modules."""
     there = visible_names(names)
     wanted = {name: value for name, value in there.items() if _fits(name, pattern)}
@@ -199,7 +199,8 @@ def listed_names(names: Mapping[str, Any], pattern: str | None, limit: int) -> S
         data["left_out"] = f"{left_out:,} of {len(wanted):,} names; narrow it with a pattern"
     elif pattern and not wanted:
         data["hint"] = f"none of the {len(there):,} names fits {pattern!r}"
-    return Settled(ToolResult(ok=True, data=redact_json(data)), bool(left_out))
+    result = ToolResult(ok=True, data=redact_json(data))
+    return ToolOutcome(result=result, truncated=bool(left_out))
 
 
 def _fits(name: str, pattern: str | None) -> bool:

@@ -1,6 +1,6 @@
-"""What a tool gave back or raised, as the result that the model sees and the person's detail.
+"""What a tool gave back or raised, as an outcome: the model's result and the person's detail.
 
-Every text passes `redact`; host folders are left out. Running the tool is `calling`'s.
+Every text passes `redact`; host folders are left out. Running the tool is `running`'s.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import linecache
 import os
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_cut, redact_json
 from nbagent.shown import (
@@ -34,38 +35,34 @@ _LOOP_MARKS = ("attached to a different loop", "bound to a different event loop"
 LOOP_HINT = '; mark it @nbagent.tool(loop="notebook") so that it runs on the notebook\'s own loop'
 
 
-class Settled(NamedTuple):
-    """A value as the result that is kept of it."""
-
-    result: ToolResult
-    truncated: bool
-    """It was cut to fit its budget."""
-
-
-def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> Settled:
-    """The result for a value. Reads the value: call it where the value's tool runs.
+def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcome:
+    """The outcome for a value. Reads the value: call it where the value's tool runs.
 
     Raises only what an iterator raises while it is read: that is the tool failing.
     """
     kind = type(value)
-    if issubclass(kind, Settled):
-        return cast("Settled", value)
+    if issubclass(kind, ToolOutcome):
+        return cast("ToolOutcome", value)
     if issubclass(kind, ToolResult):
-        return Settled(cast("ToolResult", value), False)
+        return ToolOutcome(result=cast("ToolResult", value))
     # A plain function that returns an iterator means its items, and they may take their time.
     patience_s = None if is_iterator(value) else PATIENCE_S
     it = fitted(value, budget_chars, patience_s=patience_s)
-    return Settled(ToolResult(ok=True, data=redact_json(it.data), attachments=it.parts), it.cut)
+    result = ToolResult(ok=True, data=redact_json(it.data), attachments=it.parts)
+    return ToolOutcome(result=result, truncated=it.cut)
 
 
-def failure_of(error: BaseException, *, hint: str = "") -> ToolResult:
-    """The result for what a tool raised: a ToolError's own code, else E_TOOL_FAILED."""
+def failure_of(error: BaseException, *, hint: str = "") -> ToolOutcome:
+    """The outcome for what a tool raised: a ToolError's own code, else E_TOOL_FAILED."""
+    if isinstance(error, KeyboardInterrupt):
+        hint = " (its own code raised it, nobody interrupted it)"
+    info = ErrorInfo("E_TOOL_FAILED", summary(error) + hint)
     if isinstance(error, ToolError):
         normal = Normal(_MESSAGE_CHARS * 4)
         details: dict[str, Any] = normal.json(error.details) if error.details else {}
-        message = _for_model(error.message)
-        return ToolResult.failure(ErrorInfo(error.code, message, redact_json(details)))
-    return ToolResult.failure(ErrorInfo("E_TOOL_FAILED", summary(error) + hint))
+        info = ErrorInfo(error.code, _for_model(error.message), redact_json(details))
+    detail = detail_of(error) + hint
+    return ToolOutcome(result=ToolResult.failure(info), error_detail=detail)
 
 
 def summary(error: BaseException) -> str:

@@ -37,8 +37,7 @@ from nbagent.sandbox import (
     run_script,
 )
 from nbagent.tools.base import HostOrder, listed, nearest, unknown_call, unknown_name
-from nbagent.tools.definition import FunctionTool
-from nbagent.tools.methods import method_tool
+from nbagent.tools.function_tool import FunctionTool, method_tool
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 
 HOST = "skills"
@@ -76,6 +75,9 @@ class SkillHost:
         policy: limits and isolation.
         mounts: where `@state` is among them, the files that scripts make are kept there.
     """
+
+    lists_at_once = True
+    """No listing waits for anything."""
 
     def __init__(
         self,
@@ -121,17 +123,12 @@ class SkillHost:
         if tool is None:
             raise unknown_call(call.name, tuple(self._tools))
         bound = tool.validate(call.arguments)
-        arguments = tool.judged(bound.values)
         if call.name != _RUN:
-
-            async def read(context: ToolContext) -> ToolOutcome:
-                return await tool.call(bound, context, context.cancel or CancelToken())
-
-            return PreparedCall(spec=tool.spec, arguments=arguments, run=read)
+            return tool.prepared(bound)
         # It reads files, and the first look at the isolation runs a script of its own.
         script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
         return PreparedCall(
-            spec=tool.spec, arguments=arguments, preview=script.preview, run=script.run
+            spec=tool.spec, arguments=bound.plain, preview=script.preview, run=script.run
         )
 
     # --- the tools ------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ class Maker:
         )
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        traits = ToolTraits(host="functions", idempotent=True, sha=self.id())
+        traits = ToolTraits(host="functions", sha=self.id())
         spec = ToolSpec(name="population", description=self.words(), traits=traits)
         return self.random.choice(((), (spec,), (spec, ToolSpec(name="fs.read"))))
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from contracts.tool_host_cases import CASES, HostCase
@@ -28,7 +28,7 @@ from nbagent.session.front import Front, use_front
 from nbagent.tools import hosts
 from nbagent.tools.mcp import McpServer
 
-HOSTS = cast("Any", hosts)._built_in()
+HOSTS = {hosts.host_of(word) for word in hosts.host_words()}
 
 
 @pytest.fixture

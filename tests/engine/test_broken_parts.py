@@ -32,7 +32,7 @@ from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
 from nbagent.tools.base import HostSet
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 
 Streamer = Callable[[ChatRequest], AsyncGenerator[Any]]
 
@@ -100,7 +100,10 @@ class Listener:
     """Tells one function of everything."""
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
-        self.emit = on_event
+        self._on_event = on_event
+
+    def emit(self, event: Event) -> None:
+        self._on_event(event)
 
     async def commit(self, event: Event) -> None:
         self.emit(event)

@@ -160,12 +160,12 @@ def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any,
 
 
 def test_a_tool_with_a_dot_in_its_name_keeps_it_in_the_record() -> None:
-    read = nbagent.tool(name="fs.read")(look)
-    with ModelServer([Reply(calls=[("fs__read", {"place": "x"})]), "Done."]) as server:
+    read = nbagent.tool(name="db.read")(look)
+    with ModelServer([Reply(calls=[("db__read", {"place": "x"})]), "Done."]) as server:
         run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[read]).run("Go."))
-        assert server.bodies[0]["tools"][0]["function"]["name"] == "fs__read"
+        assert server.bodies[0]["tools"][0]["function"]["name"] == "db__read"
     assert run.ok, run.error
-    assert run.turns[0].tool_runs[0].tool_name == "fs.read"
+    assert run.turns[0].tool_runs[0].tool_name == "db.read"
     assert results(run) == [{"ok": True, "data": "seen x"}]
 
 

@@ -27,7 +27,7 @@ from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.opening import open_root
 from nbagent.files.writing import read_bytes, replace
 from nbagent.runtime import Courier
-from nbagent.tools.base import HostOrder, adapted
+from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import open_hosts
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs of POSIX")
@@ -65,7 +65,7 @@ async def call(host: Any, name: str, arguments: dict[str, Any]) -> ToolOutcome:
     made = ToolCall(id="c1", name=name, arguments=arguments, arguments_raw="{}")
     # As in a run: first what it would do, then the call.
     try:
-        prepared = await asyncio.wait_for(adapted(host).prepare(made, context), 5)
+        prepared = await asyncio.wait_for(host.prepare(made, context), 5)
     except ToolError as error:
         return ToolOutcome(result=ToolResult.failure(error.info))
     assert SECRET not in repr(prepared.preview)

@@ -31,7 +31,7 @@ def test_tools_lists_what_a_model_is_given(shell: MagicShell) -> None:
     assert "@nbagent.tool" in shell.said("%agent tools")
     shell.cell(TOOLS)
     shell.cell(
-        "@nbagent.tool(interruptible=False, idempotent=True)",
+        "@nbagent.tool(interruptible=False)",
         "def write(path: str, mode: str = 'w') -> None:",
         "    'Write a file.'",
     )

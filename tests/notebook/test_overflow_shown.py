@@ -57,10 +57,10 @@ def test_the_turn_says_that_old_results_were_shortened() -> None:
             assert shown["request"]["words"] == stored["request"]["words"]
             assert shown["notices"] == stored["notices"]
     state = view_of(run.record)
-    assert "1 old tool result shortened" in state["turns"][2]["request"]["words"]
+    assert "2 old tool results shortened" in state["turns"][2]["request"]["words"]
     assert "shortened" not in state["turns"][1]["request"]["words"]
     for form in bundle(state).values():
-        assert "1 old tool result is sent shortened from here on" in form.replace("\\", "")
+        assert "1 tool result is sent shortened from here on" in form.replace("\\", "")
 
 
 @pytest.mark.parametrize("quiet", ["", " --quiet"], ids=["shown", "quiet"])

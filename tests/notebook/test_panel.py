@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,9 @@ from stories import Story
 
 import nbagent
 from nbagent import offline
+from nbagent.archive.codec import unpacked
 from nbagent.contracts import events
 from nbagent.contracts.errors import StoreError
-from nbagent.contracts.events import Event
 from nbagent.contracts.policy import PersonAnswer
 from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
@@ -172,7 +172,8 @@ def test_what_cannot_be_done_is_one_line_and_the_prompt_comes_back(stage: Stage,
     assert stage.told() == [{"kind": "refused", "id": asked, "prompt": "Hello?"}]
     assert stage.handles == []
     assert not stage.state["working"]
-    stage.typed(fields(stage)[field], "offline:demo" if field == "Model" else "7")
+    enough = {"Model": "offline:demo", "Max tokens (run)": "700"}.get(field, "7")
+    stage.typed(fields(stage)[field], enough)
     assert stage.run("Hello?").stop_reason == "answered"
     assert stage.state["error"] == ""
 
@@ -190,11 +191,10 @@ def test_a_run_that_breaks_before_it_begins_loses_no_words(
 ) -> None:
     began = threading.Event()
 
-    async def broken(_plan: object) -> AsyncGenerator[Event]:
+    async def broken(_plan: object, _events: object) -> None:
         if not soon:
             await asyncio.to_thread(began.wait)
         raise StoreError("the disk is gone; mend it")
-        yield
 
     monkeypatch.setattr("nbagent.session.live.run_engine", broken)
     stage.ask("Hello?")
@@ -372,7 +372,7 @@ def test_the_saved_form_has_the_last_runs_and_their_record(stage: Stage) -> None
     run = stage.run("What is the population of Oslo?")
     after, how = stage.shown[-1]
     assert how["update"]
-    assert how["metadata"]["nbagent"]["id"] == run.id
+    assert unpacked(how["metadata"]["nbagent"]).id == run.id
     for kind in ("text/html", "text/markdown", "text/plain"):
         assert "What is the population of Oslo?" in after[kind]
         assert "717,710" in after[kind]

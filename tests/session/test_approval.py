@@ -20,10 +20,11 @@ from session.approval_stage import (
 )
 
 import nbagent
-from nbagent.contracts.events import ApprovalRequested, Event, Notice
+from nbagent.contracts.events import ApprovalRequested, Event, Notice, ToolCallStarted
 from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, ToolPolicy
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.notebook.asking import question_text
 from nbagent.notebook.listings import tools_text
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.front import Front, use_front
@@ -181,7 +182,7 @@ def test_an_edited_call_is_judged_anew() -> None:
 
 def test_a_rule_sees_the_arguments_as_the_function_will_get_them() -> None:
     nbagent.configure(deny="look(path=secret)")
-    run, _ = ran(call("look", Path="secret"))
+    run, _ = ran(call("look", arguments={"path": "secret"}))
     assert only(run).approved_by == "policy"
 
 
@@ -328,3 +329,25 @@ def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
     assert "look(path: string)  [asks first: ask='look']" in said
     assert "delete(path: string)  [asks first, some calls: deny=delete(path=/etc/*)]" in said
     assert "Rules of this notebook" in said
+
+
+def test_a_display_name_stands_in_the_question_the_events_and_the_record() -> None:
+    @nbagent.tool(display_name="Fetch a page", ask=True)
+    def fetch() -> str:
+        """Fetch."""
+        return "fetched"
+
+    asked: list[Question] = []
+    events: list[object] = []
+
+    def allowed(question: Question) -> bool:
+        asked.append(question)
+        return True
+
+    agent = nbagent.Agent(script([call("fetch"), "Done."]), tools=[fetch], on_approval=allowed)
+    run = agent.run("Go.", on_event=events.append)
+    begun = [event for event in events if isinstance(event, ToolCallStarted)]
+    names = [asked[0].display_name, begun[0].display_name, run.turns[0].tool_runs[0].display_name]
+    assert names == ["Fetch a page"] * 3
+    assert nbagent.open_run(run.id).turns[0].tool_runs == run.turns[0].tool_runs
+    assert question_text(asked[0]).startswith("? Fetch a page (fetch) (functions) waits for you")

@@ -20,9 +20,10 @@ from shown.many_values import VALUES
 import nbagent
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ImagePart, Part, TextPart, is_keepable
+from nbagent.contracts.ports import ToolOutcome
 from nbagent.providers.offline import call, calls, script
 from nbagent.shown import BUDGET_CHARS, IMAGE_BYTES, fitted, shown, shown_text
-from nbagent.tools.results import MAX_RESULT_CHARS, Settled, result_of
+from nbagent.tools.results import MAX_RESULT_CHARS, result_of
 
 LIMIT_S = 8.0
 """Far above what any value takes: two busy cores, and pictures of 144 megapixels."""
@@ -67,8 +68,8 @@ def check_parts(parts: tuple[Part, ...]) -> None:
             assert len(part.data) * 3 // 4 <= IMAGE_BYTES
 
 
-def check_result(settled: Settled) -> None:
-    result, truncated = settled
+def check_result(settled: ToolOutcome) -> None:
+    result, truncated = settled.result, settled.truncated
     assert result.ok
     assert is_keepable(result.data)
     encoded = result.to_json()

@@ -14,11 +14,10 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.runtime import Courier, wait
-from nbagent.tools.base import adapted
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 
 T = TypeVar("T")
 
@@ -51,13 +50,12 @@ class HostDoor:
             namespace=lambda: self.names,
             progress=lambda text, _: self.progress.append(text),
             approved=approved,
-            cancel=self.cancel,
         )
 
     @property
     def specs(self) -> dict[str, ToolSpec]:
         """What the model is shown, by name."""
-        listed = self.on_engine(lambda: adapted(self.host).tools(self.context()))
+        listed = self.on_engine(lambda: self.host.tools(self.context()))
         return {spec.name: spec for spec in listed}
 
     def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -65,18 +63,23 @@ class HostDoor:
         self._courier = Courier(self.cancel)
         return wait(self._courier.start(work))
 
+    async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
+        """A call, checked."""
+        return await self.host.prepare(_call(name, arguments), self.context())
+
     async def acall(
         self, name: str, arguments: dict[str, Any] | None, approved: str = ""
     ) -> ToolOutcome:
         """A call, on the engine's loop."""
         context = self.context(approved)
         try:
-            prepared = await adapted(self.host).prepare(_call(name, arguments), context)
+            prepared = await self.host.prepare(_call(name, arguments), context)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
         task = asyncio.ensure_future(prepared.run(context))
         # As the engine stops a call.
-        await self.cancel.finished(task, 1.0 if prepared.spec.traits.interruptible else None)
+        grace_s = 1.0 if prepared.spec.traits.interruptible else None
+        await self.cancel.finished(task, lambda: grace_s)
         if not task.done() or task.cancelled():
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()
@@ -96,15 +99,16 @@ class HostDoor:
         return refused(self.call(name, approved=approved, **arguments))
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
-        """What a person would be shown."""
-        host = adapted(self.host)
-        call = _call(name, arguments)
-        return self.on_engine(lambda: host.prepare(call, self.context())).preview
+        """What a person would be shown; of a call that fails at once, why."""
+        try:
+            return self.on_engine(lambda: self.aprepare(name, **arguments)).preview
+        except ToolError as error:
+            return CallPreview(why=error.message)
 
     async def arun(self, target: object, /, **arguments: Any) -> ToolOutcome:
         """Call one function, on the engine's loop."""
         self.host = FunctionHost([target], namespace=lambda: self.names, names=[])
-        (spec,) = await adapted(self.host).tools(self.context())
+        (spec,) = await self.host.tools(self.context())
         check_legal(spec)
         return await self.acall(spec.name, arguments)
 

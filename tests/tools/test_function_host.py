@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -11,7 +10,8 @@ from host_door import HostDoor, refused
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolOutcome
-from nbagent.tools.functions import FunctionHost, namespace_tools, tool
+from nbagent.tools.function_host import FunctionHost, namespace_tools
+from nbagent.tools.function_tool import tool
 
 CELL = """
 @tool
@@ -22,7 +22,7 @@ def population(city: str) -> int:
 def plain(a: int) -> int:
     return a
 
-@tool(name="fs.count")
+@tool(name="a.count")
 def count() -> int:
     return 1
 
@@ -48,7 +48,7 @@ def population(door: HostDoor, **more: Any) -> ToolOutcome:
 
 
 def test_given_tools_are_listed_in_order_with_their_traits() -> None:
-    @tool(interruptible=False, idempotent=True)
+    @tool(interruptible=False, ask=True)
     def write(text: str) -> None: ...
 
     def read() -> str:
@@ -57,8 +57,8 @@ def test_given_tools_are_listed_in_order_with_their_traits() -> None:
 
     write_spec, read_spec = door_of(write, read).specs.values()
     assert (write_spec.name, read_spec.name) == ("write", "read")
-    assert (write_spec.traits.interruptible, write_spec.traits.idempotent) == (False, True)
-    assert (read_spec.traits.interruptible, read_spec.traits.idempotent) == (True, False)
+    assert (write_spec.traits.interruptible, write_spec.traits.ruling) == (False, "ask")
+    assert (read_spec.traits.interruptible, read_spec.traits.ruling) == (True, "allow")
     assert (read_spec.traits.host, read_spec.description) == ("functions", "Read.")
     assert len(read_spec.traits.sha) == 64
 
@@ -79,12 +79,12 @@ def test_namespace_may_hold_anything() -> None:
 def test_one_function_under_two_names_is_one_tool() -> None:
     names = cell()
     names["alias"] = names["population"]
-    assert list(namespace_tools(names)) == ["population", "fs.count"]
+    assert list(namespace_tools(names)) == ["population", "a.count"]
 
 
 def test_two_functions_of_one_tool_name_are_refused() -> None:
     names = cell()
-    names["other"] = tool(name="fs.count")(lambda: 2)
+    names["other"] = tool(name="a.count")(lambda: 2)
     with pytest.raises(UsageError, match=r"'count' and 'other' are two tools of the name"):
         namespace_tools(names)
 
@@ -96,8 +96,8 @@ def test_named_tools_may_be_plain_functions_and_methods() -> None:
 
     names = cell()
     names["db"] = Database()
-    door = door_of(namespace=lambda: names, names=["plain", "db.query", "fs.count"])
-    assert list(door.specs) == ["plain", "db.query", "fs.count"]
+    door = door_of(namespace=lambda: names, names=["plain", "db.query", "a.count"])
+    assert list(door.specs) == ["plain", "db.query", "a.count"]
     assert door.data("db.query", sql="x") == "X"
     assert door.data("plain", a="3") == 3
 
@@ -106,9 +106,9 @@ def test_named_tools_may_be_plain_functions_and_methods() -> None:
     ("name", "words"),
     [
         ("populaton", "did you mean 'population'"),
-        ("fs_count", "did you mean 'fs.count'"),
+        ("a_count", "did you mean 'a.count'"),
         ("plian", "did you mean 'plain'"),
-        ("zzzzzz", "there are: population, fs.count"),
+        ("zzzzzz", "there are: population, a.count"),
         ("x", "there is no tool 'x'"),
         ("db._secret", "there is no tool"),
     ],
@@ -125,7 +125,7 @@ def test_two_given_tools_of_one_name_are_refused() -> None:
     two = tool(name="one")(lambda: None)
     with pytest.raises(UsageError, match="two tools have the name 'one'"):
         FunctionHost([one, two])
-    assert len(FunctionHost([one, one]).tools) == 1
+    assert len(FunctionHost([one, one]).specs) == 1
 
 
 def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
@@ -134,7 +134,7 @@ def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
     assert error.code == "E_UNKNOWN_TOOL"
     assert error.message == (
         "there is no tool 'get_population'; did you mean 'population'? "
-        "Use one of: population, fs.count"
+        "Use one of: population, a.count"
     )
     assert door.call("population", town="Rome").started_at_ms is None
     assert HostDoor().error("x").message == "there is no tool 'x'; answer without tools"
@@ -157,7 +157,7 @@ def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
     door = door_of(namespace=lambda: names)
     for later in (cell(7) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
         names = later
-        assert list(door.specs) == ["population", "fs.count"]
+        assert list(door.specs) == ["population", "a.count"]
         assert population(door).result.data == 7
 
 
@@ -203,39 +203,20 @@ def _other(a: int, b: int = 1) -> int:
     return a * 100 + b
 
 
-def _swap_code(function: Any) -> None:
-    function.__code__ = _other.__code__
-
-
-def _swap_defaults(function: Any) -> None:
-    function.__defaults__ = (100,)
-
-
-def _swap_wrapped(function: Any) -> None:
-    function.__wrapped__.__code__ = _other.__code__
-
-
-@pytest.mark.parametrize("swap", [_swap_code, _swap_defaults, _swap_wrapped])
-def test_code_put_into_a_function_in_place_makes_it_another(swap: Callable[[Any], None]) -> None:
-    def inner(a: int, b: int = 1) -> int:
+def test_code_put_into_a_function_in_place_makes_it_another() -> None:
+    def function(a: int, b: int = 1) -> int:
         return a + b
 
-    function: Any = inner
-    if swap is _swap_wrapped:
-
-        @functools.wraps(inner)
-        def outer(a: int, b: int = 1) -> int:
-            return inner(a, b)
-
-        function = outer
     door = door_of(tool(name="f", ask=True)(function))
-    binds = door.preview("f", a=1).binds
-    swap(function)  # As autoreload does.
-    assert door.error("f", a=1, approved=binds).code == "E_PRECONDITION_FAILED"
+    binds = [door.preview("f", a=1).binds]
+    function.__code__ = _other.__code__  # As autoreload does.
+    binds.append(door.preview("f", a=1).binds)
+    function.__defaults__ = (100,)
+    binds.append(door.preview("f", a=1).binds)
+    assert len(set(binds)) == 3
     again = door.call("f", a=1)
-    if swap is _swap_code:
-        assert again.result.data == 101
-        assert again.notes == ("f was redefined since this run began",)
+    assert again.result.data == 200
+    assert again.notes == ("f was redefined since this run began",)
 
 
 def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
@@ -244,36 +225,44 @@ def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
         return len(seen)
 
     door = door_of(count)
-    approved = door.preview("count", a=1).binds
-    assert [door.data("count", a=1, approved=approved) for _ in range(2)] == [1, 2]
+    binds = door.preview("count", a=1).binds
+    assert [door.data("count", a=1) for _ in range(2)] == [1, 2]
+    assert door.preview("count", a=1).binds == binds
 
 
-CHANGES: dict[str, tuple[str, bool, tuple[str, str], str]] = {
-    # id: the argument, whether it was approved, what changes in the cell, the code
-    "it was approved": ("city", True, ("return 1", "return 2"), "E_PRECONDITION_FAILED"),
-    "it asks since": (
-        *("city", False),
-        ("@tool\ndef population", "@tool(ask=True)\ndef population"),
-        "E_PRECONDITION_FAILED",
-    ),
-    "arguments fit since": ("town", False, ("city", "town"), "E_INVALID_ARGUMENTS"),
-}
-
-
-@pytest.mark.parametrize(("argument", "asked", "change", "code"), CHANGES.values(), ids=CHANGES)
-def test_a_function_that_changed_since_it_was_looked_at_does_not_run(
-    argument: str, asked: bool, change: tuple[str, str], code: str
-) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("return 1", "return 2"), ("@tool\ndef population", "@tool(ask=True)\ndef population")],
+    ids=["another body", "it asks since"],
+)
+def test_an_approval_holds_for_the_function_as_it_was(old: str, new: str) -> None:
     names = cell(1)
     door = door_of(namespace=lambda: names, names=["population"])
-    arguments = {argument: "Bonn"}
-    preview = door.preview("population", **arguments)
-    assert preview.ruling == "allow"
-    approved = preview.binds if asked else ""
-    exec(CELL.format(n=1), names)  # Run again unchanged it is no other function.
-    if asked:
-        outcome = door.call("population", approved=approved, **arguments)
-        assert (outcome.result.data, outcome.notes) == (1, ())
-    exec(CELL.format(n=1).replace(*change), names)
-    assert door.error("population", approved=approved, **arguments).code == code
-    assert door.preview("population", **arguments).binds != preview.binds
+    binds = door.preview("population", city="Bonn").binds
+    exec(CELL.format(n=1), names)
+    assert door.preview("population", city="Bonn").binds == binds, "run again unchanged"
+    exec(CELL.format(n=1).replace(old, new), names)
+    assert door.preview("population", city="Bonn").binds != binds
+
+
+def test_what_was_prepared_is_what_runs() -> None:
+    names = cell(1)
+    door = door_of(namespace=lambda: names, names=["population"])
+
+    async def late() -> ToolOutcome:
+        prepared = await door.aprepare("population", city="Bonn")
+        exec(CELL.format(n=2), names)
+        return await prepared.run(door.context())
+
+    assert door.on_engine(late).result.data == 1
+    assert population(door).result.data == 2
+
+
+def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -> None:
+    def delete(
+        day: date, force: bool = False, tags: list[str] | None = None, n: int = 3
+    ) -> None: ...
+
+    door = door_of(delete)
+    prepared = door.on_engine(lambda: door.aprepare("delete", day="2026-01-02", force="yes"))
+    assert prepared.arguments == {"day": "2026-01-02", "force": True, "n": 3}

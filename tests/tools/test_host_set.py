@@ -12,7 +12,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.tools.base import HostSet
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 
 
 class OtherHost:

@@ -127,7 +127,7 @@ def test_node_is_made_legal(given: Any, made: Any) -> None:
     assert property_of(given) == made
 
 
-def test_references_are_opened_and_recursion_is_left_open() -> None:
+def test_references_are_opened_and_recursion_stays_one() -> None:
     schema = {
         "type": "object",
         "definitions": {
@@ -135,9 +135,11 @@ def test_references_are_opened_and_recursion_is_left_open() -> None:
         },
         "properties": {"city": {"$ref": "#/definitions/city", "description": "Where."}},
     }
-    city = with_schema(schema)["properties"]["city"]
-    assert city["description"] == "Where."
-    assert city["properties"] == {"twin": {}}
+    shown = with_schema(schema)
+    twin = {"twin": {"$ref": "#/$defs/city"}}
+    assert shown["properties"]["city"]["description"] == "Where."
+    assert shown["properties"]["city"]["properties"] == twin
+    assert shown["$defs"]["city"]["properties"] == twin
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_repr_that_raises_an_interrupt_stops_nothing(notebook: Notebook) -> No
     value = notebook.execute("x = 1\nevil")["value"]
     assert "Interrupting, its repr raised KeyboardInterrupt" in value
     error = notebook.error("nb.inspect", name="evil")
-    assert "raises KeyboardInterrupt" in error.message
+    assert "its own code raised it" in error.message
     error = notebook.error("nb.run", code="raise KeyboardInterrupt")
     assert error.message.startswith("KeyboardInterrupt")
     assert notebook.names["x"] == 1

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.functions import FunctionTool, as_tool, tool
+from nbagent.tools.function_host import namespace_tools
+from nbagent.tools.function_tool import FunctionTool, as_tool, tool
 
 
 def test_decorated_function_stays_a_function() -> None:
@@ -27,84 +29,82 @@ def test_decorated_function_stays_a_function() -> None:
 
     assert tool(add) is add
     assert tool(name="sum", timeout=3)(add) is add
-    assert add(1, b=2) == 3
-    assert inspect.isfunction(add)
+    assert (add(1, b=2), inspect.isfunction(add)) == (3, True)
     assert tool(wait) is wait
     assert asyncio.run(wait()) == "waited"
 
 
 def test_options_are_read_from_the_mark() -> None:
-    @tool(name="fs.sum", description="Adds up.", idempotent=True, max_result_chars=500)
+    @tool(name="db.sum", display_name="Summe ü", description="Adds up.", interruptible=False)
     def add(a: int) -> int:
         """Not this."""
         return a
 
     definition = as_tool(add)
-    assert (definition.name, definition.spec.name) == ("fs.sum", "fs.sum")
-    assert definition.spec.description == "Adds up."
-    assert definition.spec.traits.idempotent
-    assert definition.options.max_result_chars == 500
+    spec = definition.spec
+    assert (spec.name, spec.display_name, spec.description) == ("db.sum", "Summe ü", "Adds up.")
+    assert (spec.traits.host, spec.traits.interruptible) == ("functions", False)
     assert as_tool(definition) is definition
+    assert definition.renamed("b").spec.display_name == "Summe ü"
+    assert as_tool(unfit_later).spec.display_name == "unfit_later"
+
+
+def unfit_later(frame: object = None) -> None: ...
+
+
+class Counter:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    @tool(name="add_up")
+    def add(self, by: int) -> int:
+        """Add to the counter."""
+        return self.n + by
+
+    @tool
+    @staticmethod
+    def fixed() -> int:
+        return 5
+
+    @classmethod
+    @tool
+    def kind(cls) -> str:
+        return cls.__name__
+
+    @tool(name="search", description="Searches.")
+    def __call__(self, query: str) -> str:
+        return query
 
 
 def test_marks_on_methods_serve_every_instance(bench: Any) -> None:
-    class Counter:
-        def __init__(self, n: int) -> None:
-            self.n = n
-
-        @tool(name="add_up")
-        def add(self, by: int) -> int:
-            """Add to the counter."""
-            return self.n + by
-
-        @tool
-        @staticmethod
-        def fixed() -> int:
-            return 5
-
-        @classmethod
-        @tool
-        def kind(cls) -> str:
-            return cls.__name__
-
     assert Counter(1).add(2) == 3
     assert as_tool(Counter(1).add).spec is as_tool(Counter(2).add).spec
-    assert bench.run(Counter(10).add, by=1).result.data == 11
-    assert bench.run(Counter(20).add, by=1).result.data == 21
     assert as_tool(Counter(1).add).name == "add_up"
-    assert bench.run(Counter.fixed).result.data == 5
-    assert bench.run(Counter(1).kind).result.data == "Counter"
+    called = as_tool(Counter(1)).spec
+    assert (called.name, called.description) == ("search", "Searches.")
+    calls: list[tuple[Any, dict[str, int], Any]] = [
+        (Counter(10).add, {"by": 1}, 11),
+        (Counter(20).add, {"by": 1}, 21),
+        (Counter.fixed, {}, 5),
+        (Counter(1).kind, {}, "Counter"),
+    ]
+    for target, arguments, data in calls:
+        assert bench.run(target, **arguments).result.data == data
 
 
 def test_definition_keeps_no_instance_alive() -> None:
-    class Owner:
-        def act(self) -> int:
-            return 1
-
-    owner = Owner()
-    as_tool(owner.act)
+    owner = Counter(1)
+    as_tool(owner.add)
     alive = weakref.ref(owner)
     del owner
     gc.collect()
     assert alive() is None
 
 
-def test_mark_on_a_call_method_serves_the_instance() -> None:
-    class Search:
-        @tool(name="search", description="Searches.")
-        def __call__(self, query: str) -> str:
-            return query
-
-    definition = as_tool(Search())
-    assert (definition.name, definition.spec.description) == ("search", "Searches.")
-
-
 def test_wrapper_is_not_taken_for_what_it_wraps(bench: Any) -> None:
     @tool
     def inner(a: int) -> int:
         return a
-
-    as_tool(inner)
 
     @functools.wraps(inner)
     def outer(a: int) -> int:
@@ -114,52 +114,78 @@ def test_wrapper_is_not_taken_for_what_it_wraps(bench: Any) -> None:
     assert as_tool(outer).target is outer
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        pytest.param(lambda: tool(name="two words"), "is no name", id="name"),
-        pytest.param(lambda: tool(name=""), "is no name", id="empty name"),
-        pytest.param(lambda: tool(timeout=0), "more than 0", id="timeout"),
-        pytest.param(lambda: tool(loop="other"), "loop='notebook'", id="loop"),  # pyright: ignore
-        pytest.param(lambda: tool(on_cancel=5), "on_cancel", id="hook"),  # pyright: ignore
-        pytest.param(lambda: tool(max_result_chars=1), "at least 100", id="budget"),
-        pytest.param(lambda: tool(len), "wrap it in a def", id="builtin"),
-        pytest.param(lambda: tool(5), "is no function", id="number"),  # pyright: ignore
-        pytest.param(lambda: tool(threaded=True)(asyncio.sleep), "threaded=True", id="async"),
-        pytest.param(lambda: tool(loop="notebook")(lambda: 1), "for an async def", id="sync"),
-    ],
-)
-def test_what_cannot_be_a_tool_is_refused_with_advice(make: Callable[[], Any], words: str) -> None:
+def unfit(frame: object, wrong: type[int]) -> None: ...
+
+
+def as_function(head: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(f"def {head}: pass", names)
+    return names["f"]
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "timeout": (lambda: tool(timeout=0), "more than 0"),
+    "loop": (lambda: tool(loop="other"), "loop='notebook'"),  # pyright: ignore
+    "hook": (lambda: tool(on_cancel=5), "on_cancel"),  # pyright: ignore
+    "budget": (lambda: tool(max_result_chars=1), "at least 100"),
+    "idempotent": (lambda: tool(idempotent=True), "the model reads E_INTERRUPTED"),  # pyright: ignore
+    "builtin": (lambda: tool(len), "wrap it in a def"),
+    "number": (lambda: tool(5), "is no function"),  # pyright: ignore
+    "async": (lambda: tool(threaded=True)(asyncio.sleep), "threaded=True"),
+    "sync": (lambda: tool(loop="notebook")(lambda: 1), "for an async def"),
+    "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
+    "a type that no model can give": (lambda: tool(unfit), "parameter 'wrong' of tool 'unfit'"),
+    "a hint that is none": (lambda: tool(as_function("f(a: '1/0')")), "cannot be resolved"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_a_tool_is_refused_where_it_is_decorated(
+    make: Callable[[], Any], words: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert words in caught.value.message
+    assert namespace_tools({"unfit": unfit}) == {}, "it does no harm in later cells"
+
+
+def test_hint_that_names_what_is_undefined_yet_is_read_later() -> None:
+    for head in ("f(size: 'Size')", "f(size: 'list[Size] | None' = None)"):
+        function = tool(as_function(head))
+        with pytest.raises(UsageError, match="define or import what it names"):
+            as_tool(function)
+        function.__globals__["Size"] = int
+        assert list(as_tool(function).spec.parameters["properties"]) == ["size"]
 
 
 def _compiled(source: str) -> FunctionTool:
     """A function without source text, as from `exec`."""
-    names: dict[str, Any] = {"tool": tool}
+    names: dict[str, Any] = {"tool": nbagent.tool}
     exec(source, names)
     return as_tool(names["f"])
 
 
+SAME = "def f(a: int = 1):\n    'Doc.'\n    return a + 1"
+
+
 @pytest.mark.parametrize(
-    "changed",
+    ("old", "new"),
     [
-        pytest.param("def f(a: int = 1):\n    'Doc.'\n    return a + 2", id="body"),
-        pytest.param("def f(a: int = 2):\n    'Doc.'\n    return a + 1", id="default"),
-        pytest.param("def f(a: str = 1):\n    'Doc.'\n    return a + 1", id="hint"),
-        pytest.param("def f(a: int = 1):\n    'Other.'\n    return a + 1", id="docstring"),
-        pytest.param(
-            "@tool(timeout=5)\ndef f(a: int = 1):\n    'Doc.'\n    return a + 1", id="options"
-        ),
+        ("a + 1", "a + 2"),
+        ("= 1", "= 2"),
+        ("int", "str"),
+        ("Doc", "X"),
+        ("def", "@tool(ask=1)\ndef"),
     ],
+    ids=["body", "default", "hint", "docstring", "options"],
 )
-def test_sha_tells_one_version_from_the_next(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sha_tells_one_version_from_the_next(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As Python 3.13 does for the text of `python -c`, which has the same name as ours.
     monkeypatch.setitem(linecache.cache, "<string>", (8, None, ["import x\n"], "<string>"))
-    same = "def f(a: int = 1):\n    'Doc.'\n    return a + 1"
-    assert _compiled(same).sha == _compiled(same).sha
-    assert _compiled(same).sha != _compiled(changed).sha
+    assert _compiled(SAME).sha == _compiled(SAME).sha
+    assert _compiled(SAME).sha != _compiled(SAME.replace(old, new)).sha
 
 
 def test_sha_does_not_depend_on_memory_addresses() -> None:

@@ -2,113 +2,93 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 
 import pytest
 
-from nbagent.tools.docstrings import Doc, parse_docstring
+from nbagent.tools.function_tool import as_tool
 
-GOOGLE = """Count people.
-
-    More about it.
-
-    Args:
-        city (str): The city's name,
-            in English.
-        year: When.
-        *rest: Others.
-
-    Note:
-        Old numbers.
-
-    Returns:
-        People, rounded.
-
-    Raises:
-        ValueError: never mind.
-    """
-
-NUMPY = """Count people.
-
-    More about it.
-
-    Parameters
-    ----------
-    city : str
-        The city's name,
+HEAD = "Count people.\n\nMore about it.\n\n"
+GOOGLE = f"""{HEAD}Args:
+    city (str): The city's name,
         in English.
-    year, month : int, optional
-        When.
+    year: When.
+    *rest: Others.
 
-    Returns
-    -------
-    int
-        People, rounded.
-    """
+Note:
+    Old numbers.
 
-SPHINX = """Count people.
+Returns:
+    People, rounded.
 
-    More about it.
+Raises:
+    ValueError: never mind.
+"""
+NUMPY = f"""{HEAD}Parameters
+----------
+city : str
+    The city's name,
+    in English.
+year, month : int, optional
+    When.
 
-    :param str city: The city's name,
-        in English.
-    :param year: When.
-    :type year: int
-    :returns: People, rounded.
-    :raises ValueError: never mind.
-    """
-
-
-@pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
-def test_sections_become_descriptions(
-    text: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with caplog.at_level(logging.DEBUG):
-        doc = parse_docstring(text)
-    assert doc.parameters["city"] == "The city's name, in English."
-    assert doc.parameters["year"] == "When."
-    assert doc.description.startswith("Count people.\n\nMore about it.")
-    assert doc.description.endswith("Returns: People, rounded.")
-    assert "never mind" not in doc.description
-    assert text is not GOOGLE or "Note: Old numbers." in doc.description
-    assert text is not GOOGLE or doc.parameters["rest"] == "Others."
-    assert caplog.records == []
-    assert capfd.readouterr() == ("", "")
-
-
-EXAMPLES = "Add.\n\nArgs:\n    a: One.\n\nExamples:\n    >>> add(1)\n    2\n"
-PLAIN: dict[str, tuple[str | None, Doc]] = {
-    "none": (None, Doc("")),
-    "blank": ("   \n ", Doc("")),
-    "one line": ("One line.", Doc("One line.")),
-    "indented": ("One.\n\n    Two: three.\n    ", Doc("One.\n\nTwo: three.")),
-    "no parameters": ("Returns: a number.", Doc("Returns: a number.")),
-    "words in prose": ("Of the Parameters of :class:`X`.", Doc("Of the Parameters of :class:`X`.")),
-    "examples": (EXAMPLES, Doc("Add.\n\nExamples:\n>>> add(1)\n2", {"a": "One."})),
-    "one field": ("Weather.\n\n:param city: the name", Doc("Weather.", {"city": "the name"})),
-    "endless": ("x" * 10_000, Doc("x" * 4_000)),
+Returns
+-------
+int
+    People, rounded.
+"""
+SPHINX = f"""{HEAD}:param str city: The city's name,
+    in English.
+:param year: When.
+:type year: int
+:returns: People, rounded.
+:raises ValueError: never mind.
+"""
+END = "Returns: People, rounded."
+BOTH = {"city": "The city's name, in English.", "year": "When."}
+EXAMPLES = "Add.\n\nArgs:\n    year: One.\n\nExamples:\n    >>> add(1)\n    2\n"
+CASES: dict[str, tuple[str | None, str, dict[str, str]]] = {
+    # id: the docstring, the description, those of the parameters
+    "google": (GOOGLE, f"{HEAD}Note: Old numbers.\n\n{END}", {**BOTH, "rest": "Others."}),
+    "numpy": (NUMPY, HEAD + END, BOTH),
+    "sphinx": (SPHINX, HEAD + END, BOTH),
+    "none": (None, "", {}),
+    "blank": ("   \n ", "", {}),
+    "indented": ("One.\n\n    Two: three.\n    ", "One.\n\nTwo: three.", {}),
+    "no parameters": ("Returns: a number.", "Returns: a number.", {}),
+    "words in prose": ("Of the Parameters of :class:`X`.", "Of the Parameters of :class:`X`.", {}),
+    "examples": (EXAMPLES, "Add.\n\nExamples:\n>>> add(1)\n2", {"year": "One."}),
+    "one field": ("Weather.\n\n:param city: the name", "Weather.", {"city": "the name"}),
+    "endless": ("x" * 10_000, "x" * 4_000, {}),
 }
 
 
-@pytest.mark.parametrize("case", PLAIN)
-def test_docstring_is_read(case: str) -> None:
-    text, doc = PLAIN[case]
-    assert parse_docstring(text) == doc
+@pytest.mark.parametrize(("text", "description", "parameters"), CASES.values(), ids=CASES)
+def test_docstring_is_read(
+    text: str | None,
+    description: str,
+    parameters: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def count(city: str, *rest: int, year: int = 1) -> None: ...
+
+    count.__doc__ = text
+    spec = as_tool(count).spec
+    texts = {n: p.get("description") for n, p in spec.parameters["properties"].items()}
+    assert spec.description == description
+    assert {name: text for name, text in texts.items() if text} == parameters
+    assert (caplog.records, capfd.readouterr()) == ([], ("", ""))
 
 
 def test_griffe_is_imported_only_for_sections() -> None:
     code = (
-        "import sys\n"
-        "from nbagent.tools.functions import tool, as_tool\n"
-        "def plain(a: int): 'Plain.'\n"
-        "as_tool(plain)\n"
+        "import sys, nbagent\n"
+        "@nbagent.tool\ndef plain(a: int): 'Plain.'\n"
         "print('griffe' in sys.modules, 'pandas' in sys.modules, 'IPython' in sys.modules)\n"
-        "def rich(a: int):\n    '''Rich.\n\n    Args:\n        a: Number.\n    '''\n"
-        "print(as_tool(rich).spec.parameters['properties']['a']['description'])\n"
+        "@nbagent.tool\ndef rich(a: int):\n    '''Rich.\n\n    Args:\n        a: Number.\n    '''\n"
         "print('griffe' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:3] == ["False False False", "Number.", "True"]
-    assert done.stderr == ""
+    assert (done.stdout.split("\n")[:2], done.stderr) == (["False False False", "True"], "")

@@ -10,16 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from nbagent.contracts.errors import NbagentError
-from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
-from nbagent.runtime import Courier
 from nbagent.settings import RunOptions, Settings, Tools, checked_value, effective
-from nbagent.tools.functions import FunctionHost
+from nbagent.tools.function_host import FunctionHost
 from nbagent.tools.hosts import OWN, host_of
 
 LIMITS = {"max_turns": "Max turns", "max_total_tokens": "Max tokens (run)", "max_cost_usd": "Max $"}
 HINTS = {label: Settings.row(name).help.capitalize() for name, label in LIMITS.items()}
-_NOBODY = ToolContext(run_id="", session="", runner=Courier())
 HOSTS = {
     "fs": "files of the project: read, search, list; writing asks first",
     "skills": "skills of the project and your own, and their scripts",
@@ -151,7 +148,7 @@ def _listed(namespace: Mapping[str, Any], names: Sequence[str] | None) -> list[O
     host = FunctionHost((), namespace=lambda: namespace, names=names)
     return [
         Offered(spec.name, next(iter(spec.description.strip().splitlines()), ""))
-        for spec in host.visible_tools(_NOBODY)
+        for spec in host.specs
     ]
 
 

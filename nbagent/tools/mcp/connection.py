@@ -36,8 +36,8 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.secrets import redact_cut
 from nbagent.shown import cut_middle, without_folders
+from nbagent.tools.json_schema import visible
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, is_loopback, revealed
-from nbagent.tools.mcp.texts import visible
 from nbagent.tools.results import summary
 
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from nbagent.contracts.secrets import redact, redact_json
 from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
 from nbagent.tools.base import listed, nearest, unknown_call
-from nbagent.tools.mcp.schemas import legal
+from nbagent.tools.json_schema import legal_schema, visible
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, prefix_of
-from nbagent.tools.mcp.texts import visible
 from nbagent.tools.results import detail_of, result_of
 
 if TYPE_CHECKING:
@@ -317,7 +316,7 @@ def tool_name(server: str, own_name: str) -> str:
 
 
 def _listed_tool(server: McpServer, name: str, own_name: str, raw: Mapping[str, Any]) -> ListedTool:
-    shown = legal(raw.get("inputSchema"))
+    shown = legal_schema(raw.get("inputSchema"))
     spec = ToolSpec(
         name=name,
         display_name=visible(str(raw.get("title") or own_name), 80) or name,
@@ -383,8 +382,7 @@ def _outcome_of(answer: Any) -> ToolOutcome:
         items = [item for item in items if not _says(item, structured)]
         if items:
             value = {"structured": structured, "content": items}
-    kept = result_of(value)
-    return ToolOutcome(result=kept.result, truncated=kept.truncated)
+    return result_of(value)
 
 
 def _item(block: dict[str, Any]) -> Any:

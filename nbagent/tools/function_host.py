@@ -1,7 +1,7 @@
-"""Functions as a tool host: the notebook's own `@nbagent.tool` functions and those given by hand.
+"""Hosts of function tools: the notebook's own `@nbagent.tool` functions, and the built-in ones.
 
-Owns names and redefinition. What a function tool is stands in `definition`; `tool`, `as_tool` and
-`FunctionTool` are to be had from here.
+Owns names and redefinition. What a function tool is stands in `function_tool`; what a built-in
+host's functions do, and what a call of theirs would do (`look`), belongs to the host's own module.
 """
 
 from __future__ import annotations
@@ -11,27 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError, UsageError
+from nbagent.contracts.errors import NbagentError, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import ToolContext, ToolOutcome
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.shown.texts import BROKEN
-from nbagent.tools.base import unknown_name, unknown_tool
-from nbagent.tools.calling import ToolOptions
-from nbagent.tools.definition import HOST_NAME, FunctionTool, as_tool, options_of, state_of, tool
-from nbagent.tools.methods import Refusals
+from nbagent.tools.arguments import Bound
+from nbagent.tools.base import unknown_call, unknown_name
+from nbagent.tools.function_tool import HOST_NAME, FunctionTool, as_tool, options_of, own_name
+from nbagent.tools.hosts import checked_name
 from nbagent.tools.results import summary
-
-__all__ = [
-    "FunctionHost",
-    "FunctionTool",
-    "ToolOptions",
-    "as_tool",
-    "namespace_tools",
-    "tool",
-]
 
 
 def namespace_tools(namespace: Mapping[str, Any]) -> dict[str, object]:
@@ -47,12 +36,13 @@ def _variables(namespace: Mapping[str, Any]) -> dict[str, str]:
     """The variable that holds each marked tool, by tool name."""
     found: dict[str, str] = {}
     for variable, obj in list(namespace.items()):
-        if variable.startswith("_") or issubclass(type(obj), type):
+        options = None if variable.startswith("_") else options_of(obj)
+        if options is None or issubclass(type(obj), type):
             continue
-        options = options_of(obj)
-        if options is None:
-            continue
-        name = options.name or _name_of(obj) or variable
+        try:
+            name = options.name or own_name(obj) or variable
+        except BROKEN:
+            name = variable  # Its definition says what is wrong.
         first = found.setdefault(name, variable)
         if first == variable or namespace[first] is obj:
             continue
@@ -60,25 +50,20 @@ def _variables(namespace: Mapping[str, Any]) -> dict[str, str]:
             # `population = wrapped(old)`: the variable that bears the name is the one meant.
             found[name] = variable
         elif first != name:
-            raise UsageError(
-                f"{first!r} and {variable!r} are two tools of the name {name!r}; "
-                "give one of them another with @nbagent.tool(name=…)"
-            )
+            raise _same_name(name, first, variable)
     return found
 
 
-def _name_of(obj: object) -> str:
-    """Its own name; none where it raises, which its definition says then."""
-    try:
-        name: object = getattr(obj, "__name__", "")
-    except BROKEN:
-        return ""
-    return name if isinstance(name, str) and name.strip() else ""
+def _same_name(name: str, *variables: str) -> UsageError:
+    """The error for two tools of one name, in these variables where they are known."""
+    which = " and ".join(map(repr, variables))
+    which = f"{which} are two tools of" if which else "two tools have"
+    return UsageError(f"{which} the name {name!r}; give one another with @nbagent.tool(name=…)")
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One tool of a host: how it was when the run began, and how it was last found."""
+    """One tool of a host: how it was when the run began, and how it was last read."""
 
     first_sha: str
     last: FunctionTool
@@ -101,6 +86,9 @@ class FunctionHost:
         UsageError: a name is unknown or taken twice, or a function cannot be a tool.
     """
 
+    lists_at_once = True
+    """No listing waits for anything."""
+
     def __init__(
         self,
         tools: Sequence[object] = (),
@@ -110,9 +98,6 @@ class FunctionHost:
     ) -> None:
         self._namespace = namespace
         self._entries: dict[str, _Entry] = {}
-        self._refusals = Refusals()
-        self._looked_at: dict[str, str] = {}
-        """What a tool was when a call of it was looked at, by the id of the call."""
         there: Mapping[str, Any] = namespace() if namespace is not None else {}
         for obj in tools:
             self._add(as_tool(obj, namespace=there), obj)
@@ -129,11 +114,7 @@ class FunctionHost:
         return HOST_NAME
 
     @property
-    def tools(self) -> tuple[FunctionTool, ...]:
-        """The definitions as last found."""
-        return tuple(entry.last for entry in self._entries.values())
-
-    def visible_tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+    def specs(self) -> list[ToolSpec]:
         """The tools as they are now; one that can no longer be read stays as it was."""
         for entry in self._entries.values():
             try:
@@ -142,72 +123,40 @@ class FunctionHost:
                 continue
         return [entry.last.spec for entry in self._entries.values()]
 
-    async def execute(
-        self, call: ToolCall, context: ToolContext, cancel: CancelToken
-    ) -> ToolOutcome:
-        """Run one call; only CancelledError of the calling task comes out."""
-        refused = self._refusals.take(call)
-        looked_at = self._looked_at.pop(call.id, "")
-        if refused is not None:
-            return refused
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """The tools as they are now."""
+        return self.specs
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call against the function as it is now.
+
+        Raises:
+            ToolError: there is no such tool, its arguments do not fit, or it cannot be read now.
+        """
         entry = self._entries.get(call.name)
         if entry is None:
-            return unknown_tool(call.name, tuple(self._entries))
+            raise unknown_call(call.name, tuple(self._entries))
         try:
             entry.last = current = self._now(entry)
-            # One that asks now and did not when it was looked at must not run unasked.
-            agreed = context.approved or (looked_at if current.options.ask else "")
-            if agreed and agreed != state_of(current):
-                return _failed(
-                    ErrorInfo(
-                        "E_PRECONDITION_FAILED",
-                        f"{call.name} was redefined after the call was looked at; call it again "
-                        "to have it decided anew",
-                    )
-                )
-            outcome = await current.run(call.arguments, context, cancel)
-        except UsageError as error:
-            message = f"{call.name} was redefined and cannot be called: {error.message}"
-            return _failed(ErrorInfo("E_TOOL_FAILED", message))
-        except Exception as error:
-            # Not the tool's fault: what it raises is inside the outcome.
-            return _failed(
-                ErrorInfo("E_INTERNAL", f"{call.name} could not be run: {summary(error)}")
-            )
-        if current.sha == entry.first_sha:
-            return outcome
-        note = f"{call.name} was redefined since this run began"
-        return replace(outcome, notes=(note, *outcome.notes))
-
-    async def preview(self, call: ToolCall, context: ToolContext) -> CallPreview:
-        """Whether it asks first, and its arguments as the function will get them."""
-        self._refusals.forget(call)
-        entry = self._entries.get(call.name)
-        if entry is None:
-            return CallPreview()
-        try:
-            tool = self._now(entry)
-            arguments = tool.judged(tool.validate(call.arguments).values)
-            binds = self._looked_at[call.id] = state_of(tool)
-        except ToolError as error:
-            return self._refusals.note(call, error.info)
         except NbagentError as error:
             message = f"{call.name} was redefined and cannot be called: {error.message}"
-            return self._refusals.note(call, ErrorInfo("E_TOOL_FAILED", message))
-        why = "it is marked with ask=True" if tool.options.ask else ""
-        return CallPreview(
-            ruling=tool.spec.traits.ruling, why=why, binds=binds, arguments=arguments
-        )
+            raise ToolError(message) from error
+        except Exception as error:
+            # Not the tool's fault: what it raises is inside the outcome.
+            message = f"{call.name} could not be run: {summary(error)}"
+            raise ToolError(message, code="E_INTERNAL") from error
+        bound = current.validate(call.arguments)
+        if current.sha != entry.first_sha:
+            note = f"{call.name} was redefined since this run began"
+            bound = replace(bound, notes=(note, *bound.notes))
+        return current.prepared(bound)
 
     def _add(self, definition: FunctionTool, source: object, path: str | None = None) -> None:
         taken = self._entries.get(definition.name)
         if taken is None:
             self._entries[definition.name] = _Entry(definition.sha, definition, source, path)
         elif taken.last.target != definition.target:
-            raise UsageError(
-                f"two tools have the name {definition.name!r}; "
-                "give one of them another with @nbagent.tool(name=…)"
-            )
+            raise _same_name(definition.name)
 
     def _add_named(self, name: str, marked: Mapping[str, str], there: Mapping[str, Any]) -> None:
         if name in self._entries:
@@ -219,11 +168,11 @@ class FunctionHost:
             raise unknown_name(name, tuple(dict.fromkeys([*marked, *self._entries, *plain])))
         definition = as_tool(found, namespace=there)
         if "." in path or name not in (path, definition.name):
-            definition = definition.renamed(name)
+            definition = definition.renamed(checked_name(name))
         self._add(definition, found, path)
 
     def _now(self, entry: _Entry) -> FunctionTool:
-        """The tool as the namespace has it now; as last found when it is gone from there."""
+        """The tool as the namespace has it now; as last read when it is gone from there."""
         there: Mapping[str, Any] = self._namespace() if self._namespace is not None else {}
         found = entry.source if entry.path is None else _lookup(entry.path, there)
         if found is None or issubclass(type(found), type):
@@ -235,6 +184,53 @@ class FunctionHost:
         made = as_tool(found, namespace=there).renamed(entry.last.name)
         entry.source = found
         return made
+
+
+class MethodHost:
+    """A built-in host of fixed tools. Subclasses give `look`, which says what a call would do."""
+
+    lists_at_once = True
+    """No listing waits for anything."""
+
+    def __init__(self, name: str, tools: Sequence[FunctionTool]) -> None:
+        self._name = name
+        self._tools = {tool.name: tool for tool in tools}
+
+    @property
+    def name(self) -> str:
+        """Stands in the traits of its tools."""
+        return self._name
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """All its tools, in the order given."""
+        return [tool.spec for tool in self._tools.values()]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call, and look at what it would do.
+
+        Raises:
+            ToolError: there is no such tool, its arguments do not fit, or it would fail now.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise unknown_call(call.name, tuple(self._tools))
+        bound = tool.validate(call.arguments)
+        preview = await self.look(tool.name, bound.plain, context)
+        prepared = tool.prepared(bound, preview)
+
+        async def run(context: ToolContext) -> ToolOutcome:
+            return await self.run_tool(tool, bound, context)
+
+        arguments = {**bound.plain, **(preview.arguments or {})}
+        return replace(prepared, arguments=arguments, run=run)
+
+    async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
+        """What a call with these checked arguments would do. May raise ToolError."""
+        return CallPreview(ruling=self._tools[name].spec.traits.ruling)
+
+    async def run_tool(self, tool: FunctionTool, bound: Bound, context: ToolContext) -> ToolOutcome:
+        """Run a call of one of its tools."""
+        return await tool.call(bound, context)
 
 
 def _lookup(path: str, there: Mapping[str, Any]) -> object | None:
@@ -255,7 +251,3 @@ def _is_own_function(name: str, obj: object) -> bool:
         return False
     # IPython puts functions of its own among the person's names; its `open` says it is of `_io`.
     return not str(obj.__globals__.get("__name__", "")).startswith("IPython")
-
-
-def _failed(error: ErrorInfo) -> ToolOutcome:
-    return ToolOutcome(result=ToolResult.failure(error))
