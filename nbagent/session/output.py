@@ -39,7 +39,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.session.composer import ChatComposer
 from nbagent.tools.base import HostSet
-from nbagent.tools.portable import portable, type_name
+from nbagent.tools.hints import portable, type_name
 
 MOST_CORRECTIONS = 2
 _ONLY = "answer"
