@@ -39,7 +39,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.session.composer import ChatComposer
 from nbagent.tools.base import HostSet
-from nbagent.tools.hints import portable, type_name
+from nbagent.tools.hints import adapted, type_name
 
 MOST_CORRECTIONS = 2
 _ONLY = "answer"
@@ -61,7 +61,7 @@ class Output:
     def __init__(self, kind: Any) -> None:
         self.name = type_name(kind)
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(portable(kind))
+            self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
             schema = self._adapter.json_schema()
         except Exception as error:
             why = " ".join(str(error).split())[:200]
@@ -139,6 +139,11 @@ def remember_type(run_id: str, kind: Any) -> None:
 def type_of(run_id: str) -> Any:
     """The type of a run's answer; None where none was asked for, or in another process."""
     return _types.get(run_id)
+
+
+def forget_types() -> None:
+    """Forget the types of all runs."""
+    _types.clear()
 
 
 def answer_text(record: RunRecord) -> str | None:
