@@ -48,6 +48,7 @@ def test_at_max_turns_the_run_pauses_and_loses_nothing() -> None:
     assert codes(run) == [None] * 3
     child = check_run(run.resume(), model)
     assert [turn.id for turn in child.turns] == ["C04", "C05", "C06"]
+    assert [turn.phase_before for turn in child.turns] == ["WaitingUser", "Running", "Running"]
     check_sent(model.requests)
 
 

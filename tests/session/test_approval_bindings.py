@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from engine.laws import codes
 from session.approval_stage import (
     Asked,
     Shifting,
@@ -18,9 +19,10 @@ from session.approval_stage import (
 )
 
 import nbagent
-from nbagent.contracts.chat import ToolSpec, ToolTraits
+from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
+from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, ToolPolicy
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.ports import PreparedCall, ToolContext
 from nbagent.providers.offline import call, script
 from nbagent.session.policies import Policies
 
@@ -52,6 +54,27 @@ def test_editing_keeps_the_binding_to_what_was_shown() -> None:
     _, second = answer.questions
     assert "changed while it was decided" in second.why
     assert (only(run).approval, only(run).args) == ("edited", {"a": 2})
+
+
+class Picky(Shifting):
+    """A host whose call with `a=9` cannot be done; a moment later it could."""
+
+    def __init__(self) -> None:
+        super().__init__(["one"], CallPreview(ruling="ask"))
+        self.refused = 0
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        if call.arguments == {"a": 9} and not self.refused:
+            self.refused += 1
+            raise ToolError("it does not fit", code="E_PRECONDITION_FAILED")
+        return await super().prepare(call, context)
+
+
+def test_an_edited_call_that_failed_its_look_does_not_run() -> None:
+    host = Picky()
+    run, _ = ran(call("shift", a=0), tools=[host], answer=Asked({"a": 9}))
+    assert codes(run) == ["E_PRECONDITION_FAILED"]
+    assert (host.refused, host.approved) == (1, [])
 
 
 def test_what_a_callback_does_to_its_question_changes_no_call() -> None:

@@ -44,7 +44,7 @@ class Door(HostDoor):
 
     def run_prepared(self, prepared: PreparedCall, *, approved: bool) -> ToolOutcome:
         """Run it, as after a person was asked or as when nobody was."""
-        context = self.context(approved=prepared.preview.binds if approved else "")
+        context = self.context(approved=approved)
 
         async def run() -> ToolOutcome:
             return await prepared.run(context)

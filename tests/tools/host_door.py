@@ -39,7 +39,7 @@ class HostDoor:
         self.progress: list[str] = []
         self._courier = Courier(self.cancel)
 
-    def context(self, approved: str = "") -> ToolContext:
+    def context(self, approved: bool = False) -> ToolContext:
         """What the host is told of the run."""
         return ToolContext(
             run_id="0" * 16,
@@ -68,7 +68,7 @@ class HostDoor:
         return await self.host.prepare(_call(name, arguments), self.context())
 
     async def acall(
-        self, name: str, arguments: dict[str, Any] | None, approved: str = ""
+        self, name: str, arguments: dict[str, Any] | None, approved: bool = False
     ) -> ToolOutcome:
         """A call, on the engine's loop."""
         context = self.context(approved)
@@ -84,17 +84,17 @@ class HostDoor:
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()
 
-    def call(self, name: str, /, *, approved: str = "", **arguments: Any) -> ToolOutcome:
+    def call(self, name: str, /, *, approved: bool = False, **arguments: Any) -> ToolOutcome:
         """A call, and all that came of it."""
         return self.on_engine(lambda: self.acall(name, arguments, approved))
 
-    def data(self, name: str, /, *, approved: str = "", **arguments: Any) -> Any:
+    def data(self, name: str, /, *, approved: bool = False, **arguments: Any) -> Any:
         """What the model gets of a call that goes well."""
         outcome = self.call(name, approved=approved, **arguments)
         assert outcome.result.ok, outcome.result.error
         return json.loads(outcome.result.to_json())["data"]
 
-    def error(self, name: str, /, *, approved: str = "", **arguments: Any) -> ErrorInfo:
+    def error(self, name: str, /, *, approved: bool = False, **arguments: Any) -> ErrorInfo:
         """The error of a call that does not."""
         return refused(self.call(name, approved=approved, **arguments))
 
