@@ -45,8 +45,6 @@ def case(request: pytest.FixtureRequest, project: Path) -> Iterator[HostCase]:
     made = CASES[request.param](project)
     use_front(Front(namespace=lambda: made.namespace))
     yield made
-    use_front(None)
-    nbagent.configure(allow=None, ask=None, deny=None, hide=None)
     for tool in made.tools:
         if isinstance(tool, McpServer):
             tool.close()

@@ -46,12 +46,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def names() -> Iterator[dict[str, Any]]:
+def names() -> dict[str, Any]:
     frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
     made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
     use_front(Front(namespace=lambda: made))
-    yield made
-    use_front(None)
+    return made
 
 
 def population(city: str) -> int:
