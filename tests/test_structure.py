@@ -66,7 +66,7 @@ INSIDE = {
     "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"front", "composer", "clients", "stores", "policies", "last", "sinks"},
-        {"approval", "output"},
+        {"approval", "output", "recorded"},
         {"hosts", "listed"},
         {"prepare"},
         {"live"},

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import cast
 
 from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
@@ -34,15 +32,13 @@ from nbagent.contracts.ports import AnsweringSink, ChatClient, Sink, ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import EnginePlan, run_engine
-from nbagent.providers.replay import Cassette, Mode
 from nbagent.runtime import Courier, EventChannel
 from nbagent.session.approval import SessionApprover, Ways
-from nbagent.session.clients import cache_file
 from nbagent.session.front import Front, front, plain_printer
 from nbagent.session.prepare import Ask, Prepared, prepare
+from nbagent.session.recorded import cassette_of
 from nbagent.session.sinks import CallbackSink, ChannelSink, StderrSink
-from nbagent.session.stores import alive, current_store, home_of
-from nbagent.settings import project_folder
+from nbagent.session.stores import alive, current_store
 
 _LOCKED = (
     "another process is writing to the store of runs; this run goes on, or stops, when it is "
@@ -234,14 +230,8 @@ class LiveRun:
         )
 
     def _client(self) -> ChatClient:
-        made, asked = self.prepared, self.prepared.asked
-        if asked.cassette is None:
-            cassette = Cassette(cache_file(home_of(self.store), self.record.id), cache=True)
-        else:
-            cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
-        # Who names a cassette wants it used.
-        mode = asked.cache or ("auto" if asked.cassette else "off")
-        return made.chosen.recorded(cast("Mode", mode), cassette)
+        made = self.prepared
+        return made.chosen.recorded(*cassette_of(made.asked, self.store, self.record.id))
 
     def _turn_places(self) -> dict[int, str]:
         """The turns of the conversation before, for what is told of a request that is too long."""

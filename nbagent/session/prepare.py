@@ -31,6 +31,7 @@ from nbagent.session.output import (
     output_of,
     remember_type,
 )
+from nbagent.session.recorded import cassette_of, recorded_hosts
 from nbagent.settings import RunOptions, Settings, check_limits, effective
 from nbagent.tools.base import HostSet
 
@@ -116,6 +117,10 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
     join = HostSet
     if output is not None:
         join = partial(AnswerHosts, output=output, client=chosen.client, model=chosen.model)
+    run_id = new_id()
+    mode, cassette = cassette_of(asked, store, run_id)
+    if asked.replay_tools:
+        join = recorded_hosts(cassette, mode, join)
     tools = tools_of(named, ask.tools, options=options, settings=settings, front=front, join=join)
     _check_price(limits, chosen)
     params = redact_json(_params(options, asked))
@@ -129,7 +134,7 @@ def prepare(ask: Ask, *, store: Store, front: Front) -> Prepared:
         *ask.notices,
     )
     record = RunRecord(
-        id=new_id(),
+        id=run_id,
         session=options.session or settings.session,
         name=options.name,
         tags=options.tags or (),

@@ -229,6 +229,13 @@ class _Shared(Values):
     cassette = Option[str | None](
         "--cassette FILE.jsonl", "the record of answers, beside the notebook", checks.cassette
     )
+    replay_tools = Option(
+        "--replay-tools",
+        "take the results of tools from the record, too; what is there is not run",
+        checks.switch,
+        False,
+        bare=True,
+    )
     system = Option[str | None](
         "--system TEXT", "the system prompt", checks.any_text, project="yes"
     )
