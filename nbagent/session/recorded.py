@@ -133,9 +133,6 @@ class RecordedHost:
 
     async def _keep(self, key: str, n: int, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
         """Record an outcome; none is lost by it."""
-        error = outcome.result.error
-        if error is not None and error.code == "E_INTERRUPTED":
-            return outcome
         line = RecordedResult(
             key=key,
             n=n,

@@ -56,20 +56,21 @@ STEPS = (
     call("roll", sides=0),
     call("roll", sides="many"),
     call("delete", path="a"),
+    call("delete", path="a"),
 )
 
 
 def test_what_is_recorded_is_not_run_again_nor_asked_about(file: Path) -> None:
     first = ran(file, *STEPS, answer=lambda question: True)
-    assert len(done) == 5
+    assert len(done) == 6
     for mode in "replay", "auto":
         again = ran(file, *STEPS, cache=mode)
-        assert len(done) == 5, "nothing was run"
+        assert len(done) == 6, "nothing was run"
         assert results(again) == results(first)
         assert {one.notes for one in tool_runs_of(again)} == {
             ("from answers.jsonl; the tool was not run",)
         }
-        assert [one.approval for one in tool_runs_of(again)] == [None] * 6
+        assert [one.approval for one in tool_runs_of(again)] == [None] * 7
     rows: Any = nbagent.tool_runs(run=again.id)
     assert "not run" in rows["notes"].iloc[0]
 
