@@ -97,6 +97,11 @@ def _values_of(
         "session": _sessions,
         "continue_run": _runs,
         "into": lambda: _holders(namespace),
+        "output": lambda: (
+            Known(name, "class")
+            for name, value in list(namespace.items())
+            if isinstance(value, type) and not name.startswith("_")
+        ),
     }
     if name in of:
         yield from of[name]()

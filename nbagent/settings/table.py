@@ -231,7 +231,7 @@ class _Shared(Values):
     )
     replay_tools = Option(
         "--replay-tools",
-        "take the results of tools from the record, too; what is there is not run",
+        "take tool results from the record, too; what is there is not run",
         checks.switch,
         False,
         bare=True,
@@ -342,7 +342,7 @@ class RunOptions(_Shared):
     )
     output = Option[Any](
         "--output TYPE",
-        "the type of the answer: a model, TypedDict or dataclass of the notebook, or list[…]",
+        "the type of the answer: a class of the notebook, or list[CLASS]",
         checks.output_type,
         goes_on=False,
     )

@@ -154,6 +154,8 @@ def test_tab_completes_runs_sessions_and_variables(typist: MagicShell) -> None:
     assert tab(typist, f"%agent show {first.id[:5]}|") == [f"%agent show {first.id[:8]}"]
     assert words(typist, "%%agent --session |") == ["default", "study"]
     assert tab(typist, "%%agent --into k|") == ["%%agent --into kept"]
+    typist.cell("class City: ...")
+    assert tab(typist, "%%agent --output Ci|") == ["%%agent --output City"]
     assert tab(typist, "%%agent -m offline:comp|") == [f"%%agent -m {model.model_id}"]
 
 

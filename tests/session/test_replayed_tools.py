@@ -61,7 +61,10 @@ STEPS = (
 
 
 def test_what_is_recorded_is_not_run_again_nor_asked_about(file: Path) -> None:
-    first = ran(file, *STEPS, answer=lambda question: True)
+    def agree(question: nbagent.Question) -> bool:
+        return True
+
+    first = ran(file, *STEPS, answer=agree)
     assert len(done) == 6
     for mode in "replay", "auto":
         again = ran(file, *STEPS, cache=mode)
