@@ -34,6 +34,8 @@ class Agent:
         on_approval: answers questions about tool calls instead of a person: it is given a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
         options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
+            `output` is the type of the answer (a pydantic model, TypedDict, dataclass, or a list
+            of one): see `Run.output`.
             No temperature is sent unless set; `timeout_s` is 600 unless set.
 
     Raises:

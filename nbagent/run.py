@@ -10,22 +10,28 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from nbagent import runtime
+from nbagent.archive.frames import frame_of
 from nbagent.archive.store import Store
 from nbagent.contracts.chat import ChatRequest, Message, Usage
-from nbagent.contracts.errors import ErrorInfo, UsageError, error_from_info
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import checked_callback
 from nbagent.session.clients import cache_file
 from nbagent.session.frontend import Frontend, frontend
+from nbagent.session.output import Output, answer_text, type_of
 from nbagent.session.prepare import Ask, Kind
 from nbagent.session.stores import current_store, find_run, forget_last, home_of, note_last
 from nbagent.settings import Tools
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 
 _handles: WeakSet[Run] = WeakSet()
 
@@ -155,6 +161,52 @@ class Run:
     def given_tools(self) -> tuple[object, ...] | None:
         """The functions that it was given by hand, as far as this handle knows them."""
         return self._active.ask.tools if self._active is not None else None
+
+    @property
+    def output(self) -> Any:
+        """The answer as a value of the type that was asked for; None where there is none.
+
+        Raises:
+            UsageError: the type is not known in this process: `run.output_as(Type)` takes it.
+        """
+        kind = type_of(self.id)
+        if kind is None and (name := self.record.options.get("output")):
+            raise UsageError(
+                f"the type {name} of this answer is not known in this process; "
+                f"give it with run.output_as({name})"
+            )
+        if kind is None or not self.ok:
+            return None
+        return self.text if kind is str else self.output_as(kind)
+
+    def output_as(self, kind: Any) -> Any:
+        """The answer as a value of a type: a pydantic model, TypedDict, dataclass, list of these.
+
+        Raises:
+            UsageError: there is no answer, or it does not fit.
+        """
+        text = answer_text(self.record)
+        if text is None:
+            state = self.stop_reason or self.phase
+            raise UsageError(f"run {self.id[:8]} has no answer ({state}); see run.error")
+        try:
+            return Output(kind).read(text)
+        except ToolError as error:
+            raise UsageError(f"{error.message}; run.text is what the model wrote") from None
+
+    def frame(self) -> DataFrame:
+        """The answer as a table: one row for each value of a list, one for a single object.
+
+        Raises:
+            UsageError: there is no answer of a type.
+        """
+        kind = type_of(self.id)
+        value = self.output  # says where the type is unknown
+        if kind is str or value is None:
+            raise UsageError(
+                f"run {self.id[:8]} has no answer of a type; ask with output=list[Model]"
+            )
+        return frame_of(Output(kind).rows(value))
 
     def request_of(self, turn_id: str) -> ChatRequest:
         """What that turn sent, rebuilt.

@@ -69,6 +69,7 @@ INSIDE = {
     "session": [
         {"frontend", "composer", "clients", "policies"},
         {"stores", "approval", "going_on"},
+        {"output", "recorded"},
         {"hosts", "listed"},
         {"prepare"},
         {"active"},

@@ -73,6 +73,11 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     return _pandas().DataFrame(arrays, copy=False)
 
 
+def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame, with the dtypes that pandas finds."""
+    return _pandas().DataFrame(list(rows))
+
+
 def _refuse_unknown(table: str, filters: dict[str, Any]) -> None:
     more = () if table == "prompts" else ("run", "session", "model")
     whole = ("whole",) if table == "messages" else ()

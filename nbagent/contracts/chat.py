@@ -18,6 +18,8 @@ from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json, 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 
+FINAL_ANSWER = "final_answer"
+"""The tool that takes the answer of a type, where the provider does not bind answers to one."""
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values cannot be encoded by everything that keeps them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import (
@@ -71,6 +71,15 @@ class Cost:
     def total_usd(self) -> float:
         """All of it."""
         return self.input_usd + self.cached_usd + self.output_usd
+
+
+@runtime_checkable
+class SchemaClient(Protocol):
+    """A client that can say whether the server binds answers to a schema. Others do not."""
+
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """Whether the answer to such a request (its model and tools) would fit a schema."""
+        ...
 
 
 class CallRunner(Protocol):
@@ -285,17 +294,22 @@ class Composition:
     """Directives and briefs; they enter the history and stay."""
     node: str | None = None
     agent: str | None = None
+    output_schema: dict[str, Any] | None = None
+    """What the answer has to fit, where the provider sees to that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a composer says after a turn without calls."""
+    """What a composer says after an answer, or after a turn whose calls were answered."""
 
     complete: bool = False
+    """The workflow is complete."""
+    answered: bool = False
+    """One of the calls was the answer: the run ends as after an answer."""
     new_messages: tuple[Message, ...] = ()
-    """When there are some, the run goes on with them."""
+    """After an answer: when there are some, the run goes on with them."""
     error: ErrorInfo | None = None
-    """The answer cannot be used: the run fails."""
+    """The answer cannot be used: the run fails, after `new_messages` were said."""
 
 
 class Composer(Protocol):
@@ -306,7 +320,7 @@ class Composer(Protocol):
         ...
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
-        """Judge a turn that asked for no tool."""
+        """Judge an answer, or a turn whose calls were answered."""
         ...
 
 

@@ -131,18 +131,21 @@ class _Run:
         )
 
     async def _judge(self, turn: Turn) -> tuple[Message, ...]:
-        """What the composer wants said after an answer; it may also end the run."""
-        if turn.end.stop_reason != "answered" or turn.finished is None:
+        """What the composer wants said after an answer or calls; it may also end the run."""
+        is_answer = turn.end.stop_reason == "answered"
+        broken_off = turn.end.stop_reason in ("stopped", "error") and turn.end.phase == "Failed"
+        if turn.finished is None or broken_off or not (is_answer or turn.runs):
             return ()
         verdict = await self.plan.composer.after_turn(turn.finished)
         if verdict.error is not None:
             turn.end_with(End("Failed", "error", verdict.error))
         elif verdict.complete:
             turn.end_with(End("Completed", "workflow_complete"))
-        elif verdict.new_messages:
+        elif verdict.answered:
+            turn.end_with(End("WaitingUser", "answered"))
+        elif is_answer and verdict.new_messages:
             turn.end_with(turn.next_end())
-            return verdict.new_messages
-        return ()
+        return verdict.new_messages if is_answer else ()
 
     async def _keep(self, turn: Turn) -> None:
         finished = turn.finished

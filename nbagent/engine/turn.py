@@ -83,6 +83,8 @@ class Turn:
             forced = choice not in (None, "auto", "none")
             again = choice is None or (forced and self.spent.turns)
             params["tool_choice"] = "auto" if again else choice
+        if self.composition.output_schema is not None:
+            params["output_schema"] = self.composition.output_schema
         request = ChatRequest(
             model=self.plan.model,
             messages=self.overflow.sent(self.history),

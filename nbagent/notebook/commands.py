@@ -28,6 +28,7 @@ from nbagent.notebook.which_run import continued_run
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session.active import at_work
+from nbagent.session.approval import approvals, forget_approvals
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.preview import dry_run
@@ -90,7 +91,7 @@ class Commands:
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
-            options=options.run_options(),
+            options=self._run_options(options),
             kind="start" if parent_id is None else "continue",
             parent_id=parent_id,
             tools=self._given_tools(parent_id, options),
@@ -129,6 +130,19 @@ class Commands:
             return None
         return last.given_tools
 
+    def _run_options(self, options: Line) -> settings.RunOptions:
+        """What is for the run, with the type that `--output` names."""
+        given = options.run_options()
+        if given.output is None:
+            return given
+        try:
+            return given.changed(output=self._evaluate(given.output))
+        except Exception as error:
+            raise UsageError(
+                f"--output {given.output}: {type(error).__name__}: {error}; name a class of this "
+                "notebook, or list[CLASS]"
+            ) from None
+
     def _evaluate(self, expression: str) -> object:
         code = compile(expression, "<prompt>", "eval")
         return eval(code, self._shell.user_global_ns, self._shell.user_ns)
@@ -142,6 +156,7 @@ class Commands:
         with_words: dict[str, Callable[[str], None]] = {
             "help": self._help,
             "tools": self._tools,
+            "approvals": self._approvals,
             "models": self._models,
             "pull": self._pull,
             "runs": self._runs,
@@ -197,7 +212,7 @@ class Commands:
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
-            options=options.run_options(),
+            options=self._run_options(options),
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
         )
@@ -217,6 +232,16 @@ class Commands:
         if changes:
             settings.configure(**changes)
         _say(listings.settings_text())
+
+    def _approvals(self, rest: str) -> None:
+        if rest not in ("", "clear"):
+            raise UsageError(f"%agent approvals takes nothing or clear, not {rest!r}")
+        n = len(approvals())
+        if rest:
+            forget_approvals()
+            print(f"took back {n} approval{'s' * (n != 1)}; such calls are asked about again")
+        else:
+            _say(listings.approvals_text())
 
     def _forget(self, rest: str) -> None:
         words = split_words(rest)

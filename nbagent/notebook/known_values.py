@@ -97,6 +97,11 @@ def _values_of(
         "session": _sessions,
         "continue_run": _runs,
         "into": lambda: _holders(namespace),
+        "output": lambda: (
+            Known(name, "class")
+            for name, value in list(namespace.items())
+            if isinstance(value, type) and not name.startswith("_")
+        ),
     }
     if name in of:
         yield from of[name]()
@@ -118,6 +123,8 @@ def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
     elif "COMMAND" in argument:
         yield from (Known(command.name, "command") for command in COMMANDS)
         yield from (Known(option.flags[-1], "option") for option in OPTIONS)
+    elif word := re.fullmatch(r"\[([a-z]+)\]", argument):
+        yield Known(word[1], "value")
 
 
 def models() -> Iterator[Known]:

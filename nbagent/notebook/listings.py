@@ -11,6 +11,7 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
+from nbagent.session.approval import approvals
 from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
 from nbagent.session.listed import listings
@@ -144,6 +145,22 @@ def runs_text(limit: int) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
     used = [i for i in range(6) if widths[i]]
     return "\n".join("  ".join(f"{row[i]:<{widths[i]}}" for i in used).rstrip() for row in rows)
+
+
+def approvals_text() -> str:
+    """What was allowed for a session: the tool, which calls of it, by whom and when."""
+    lines = [
+        f"{one.at.astimezone():%H:%M:%S}  {one.tool}"
+        f"({one_line(visible(one.call), 120) if one.call else 'every call'})"
+        f"  session {one_line(visible(one.session), 40)!r}, by {_WHO[one.by]}"
+        for one in approvals()
+    ]
+    if not lines:
+        return "nothing is allowed for a session; a question's answer 'session' does that"
+    return "\n".join([*lines, "", "%agent approvals clear takes all of it back"])
+
+
+_WHO = {"person": "you", "callback": "on_approval"}
 
 
 def settings_text() -> str:

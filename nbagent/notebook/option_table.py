@@ -75,6 +75,14 @@ COMMANDS: tuple[Command, ...] = (
         ("mounts", "skills", "ask", "deny"),
     ),
     Command(
+        "approvals",
+        "[clear]",
+        "the calls that were allowed for the session",
+        "clear takes all of it back: such calls are asked about again. What is allowed ends with "
+        "the kernel.",
+        ("%agent approvals clear",),
+    ),
+    Command(
         "models",
         "[PROVIDER [options]]",
         "the models that can be asked",

@@ -27,7 +27,7 @@ from nbagent.providers.history import (
     wire_id,
 )
 from nbagent.providers.registry import normal_base_url
-from nbagent.providers.toolset import WireNames, closed_schema, wire_schema
+from nbagent.providers.toolset import WireNames, can_be_closed, closed_schema, wire_schema
 from nbagent.providers.wires import (
     Encoding,
     Lesson,
@@ -230,6 +230,11 @@ class Anthropic(Wire):
         if self._is_anthropic:
             params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
         return only_set(params)
+
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """Of its own models from 4.5 on, for schemas that stay the same with closed objects."""
+        version = version_in(request.model, _VERSION)
+        return self._is_anthropic and version >= (4, 5) and can_be_closed(request.output_schema)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A tool of the person's."""

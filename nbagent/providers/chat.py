@@ -78,6 +78,8 @@ class Profile:
     """References in a schema are followed."""
     takes_schema: bool = True
     """The schema of an answer is a parameter; elsewhere it is said in words."""
+    schema_mode: Literal["with tools", "alone", "never"] = "alone"
+    """When the server binds an answer to its schema. Grammars of local servers exclude calls."""
     null_content: bool = False
     """A message of calls alone has content null; templates of other servers need a text."""
     tool_name: bool = False
@@ -95,6 +97,7 @@ _OPENAI = Profile(
     reasoning_back="never",
     ids=_OPENAI_ID,
     keeps_refs=True,
+    schema_mode="with tools",
     null_content=True,
     think_tags=False,
     has_responses=True,
@@ -110,11 +113,18 @@ PROFILES: dict[str, Profile] = {
         effort="deepseek",
         reasoning_back="deepseek",
         takes_schema=False,
+        schema_mode="never",
     ),
     "openrouter": Profile(
         host="openrouter.ai", home="/api/v1", effort="openrouter", null_content=True, tool_name=True
     ),
-    "groq": replace(_HOSTED, host="groq.com", home="/openai/v1", omit_tools_for_none=True),
+    "groq": replace(
+        _HOSTED,
+        host="groq.com",
+        home="/openai/v1",
+        omit_tools_for_none=True,
+        schema_mode="never",  # neither with tools nor in a stream
+    ),
     "mistral": replace(
         _HOSTED,
         host="mistral.ai",
@@ -128,6 +138,7 @@ PROFILES: dict[str, Profile] = {
         host="anthropic.com",
         reasoning_back="never",
         keeps_refs=True,
+        schema_mode="never",
         null_content=True,
         think_tags=False,
     ),
@@ -206,6 +217,11 @@ class Chat(Wire):
             "stream_options": {"include_usage": True} if stream else None,
         }
         return only_set(params)
+
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """As the profile says."""
+        mode = self._profile.schema_mode
+        return mode == "with tools" or (mode == "alone" and not request.tools)
 
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function. `strict` is never asked for: most schemas would have to be changed."""

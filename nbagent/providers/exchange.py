@@ -132,6 +132,11 @@ class WireClient:
         path = attempt.wire.path(request, stream=stream).partition("?")[0]
         return WireRequest(f"{self._http.address.shown}{path}", attempt.body, attempt.changed)
 
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """Whether the server sees to it that an answer fits a schema."""
+        refusals = Refusals.of(self._base_url, request.model)
+        return self._wire_for(request, refusals.flags).has_schema_mode(request)
+
     async def list_models(self) -> list[ModelInfo]:
         """The models that the server offers."""
         wire = self._wires[0]
@@ -224,7 +229,7 @@ class WireClient:
         request = exchange.request
         refusals = Refusals.of(self._base_url, request.model)
         flags = refusals.flags
-        wire = next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
+        wire = self._wire_for(request, flags)
         # Comparing tuples of the same objects is a comparison of pointers.
         if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
@@ -242,6 +247,9 @@ class WireClient:
             into = Assembly(toolset.names, source, think_tags=wire.think_tags)
         parser = wire.parser(request, into)
         return _Attempt(wire, params, flags, changed, body, into, parser, refusals)
+
+    def _wire_for(self, request: ChatRequest, flags: frozenset[str]) -> Wire:
+        return next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
 
     def _notice_of(
         self, exchange: _Exchange, fault: ModelError, attempt: _Attempt

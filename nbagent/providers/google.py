@@ -201,6 +201,10 @@ class Google(Wire):
             params["toolConfig"] = {"functionCallingConfig": calling}
         return params
 
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """Before Gemini 3 tools and the JSON mode exclude each other."""
+        return _has_schema_mode(request)
+
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A function declaration with plain JSON Schema."""
         schema = gemini_schema({"type": "object", **spec.parameters})

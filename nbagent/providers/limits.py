@@ -257,3 +257,8 @@ def _need(name: str, tokens: int) -> int:
 
 
 _limiters: dict[tuple[str, str], Limiter] = {}
+
+
+def forget_limits() -> None:
+    """Forget what servers said of their limits."""
+    _limiters.clear()

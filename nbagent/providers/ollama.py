@@ -122,6 +122,10 @@ class Ollama(Wire):
         }
         return only_set(params)
 
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """Not beside tools: a model whose answer is bound to a form cannot call one."""
+        return not request.tools
+
     def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """`num_ctx` and the like may stand alone or in `options`."""
         beside = {k: v for k, v in extra.items() if k in _BESIDE_OPTIONS}

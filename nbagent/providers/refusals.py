@@ -194,3 +194,8 @@ def _is_refused(error: ModelError) -> bool:
 
 
 _known: dict[tuple[str, str], Refusals] = {}
+
+
+def forget_refusals() -> None:
+    """Forget what servers refused."""
+    _known.clear()

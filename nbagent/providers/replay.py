@@ -2,7 +2,8 @@
 
 A cassette is JSON Lines, one line for each request and its answer. It may be a stranger's file: it
 is bounded and checked. Which mode and which file is the session's to say. Tools run for real, and
-the calls of a recorded answer go through approvals as any model's.
+the calls of a recorded answer go through approvals as any model's, unless their results are to
+come from the file, too.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from nbagent.contracts.chat import (
     Message,
     ModelInfo,
     ResponseMeta,
+    V,
     Value,
     is_keepable,
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.ports import ChatClient, SchemaClient
+from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_json
 from nbagent.providers.offline.stream import response_chunks
 
@@ -51,6 +54,8 @@ _VARYING = re.compile(r'("duration_ms":)[\d.]+')
 """A script takes another time in each run; its result is the same."""
 _MOST_BYTES = 64 * 2**20
 """Of one file."""
+_TOOL = "tool_"
+"""The keys of results begin so."""
 _HEAD = re.compile(rb'\s*\{\s*"key"\s*:\s*"(\w+)"\s*,\s*"n"\s*:\s*(\d{1,9})\b')
 
 
@@ -87,6 +92,29 @@ class Exchange(Value):
         return dump_json(redact_json(self.model_dump(exclude=left_out, exclude_none=True)))
 
 
+class RecordedResult(Value):
+    """One recorded tool call and its result."""
+
+    key: str
+    """Begins with `tool_`; hash of the tool's name and the arguments."""
+    n: int = 1
+    """Counts the equal calls of a run."""
+    tool: str
+    arguments: dict[str, Any]
+    """As the model gave them: to be read, not to be used."""
+    result: ToolResult
+    truncated: bool = False
+
+    @staticmethod
+    def key_of(tool: str, arguments: Mapping[str, Any]) -> str:
+        """The key of a call."""
+        return f"{_TOOL}{sha_of(redact_json([tool, dict(arguments)]))[:24]}"
+
+    def line(self) -> bytes:
+        """The line of a file, without secrets."""
+        return dump_json(redact_json(self.model_dump()))
+
+
 Lines = dict[tuple[str, int], tuple[str, bytes]]
 """By key and number: the place of a line, and the line."""
 
@@ -111,18 +139,26 @@ class Cassette:
 
     def find(self, key: str, n: int) -> Exchange | None:
         """The recorded exchange; the newest of several."""
-        for lines in reversed(self._files()):
-            if (key, n) in lines:
-                return _exchange(*lines[key, n])
-        return None
+        line = self._line(key, n)
+        return None if line is None else _exchange(*line)
+
+    def find_result(self, key: str, n: int) -> RecordedResult | None:
+        """The recorded result of a tool call."""
+        line = self._line(key, n)
+        return None if line is None else _checked(RecordedResult, *line)
+
+    def _line(self, key: str, n: int) -> tuple[str, bytes] | None:
+        found = (lines[key, n] for lines in reversed(self._files()) if (key, n) in lines)
+        return next(found, None)
 
     def newest(self, most: int) -> list[tuple[str, Exchange]]:
         """The last exchanges and their places."""
-        found = [line for lines in self._files() for line in lines.values()]
+        all_lines = (item for lines in self._files() for item in lines.items())
+        found = [line for (key, _), line in all_lines if not key.startswith(_TOOL)]
         return [(place, _exchange(place, text)) for place, text in found[-most:]]
 
-    def add(self, exchange: Exchange, *, replace: bool) -> None:
-        """Keep an exchange; an equal one in the same file stays, or is replaced in its place."""
+    def add(self, exchange: Exchange | RecordedResult, *, replace: bool) -> None:
+        """Keep a line; an equal one in the same file stays, or is replaced in its place."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         while True:
             with self._file.open("ab") as file, locked(file.fileno(), wait_s=10.0):
@@ -175,17 +211,21 @@ def _lines_of(path: Path) -> Lines:
     return lines
 
 
-def _exchange(place: str, text: bytes) -> Exchange:
+def _checked(kind: type[V], place: str, text: bytes) -> V:
     try:
         value = load_json(text)
         if not is_keepable(value):
             raise ValueError("nested too deeply, or an infinite number")
-        found = Exchange.model_validate(value)
-        message = found.response.message
-        if message.role != "assistant":
-            raise ValueError("its answer is not the assistant's")
+        return kind.model_validate(value)
     except (ValueError, RecursionError) as error:
         raise _bad_line(place, " ".join(str(error).split()).partition(" [type=")[0]) from None
+
+
+def _exchange(place: str, text: bytes) -> Exchange:
+    found = _checked(Exchange, place, text)
+    message = found.response.message
+    if message.role != "assistant":
+        raise _bad_line(place, "its answer is not the assistant's")
     # One text, so that what a person approves is what the line says.
     calls = tuple(
         call.model_copy(update={"arguments": parse_arguments(call.arguments_raw)})
@@ -223,6 +263,11 @@ class ReplayClient:
         self._cassette = cassette
         self._extra = {"extra_body": sha_of(dict(extra_body))[:12]} if extra_body else {}
         self._answered: Counter[str] = Counter()
+
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """As the client within."""
+        inner = self._inner
+        return isinstance(inner, SchemaClient) and inner.has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """The models that the server offers; none are known in mode `replay`."""

@@ -209,6 +209,10 @@ class Responses(Wire):
         params["stream"] = stream or None
         return only_set(params)
 
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """With any model and any tools."""
+        return True
+
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """A flat function; without `strict` said the server would take it for strict."""
         parameters = wire_schema(spec.parameters)

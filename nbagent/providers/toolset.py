@@ -105,6 +105,19 @@ def closed_schema(schema: Schema) -> Schema:
     return _walk(schema, _closed)
 
 
+def can_be_closed(schema: Schema | None) -> bool:
+    """Whether `closed_schema` means the same: no recursion, no objects with names of their own."""
+    own_names = False
+
+    def look(node: Schema) -> Schema:
+        nonlocal own_names
+        own_names |= node.get("additionalProperties", False) is not False
+        return node
+
+    written = _walk(_inlined(schema or {}), look)
+    return not own_names and "$ref" not in str(written)
+
+
 def _walk(value: Any, change: Callable[[Schema], Schema], name: str = "") -> Any:
     """What stands under a keyword, with each schema in it changed, inner ones first."""
     if name in _DATA:

@@ -138,6 +138,10 @@ class Wire(Protocol):
         unheard = request.tool_choice == "none" and self.choice_field not in params
         return bool(request.tools) and not unheard
 
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """Whether the server binds the answer to `output_schema`, with these tools, too."""
+        return False
+
     def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """One tool under its name on the wire."""
         ...

@@ -11,11 +11,18 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, cast
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import json_object, monotonic_ms, sha_of
+from nbagent.contracts.canonical import (
+    dump_json,
+    json_object,
+    monotonic_ms,
+    sha_of,
+    utc_now,
+)
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
@@ -41,9 +48,29 @@ _NOBODY = (
 )
 _STOPPED = PersonAnswer(choice="deny", reason="the run was stopped before somebody answered")
 
-_granted: set[tuple[str, object, str]] = set()
-"""Allowed for a session: its name, the callback that answered (None: the person), the hash of what
-was allowed."""
+_Key = tuple[str, object, str]
+"""The session, the callback that answered (None: the person), and what was allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Something that was allowed for a session."""
+
+    session: str
+    tool: str
+    call: str
+    """Which call; empty when every call of the tool was allowed."""
+    by: str
+    """`person` or `callback`."""
+    at: datetime
+
+
+_granted: dict[_Key, Grant] = {}
+
+
+def approvals() -> list[Grant]:
+    """What was allowed for a session in this process, the oldest first."""
+    return list(_granted.values())
 
 
 def forget_approvals() -> None:
@@ -151,13 +178,19 @@ class SessionApprover:
                     assert answer.arguments is not None
                     return await self._edited(call, dict(answer.arguments), context, by, waited_ms)
                 if answer.choice == "session":
-                    _granted.add(grant)
+                    _granted[grant] = self._grant(call, prepared, by)
                 return Decision(prepared=prepared, by=by, waited_ms=waited_ms)
             # What was shown changed meanwhile: the person looks at it again.
             changed = "what it would do changed while it was decided; "
         if hit.ruling == "allow":
             return Decision(prepared=prepared, waited_ms=waited_ms)
         return _denied_by(hit, prepared, waited_ms)
+
+    def _grant(self, call: ToolCall, prepared: PreparedCall, by: str) -> Grant:
+        whole = prepared.preview.for_tool
+        shown = "" if whole else redact(dump_json(call.arguments).decode())
+        tool = prepared.spec.name
+        return Grant(session=self._session, tool=tool, call=shown, by=by, at=utc_now())
 
     async def _edited(
         self,
@@ -330,6 +363,10 @@ def checked_callback(given: OnApproval | None) -> OnApproval | None:
     return given
 
 
+_MEANT_TRUE = frozenset({"y", "yes", "ok", "true"})
+"""Texts that would deny the call with a strange reason, and hardly mean that."""
+
+
 def answer_of(given: object) -> PersonAnswer:
     """What `on_approval` returned, as an answer.
 
@@ -338,7 +375,7 @@ def answer_of(given: object) -> PersonAnswer:
     arguments instead.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is none of these, or `"yes"`, which says `True` here.
     """
     if isinstance(given, PersonAnswer):
         return given
@@ -348,6 +385,8 @@ def answer_of(given: object) -> PersonAnswer:
         return PersonAnswer(choice="session")
     if given is None or given is False or given == "deny":
         return PersonAnswer(choice="deny", reason="the person's program denied this call")
+    if isinstance(given, str) and given.strip().lower() in _MEANT_TRUE:
+        raise UsageError(f"on_approval returned {given!r}; return True to allow the call")
     if isinstance(given, str):
         return PersonAnswer(choice="deny", reason=given)
     arguments = json_object(cast("Any", given))

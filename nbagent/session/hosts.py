@@ -43,6 +43,7 @@ def tools_of(
     options: RunOptions,
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
+    join: Callable[..., HostSet] = HostSet,
 ) -> RunTools:
     """The hosts of a run, opened, and the policy for them.
 
@@ -53,6 +54,7 @@ def tools_of(
         options: mounts, skills, policy and session of the run.
         settings: what holds for every run.
         namespace: the notebook's names.
+        join: makes one host of the hosts.
 
     Raises:
         UsageError: a name is unknown, or a host cannot be opened.
@@ -92,7 +94,7 @@ def tools_of(
         )
         hosts += open_hosts(words, order)
         hosts += [host for source in sources for host in source.open_hosts(order)]
-    host = HostSet([*hosts, *ready], hides=policies.hiding)
+    host = join([*hosts, *ready], hides=policies.hiding)
     return RunTools(host=host, policies=policies, mounts=mounts)
 
 

@@ -43,6 +43,11 @@ def kept_ids() -> list[str]:
     return [f"{name}:{model.id}" for (name, _), models in _kept.items() for model in models]
 
 
+def forget_listings() -> None:
+    """Forget what providers listed."""
+    _kept.clear()
+
+
 def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
     """What one provider lists, asked with its key; without a name, what is reachable now.
 

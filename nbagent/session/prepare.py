@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal, cast
 
 from nbagent import __version__
@@ -17,15 +17,14 @@ from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
-from nbagent.contracts.ports import ChatClient, ToolContext
+from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import MASK
 from nbagent.engine import EnginePlan
 from nbagent.providers.registry import origin
-from nbagent.providers.replay import Cassette, Mode
 from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval
-from nbagent.session.clients import Chosen, address, asked_of, cache_file, choose, same_server
+from nbagent.session.clients import Chosen, address, asked_of, choose, same_server
 from nbagent.session.composer import ChatComposer
 from nbagent.session.frontend import Frontend
 from nbagent.session.going_on import (
@@ -36,15 +35,22 @@ from nbagent.session.going_on import (
     opening,
 )
 from nbagent.session.hosts import RunTools, tools_of
-from nbagent.session.stores import home_of
+from nbagent.session.output import (
+    AnswerComposer,
+    AnswerHosts,
+    Output,
+    output_of,
+    remember_type,
+)
+from nbagent.session.recorded import cassette_of, recorded_hosts
 from nbagent.settings import (
     RunOptions,
     Settings,
     check_limits,
     effective,
-    project_folder,
     without_secrets,
 )
+from nbagent.tools.base import HostSet
 
 Kind = Literal["start", "continue", "resume", "fork"]
 
@@ -104,21 +110,31 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
     limits = _limits(options, asked)
     base = conversation_of(parent, ask.fork_turn, store)
     words = _words(ask, base, limits.ceiling)
+    chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    inherits = parent is not None and "output" not in ask.dropped
+    kind, output = output_of(options.output, parent.id if parent and inherits else None)
+    join = HostSet
+    if output is not None:
+        join = partial(AnswerHosts, output=output, client=chosen.client, model=chosen.model)
+    run_id = new_id()
+    mode, cassette = cassette_of(asked, store, run_id)
+    if asked.replay_tools:
+        join = recorded_hosts(cassette, mode, join)
     tools = tools_of(
         _named_tools(ask, options, settings),
         ask.tools,
         options=options,
         settings=settings,
         namespace=frontend.namespace,
+        join=join,
     )
-    chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
     _check_price(limits, chosen)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last.
     said = ask if ask.prompt or parent is None else parent
     record = redacted(
         RunRecord(
-            id=new_id(),
+            id=run_id,
             session=options.session or settings.session,
             name=options.name,
             tags=options.tags or (),
@@ -134,7 +150,7 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
             base_url=chosen.base_url,
             template=said.template,
             prompt=said.prompt or "",
-            options=_kept(options.changed(cassette=asked.cassette), chosen),
+            options=_kept(options.changed(cassette=asked.cassette), chosen, output),
             limits=limits,
             started_at=utc_now(),
             messages=words,
@@ -143,6 +159,7 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
     notices = (
         *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
         *([store.warning] if store.warning else ()),
+        *_lost_type(parent, kind, inherits),
         *_moved(record, base),
         *_limits_that_go_on(given, options, parent),
         *ask.notices,
@@ -150,13 +167,18 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
     record = record.model_copy(update={"notices": notices})
     if not ask.dry_run:
         _remember(record.id, options)
+        remember_type(record.id, kind)
+    begin = opening(record.messages, base.history)
+    composer = ChatComposer(asked.system, opening=begin)
+    if output is not None:
+        composer = AnswerComposer(asked.system, opening=begin, output=output, hosts=tools.host)
     plan = EnginePlan(
         run=record,
         history=base.history,
-        client=chosen.client if ask.dry_run else _client(chosen, asked, store, record.id),
+        client=chosen.client if ask.dry_run else chosen.recorded(mode, cassette),
         model=chosen.model,
         host=tools.host,
-        composer=ChatComposer(asked.system, opening=opening(record.messages, base.history)),
+        composer=composer,
         context=ToolContext(
             run_id=record.id,
             session=record.session,
@@ -273,29 +295,20 @@ def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
     return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 
 
-def _kept(options: RunOptions, chosen: Chosen) -> dict[str, Any]:
+def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[str, Any]:
     """The options as they go into the record: what would go on, JSON values, no secrets."""
     rows = RunOptions.rows()
     kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
     if options.policy is not None:
         kept["policy"] = options.policy.as_json()
+    if output is not None:
+        kept["output"] = output.name
     kept["model"] = chosen.model_id
     if chosen.base_url:
         kept["base_url"] = chosen.base_url
     return {
         k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
     }
-
-
-def _client(chosen: Chosen, asked: Settings, store: Store, run_id: str) -> ChatClient:
-    """The client of this run, which answers from a record where that is wanted."""
-    if asked.cassette is None:
-        cassette = Cassette(cache_file(home_of(store), run_id), cache=True)
-    else:
-        cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
-    # Who names a cassette wants it used.
-    mode = asked.cache or ("auto" if asked.cassette else "off")
-    return chosen.recorded(cast("Mode", mode), cassette)
 
 
 def _turn_places(record: RunRecord, store: Store) -> Mapping[int, str]:
@@ -337,3 +350,11 @@ def _limits_that_go_on(
         return ()
     limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
     return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
+
+
+def _lost_type(parent: RunRecord | None, kind: Any, inherits: bool) -> tuple[str, ...]:
+    """That the answer is no longer of a type, because this process does not have it."""
+    name = parent.options.get("output") if parent and inherits and kind is None else None
+    return (
+        f"The type {name} is not known here, so the answer is text; output=… gives it.",
+    ) * bool(name)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -37,6 +37,7 @@ __all__ = [
     "RunOptions",
     "Settings",
     "Tools",
+    "begun_anew",
     "check_limits",
     "checked_value",
     "configure",
@@ -71,6 +72,8 @@ class Origin:
 _Layers = list[tuple[str, dict[str, Any]]]
 """Where values came from, and the values; the strongest first."""
 _configured: dict[str, Any] = {}
+_start: list[Path] = []
+"""The folder where this process began."""
 
 
 def configure(**values: Any) -> None:
@@ -169,11 +172,26 @@ def store_home(environ: Mapping[str, str] | None = None) -> Path:
     return Path(chosen).expanduser() if chosen else project_folder() / ".nbagent"
 
 
-@cache
 def project_folder() -> Path:
     """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
-    return Path.cwd()
+    if not _start:
+        _start.append(Path.cwd())
+    return _start[0]
+
+
+@contextmanager
+def begun_anew() -> Generator[None]:
+    """Within: nothing is configured, and the process began in the present folder. For tests."""
+    before, start = _configured.copy(), _start.copy()
+    _configured.clear()
+    _start.clear()
+    try:
+        yield
+    finally:
+        _configured.clear()
+        _configured.update(before)
+        _start[:] = start
 
 
 def check_limits(max_turns: int, ceiling: int) -> None:

@@ -94,6 +94,13 @@ def base_url(value: Any) -> str:
     return given
 
 
+def output_type(value: Any) -> Any:
+    """A type, or on a line the words that say one: `City`, `models.City`, `list[City]`."""
+    if isinstance(value, str) and not re.fullmatch(r"\w[\w.]*(?:\[[\w., |\[\]]+\])?", value):
+        raise ValueError("the name of a type, or list[NAME]")
+    return value
+
+
 def number(
     low: float, high: float = math.inf, *, whole: bool = False, what: str = ""
 ) -> Callable[[Any], Any]:

@@ -229,6 +229,13 @@ class _Shared(Values):
     cassette = Option[str | None](
         "--cassette FILE.jsonl", "the record of answers, beside the notebook", checks.cassette
     )
+    replay_tools = Option(
+        "--replay-tools",
+        "take tool results from the record, too; what is there is not run",
+        checks.switch,
+        False,
+        bare=True,
+    )
     system = Option[str | None](
         "--system TEXT", "the system prompt", checks.any_text, project="yes"
     )
@@ -332,6 +339,12 @@ class RunOptions(_Shared):
     )
     policy = Option[ToolPolicy | None](
         "", "what this agent may do; it can only tighten what the settings say", checks.policy
+    )
+    output = Option[Any](
+        "--output TYPE",
+        "the type of the answer: a class of the notebook, or list[CLASS]",
+        checks.output_type,
+        goes_on=False,
     )
     name = Option[str | None]("--name TEXT", "a name for the run", checks.text, goes_on=False)
     tags = Option[tuple[str, ...]](

@@ -49,7 +49,6 @@ def case(request: pytest.FixtureRequest, project: Path) -> Iterator[HostCase]:
     use_frontend(StandIn(made.namespace, run_code=runs))
     yield made
     use_frontend(None)
-    nbagent.configure(allow=None, ask=None, deny=None, hide=None)
     for tool in made.tools:
         if isinstance(tool, McpServer):
             tool.close()

@@ -260,10 +260,11 @@ def test_a_part_that_raises_before_a_turn_ends_the_run_with_the_turns_before(
     assert len(record.turns) == nth - 1
 
 
-def test_a_composer_that_raises_after_the_answer_keeps_the_answer() -> None:
+@pytest.mark.parametrize(("nth", "text"), [(1, ""), (2, "Done.")])
+def test_a_composer_that_raises_after_a_turn_keeps_the_turn(nth: int, text: str) -> None:
     plan = plan_of(two_turns())
-    record = run_plan(replace(plan, composer=Raises(plan.composer, "after_turn")))
-    assert (record.phase, record.text, len(record.turns)) == ("Failed", "Done.", 2)
+    record = run_plan(replace(plan, composer=Raises(plan.composer, "after_turn", nth)))
+    assert (record.phase, record.text, len(record.turns)) == ("Failed", text, nth)
     assert record.turns[-1].error == record.error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernels import LiveKernel
-from magic_shell import MagicShell, begin, end, started_shell
+from magic_shell import MagicShell, begin, started_shell
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,9 @@ def one_shell() -> Iterator[MagicShell]:
 
 
 @pytest.fixture
-def shell(
-    one_shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[MagicShell]:
+def shell(one_shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MagicShell:
     monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     begin(one_shell)
-    yield one_shell
-    end()
+    return one_shell

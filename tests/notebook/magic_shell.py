@@ -14,9 +14,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from nbagent.contracts.errors import NbagentError
-from nbagent.session.frontend import use_frontend
-from nbagent.session.stores import close_stores
-from nbagent.settings import configure, origins
 
 TOOLS = """
 @nbagent.tool
@@ -78,14 +75,4 @@ def begin(shell: MagicShell) -> None:
     # `reset` collects garbage each time, which takes as long as the tests do.
     shell.user_ns.clear()
     shell.user_ns.update(shell.at_first)
-    use_frontend(None)
     shell.cell("%reload_ext nbagent", "import nbagent")
-
-
-def end() -> None:
-    """Forget what this process keeps from one run to the next."""
-    changed = [origin.name for origin in origins({}) if origin.source == "configure"]
-    if changed:
-        configure(**dict.fromkeys(changed))
-    close_stores()
-    use_frontend(None)

@@ -85,6 +85,7 @@ OFFERED = {
     "x = 1\n  %agent do|\ny": ["x = 1\n  %agent doctor\ny"],
     "%agent config \\\n  tri|": ["%agent config \\\n  trim="],
     "%agent config stream=|": ["%agent config stream=true", "%agent config stream=false"],
+    "%agent approvals |": ["%agent approvals clear"],
     "%agent help re|": ["%agent help resume"],
     "%agent models of|": ["%agent models offline"],
     "%agent models openai --base|": ["%agent models openai --base-url"],
@@ -142,6 +143,8 @@ def test_tab_completes_runs_sessions_and_variables(typist: MagicShell, tmp_path:
     assert tab(typist, f"%agent show {first.id[:5]}|") == [f"%agent show {first.id[:8]}"]
     assert words(typist, "%%agent --session |") == ["default", "study"]
     assert tab(typist, "%%agent --into k|") == ["%%agent --into kept"]
+    typist.cell("class City: ...")
+    assert tab(typist, "%%agent --output Ci|") == ["%%agent --output City"]
     assert tab(typist, "%%agent -m offline:comp|") == [f"%%agent -m {model.model_id}"]
     nbagent.Agent(unnamed).run("Go.")
     assert unnamed.model_id not in words(typist, "%%agent -m |")

@@ -63,7 +63,7 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
             checked_value(setting, value)
     elif name in ("show", "resume", "models"):
         run_and_options(name, rest)
-    elif name in ("forget", "doctor"):
+    elif name in ("forget", "doctor", "approvals"):
         assert len(split_words(rest)) == 1
     elif name == "pull":
         assert split_name(rest)[1].endswith(".gguf")

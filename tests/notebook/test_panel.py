@@ -21,8 +21,6 @@ from nbagent.contracts.policy import PersonAnswer
 from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
-from nbagent.session.frontend import use_frontend
-from nbagent.session.stores import close_stores
 from nbagent.settings import configure
 
 KEY = "sk-canary-0123456789abcdef"
@@ -51,8 +49,6 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     yield made
     for handle in made.handles:
         handle.stop()
-    close_stores()
-    use_frontend(None)
 
 
 def part(parent: Any, name: str) -> Any:

@@ -48,12 +48,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def names() -> Iterator[dict[str, Any]]:
+def names() -> dict[str, Any]:
     frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
     made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
     use_frontend(StandIn(made, run_code=runs_code(made)))
-    yield made
-    use_frontend(None)
+    return made
 
 
 def population(city: str) -> int:

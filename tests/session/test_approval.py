@@ -42,6 +42,8 @@ ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "nothing": (None, "denied", ()),
     "a reason": ("never on a Friday", "denied", ()),
     "something else": (7, "denied", ()),
+    "yes": ("yes", "denied", ()),
+    "y": ("Y", "denied", ()),
 }
 
 
@@ -61,6 +63,7 @@ def test_on_approval_decides_with_what_it_returns(given: str) -> None:
         assert "E_DENIED" in said
         assert given != "a reason" or "never on a Friday" in said
         assert given != "something else" or "on_approval returned a int" in said
+        assert given not in ("yes", "y") or "return True to allow the call" in said
     else:
         assert it.args == {"path": ran_with[0]}
 

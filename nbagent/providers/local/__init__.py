@@ -118,6 +118,10 @@ class LocalClient:
                 await server.check()
             raise
 
+    def has_schema_mode(self, request: ChatRequest) -> bool:
+        """As its servers."""
+        return Chat(PROFILES["llamacpp"]).has_schema_mode(request)
+
     async def list_models(self) -> list[ModelInfo]:
         """The files in the hub's cache, and those that it has asked, as their servers tell."""
         found = {name: ModelInfo(id=name) for name in downloaded()}

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
-from nbagent.contracts.chat import ChatRequest, Message, ToolCall, ToolSpec
+from nbagent.contracts.chat import FINAL_ANSWER, ChatRequest, Message, ToolCall, ToolSpec
 from nbagent.providers.offline.filling import (
+    composed,
     fill,
     items,
     literal,
@@ -26,6 +27,7 @@ from nbagent.providers.offline.filling import (
     values_in,
 )
 from nbagent.providers.offline.stream import Step, call
+from nbagent.providers.toolset import wire_schema
 
 _LONGEST_PROMPT = 4_000
 _NAME_COUNTS = 3
@@ -90,7 +92,26 @@ class _Plan:
 
 
 def decide(request: ChatRequest) -> Step:
-    """What the rules say to a request: calls, or the text of the answer."""
+    """What the rules say to a request: calls, the text of the answer, or the call that gives it."""
+    final = next((tool for tool in request.tools if tool.name == FINAL_ANSWER), None)
+    if final is None:
+        return _decided(request)
+    others = tuple(tool for tool in request.tools if tool is not final)
+    step = _decided(request.model_copy(update={"tools": others}))
+    if step.calls:
+        return step
+    prompt, now, earlier = _read(request.messages)
+    facts = [
+        {**one.arguments, **(json_object(one.data) or {one.tool: one.data})}
+        for one in now or earlier
+        if one.ok and one.tool != FINAL_ANSWER
+    ]
+    facts = facts or [{value.kind: literal(value.text)} for value in values_in(prompt, set())]
+    answer = composed(wire_schema(final.parameters, inline=True), facts)
+    return Step(reasoning=step.reasoning, calls=[call(FINAL_ANSWER, answer)])
+
+
+def _decided(request: ChatRequest) -> Step:
     prompt, now, earlier = _read(request.messages)
     tools = {one.name: one for one in request.tools if request.tool_choice != "none"}
     if request.tool_choice in tools:

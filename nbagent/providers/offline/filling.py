@@ -178,6 +178,43 @@ def fill(
     return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MOST_CALLS)], []
 
 
+def composed(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
+    """A value that fits a schema, made of what is known: a list has an item for each fact."""
+    node = _first_of_union(schema)
+    kind = node.get("type")
+    if kind == "array":
+        item = json_object(node.get("items")) or {}
+        return [composed(item, [fact]) for fact in facts] or [composed(item, ())]
+    if kind != "object":
+        choices = [*items(node.get("enum")), *([node["const"]] if "const" in node else [])]
+        known = [value for fact in facts for value in fact.values() if _is_of(value, kind)]
+        usual: Any = _STAND_INS.get(str(kind), "unknown")
+        return next((one for one in known if one in choices), next(iter(choices or known), usual))
+    left = {name: value for fact in reversed(facts) for name, value in fact.items()}
+    of_facts = {one for name in left for one in stems(name)}
+    made: dict[str, Any] = {}
+    properties = json_object(node.get("properties")) or {}
+    # Those whose name is known take their value before the others.
+    for name, own in sorted(properties.items(), key=lambda it: not stems(it[0]) & of_facts):
+        inner = _first_of_union(own)
+        if inner.get("type") in ("array", "object"):
+            made[name] = composed(inner, facts)
+            continue
+        near = {key: value for key, value in left.items() if stems(key) & stems(name)}
+        made[name] = composed(inner, [near, left])
+        taken = [key for key in (*near, *left) if left[key] == made[name]]
+        left.pop(next(iter(taken), ""), None)
+    return {name: made[name] for name in properties}
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a scalar type of JSON Schema."""
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    types = {"string": str, "integer": int, "boolean": bool}
+    return type(value) is types.get(kind)
+
+
 def _parameters(tool: ToolSpec) -> list[_Parameter]:
     schema = wire_schema(tool.parameters, inline=True)
     properties = json_object(schema.get("properties")) or {}

@@ -1,0 +1,261 @@
+"""Answers of a type: the schema that a model is given, the check of what it gives, and the retries.
+
+Where the provider binds answers to a schema, the answer is text; elsewhere the model gives it by
+calling `final_answer`, a tool that is offered beside the others. Types are kept by this process
+only, for the runs that go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, sha_of
+from nbagent.contracts.chat import (
+    FINAL_ANSWER,
+    ChatRequest,
+    Message,
+    ToolCall,
+    ToolSpec,
+    ToolTraits,
+)
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
+from nbagent.contracts.ports import (
+    ChatClient,
+    Composition,
+    PreparedCall,
+    SchemaClient,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+    Verdict,
+)
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
+from nbagent.contracts.secrets import redact
+from nbagent.session.composer import ChatComposer
+from nbagent.tools.base import HostSet
+from nbagent.tools.hints import adapted, type_name
+
+MOST_CORRECTIONS = 2
+_ONLY = "answer"
+"""The one field of the object that holds an answer which is no object itself."""
+_FENCED = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
+_MOST_PROBLEMS = 10
+_BY_CALL = f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
+_MOST_KEPT = 1000
+_types: dict[str, Any] = {}
+
+
+class Output:
+    """The type that an answer has to be of.
+
+    Raises:
+        UsageError: it is no type that JSON can say.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.name = type_name(kind)
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
+            schema = self._adapter.json_schema()
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            raise UsageError(
+                f"output={self.name} is no type for an answer ({why}); give a pydantic model, a "
+                "TypedDict, a dataclass, or a list of one"
+            ) from None
+        self._wrapped = schema.get("type") != "object"
+        if self._wrapped:
+            shared = schema.pop("$defs", None)
+            schema = {
+                "type": "object",
+                "properties": {_ONLY: schema},
+                "required": [_ONLY],
+                "additionalProperties": False,
+                **({"$defs": shared} if shared else {}),
+            }
+        self.schema: dict[str, Any] = schema
+
+    def read(self, text: str) -> Any:
+        """The value that a text says.
+
+        Raises:
+            ToolError: it does not fit; the message can be acted on by a model.
+        """
+        fenced = _FENCED.fullmatch(text)
+        try:
+            value = load_json(fenced[1] if fenced else text)
+        except (ValueError, RecursionError):
+            raise _unfit("it is no JSON") from None
+        return self.value_of(value)
+
+    def value_of(self, value: Any) -> Any:
+        """The same of a JSON value."""
+        if self._wrapped and isinstance(value, dict) and set(cast("Any", value)) == {_ONLY}:
+            value = cast("Any", value)[_ONLY]
+        try:
+            return self._adapter.validate_json(dump_json(value))
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}"
+                for one in error.errors(include_url=False, include_input=False)
+            ]
+            more = [f"and {len(problems) - _MOST_PROBLEMS} more"] * (len(problems) > _MOST_PROBLEMS)
+            raise _unfit("; ".join([*problems[:_MOST_PROBLEMS], *more])) from None
+        except Exception as error:  # of a validator of the person's
+            raise _unfit(f"{type(error).__name__}: {error}") from None
+
+    def rows(self, value: Any) -> list[dict[str, Any]]:
+        """The value as rows of a table: one for each of a list, one for a single object."""
+        plain = self._adapter.dump_python(value)
+        listed = isinstance(plain, list | tuple | set | frozenset)
+        items: list[Any] = list(cast("Any", plain)) if listed else [plain]
+        return [cast("Any", one) if isinstance(one, dict) else {"value": one} for one in items]
+
+
+def _unfit(why: str) -> ToolError:
+    return ToolError(redact(f"the answer does not fit: {why}"), code="E_SCHEMA_VALIDATION")
+
+
+def output_of(given: Any, parent_id: str | None) -> tuple[Any, Output | None]:
+    """The type of a run's answer, its parent's where none is given; plain text is `str`."""
+    kind = _types.get(parent_id or "") if given is None else given
+    return kind, None if kind is None or kind is str else Output(kind)
+
+
+def remember_type(run_id: str, kind: Any) -> None:
+    """Keep the type of a run's answer, for the runs that go on with it and for `run.output`."""
+    if kind is not None:
+        _types[run_id] = kind
+        for old in list(_types)[:-_MOST_KEPT]:
+            _types.pop(old, None)
+
+
+def type_of(run_id: str) -> Any:
+    """The type of a run's answer; None where none was asked for, or in another process."""
+    return _types.get(run_id)
+
+
+def forget_types() -> None:
+    """Forget the types of all runs."""
+    _types.clear()
+
+
+def answer_text(record: RunRecord) -> str | None:
+    """The answer of a run that has one, as JSON: what `final_answer` was given, or its text."""
+    if not record.turns or record.stop_reason not in ("answered", "workflow_complete"):
+        return None
+    last = record.turns[-1]
+    for run in reversed(last.tool_runs):
+        if run.tool_name == FINAL_ANSWER and run.result is not None and run.result.ok:
+            return dump_json(run.args).decode()
+    return last.text
+
+
+class AnswerHosts(HostSet):
+    """The hosts of a run, and `final_answer` beside them unless the provider binds answers."""
+
+    def __init__(
+        self,
+        hosts: Sequence[ToolHost],
+        *,
+        hides: Callable[[ToolSpec], str],
+        output: Output,
+        client: ChatClient,
+        model: str,
+    ) -> None:
+        super().__init__(hosts, hides=hides)
+        self._output = output
+        self._client = client
+        self._model = model
+        self._spec = ToolSpec(
+            name=FINAL_ANSWER,
+            description="Give the final answer. Call this once, when nothing else is left to do.",
+            parameters=output.schema,
+            traits=ToolTraits(host="output", sha=sha_of(output.schema)[:16]),
+        )
+
+    def binds(self, tools: Sequence[ToolSpec]) -> bool:
+        """Whether the provider sees to it that an answer fits, beside these tools."""
+        schema, own = self._output.schema, tuple(it for it in tools if it is not self._spec)
+        request = ChatRequest(model=self._model, messages=(), tools=own, output_schema=schema)
+        return isinstance(self._client, SchemaClient) and self._client.has_schema_mode(request)
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """The tools of all hosts, and the one for the answer."""
+        tools = await super().tools(context)
+        if any(spec.name == FINAL_ANSWER for spec in self.offered):
+            raise UsageError(f"a tool is called {FINAL_ANSWER}, as the one for output=…; rename it")
+        return tools if self.binds(tools) else [*tools, self._spec]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check an answer, or a call on the host that has the tool."""
+        if call.name != FINAL_ANSWER:
+            return await super().prepare(call, context)
+        # Validators of the person's may take their time.
+        await asyncio.to_thread(self._output.value_of, call.arguments)
+
+        async def accept(context: ToolContext) -> ToolOutcome:
+            result = ToolResult(ok=True, data="accepted")
+            return ToolOutcome(result=result, started_at_ms=monotonic_ms())
+
+        return PreparedCall(spec=self._spec, arguments=call.arguments or {}, run=accept)
+
+
+class AnswerComposer(ChatComposer):
+    """Chat mode with an answer of a type: says how it is given, and sends back what does not fit.
+
+    A run that goes on begins to count anew.
+    """
+
+    def __init__(
+        self, system: str | None, *, opening: tuple[Message, ...], output: Output, hosts: HostSet
+    ) -> None:
+        super().__init__(system, opening=opening)
+        self._output = output
+        self._hosts = cast("AnswerHosts", hosts)
+        self._by_call = True
+        self._failed = 0
+
+    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
+        """The base of a chat, with the schema or the words for `final_answer`."""
+        made = await super().before_turn(tools)
+        self._by_call = not self._hosts.binds(tools)
+        if not self._by_call:
+            return replace(made, output_schema=self._output.schema)
+        text = "\n\n".join(piece for piece in (made.system_prompt, _BY_CALL) if piece)
+        return replace(made, system_prompt=text)
+
+    async def after_turn(self, turn: EngineTurn) -> Verdict:
+        """Whether the answer fits; what does not goes back, at most twice."""
+        answers = [run.result for run in turn.tool_runs if run.tool_name == FINAL_ANSWER]
+        errors = [result.error for result in answers if result and result.error]
+        if len(errors) < len(answers):
+            return Verdict(answered=True)
+        if turn.tool_runs and not errors:
+            return Verdict()
+        if errors:
+            why = errors[-1].message
+        else:
+            try:
+                await asyncio.to_thread(self._output.read, turn.text)
+                return Verdict()
+            except ToolError as error:
+                why = error.message
+        self._failed += 1
+        again = (Message.of("user", self._correction(why)),)
+        if self._failed <= MOST_CORRECTIONS:
+            return Verdict(new_messages=again)
+        text = f"{self._failed} answers were no {self._output.name}: {why}"
+        return Verdict(error=ErrorInfo("E_SCHEMA_VALIDATION", text), new_messages=again)
+
+    def _correction(self, why: str) -> str:
+        if self._by_call:
+            return f"{why}. Give the answer by calling {FINAL_ANSWER}."
+        schema = dump_json(self._output.schema).decode()
+        return f"{why}. Answer with nothing but JSON that fits this JSON Schema: {schema}"

@@ -1,0 +1,139 @@
+"""`nbagent.testing`: a process as new, the fixture, and assertions that say what was instead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbagent
+from nbagent import settings
+from nbagent.providers.offline import call, calls, error, script
+from nbagent.testing import (
+    AgentMaker,
+    assert_called,
+    assert_no_errors,
+    fresh_agent,
+    fresh_process,
+)
+
+__all__ = ["fresh_agent"]
+
+
+@nbagent.tool
+def population(city: str, year: int = 2026) -> int:
+    """People living in a city."""
+    return {"Oslo": 717_710}[city]
+
+
+@nbagent.tool(ask=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    return path
+
+
+def test_a_fresh_process_knows_nothing_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def for_session(question: nbagent.Question) -> str:
+        asked.append(question.tool)
+        return "session"
+
+    def run(**options: Any) -> nbagent.Run:
+        model = script([call("delete", path="a"), '{"city": "Oslo"}'])
+        agent = nbagent.Agent(model=model, tools=[delete], on_approval=for_session, quiet=True)
+        return agent.run("Go.", **options)
+
+    outer = run(output=dict[str, str])
+    nbagent.configure(max_turns=7)
+    home = os.environ["NBAGENT_HOME"]
+    with fresh_process() as folder:
+        assert os.environ["NBAGENT_HOME"] == str(folder) != home
+        assert settings.effective().max_turns == 20
+        assert len(nbagent.runs()) == 0
+        with pytest.raises(nbagent.UsageError):
+            nbagent.open_run("last")
+        with pytest.raises(nbagent.UsageError, match="not known in this process"):
+            _ = outer.output
+        monkeypatch.chdir(tmp_path)
+        inner = run()
+        nbagent.configure(max_turns=3)
+        assert (asked, nbagent.open_run("last").id) == (["delete", "delete"], inner.id)
+        assert (folder / "runs.sqlite").exists()
+    assert not folder.exists()
+    assert (os.environ["NBAGENT_HOME"], settings.effective().max_turns) == (home, 7)
+    runs: Any = nbagent.runs()
+    assert runs["run_id"].tolist() == [outer.id], "its store is open again"
+    run()
+    assert asked == ["delete"] * 3, "what was allowed within is forgotten, too"
+
+
+def test_a_run_at_work_is_stopped_at_the_end_and_refused_at_the_begin() -> None:
+    model = script(["A long story. " * 50], delay_ms=50)
+    with fresh_process():
+        run = nbagent.Agent(model=model, tools=[], quiet=True).start("Tell one.")
+        with pytest.raises(nbagent.UsageError, match="a run is at work"), fresh_process():
+            pass
+    assert run.stop_reason == "stopped"
+
+
+def test_the_fixture_gives_an_agent_and_its_model(fresh_agent: AgentMaker) -> None:
+    agent, model = fresh_agent(call("population", city="Oslo"), "Many.", tools=[population])
+    run = agent.run("How many?")
+    assert assert_called(run, "population", city="Oslo").result is not None
+    assert_called(run, "population")
+    assert_called(run, "population", {"city": "Oslo"})
+    assert_no_errors(run)
+    assert model.requests[1].messages[-1].role == "tool"
+
+
+def test_the_fixture_fails_a_test_that_left_steps_over(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from nbagent.testing import fresh_agent\n"
+        "def test_one(fresh_agent):\n"
+        "    agent, model = fresh_agent('Hello.', 'And more.')\n"
+        "    assert agent.run('Hello?').text == 'Hello.'\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "1 passed, 1 error" in result.stdout
+    assert "1 of 2 steps left: step 2: 'And more.'" in result.stdout
+
+
+def test_a_failed_assertion_says_what_was_called_instead(fresh_agent: AgentMaker) -> None:
+    steps = calls([call("population", city="Oslo", year=1990), call("population", city="Rome")])
+    agent, _ = fresh_agent(steps, "Many.", tools=[population])
+    run = agent.run("How many?")
+    for wanted in {"city": "Bergen"}, {"city": "Oslo", "year": 2000}, {"country": "Norway"}:
+        with pytest.raises(AssertionError) as failed:
+            assert_called(run, "population", **wanted)
+        lines = str(failed.value).splitlines()
+        assert lines[0].endswith("was not called; called were:")
+        assert lines[1] == '  population(city="Oslo", year=1990)'
+        assert lines[2].startswith('  population(city="Rome") → E_TOOL_FAILED')
+    with pytest.raises(AssertionError, match=r"Rome.* → E_TOOL_FAILED"):
+        assert_no_errors(run)
+    with pytest.raises(AssertionError, match=r"delete\(\) was not called"):
+        assert_called(run, "delete")
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "said"),
+    [
+        (error("LLM_QUOTA_EXCEEDED", "no money"), {}, "the run ended in error: LLM_QUOTA_EXCEEDED"),
+        (call("population", city="Oslo"), {"max_turns": 1}, "the run ended in max_turns"),
+    ],
+)
+def test_a_run_that_failed_or_was_paused_has_errors(
+    fresh_agent: AgentMaker, step: Any, options: dict[str, Any], said: str
+) -> None:
+    agent, _ = fresh_agent(step, tools=[population], **options)
+    run = agent.run("How many?")
+    with pytest.raises(AssertionError, match=said):
+        assert_no_errors(run)
