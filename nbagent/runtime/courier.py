@@ -246,7 +246,9 @@ class Courier:
         while self._jobs and self.desk.waiter() == waiter:
             with suppress(IndexError):  # another one was quicker
                 job = self._jobs.popleft()
-                if job.state == "queued":
+                if self.cancel.is_set:
+                    job.stop()  # its task is not cancelled yet
+                elif job.state == "queued":
                     return job
         return None
 

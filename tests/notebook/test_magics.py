@@ -303,7 +303,7 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
     shell.agent(f"--model {script.model_id} --tools none --session trip", "Hello.")
     made = shell.user_ns["_run"]
-    assert made.record.notebook == "first.ipynb"
+    assert made.record.notebook == "work/first.ipynb"
     use_frontend(None)  # as a restart does
     frontend()
     monkeypatch.setenv("JPY_SESSION_NAME", "work/second.ipynb")
@@ -315,4 +315,4 @@ def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
     monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
     shell.agent("--continue", "And then?")
     assert shell.user_ns["_run"].record.parent_id == made.id
-    assert set(nbagent.runs(notebook="first.ipynb").run_id) >= {made.id}
+    assert set(nbagent.runs(notebook="work/first.ipynb").run_id) >= {made.id}

@@ -179,7 +179,9 @@ def test_an_option_of_the_run_wins_over_the_agents() -> None:
     assert run.output == [OSLO, BERGEN]
 
 
-@pytest.mark.parametrize("given", ["City", 7, lambda: None, list[range]], ids=repr)
+@pytest.mark.parametrize(
+    "given", ["City", 7, lambda: None, list[range]], ids=lambda given: type(given).__name__
+)
 def test_what_is_no_type_is_refused_before_anything_is_asked(given: Any) -> None:
     model = script(["Hello."])
     with pytest.raises(nbagent.UsageError, match="is no type for an answer"):
