@@ -90,8 +90,6 @@ class CallRunner(Protocol):
     which counts from its begin, it is interrupted as well, and this raises TimeoutError unless it
     still returns a value. Work that does not heed its interrupt is left behind after 0.2 s. An
     interrupt of the person within the work is a CancelledError here.
-
-    Until every host has moved, a `cancel` token may be given; its stop raises Interrupted.
     """
 
     async def run_sync(
@@ -102,7 +100,6 @@ class CallRunner(Protocol):
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
         """Run a function in the thread that waits for the run (in order), or in a worker thread.
 
@@ -118,17 +115,12 @@ class CallRunner(Protocol):
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
         """Await a coroutine function on the loop of async tools, or on the notebook's own.
 
         Where no loop is running in the thread that waits, the notebook's is that of the tools.
         """
         ...
-
-
-class Interrupted(Exception):
-    """A stop ended this piece of work. Internal: it becomes `E_INTERRUPTED` at the edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

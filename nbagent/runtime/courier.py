@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import Interrupted
 from nbagent.contracts.records import RanIn
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
@@ -173,16 +172,15 @@ class Courier:
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
         """Run a function in the thread that waits (in order), or in a worker thread."""
         job = Job(work, interruptible=interruptible, timeout_s=timeout_s, label=label)
         if where == "waiting":
-            return await _until(cancel, job, self._carried(job))
+            return await self._carried(job)
         job.place = "worker thread"
         name = f"nbagent-tool-{label}"
         threading.Thread(target=job.run_alone, name=name, daemon=True).start()
-        return await _until(cancel, job, job.outcome())
+        return await job.outcome()
 
     async def run_async(
         self,
@@ -192,13 +190,11 @@ class Courier:
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-        cancel: CancelToken | None = None,
     ) -> tuple[T, RanIn]:
         """Await a coroutine function on the loop of async tools, or of the thread that waits."""
         job = Job(work, interruptible=interruptible, timeout_s=timeout_s, label=label)
         job.place = "tool loop" if where == "tools" else "notebook loop"
-        carried = self._among_tools(job) if where == "tools" else self._carried(job)
-        return await _until(cancel, job, carried)
+        return await (self._among_tools(job) if where == "tools" else self._carried(job))
 
     async def _among_tools(self, job: Job) -> tuple[Any, RanIn]:
         give_to_tool_loop(job)
@@ -331,34 +327,3 @@ def perform_soon(job: Job) -> asyncio.Task[None]:
     _performed.add(task)
     task.add_done_callback(_performed.discard)
     return task
-
-
-async def _until(
-    cancel: CancelToken | None, job: Job, outcome: Coroutine[Any, Any, tuple[Any, RanIn]]
-) -> tuple[Any, RanIn]:
-    """For callers that still give a token: its stop raises Interrupted."""
-    if cancel is None:
-        return await outcome
-    if cancel.is_set:
-        outcome.close()
-        job.stop()
-        raise Interrupted("stopped before it began")
-    task, loop = asyncio.ensure_future(outcome), asyncio.get_running_loop()
-
-    def stop() -> None:
-        if job.interruptible or job.state == "queued":
-            task.cancel()
-
-    forget = cancel.on_set(lambda: loop.call_soon_threadsafe(stop))
-    try:
-        return await task
-    except asyncio.CancelledError:
-        me = asyncio.current_task()
-        if me is not None and me.cancelling():
-            raise
-        if job.state == "over" and job.error is None:
-            return job.value, job.place
-        left = job.state == "running"
-        raise Interrupted("left behind" if left else "a stop came before it ended") from None
-    finally:
-        forget()

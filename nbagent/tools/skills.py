@@ -286,7 +286,6 @@ class _Script:
                 lambda: run_script(self.order, stop=stop),
                 where="worker",
                 interruptible=False,
-                cancel=stop,
                 label=_RUN,
             )
         )
