@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -257,9 +258,15 @@ def _check_may_set(name: str, value: Any) -> None:
             )
 
 
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> dict[str, Any]:
+    # Asked for by every run; parsing a project's file takes longer than the rest of its start.
+    return tomllib.loads(text)
+
+
 def _table(file: Path, *keys: str) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+        table = _parsed(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
     for key in keys:
