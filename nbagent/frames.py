@@ -8,6 +8,7 @@ text, which is UTC where it names no zone, `"today"` (from midnight on, in this 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -101,6 +102,7 @@ class SavedNotebook(History):
 
     def __init__(self, path: Path, records: list[RunRecord]) -> None:
         store = Store.memory()
+        weakref.finalize(store, store.database.close)
         for record in records:
             store.add(record)
         super().__init__(store)
