@@ -5,6 +5,7 @@ Rows become records in `codec`. A run whose kernel is gone has been closed befor
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -93,12 +94,12 @@ def _add_open(turn: Row, rows: Rows) -> None:
     rows["tool_runs"] += (planned | known).values()
 
 
-class Reading:
+class Reading(ABC):
     """The questions; where the store is is for the class that has it to say."""
 
+    @abstractmethod
     def reading(self) -> AbstractContextManager[Connection]:
         """A connection on one moment of the store, where no run is open whose kernel is gone."""
-        raise NotImplementedError
 
     def load(self, run_id: str) -> RunRecord:
         """The whole record of a run."""

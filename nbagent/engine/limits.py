@@ -10,11 +10,10 @@ from nbagent.contracts.chat import ChatRequest, ChatResponse, Usage
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.ports import Cost
 from nbagent.contracts.records import EngineTurn, Phase, StopReason
-from nbagent.engine.overflow import request_chars
+from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.engine.plan import EnginePlan
 
 RESUME = "%agent resume goes on"
-_CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Spent:
     def estimate(self, request: ChatRequest) -> int:
         """Tokens of a request's prompt: at least the one before it and its answer, where known."""
         known = self._last.prompt_tokens + self._last.completion_tokens if self._last else 0
-        return max(known, request_chars(request) // _CHARS_PER_TOKEN)
+        return max(known, request_chars(request) // CHARS_PER_TOKEN)
 
     def over_budget(self, estimate: Callable[[], int]) -> End | None:
         """The pause before a request of about so many tokens that would exceed a budget."""
@@ -104,7 +103,7 @@ class Spent:
             tokens=self.tokens + usage.total_tokens,
             cost_usd=self.cost_usd + (cost.total_usd if cost else 0.0),
         )
-        prompt = usage.prompt_tokens + usage.completion_tokens + result_chars // _CHARS_PER_TOKEN
+        prompt = usage.prompt_tokens + usage.completion_tokens + result_chars // CHARS_PER_TOKEN
         return here.over_budget(lambda: prompt) or End()
 
 

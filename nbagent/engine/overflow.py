@@ -17,7 +17,8 @@ from nbagent.contracts.records import KEEP_CHARS, EngineTurn, Trimmed, is_worth_
 from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
-_CHARS_PER_TOKEN = 4
+CHARS_PER_TOKEN = 4
+"""A token of English text has about four characters; used where nobody said how many it has."""
 IMAGE_CHARS = 4_000
 """An image is some thousand tokens for a model, however many bytes it has."""
 _NAMED = 3
@@ -120,7 +121,7 @@ class Overflow:
         """The refusal as a person can act on it: how large, what takes the room, what to do."""
         chars = request_chars(request)
         said = _count(error.details, "request_tokens")
-        tokens = said or chars // _CHARS_PER_TOKEN
+        tokens = said or chars // CHARS_PER_TOKEN
         context, source = _count(error.details, "context_tokens"), "server"
         if context is None:
             context, source = self._plan.context_tokens(), "price list"

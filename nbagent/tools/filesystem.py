@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex
-from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, call_pattern
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
@@ -27,8 +27,9 @@ from nbagent.files.mounts import STATE, FilePlace, Mounts
 from nbagent.files.names import looks_secret, names_secret, plain_text, visible
 from nbagent.files.searching import Order
 from nbagent.files.writing import FileState
-from nbagent.tools.base import HostOrder, unknown_call, unknown_name
+from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.filesystem_answers import Hidden, list_folder, read_file, search_files
+from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import FunctionTool, method_tool
 
 HOST = "fs"
@@ -64,11 +65,8 @@ class _Plan:
     """Does it, in a worker thread; the event says that nobody waits for it any more."""
 
 
-class FileHost:
+class FileHost(MethodHost):
     """Plans and runs calls of the `fs` tools that a run has."""
-
-    lists_at_once = True
-    """No listing waits for anything."""
 
     def __init__(self, order: HostOrder) -> None:
         mounts = order.mounts
@@ -82,16 +80,8 @@ class FileHost:
         for word in order.words:
             if word not in (HOST, *made):
                 raise unknown_name(word, (HOST, *made))
-        self._tools = {name: tool for name, tool in made.items() if {HOST, name} & set(order.words)}
-
-    @property
-    def name(self) -> str:
-        """Stands in the traits of its tools."""
-        return HOST
-
-    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """Those that were named; they do not change."""
-        return [tool.spec for tool in self._tools.values()]
+        named = [tool for name, tool in made.items() if {HOST, name} & set(order.words)]
+        super().__init__(HOST, named)
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Look at what the call is about, and plan what it does to it.
@@ -99,10 +89,7 @@ class FileHost:
         Raises:
             ToolError: it would be refused.
         """
-        tool = self._tools.get(call.name)
-        if tool is None:
-            raise unknown_call(call.name, tuple(self._tools))
-        bound = tool.validate(call.arguments)
+        tool, bound = self._checked(call)
         plan: _Plan = await asyncio.to_thread(tool.target, **bound.values)
 
         async def run(context: ToolContext) -> ToolOutcome:

@@ -16,6 +16,7 @@ from nbagent.contracts.errors import NbagentError, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import PreparedCall, ToolContext
 from nbagent.shown.texts import BROKEN
+from nbagent.tools.arguments import Bound
 from nbagent.tools.base import unknown_call, unknown_name
 from nbagent.tools.function_tool import HOST_NAME, FunctionTool, as_tool, options_of, own_name
 from nbagent.tools.hosts import checked_name
@@ -186,7 +187,7 @@ class FunctionHost:
 
 
 class MethodHost:
-    """A built-in host of fixed tools. Subclasses give `look`, which says what a call would do."""
+    """A built-in host of fixed tools. Subclasses say in `look`, or `prepare`, what a call does."""
 
     lists_at_once = True
     """No listing waits for anything."""
@@ -210,12 +211,16 @@ class MethodHost:
         Raises:
             ToolError: there is no such tool, its arguments do not fit, or it would fail now.
         """
+        tool, bound = self._checked(call)
+        preview = await self.look(tool.name, bound.plain, context)
+        return tool.prepared(bound, preview)
+
+    def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
+        """The tool of a call, and its arguments."""
         tool = self._tools.get(call.name)
         if tool is None:
             raise unknown_call(call.name, tuple(self._tools))
-        bound = tool.validate(call.arguments)
-        preview = await self.look(tool.name, bound.plain, context)
-        return tool.prepared(bound, preview)
+        return tool, tool.validate(call.arguments)
 
     async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
         """What a call with these checked arguments would do. May raise ToolError."""

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
-from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
@@ -36,7 +36,8 @@ from nbagent.sandbox import (
     isolation_level,
     run_script,
 )
-from nbagent.tools.base import HostOrder, listed, nearest, unknown_call, unknown_name
+from nbagent.tools.base import HostOrder, listed, nearest, unknown_name
+from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import FunctionTool, method_tool
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 
@@ -66,7 +67,7 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     return [SkillHost(found, names, policy=order.policy, mounts=order.mounts)]
 
 
-class SkillHost:
+class SkillHost(MethodHost):
     """The skills of one run.
 
     Args:
@@ -75,9 +76,6 @@ class SkillHost:
         policy: limits and isolation.
         mounts: where `@state` is among them, the files that scripts make are kept there.
     """
-
-    lists_at_once = True
-    """No listing waits for anything."""
 
     def __init__(
         self,
@@ -98,20 +96,12 @@ class SkillHost:
             _GET: self.get_skill,
             _RUN: self.run_python_script,
         }
-        self._tools = {
-            name: _tool(function, name, self._ruling(name))
+        offered = [
+            _tool(function, name, self._ruling(name))
             for name, function in functions.items()
             if name in names and self._skills
-        }
-
-    @property
-    def name(self) -> str:
-        """Stands in the traits of its tools."""
-        return HOST
-
-    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """Its tools; none where there is no skill."""
-        return [tool.spec for tool in self._tools.values()]
+        ]
+        super().__init__(HOST, offered)
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call; of a script, read what would run.
@@ -119,10 +109,7 @@ class SkillHost:
         Raises:
             ToolError: there is no such tool or skill, or the script would not run.
         """
-        tool = self._tools.get(call.name)
-        if tool is None:
-            raise unknown_call(call.name, tuple(self._tools))
-        bound = tool.validate(call.arguments)
+        tool, bound = self._checked(call)
         if call.name != _RUN:
             return tool.prepared(bound)
         # It reads files, and the first look at the isolation runs a script of its own.

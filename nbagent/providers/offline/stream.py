@@ -29,13 +29,11 @@ from nbagent.contracts.chat import (
     parse_arguments,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.engine.overflow import message_chars, tools_chars
+from nbagent.engine.overflow import CHARS_PER_TOKEN, message_chars, tools_chars
 from nbagent.providers.registry import whole_response
 
 _PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")
 """Of the size of a token: a word with the space before it, or less."""
-_CHARS_PER_TOKEN = 4
-"""A token of English text has about four characters; offline models count with that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +171,7 @@ def response_chunks(
 
 def estimated_tokens(chars: int) -> int:
     """Tokens of so many characters, estimated: one for every four begun."""
-    return -(-chars // _CHARS_PER_TOKEN)
+    return -(-chars // CHARS_PER_TOKEN)
 
 
 async def _wait(seconds: float, until_s: float) -> None:
@@ -191,7 +189,7 @@ def _within_limits(step: Step, request: ChatRequest) -> Step:
     text = step.text
     for stop in filter(None, request.stop_sequences):
         text = text.partition(stop)[0]
-    room = (request.max_tokens or 0) * _CHARS_PER_TOKEN
+    room = (request.max_tokens or 0) * CHARS_PER_TOKEN
     if request.max_tokens is not None and not step.tool_calls and len(text) > room:
         return replace(step, text=text[:room], finish_reason="length")
     return replace(step, text=text)
