@@ -20,11 +20,9 @@ class Talk:
 
     @property
     def calls(self) -> list[Called]:
-        """All of them, in order."""
         return [one for run in self.runs for one in calls_of(run)]
 
     def ask(self, prompt: str, **options: Any) -> str:
-        """Say something; the answer's text."""
         before = self.runs[-1:]
         run = before[0].resume(prompt) if before else self._agent.run(prompt, **options)
         assert run.raise_for_error().stop_reason == "answered"
@@ -33,12 +31,10 @@ class Talk:
 
 
 def calls_of(run: nbagent.Run) -> list[Called]:
-    """The calls of a run."""
     return [(one.tool_name, dict(one.args or {})) for turn in run.turns for one in turn.tool_runs]
 
 
 def written(calls: Iterable[Called]) -> str:
-    """Calls as one line: `population(city="Oslo"); uptime()`."""
     return "; ".join(
         f"{name}({', '.join(f'{key}={dump_json(value).decode()}' for key, value in given.items())})"
         for name, given in calls

@@ -22,10 +22,8 @@ WRITES = USAGE.model_copy(update={"cache_write_tokens": 300})
         ("azure", "gpt-5.4", (2.5, 0.25, 2.5, 15)),
         # One that costs the same at every hour; others are cheaper at night.
         ("deepseek", "deepseek-v3.1-terminus", (0.27, 0.13, 0.27, 0.95)),
-        ("groq", "openai/gpt-oss-120b", (0.15, 0.075, 0.15, 0.6)),
         ("mistral", "mistral-large-latest", (2, 2, 2, 6)),
         ("openrouter", "anthropic/claude-sonnet-4.5", (3, 0.3, 3.75, 15)),
-        ("google", "gemini-2.5-pro", (1.25, 0.125, 1.25, 10)),
         ("google", "models/gemini-2.5-pro", (1.25, 0.125, 1.25, 10)),
     ],
 )
@@ -90,13 +88,12 @@ def test_the_server_decides_the_price_and_this_machine_is_free(
     assert cost_of("openai", "gpt-5.4", None) is None
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=500),
-        Usage(prompt_tokens=10, cached_tokens=8, cache_write_tokens=8),
-        Usage(),
-    ],
-)
+ODD = [
+    Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=500),
+    Usage(prompt_tokens=10, cached_tokens=8, cache_write_tokens=8),
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
 def test_odd_usage_never_raises(odd: Usage) -> None:
     assert cost_of("openai", "gpt-5.4", odd) is not None

@@ -82,11 +82,8 @@ PROMPTS: list[tuple[str, str, str]] = [
     ("What does README.md say?", 'fs.read(path="README.md")', "project about cities"),
     ("Read notes.md.", 'fs.read(path="notes.md")', "Bergen is wetter."),
     ("What is in @data/table.csv?", 'fs.read(path="@data/table.csv")', "Oslo,700"),
-    ("Read ../a.txt", 'fs.read(path="../a.txt")', "leads out of its folder"),
     ("What does population.md say?", 'fs.read(path="population.md")', "Failed:"),
-    ("Which files are in notebooks?", 'fs.list(path="notebooks")', "entries: first.ipynb"),
     ("List the files of the project", "fs.list()", " README.md, "),
-    ("Search for TODO", 'fs.search(query="TODO")', "| @project/notes.md | 7 |"),
     ("Search for Oslo in src", 'fs.search(query="Oslo", path="src")', "city.py"),
     (
         "Write 'hello' to out/hello.txt",
@@ -111,12 +108,9 @@ PROMPTS: list[tuple[str, str, str]] = [
     ),
     ("Which variables are there?", "nb.variables()", "| names | list |"),
     ("What is in df?", 'nb.inspect(name="df")', "- type: pandas.DataFrame"),
-    ("What is x?", 'nb.inspect(name="x")', "- value: 3"),
     ("What is in df['city']?", "nb.inspect(name=\"df['city']\")", "Bergen"),
     ("What is api_key?", 'nb.inspect(name="api_key")', "I was not allowed to call"),
     ("Set x to 5", 'nb.set(name="x", value=5)', "- now.value: 5"),
-    ("Set names to ['c', 'd']", 'nb.set(name="names", value=["c","d"])', "now."),
-    ("Run `1 + 1`", 'nb.run(code="1 + 1")', "- value: 2"),
     (
         "Run this:\n```python\nprint(x)\nx * 2\n```",
         'nb.run(code="print(x)\\nx * 2")',
@@ -173,18 +167,11 @@ CLOCK_PROMPTS: list[tuple[str, str, str]] = [
         'time__get_current_time(timezone="Europe/Oslo")',
         "- datetime: 20",
     ),
-    (
-        "Convert 14:00 from Etc/UTC to Asia/Tokyo",
-        'time__convert_time(source_timezone="Etc/UTC", time="14:00", target_timezone="Asia/Tokyo")',
-        "target.timezone: Asia/Tokyo",
-    ),
     ("What time is it in Atlantis?", "", "needs `timezone`"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "calls", "said"), CLOCK_PROMPTS, ids=[case[0] for case in CLOCK_PROMPTS]
-)
+@pytest.mark.parametrize(("prompt", "calls", "said"), CLOCK_PROMPTS)
 def test_prompt_about_the_time_is_done_by_the_server(
     prompt: str, calls: str, said: str, project: Path, clock: McpServer
 ) -> None:

@@ -79,13 +79,9 @@ def test_text_beside_its_functions_is_a_test_and_fails_where_tools_are_called_ot
     exec(text.replace("'population', {", "'people', {"), made)
     with pytest.raises(AssertionError):
         made["test_why_ada_s"](tools=[population])
-
-
-def test_paused_run_pauses_again() -> None:
-    run = asked(offline.script([OSLO]), max_turns=1)
-    assert run.stop_reason == "max_turns"
-    test_of(run)(tools=[population])
-    assert asked(offline.replay(run), max_turns=1).stop_reason == "max_turns"
+    paused = asked(offline.script([OSLO]), max_turns=1)
+    test_of(paused)(tools=[population])
+    assert asked(offline.replay(paused), max_turns=1).stop_reason == "max_turns"
 
 
 def test_secret_that_the_model_said_is_in_no_text() -> None:

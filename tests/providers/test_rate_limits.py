@@ -24,10 +24,6 @@ BUSY = {"Retry-After": "1"}
 ASKED = ChatRequest(model="m", messages=(Message.of("user", "hi"),))
 
 
-def in_s(seconds: float) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
-
-
 def unix_ms(seconds: float) -> str:
     return str(int((time.time() + seconds) * 1000))
 
@@ -75,31 +71,32 @@ def test_32_runs_at_once_against_ten_requests_a_second_all_end_well(told: bool) 
     assert all(notice.wait_s >= 0.1 for notice in notices if notice.kind == "wait")
 
 
-def openai(kind: str, limit: str, remaining: str, reset: str) -> dict[str, str]:
-    fields = {"limit": limit, "remaining": remaining, "reset": reset}
-    return {f"x-ratelimit-{name}-{kind}": text for name, text in fields.items() if text}
+def openai(kind: str, *texts: str, form: str = "x-ratelimit-{1}-{0}") -> dict[str, str]:
+    """What remains, when it is renewed, and the limit, as headers; empty texts are left out."""
+    named = zip(("remaining", "reset", "limit"), texts, strict=False)
+    return {form.format(kind, name): text for name, text in named if text}
 
 
-def anthropic(kind: str, limit: str, remaining: str) -> dict[str, str]:
-    fields = {"limit": limit, "remaining": remaining, "reset": in_s(30)}
-    return {f"anthropic-ratelimit-{kind}-{name}": text for name, text in fields.items()}
+def anthropic(kind: str) -> dict[str, str]:
+    in_30_s = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+    return openai(kind, "0", in_30_s, "1000", form="anthropic-ratelimit-{0}-{1}")
 
 
 TOLD = {
     "nothing": (dict[str, str], 3, (0, 0)),
-    "no reset": (lambda: openai("requests", "", "0", ""), 3, (0, 0)),
-    "no number": (lambda: openai("requests", "9", "soon", "1s"), 3, (0, 0)),
-    "some are left": (lambda: openai("requests", "", "2", "9s"), 1, (0, 0)),
-    "all are gone": (lambda: openai("requests", "", "2", "9s"), 2, (8.5, 9)),
-    "milliseconds": (lambda: openai("requests", "9", "0", "900ms"), 0, (0.08, 0.1)),
-    "fills up slowly": (lambda: openai("requests", "60", "0", "1m0s"), 0, (0.9, 1)),
-    "tokens": (lambda: openai("tokens", "6000", "50", "59.5s"), 0, (0.4, 0.5)),
-    "left to the server to refuse": (lambda: openai("requests", "", "0", "6m0s"), 0, (0, 0)),
+    "no reset": (lambda: openai("requests", "0"), 3, (0, 0)),
+    "no number": (lambda: openai("requests", "soon", "1s", "9"), 3, (0, 0)),
+    "some are left": (lambda: openai("requests", "2", "9s"), 1, (0, 0)),
+    "all are gone": (lambda: openai("requests", "2", "9s"), 2, (8.5, 9)),
+    "milliseconds": (lambda: openai("requests", "0", "900ms", "9"), 0, (0.08, 0.1)),
+    "fills up slowly": (lambda: openai("requests", "0", "1m0s", "60"), 0, (0.9, 1)),
+    "tokens": (lambda: openai("tokens", "50", "59.5s", "6000"), 0, (0.4, 0.5)),
+    "left to the server to refuse": (lambda: openai("requests", "0", "6m0s"), 0, (0, 0)),
     "OpenRouter": (
         lambda: {"x-ratelimit-remaining": "0", "x-ratelimit-reset": unix_ms(30)}, 0, (28, 30),
     ),
-    "Anthropic": (lambda: anthropic("requests", "1000", "0"), 0, (0.01, 0.03)),
-    "Anthropic's tokens": (lambda: anthropic("input-tokens", "1000", "0"), 0, (2.5, 3)),
+    "Anthropic": (lambda: anthropic("requests"), 0, (0.01, 0.03)),
+    "Anthropic's tokens": (lambda: anthropic("input-tokens"), 0, (2.5, 3)),
 }  # fmt: skip
 
 
@@ -122,12 +119,8 @@ def test_what_is_left_is_read_in_every_dialect(
 def test_one_server_and_key_have_one_limiter() -> None:
     key = SecretKey("a key of a test")
     assert Limiter.of("u", key) is Limiter.of("u", SecretKey("a key of a test"))
-    others = [
-        Limiter.of("v", key),
-        Limiter.of("u", None),
-        Limiter.of("u", SecretKey("another key")),
-    ]
-    assert len({*others, Limiter.of("u", key)}) == 4
+    others = [Limiter.of("v", key), Limiter.of("u", None), Limiter.of("u", SecretKey("another"))]
+    assert Limiter.of("u", key) not in others
 
 
 async def waited(place: Place, within_s: float = 5) -> list[float]:
@@ -140,7 +133,6 @@ async def waited(place: Place, within_s: float = 5) -> list[float]:
 
 
 async def held(limiter: Limiter) -> Place:
-    """A request that is on its way."""
     place = Place(limiter, 1)
     await waited(place)
     return place

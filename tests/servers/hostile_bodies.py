@@ -50,12 +50,8 @@ def bodies(wire: Dialect) -> dict[str, Case]:
         "null": _whole(None),
         "a list": _whole([]),
         "an object": _whole({}),
-        "a number": _whole(42),
-        "a text": _whole("hello"),
-        "true": _whole(True),
         "bad UTF-8": _whole(good.replace(b"fine", b"\xff\xfe")),
         "too deep": _whole(start + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-        "too deep for Python": _whole(b'{"a":' * 5_001 + b"1" + b"}" * 5_001),
         "a number that is too long": _whole(start + b"[" + b"9" * 5_000 + b"]}"),
         "the rest is a number": _whole(start + b"7}", asked=3 if wire is CHAT else 1),
         "another type but parseable": _whole(good, "", kind="text/plain"),
@@ -68,7 +64,6 @@ def bodies(wire: Dialect) -> dict[str, Case]:
 def _streams(
     wire: Dialect, *events: Any, code: str = _BAD, text: str = "", end: Any = None
 ) -> Case:
-    """A stream with a clean end."""
     served = sends(wire.head(), chunked(wire.stream(*events, end=end)), b"0\r\n\r\n")
     return Case(served, code, text)
 
@@ -78,20 +73,18 @@ def _raw(body: bytes, code: str = "", text: str = "fine", kind: str = "text/even
 
 
 def streams(wire: Dialect) -> dict[str, Case]:
-    """Streams; those without a code are accepted."""
     said, part = wire.said("fine"), wire.part("part ")
     good = wire.stream(*said)
     lead = b"" if wire.name == "ollama" else b"data: "
 
     def spoilt(event: Any) -> Case:
-        return _streams(wire, *part, event, *said, text="part ")
+        return _streams(wire, *part, wire.frame(event), *said, text="part ")
 
     return {
         "stream: web page": _raw(b"<!doctype html>\n<p>no</p>\n\n", _BAD, ""),
         "stream: nothing": _raw(b"", _BAD, ""),
         "stream: signs of life, then the end": _raw(wire.blank * 2, _BAD, ""),
         "stream: an event is a list": spoilt(lead + b"[1]"),
-        "stream: an event is a number": spoilt(lead + b"7"),
         "stream: an event is a text": spoilt(lead + b'"x"'),
         "stream: broken JSON": spoilt(lead + b"{nonsense}"),
         "stream: too deep": spoilt(lead + b"[" * 50_000),
@@ -147,7 +140,7 @@ def own_errors(wire: Dialect) -> dict[str, Case]:
         inside = _BAD if name in WITHOUT_STATUS else code
         cases[f"inside: {name}"] = _streams(wire, *part, body, code=inside, text="part ")
     for name, (event, code) in _FORMS.get(wire.name, {}).items():
-        cases[f"inside: {name}"] = _streams(wire, *part, event, code=code, text="part ")
+        cases[f"inside: {name}"] = _streams(wire, *part, wire.frame(event), code=code, text="part ")
     return cases
 
 

@@ -10,7 +10,6 @@ import asyncio
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from time import time
@@ -39,7 +38,6 @@ class Case:
 
 
 def sends(*pieces: bytes) -> Fault:
-    """Sends bytes and closes the connection."""
 
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
@@ -48,7 +46,6 @@ def sends(*pieces: bytes) -> Fault:
 
 
 def resets(*pieces: bytes) -> Fault:
-    """Sends bytes and breaks the connection."""
 
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
@@ -59,7 +56,6 @@ def resets(*pieces: bytes) -> Fault:
 
 
 def waits(*pieces: bytes) -> Fault:
-    """Sends bytes and then nothing more."""
 
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
@@ -101,7 +97,6 @@ def then_fine(*bad: bytes) -> Fault:
 
 
 def refused(status: str, *headers: str, wire: Dialect = CHAT, **error: Any) -> bytes:
-    """An error response."""
     return whole(wire.error(**error), status, headers)
 
 
@@ -117,7 +112,6 @@ ELSEWHERE_HEADER = f"Location: {ELSEWHERE}"
 
 
 def statuses(wire: Dialect) -> dict[str, Case]:
-    """Final at once: one request each."""
 
     def one(status: str, code: str, *headers: str, says: str = "", message: str = "no") -> Case:
         return refuses(status, wire.error(message), code, *headers, says=says)
@@ -130,33 +124,21 @@ def statuses(wire: Dialect) -> dict[str, Case]:
     return {
         "401": one("401 Unauthorized", "LLM_AUTH_FAILED", says="Check the key"),
         "403": one("403 Forbidden", "LLM_AUTH_FAILED"),
-        "401 and retry please": one(
-            "401 X", "LLM_AUTH_FAILED", "Retry-After: 0", "x-should-retry: true"
-        ),
+        "401 and retry please": one("401 X", "LLM_AUTH_FAILED", "x-should-retry: true"),
         "402": one("402 Payment Required", "LLM_QUOTA_EXCEEDED"),
         "400": one("400 Bad Request", wrong),
-        "400 context overflow in words": one(
-            "400 X",
-            "LLM_CONTEXT_OVERFLOW",
-            message="This model's maximum context length is 8192",
-        ),
         "404": one("404 Not Found", wrong, says="base URL"),
         "413": one("413 Too Large", wrong),
-        "418": one("418 Teapot", wrong),
-        "422 list of fields": refuses("422 X", {"detail": [{"loc": ["body"], "msg": "m"}]}, wrong),
         "499 empty": refuses("499 X", b"", wrong),
         "400 body is no error": refuses("400 X", [[[[]]]], wrong),
         "400 lines and controls": one("400 X", wrong, message=controls),
         "400 nested error type": refuses("400 X", deep_type, wrong),
-        "400 body too deep": refuses(
-            "400 X", b'{"error":' + b"[" * 30_000 + b"]" * 30_000 + b"}", wrong
-        ),
+        "400 body too deep": refuses("400 X", b'{"error":' + b"[" * 30_000, wrong),
         "400 body without end": Case(
             drips(wire.head().replace(b"200 OK", b"400 X"), chunked(b"x" * 60_000), 0.001), wrong
         ),
         "status out of range": Case(sends(whole({}, "999 X")), wrong, asked=3),
         "429 for 61 s": one("429 X", limited, "Retry-After: 61", says="61"),
-        "429 for 1e9 s": one("429 X", limited, "Retry-After: 1e9", says="1,000,000,000"),
         "429 for ever": one("429 X", limited, "Retry-After: inf", says="for ever"),
         "429 until tomorrow": one("429 X", limited, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
         "503 for an hour": one("503 X", wrong, "Retry-After: 3600", says="3,600"),
@@ -177,7 +159,6 @@ def _flushed(data: bytes) -> bytes:
 
 
 def passing(wire: Dialect) -> dict[str, Case]:
-    """Pass when the request is made again."""
 
     def once(status: str, *headers: str, body: Any = None) -> Case:
         bad = whole(wire.error() if body is None else body, status, headers)
@@ -188,17 +169,14 @@ def passing(wire: Dialect) -> dict[str, Case]:
         "429 with a date that is past": once("429 X", "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"),
         "429 with a negative wait": once("429 X", "Retry-After: -5"),
         "429 with a wait that is no number": once("429 X", "Retry-After: NaN"),
-        "429 with an empty wait": once("429 X", "Retry-After:"),
         "429 with two waits": once("429 X", "Retry-After: 0", "Retry-After: 0.1"),
         "429 in milliseconds": once("429 X", "retry-after-ms: 3", "Retry-After: 3600"),
         "429 with a wait in the body": once(
             "429 X", body={"error": {"details": [{"retryDelay": "0.01s"}]}}
         ),
         "408 once": once("408 X", "Retry-After: 0"),
-        "409 once": once("409 X", "Retry-After: 0"),
         "500 once": once("500 X", "Retry-After: 0"),
         "502 web page once": once("502 X", "Retry-After: 0", body=b"<html>\nBad gateway</html>"),
-        "503 once": once("503 X", "Retry-After: 0"),
         "529 once": once("529 X", "Retry-After: 0"),
         "overloaded inside a 200": once(
             "200 OK", body={"error": {"type": "overloaded_error", "message": "x"}}
@@ -283,54 +261,33 @@ def framing(wire: Dialect) -> dict[str, Case]:
 
     return {
         "chunk size is no number": chunks(b"xyz\r\n"),
-        "chunk size is negative": chunks(b"-5\r\nhello\r\n"),
-        "chunk size is empty": chunks(b"\r\n"),
         "chunk size is enormous": chunks(b"f" * 40 + b"\r\n"),
-        "chunk size without end": Case(
-            sends(head, b"1" * 20_000), wrong, stream=False, asked=3
-        ),
-        "chunk size of 200 kB": chunks(b"1" * 200_000),
+        "chunk size without end": Case(sends(head, b"1" * 20_000), wrong, stream=False, asked=3),
         "chunk without its line end": chunks(b"5\r\nhello5\r\nworld\r\n0\r\n\r\n"),
         "trailer without end": Case(
-            drips(head + b"0\r\n", b"x: y\r\n" * 20_000, 0.0),
-            wrong,
-            stream=False,
-        ),
+            drips(head + b"0\r\n", b"x: y\r\n" * 20_000, 0.0), wrong, stream=False),
         "answer as in HTTP/0.9": body(good, code=wrong, asked=3),
         "binary garbage": body(b"\x00\x01\x02\xff" * 64, code=wrong),
         "an SSH server": body(b"SSH-2.0-OpenSSH_9.6\r\n", code=wrong, asked=3),
-        "an HTTP/2 server": body(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" * 4, code=wrong),
         "status is no number": body(b"HTTP/1.1 OK\r\n\r\n", code=wrong),
         "header without a colon": framed(b"nonsense", code=wrong),
-        "header with NUL": framed(b"x: a\x00b", length, code=wrong),
-        "space before the colon": framed(b"x : y", length, code=wrong),
         "two lengths": framed(b"Content-Length: 3", length, code=wrong),
-        "length is negative": framed(b"Content-Length: -3", code=wrong),
         "length is no number": framed(b"Content-Length: many", code=wrong),
-        "transfer encoding is unknown": framed(
-            b"Transfer-Encoding: gzip, chunked", code=wrong
-        ),
+        "transfer encoding is unknown": framed(b"Transfer-Encoding: gzip, chunked", code=wrong),
         "header of 200 kB": framed(b"x: " + b"y" * 200_000, code=wrong),
-        "headers without end": Case(
-            drips(_OK, b"x: y\r\n" * 2_000, 0.0), wrong, stream=False
-        ),
         "101 to another protocol": body(
             b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", code=wrong
         ),
         "204": body(b"HTTP/1.1 204 X\r\n\r\n", code=bad),
         "encoded as br": encoded("br", b"\x0b\x02\x80hello\x03", bad),
-        "encoded as zstd": encoded("zstd", b"\x28\xb5\x2f\xfd", bad),
         "encoded with a newline": encoded("x\ty", good, bad),
         "gzip cut short": encoded("gzip", zipped[:-20], bad),
         "gzip that is none": encoded("gzip", good, bad),
-        "gzip damaged": encoded("gzip", zipped[:20] + b"\xff" * 20 + zipped[40:], bad),
-        "gzip in gzip": encoded("gzip, gzip", gzip.compress(zipped), bad),
         "gzip": encoded("gzip", zipped),
         "deflate": encoded("deflate", zlib.compress(good)),
         "HTTP/1.0 without a length": body(b"HTTP/1.0 200 OK\r\n\r\n", good),
         "the same length twice": framed(length, length),
         "header of 64 kB": framed(b"x: " + b"y" * 65_536, length),
-        "folded header": framed(b"x: a\r\n b", length),
         "informational answers first": body(
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n",
             whole(good),
@@ -346,14 +303,6 @@ def _slow(serve: Fault, text: str = "", code: str = "LLM_TIMEOUT", *, stream: bo
     return Case(serve, code, text, stream=stream, timeout_s=_LIMIT)
 
 
-def _forever(make: Callable[[], Sequence[bytes]], between_s: float) -> Fault:
-    async def serve(visit: Visit) -> None:
-        while True:
-            await visit.drip(make(), between_s)
-
-    return serve
-
-
 def silences(wire: Dialect) -> dict[str, Case]:
     """Longer than the time allowed, which is `_LIMIT`."""
     head = wire.head()
@@ -367,22 +316,14 @@ def silences(wire: Dialect) -> dict[str, Case]:
         "whole body that drips": _slow(drips(_OK + b"\r\n", b" "), stream=False),
         "length that never comes": _slow(waits(_OK + b"Content-Length: 99\r\n\r\n{"), stream=False),
         "comments only": _slow(drips(head, chunked(wire.blank))),
-        "one byte at a time": _slow(drips(head, chunked(b"x"))),
         "chunk size that drips": _slow(drips(head, b"0")),
-        "informational answers for ever": _slow(
-            _forever(lambda: [b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 4, 0.01)
-        ),
+        "informational answers for ever": _slow(drips(b"", b"HTTP/1.1 103 X\r\n\r\n", 0.01)),
         "silence after a part": _slow(waits(head + part), "part "),
         "drips after a part": _slow(drips(head + part, chunked(wire.blank)), "part "),
         "error body that drips": _slow(
-            drips(b"HTTP/1.1 400 X\r\n\r\n", b"x"), code="LLM_HTTP_ERROR"
-        ),
-        "open after the finish reason": _slow(
-            waits(head + chunked(finished)), "fine", code=""
-        ),
-        "open after the end": _slow(
-            waits(head + chunked(finished + wire.end)), "fine", code=""
-        ),
+            drips(b"HTTP/1.1 400 X\r\n\r\n", b"x"), code="LLM_HTTP_ERROR"),
+        "open after the finish reason": _slow(waits(head + chunked(finished)), "fine", code=""),
+        "open after the end": _slow(waits(head + chunked(finished + wire.end)), "fine", code=""),
     }  # fmt: skip
     if wire.name != "ollama":  # There an empty object is no line.
         cases["empty events only"] = _slow(drips(head, chunked(wire.frame({}))))

@@ -25,13 +25,11 @@ class HostileServer(Loopback):
     """Serves faults by the first part of the path: `url("name")` is the base URL of one."""
 
     def __init__(self, faults: dict[str, Fault] | None = None, **how: Any) -> None:
-        """Serve faults; `how`: as in Loopback."""
         super().__init__(**how)
         self.faults = faults or {}
         self.visits: dict[str, list[Visit]] = {}
 
     def url(self, name: str) -> str:
-        """The base URL of a fault."""
         return f"{self.origin}/{name}/v1"
 
     def asked(self, name: str) -> int:
@@ -88,7 +86,6 @@ def certificate(folder: Path, *names: str) -> Path | None:
 
 
 def tls_of(certificate_file: Path) -> ssl.SSLContext:
-    """What a server with this certificate needs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate_file)
     return context

@@ -44,28 +44,23 @@ class Visit:
 
     @property
     def line(self) -> str:
-        """Method, path and version."""
         return self.head.partition("\r\n")[0]
 
     @property
     def method(self) -> str:
-        """What the request wants."""
         return self.line.split(" ")[0]
 
     @property
     def path(self) -> str:
-        """What is asked for."""
         return self.line.split(" ")[1]
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """Names in lower case."""
         lines = (line.partition(":") for line in self.head.split("\r\n")[1:])
         return {name.strip().lower(): value.strip() for name, _, value in lines if name}
 
     @cached_property
     def body(self) -> Any:
-        """The decoded JSON, or None."""
         return json.loads(self.data) if self.data else None
 
     async def send(self, *pieces: bytes) -> None:
@@ -77,7 +72,6 @@ class Visit:
                 raise ConnectionResetError
 
     async def drip(self, pieces: Iterable[bytes], between_s: float) -> None:
-        """Send pieces with a pause after each."""
         for piece in pieces:
             await self.send(piece)
             await asyncio.sleep(between_s)
@@ -88,12 +82,10 @@ class Visit:
             await self.drip([piece], 0)
 
     async def silence(self) -> None:
-        """Say nothing until the client leaves."""
         while await self.reader.read(65536):
             pass
 
     def reset(self) -> None:
-        """Break the connection with a TCP reset."""
         raw: socket.socket = self._writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -116,11 +108,9 @@ class Loopback:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
         return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
 
     async def answer(self, visit: Visit) -> None:
-        """Answer one request."""
         raise NotImplementedError
 
     async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,14 +124,12 @@ class Loopback:
             keep = visit.keep
 
     async def start(self) -> None:
-        """Listen."""
         self._server = await asyncio.start_server(
             self._welcome, self.host, self.port, ssl=self._tls, backlog=512
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close everything."""
         assert self._server
         self._server.close()
         for task in self.open:

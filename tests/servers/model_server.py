@@ -60,16 +60,13 @@ class ModelServer(Loopback):
 
     @property
     def url(self) -> str:
-        """The base URL, `…/v1`."""
         return f"{self.origin}/v1"
 
     @property
     def bodies(self) -> list[Any]:
-        """The JSON bodies of all chat requests."""
         return [request.body for request in self.requests if request.method == "POST"]
 
     def then(self, *steps: Step) -> None:
-        """Add steps to the script."""
         self._script.extend(steps)
 
     async def answer(self, visit: Visit) -> None:
@@ -134,7 +131,6 @@ def _invented(schema: dict[str, Any], said: Any) -> dict[str, Any]:
 
 
 def _details(model: dict[str, Any]) -> dict[str, Any]:
-    """What Ollama's list says of a model."""
     meta: Any = model.get("meta")
     size: Any = cast("dict[str, Any]", meta).get("n_ctx") if isinstance(meta, dict) else None
     return {"context_length": model.get("max_model_len", size)}

@@ -55,7 +55,6 @@ class Player(Loopback):
         self._plays: list[Play] = []
 
     def play(self, plays: Sequence[Play]) -> None:
-        """Set the answers, and forget what was asked."""
         self._plays = list(plays)
         self.asked = []
 

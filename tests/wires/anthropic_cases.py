@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from wires.chat_requests import BLUE, FAR, PDF, RED, called, of, result, user
+from servers.dialects import ANTHROPIC
+from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, of, result, user
 from wires.harness import (
     ABSENT,
     JSON,
@@ -25,7 +26,7 @@ from wires.harness import (
     ask,
 )
 
-from nbagent.contracts.chat import FilePart, Message, TextPart, ToolCall, ToolSpec
+from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
 
 SERVERS = {
     "anthropic": "https://api.anthropic.com/v1",
@@ -35,96 +36,48 @@ SERVERS = {
 }
 USED: JSON = {"input_tokens": 5, "output_tokens": 2}
 SUM = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-STOP = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+STOP: JSON = {"type": "message_stop"}
+delta, start, pieces = ANTHROPIC.delta, ANTHROPIC.start, ANTHROPIC.block
+head, tail, sse = ANTHROPIC.head_event, ANTHROPIC.tail, ANTHROPIC.stream
 HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 QUOTA = "LLM_QUOTA_EXCEEDED"
 
 
-def event(type: str, **fields: Any) -> bytes:
-    """A named event, whose data repeats its name."""
-    data = json.dumps({"type": type, **fields})
-    return f"event: {type}\ndata: {data}\n\n".encode()
+def event(type: str, **fields: Any) -> JSON:
+    return {"type": type, **fields}
 
 
-def delta(place: int, kind: str, **fields: Any) -> bytes:
-    """A piece of a block."""
-    return event("content_block_delta", index=place, delta={"type": kind, **fields})
+def said(words: Any, place: int = 0) -> JSON:
+    return delta(place, "text", text=words)
 
 
-def said(words: Any, place: int = 0) -> bytes:
-    """A piece of text."""
-    return delta(place, "text_delta", text=words)
+def wrote(piece: str, place: int = 0) -> JSON:
+    return delta(place, "input_json", partial_json=piece)
 
 
-def wrote(piece: str, place: int = 0) -> bytes:
-    """A piece of a call's input."""
-    return delta(place, "input_json_delta", partial_json=piece)
+def whole(*content: Any, **more: Any) -> bytes:
+    return json.dumps(ANTHROPIC.message(*content, **more)).encode()
 
 
-def start(place: int, block: JSON) -> bytes:
-    """The start of a block."""
-    return event("content_block_start", index=place, content_block=block)
-
-
-def head(usage: Any = None) -> bytes:
-    """The first event."""
-    message: JSON = {"id": "msg_1", "role": "assistant", "model": "m1", "content": []}
-    return event("message_start", message={**message, "stop_reason": None, "usage": usage})
-
-
-def tail(word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
-    """The last events."""
-    ended = {"stop_reason": word, "stop_sequence": None, **more}
-    return event("message_delta", delta=ended, usage=usage) + STOP
-
-
-def pieces(place: int, block: JSON) -> Iterator[bytes]:
-    """A whole block as its events; what is written of it comes in two pieces."""
-    fields = {"text": ("text",), "thinking": ("thinking", "signature")}.get(block["type"], ())
-    written = [(f"{field}_delta", field, block.get(field, "")) for field in fields]
-    begun = {**block, **dict.fromkeys(fields, "")}
-    if "input" in block:
-        begun["input"] = dict[str, Any]()
-        written.append(("input_json_delta", "partial_json", json.dumps(block["input"])))
-    yield start(place, begun)
-    for kind, field, words in written:
-        middle = (len(words) + 1) // 2
-        yield from (delta(place, kind, **{field: it}) for it in (words[:middle], words[middle:]))
-    yield event("content_block_stop", index=place)
-
-
-def whole(*content: Any, word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
-    """A whole answer."""
-    made = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m1"}
-    ended = {"stop_reason": word, "stop_sequence": None, "usage": usage, **more}
-    return json.dumps({**made, "content": content, **ended}).encode()
-
-
-def stream(*content: JSON, word: Any = "end_turn", usage: Any = None, **more: Any) -> bytes:
-    """The same answer as a stream."""
-    blocks = b"".join(b"".join(pieces(place, block)) for place, block in enumerate(content))
-    return head({"input_tokens": 1, "output_tokens": 1}) + blocks + tail(word, usage, **more)
+def stream(*content: JSON, **more: Any) -> bytes:
+    return sse(*ANTHROPIC.events(*content, **more))
 
 
 def both(id: str, *content: JSON, word: Any = "end_turn", **given: Any) -> AnswerCase:
-    """A case in both forms."""
     more: JSON = {"word": word, "usage": given.pop("used", None), **given.pop("more", {})}
     body, streamed = whole(*content, **more), stream(*content, **more)
     return answer_case(id, body=body, stream=streamed, **given)
 
 
 def text(words: str, **more: Any) -> JSON:
-    """A block of text."""
     return {"type": "text", "text": words, **more}
 
 
 def use(id: str, name: str = "fs__look", **arguments: Any) -> JSON:
-    """A call."""
     return {"type": "tool_use", "id": id, "name": name, "input": arguments}
 
 
 def given_back(id: str, content: Any = ..., **more: Any) -> JSON:
-    """The result of a call."""
     return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
 
 
@@ -170,7 +123,6 @@ REFUSED: JSON = {
 WHOLE: dict[str, tuple[list[JSON], str, JSON]] = {
     "one call": ([LOOK], "tool_use", {"calls": [LOOKED], "raw": {"blocks": ABSENT}}),
     "a call without arguments": ([use("t", "b")], "tool_use", {"calls": [("b", {})]}),
-    "a call that ends the turn": ([LOOK], "end_turn", {"calls": [LOOKED]}),
     "an unknown end of nothing": ([], "bored", {"finish": "error"}),
     "blocks of later versions": ([{"type": "mood", "of": 1}, text("x")], "end_turn", {"text": "x"}),
     "a tool of the server's is no call": ([SEARCHED, FOUND, text("x")], "end_turn", {
@@ -178,21 +130,19 @@ WHOLE: dict[str, tuple[list[JSON], str, JSON]] = {
             ..., {"content": [Exactly(SEARCHED), Exactly(FOUND), text("x")]}]}}),
     "refused": ([], "refusal", {"text": "I will not.", **REFUSED}),
     "refused in the middle": ([text("Half.")], "refusal", {"text": "Half.", **REFUSED}),
-    "refused without a word": ([], "refusal", {"finish": "content_filter"}),
 }  # fmt: skip
 
 
 def blocks() -> Iterator[AnswerCase]:
-    """Every kind of block, event and end."""
     for id, (content, word, expect) in WHOLE.items():
         yield both(id, *content, word=word, **expect)
     for id, (parts, expect) in STREAMS.items():
-        yield answer_case(id, stream=b"".join(parts), **expect)
+        yield answer_case(id, stream=sse(*parts), **expect)
     for word, finish in FINISH.items():
         yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish)
 
 
-def parsed(*parts: str) -> list[bytes]:
+def parsed(*parts: str) -> list[JSON]:
     """A call whose input comes in these pieces, and no stop of its block."""
     return [start(0, {**LOOK, "input": {}}), *map(wrote, parts)]
 
@@ -204,32 +154,27 @@ CUT: JSON = {"error": BAD, "words": "cut"}
 NAMED = b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
 READ_MORE: JSON = {"input_tokens": None, "cache_read_input_tokens": 6, "output_tokens": 3}
 # id: events, and what they come to.
-STREAMS: dict[str, tuple[list[bytes], JSON]] = {
-    "arguments that are no JSON": ([*parsed("{o"), tail()], OPEN),
+STREAMS: dict[str, tuple[list[Any], JSON]] = {
     "cut by length within arguments": (
-        [*parsed("{o"), tail("max_tokens")], {**OPEN, "finish": "length"}),
-    "input at the start, and no pieces": ([start(0, LOOK), tail("tool_use")], CALLED),
-    "input at the start and in pieces": ([start(0, LOOK), wrote('{"at": "a"}'), tail()], CALLED),
-    "only empty pieces": ([*parsed("", ""), tail()], {"calls": [("fs.look", {})]}),
-    "a piece that says null": ([*parsed('{"at": ', "null", "}"), tail()], GIVEN),
-    "text that says null": ([said("null"), tail()], {"text": "null"}),
+        [*parsed("{o"), *tail("max_tokens")], {**OPEN, "finish": "length"}),
+    "input at the start, and no pieces": ([start(0, LOOK), *tail("tool_use")], CALLED),
+    "only empty pieces": ([*parsed("", ""), *tail()], {"calls": [("fs.look", {})]}),
+    "a piece that says null": ([*parsed('{"at": ', "null", "}"), *tail()], GIVEN),
     "blocks that take turns": (
-        [start(1, text("")), *parsed('{"at":'), said("a", 1), wrote('"a"}'), said("b", 1), tail()],
+        [start(1, text("")), *parsed('{"at":'), said("a", 1), wrote('"a"}'), said("b", 1), *tail()],
         {"text": "ab", **CALLED}),
     "unknown events and deltas": (
-        [head(), event("mood", index=0), delta(0, "mood_delta", mood="x"),
-         b"event: later\ndata: {}\n\n", said("x", 1), tail()], {"text": "x"}),
+        [head(), event("mood", index=0), delta(0, "mood", mood="x"),
+         b"event: later\ndata: {}\n\n", said("x", 1), *tail()], {"text": "x"}),
     "usage: the last word counts #46": (
-        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), tail(usage=READ_MORE)],
+        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), *tail(usage=READ_MORE)],
         {"usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
                    "cached_tokens": 6}}),
     "what follows the end is ignored": (
-        [said("x"), tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
+        [said("x"), *tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
     "data without the name of its event": (
         [NAMED, b"event: message_stop\ndata: {}\n\n"], {"text": "x"}),
-    "no end": ([*pieces(0, LOOK)], CUT),
-    "no end, but a word for it": ([*pieces(0, LOOK), tail("tool_use")[: -len(STOP)]], CUT),
-    "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[: -len(STOP)], b"data: [DONE]\n\n"],
+    "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[0], b"data: [DONE]\n\n"],
                          CUT),
 }  # fmt: skip
 FINISH = {
@@ -241,20 +186,17 @@ CLAUDE = "claude-opus-5-5"
 CUT_SHORT: JSON = {"type": "thinking", "thinking": "never signed"}
 # id: blocks of the answer, fields of the case; the blocks of the next request.
 BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
-    "thinking before a call": ([THOUGHT, LOOK], {}, [Exactly(THOUGHT), Exactly(LOOK)]),
     "silent and redacted thinking": (
         [SILENT, REDACTED, text(" So. "), THOUGHT, LOOK], {},
         [Exactly(SILENT), REDACTED, text(" So. "), THOUGHT, LOOK]),
     "thinking without a signature": ([CUT_SHORT, text("x"), LOOK], {}, [text("x"), LOOK]),
-    "text of nothing": ([THOUGHT, text(" \n"), LOOK], {}, [THOUGHT, LOOK]),
-    "a later snapshot of the model": (
-        [THOUGHT, LOOK], {"next_model": f"{CLAUDE}-20261101"}, [THOUGHT, LOOK]),
+    "text of nothing, a later snapshot of the model": (
+        [THOUGHT, text(" \n"), LOOK], {"next_model": f"{CLAUDE}-20261101"}, [THOUGHT, LOOK]),
     "another model": (
         [THOUGHT, REDACTED, text("x"), LOOK], {"next_model": "claude-sonnet-5-5"},
         [text("x"), LOOK]),
     "another server": (
         [THOUGHT, text("x"), LOOK], {"next_server": "llama.cpp"}, [text("x"), LOOK]),
-    "a bare text": ([text("x"), LOOK], {}, [Exactly(text("x")), Exactly(LOOK)]),
 }  # fmt: skip
 
 
@@ -277,34 +219,29 @@ CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
 BROKEN: dict[str, JSON] = {
     "a spend cap is no rate limit": {"status": 429, "headers": CAPPED, "error": QUOTA},
     "no content": {"body": b'{"type": "message"}', "error": BAD},
-    "text that is none": {"stream": said(3) + STOP, "error": BAD},
+    "text that is none": {"stream": sse(said(3), STOP), "error": BAD},
     "an answer in gzip #63": {
         "body": gzip.compress(FINE), "headers": {"content-encoding": "gzip"}, "text": "fine"},
 }  # fmt: skip
 
 
 def errors() -> Iterator[AnswerCase]:
-    """Errors by status, and in streams."""
     poor = {"type": "invalid_request_error", "message": "Your credit balance is too low"}
     body = json.dumps({"type": "error", "error": poor}).encode()
     yield answer_case("no credit #48", status=400, body=body, error=QUOTA, retryable=False)
     busy: JSON = {"type": "overloaded_error", "message": "Overloaded"}
     failed = event("error", error=busy)
     anew: JSON = {"then": FINE, "text": "fine", "asked": 2}
-    yield answer_case("overloaded, and asked again #47", stream=head() + failed, **anew)
+    yield answer_case("overloaded, and asked again #47", stream=sse(head(), failed), **anew)
     shown: JSON = {"then": FINE, "error": HTTP, "http_status": 529, "retryable": True}
     yield answer_case(
-        "overloaded behind a text #47", stream=head() + said("Half.") + failed, **shown
+        "overloaded behind a text #47", stream=sse(head(), said("Half."), failed), **shown
     )
-    late = stream(LOOK, word="tool_use")[: -len(STOP)] + failed
-    yield answer_case("an error behind calls", stream=late, error=HTTP)
     for id, given in BROKEN.items():
         yield answer_case(id, **given)
 
 
 HI = [{"role": "user", "content": [text("hi")]}]
-READ = ToolSpec(name="fs.read", description="Read.")
-EMPTY: JSON = {"type": "object", "properties": {}}
 CACHED = {"cache_control": {"type": "ephemeral"}}
 EVERYTHING: JSON = {
     "system_prompt": "Be brief.", "tools": (READ, ToolSpec(name="b")), "tool_choice": "fs.read",
@@ -330,7 +267,6 @@ def adaptive(effort: str) -> JSON:
 
 
 def budget(tokens: int, most: int = 16_000) -> JSON:
-    """Thinking of so many tokens."""
     shown = {"type": "enabled", "budget_tokens": tokens}
     return {"thinking": Exactly(shown), "output_config": ABSENT, "max_tokens": most}
 
@@ -339,8 +275,8 @@ UNSAID: JSON = {"thinking": ABSENT, "output_config": ABSENT}
 OFF: JSON = {"thinking": Exactly({"type": "disabled"}), "output_config": ABSENT}
 # models: what is asked for, and how it is sent.
 REASONING: dict[tuple[str, ...], dict[str | None, JSON]] = {
-    ("claude-fable-5-2", "claude-mythos-5-1", CLAUDE, "claude-opus-5", "claude-haiku-5-5-20261001"):
-        {None: UNSAID, "none": OFF, "minimal": adaptive("low"), "xhigh": adaptive("xhigh"),
+    ("claude-fable-5-2", CLAUDE, "claude-haiku-5-5-20261001"): {
+        None: UNSAID, "none": OFF, "minimal": adaptive("low"), "xhigh": adaptive("xhigh"),
          "9000": adaptive("high")},
     ("claude-sonnet-5-5", "anthropic/claude-sonnet-5.5"): {
         "none": {"thinking": {"type": "between_tools"}}, "medium": adaptive("medium")},
@@ -355,15 +291,12 @@ REASONING: dict[tuple[str, ...], dict[str | None, JSON]] = {
 AT_HOME = "https://api.anthropic.com/v1/messages"
 URLS = {
     **dict.fromkeys(("https://api.anthropic.com", "api.anthropic.com/v1", AT_HOME), AT_HOME),
-    "https://api.deepseek.com/anthropic": "https://api.deepseek.com/anthropic/v1/messages",
     "https://api.z.ai/api/anthropic/": "https://api.z.ai/api/anthropic/v1/messages",
     "localhost:11434": "http://localhost:11434/v1/messages",
 }
-DATA = FilePart(name="t.csv", media_type="text/csv", data="YTti")
 
 
 def source(media_type: str, data: str, type: str = "image", **more: Any) -> JSON:
-    """An attachment on the wire."""
     held = {"type": "base64", "media_type": media_type, "data": data}
     return {"type": type, "source": held, **more}
 
@@ -387,30 +320,26 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
         [called("c1"), Message(role="tool", tool_call_id="c1", name="fs.read",
                                content=(TextPart(text=FAILED),))],
         [..., {"content": [Exactly(given_back("c1", FAILED, is_error=True))]}]),
-    "images and files": (
-        [user(TextPart(text="See:"), RED, BLUE, FAR, PDF, DATA)],
-        [{"content": [text("See:"), *map(Exactly, IMAGES), text("File t.csv:\na;b")]}]),
-    "images in results": (
-        [called("c1"), result("c1", RED, PDF)],
-        [..., {"content": [given_back("c1", [text("{}"), IMAGES[0], IMAGES[3]])]}]),
+    "images and files, also in results": (
+        [user(TextPart(text="See:"), RED, BLUE, FAR, PDF, TABLE), called("c1"),
+         result("c1", RED, PDF)],
+        [{"content": [text("See:"), *map(Exactly, IMAGES), text("File t.csv:\na;b\nü;1")]}, ...,
+         {"content": [given_back("c1", [text("{}"), IMAGES[0], IMAGES[3]])]}]),
     "a result of nothing": (
         [called("c1"), Message(role="tool", tool_call_id="c1", name="fs.read")],
         [..., {"content": [{**given_back("c1"), "content": ABSENT}]}]),
-    "nothing at all is not sent #20": (
+    "nothing at all is not sent, a later system message is said by the user #20": (
         [user(TextPart(text=" ")), Message(role="assistant", reasoning="hm"),
-         user(TextPart(text="b"))], [{"content": [text("b")]}]),
+         user(TextPart(text="b")), Message.of("system", "S")],
+        [{"content": [text("b")]}, {"role": "user", "content": [text("S")]}]),
     "ids and arguments that do not fit": (
         [Message(role="assistant", tool_calls=ODD), result("a:b")],
         [{"content": [{"id": ODD_ID, "input": {"INVALID_JSON": "{o"}}]},
          {"content": [{"tool_use_id": ODD_ID}]}]),
-    "a later system message is said by the user": (
-        [user(TextPart(text="a")), Message.of("system", "S")],
-        [{"content": [text("a")]}, {"role": "user", "content": [text("S")]}]),
 }  # fmt: skip
 
 
 def requests() -> Iterator[RequestCase]:
-    """All rows."""
     bare: JSON = {"model": "m", "max_tokens": 16_000, "messages": HI}
     yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
     request = ask(**{**EVERYTHING, "model": CLAUDE})
@@ -444,7 +373,6 @@ def requests() -> Iterator[RequestCase]:
 
 
 def model(id: str, **more: Any) -> JSON:
-    """A model of the list."""
     return {"type": "model", "id": id, "display_name": id, "lifecycle": "active", **more}
 
 

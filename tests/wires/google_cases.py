@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from servers.dialects import GOOGLE
 from wires import google_requests
 from wires.google_requests import DUMMY, WIRE_URL, model, text
 from wires.harness import (
@@ -25,31 +26,15 @@ from wires.harness import (
 )
 
 HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+chunk, sse = GOOGLE.chunk, GOOGLE.stream
 SIGNED: JSON = {"thoughtSignature": "QUJD"}
 NOTHING: JSON = {"text": "", **SIGNED}
 """What a last chunk may hold alone."""
 
 
 def call(name: str = "b", id: str | None = None, args: Any = None, **more: Any) -> JSON:
-    """A part that is a call."""
     given = {"id": id, "name": name, "args": args}
     return {"functionCall": {key: it for key, it in given.items() if it is not None}, **more}
-
-
-def chunk(*parts: Any, end: str = "", at: int = 0, **more: Any) -> JSON:
-    """A chunk of one candidate; `more`: fields of the chunk."""
-    content = {"content": {"role": "model", "parts": list(parts)}} if parts else {}
-    word = {"finishReason": end} if end else {}
-    return {"candidates": [{"index": at, **content, **word}], **more}
-
-
-def sse(*chunks: Any) -> bytes:
-    """An event stream of JSON chunks; bytes stand as they are."""
-    events = [
-        item if isinstance(item, bytes) else b"data: " + json.dumps(item).encode() + b"\n\n"
-        for item in chunks
-    ]
-    return b"".join(events)
 
 
 def both(id: str, *parts: Any, end: str = "STOP", **given: Any) -> AnswerCase:
@@ -61,7 +46,6 @@ def both(id: str, *parts: Any, end: str = "STOP", **given: Any) -> AnswerCase:
 
 
 def streamed(id: str, *chunks: Any, **given: Any) -> AnswerCase:
-    """A case that only streams."""
     return answer_case(id, stream=sse(*chunks), **given)
 
 
@@ -85,13 +69,11 @@ OK = '{"ok":true,"data":1}'
 
 
 def given_back(name: str, id: str | None = None) -> Any:
-    """The result of a call, exactly."""
     echoed = {"id": id} if id else {}
     return {"functionResponse": Exactly({"name": name, "response": {"output": OK}, **echoed})}
 
 
 def next_contents(*contents: Any) -> JSON:
-    """The next request, behind the person's words."""
     return {"contents": [..., *contents]}
 
 
@@ -142,6 +124,7 @@ FINISH = {
     **dict.fromkeys(FILTERED, "content_filter"),
     **dict.fromkeys(FAILED, "error"),
 }
+PYTHON: JSON = {"executableCode": {"code": "1", "language": "PYTHON"}}
 DEEP: Any = {"a": json.loads("[" * 300 + "]" * 300)}
 # id: parts, and what they come to; whole and streamed.
 MESSAGES: dict[str, tuple[list[Any], JSON]] = {
@@ -157,15 +140,14 @@ MESSAGES: dict[str, tuple[list[Any], JSON]] = {
             {"parts": [{"functionCall": {"id": "x"}, "thoughtSignature": DUMMY},
                        {"functionCall": {"id": "x_2"}, "thoughtSignature": ABSENT}]},
             {"parts": [given_back("b", "x"), given_back("c", "x_2")]})}),
-    "arguments that are a text": ([call("b", "x", "{oh")], {"calls": [("b", "{oh")]}),
     "arguments that are a list": ([call("b", "x", [1])], {"calls": [("b", "[1]")]}),
     "arguments nested too deeply are in no record": (
         [call("b", "x", DEEP, **SIGNED)],
         {"calls": [("b", '"arguments nested too deeply, or with a number that is too large"')],
          "raw": {"parts": ABSENT}, "back": next_contents({"parts": [
              {"functionCall": {"id": "x", "name": "b"}, "thoughtSignature": DUMMY}]}, ...)}),
-    "an empty call is none": (
-        [text("x"), {"functionCall": {}, **SIGNED}],
+    "an empty call is none, a signature with nothing is not sent": (
+        [text("x"), {"functionCall": {}, **SIGNED}, SIGNED],
         {"text": "x", "back": next_contents(model(text("x")))}),
     "a signed part is not joined #35": (
         [text("a"), text("b"), text("c", **SIGNED), text("d"), text("e")],
@@ -173,17 +155,10 @@ MESSAGES: dict[str, tuple[list[Any], JSON]] = {
             model(text("ab"), text("c", **SIGNED), text("de")))}),
     "a signature in an empty text at the end #36": (
         [text("x"), NOTHING], {"text": "x", "back": next_contents(model(text("x"), NOTHING))}),
-    "a signature with nothing is not sent": (
-        [text("x"), SIGNED], {"text": "x", "back": next_contents(model(text("x")))}),
-    "thoughts and text are not joined": (
-        [text("a", thought=True), text("b", thought=True), text("c")],
+    "thoughts and text are not joined, parts of other kinds go back": (
+        [text("a", thought=True), text("b", thought=True), text("c"), PYTHON],
         {"text": "c", "reasoning": "ab", "back": next_contents(
-            model(text("ab", thought=True), text("c")))}),
-    "parts of other kinds go back": (
-        [text("x"), {"executableCode": {"code": "1", "language": "PYTHON"}}],
-        {"text": "x", "back": next_contents(
-            model(text("x"), {"executableCode": {"code": "1", "language": "PYTHON"}}))}),
-    "no parts at all, an empty answer #40": ([], {"usage": {}}),
+            model(text("ab", thought=True), text("c"), PYTHON))}),
     "thoughts took all the room #40": (
         [], {"end": "MAX_TOKENS", "finish": "length", "usage": {
             "prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12, "reasoning_tokens": 7},
@@ -199,7 +174,6 @@ MESSAGES: dict[str, tuple[list[Any], JSON]] = {
 
 
 def answers() -> Iterator[AnswerCase]:
-    """Text, calls, finish reasons, counts."""
     for id, (parts, expect) in MESSAGES.items():
         yield both(id, *parts, **expect)
     for word, finish in FINISH.items():
@@ -284,30 +258,27 @@ PER_DAY = [
     {"@type": f"{TYPE}QuotaFailure", "violations": [{"quotaId": "RequestsPerDayPerProject"}]}
 ]
 AT_ONCE = [{"@type": f"{TYPE}RetryInfo", "retryDelay": "0s"}]
-# status, status word, more; code, and whether it may be tried again.
-STATUSES: list[tuple[int, str, JSON, str, bool]] = [
-    (400, "INVALID_ARGUMENT", {"details": BAD_KEY}, "LLM_AUTH_FAILED", False),
-    (429, "RESOURCE_EXHAUSTED", {"details": [*PER_DAY, *AT_ONCE]}, "LLM_QUOTA_EXCEEDED", False),
-    (503, "UNAVAILABLE", {}, HTTP, True),
+# status, status word, details; code, and whether it may be tried again.
+STATUSES: list[tuple[int, str, list[Any], str, bool]] = [
+    (400, "INVALID_ARGUMENT", BAD_KEY, "LLM_AUTH_FAILED", False),
+    (429, "RESOURCE_EXHAUSTED", [*PER_DAY, *AT_ONCE], "LLM_QUOTA_EXCEEDED", False),
+    (503, "UNAVAILABLE", [], HTTP, True),
 ]
 NO_ANSWERS = (
-    b"{}", b'{"candidates": []}', sse(X),
-    b'{"candidates": null, "usageMetadata": {}}', b'{"candidates": [{"content": {}}]}',
-    b'{"candidates": 3}', b'{"candidates": [{"content": {"parts": 3}}]}', b'{"candidates": [',
+    b"{}", sse(X), b'{"candidates": null, "usageMetadata": {}}', b'{"candidates": [',
+    b'{"candidates": [{"content": {}}]}', b'{"candidates": [{"content": {"parts": 3}}]}',
     b'{"candidates": [{"index": 1, "finishReason": "STOP"}]}',
 )  # fmt: skip
 
 
 def errors() -> Iterator[AnswerCase]:
-    """Errors by status and in streams."""
-    for n, (status, word, more, code, again) in enumerate(STATUSES):
-        error = {"error": {"code": status, "message": "because", "status": word, **more}}
+    for n, (status, word, details, code, again) in enumerate(STATUSES):
+        fault = {"code": status, "message": "because", "status": word, "details": details}
+        error = {"error": fault}
         body = json.dumps([error] if n % 2 else error, indent=2).encode()
-        quirk = " #39 #56" if "details" in more else ""
-        words = more.get("message", "because")[:20]
-        expect: JSON = {"error": code, "words": words, "retryable": again}
-        yield answer_case(f"status {status}, {n}{quirk}", status=status, body=body, **expect)
-        wire = [sse(error), body, b"data: [" + json.dumps(error).encode() + b"]\n\n"][n % 3]
+        expect: JSON = {"error": code, "words": "because", "retryable": again}
+        yield answer_case(f"status {status} #39 #56", status=status, body=body, **expect)
+        wire = [sse(error), body, b"data: [" + json.dumps(error).encode() + b"]\n\n"][n]
         yield answer_case(f"in a stream {n}", stream=sse(X) + wire, http_status=status, **expect)
     for n, body in enumerate(NO_ANSWERS):
         yield answer_case(f"no answer, {n}: {body[:30]!r}", body=body, error=BAD)
@@ -330,30 +301,24 @@ def ends() -> Iterator[AnswerCase]:
     yield streamed("another candidate is not read", chunk(text("y"), at=1), X, END,
                    chunk(end="MAX_TOKENS", at=1), text="x")  # fmt: skip
     yield streamed("a gateway's [DONE]", X, END, b"data: [DONE]\n\n", text="x")
-    broken: dict[str, JSON] = {
-        "a reset": {"ending": "reset"}, "a reset without framing": {"ending": "reset",
-                                                                   "framing": "none"},
-        "a close": {"ending": "close"}, "too few bytes": {"ending": "close", "framing": "length"},
-    }  # fmt: skip
-    for id, how in broken.items():
+    for ending, framing in (("reset", "chunked"), ("reset", "none"), ("close", "length")):
+        id, how = f"{ending}, framing {framing}", {"ending": ending, "framing": framing}
         yield streamed(f"behind calls: {id}", chunk(SECOND), END, error=HTTP, **how)
         yield streamed(f"behind a text: {id}", X, END, text="x", **how)
     yield streamed("behind calls: an error", chunk(SECOND), END, BOOM, error=HTTP)
     yield streamed("behind calls: half an event", chunk(SECOND), END, b'data: {"err', error=BAD)
     note = "The server sent an error behind the answer"
     yield streamed("behind a text: an error", X, END, BOOM, text="x", notes=[note])
-    for framing in ("chunked", "length", "none"):
-        id = f"a clean end, framing {framing}"
-        yield streamed(id, chunk(SECOND, end="STOP"), framing=framing, calls=ONE)
+    yield streamed("a clean end, no framing", chunk(SECOND, end="STOP"), framing="none", calls=ONE)
 
 
 def back_cases() -> Iterator[AnswerCase]:
     """What goes back to the same model family of the same server only."""
     body = json.dumps(chunk(text("So.", **SIGNED), LOOK, SECOND, end="STOP")).encode()
     same = next_contents(model(text("So.", **SIGNED), LOOK, SECOND), ...)
-    first, second = {**call("fs__look", "fc1", {"at": "a"})}, call("b", "fc2", {"n": 1})
-    other = next_contents(model(text("So."), {**first, "thoughtSignature": DUMMY}, second), ...)
-    older = next_contents(model(text("So."), first, second), ...)
+    first = call("fs__look", "fc1", {"at": "a"})
+    other = next_contents(model(text("So."), {**first, "thoughtSignature": DUMMY}, SECOND), ...)
+    older = next_contents(model(text("So."), first, SECOND), ...)
     said: JSON = {"body": body, "text": "So.", "calls": [*LOOKED, *ONE]}
     request = ask(model="gemini-3.8-flash", tools=TOOLS)
     for name, back in {

@@ -5,33 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wires.chat_requests import FAR, LEFT, PDF, RED, TABLE, called, obj, result, user
+from wires.chat_requests import FAR, LEFT, PDF, READ, RED, TABLE, called, obj, result, user
 from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask
 
 from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, ToolCall, ToolSpec
 
 WIRE_URL = "https://generativelanguage.googleapis.com/v1"
 DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-READ = ToolSpec(name="fs.read", description="Read.")
 
 
 def text(words: str, **more: Any) -> JSON:
-    """A part of text."""
     return {"text": words, **more}
 
 
 def model(*parts: Any) -> Any:
-    """A content of the model's, exactly so."""
     return Exactly({"role": "model", "parts": list(parts)})
 
 
 def sent(id: str, request: ChatRequest, expect: JSON, **more: Any) -> RequestCase:
-    """A row."""
     return RequestCase(id=id, request=request, expect=expect, **more)
 
 
 def inline(kind: str, data: str) -> JSON:
-    """A part of bytes."""
     return {"inlineData": {"mimeType": kind, "data": data}}
 
 
@@ -56,12 +51,10 @@ THINKING: dict[str, dict[str, JSON]] = {
     "gemini-3-flash": {
         "none": {"thinkingLevel": "MINIMAL"},
         "minimal": {"includeThoughts": True, "thinkingLevel": "MINIMAL"},
-        "high": {"includeThoughts": True, "thinkingLevel": "HIGH"},
         "max": {"includeThoughts": True, "thinkingLevel": "HIGH"},
         "5000": {"includeThoughts": True, "thinkingLevel": "MEDIUM"}},
     "gemini-3.1-pro": {"none": {"thinkingLevel": "LOW"}},
     "gemini-3.8-flash": {"minimal": {"includeThoughts": True, "thinkingLevel": "LOW"}},
-    "gemini-4-argon": {"none": {"thinkingLevel": "LOW"}},
     "gemini-flash-latest": {"none": {"thinkingLevel": "LOW"}},
 }  # fmt: skip
 CHOICES: dict[str | None, JSON] = {
@@ -71,7 +64,6 @@ CHOICES: dict[str | None, JSON] = {
 
 
 def requests() -> Iterator[RequestCase]:
-    """All rows."""
     bare: JSON = {"contents": [HI]}
     path, here = ":generateContent", WIRE_URL
     yield sent("nothing is set #24", ask(), bare, only=True)
@@ -83,10 +75,9 @@ def requests() -> Iterator[RequestCase]:
     for given, meant in urls.items():
         yield sent(f"base URL {given} #64", tuned, bare, server=given,
                    url=f"{meant}/tunedModels/a%20b{path}")  # fmt: skip
-    for limit, stream in ((32_768, False), (32_769, True)):
-        end = "/models/m:streamGenerateContent" if stream else f"/models/m{path}"
-        yield sent(f"{limit} tokens #41", ask(max_tokens=limit), {}, url=f"http://h/v1{end}",
-                   server="http://h")  # fmt: skip
+    for limit, method in ((32_768, "generateContent"), (32_769, "streamGenerateContent")):
+        yield sent(f"{limit} tokens #41", ask(max_tokens=limit), {}, server="http://h",
+                   url=f"http://h/v1/models/m:{method}")  # fmt: skip
     for choice, calling in CHOICES.items():
         expect: JSON = {"tools": [...], "toolConfig": {"functionCallingConfig": Exactly(calling)}}
         request = ask(tools=(READ, ToolSpec(name="b")), tool_choice=choice)
@@ -114,19 +105,16 @@ def requests() -> Iterator[RequestCase]:
 
 
 def answered(id: str, *parts: Part, name: str = "fs.read", said: str = "{}") -> Message:
-    """The result of a call."""
     content = (TextPart(text=said), *parts)
     return Message(role="tool", tool_call_id=id, name=name, content=content)
 
 
 def response(id: str, said: str = "{}", *, word: str = "output") -> JSON:
-    """A result on the wire."""
     held = {"name": "fs__read", "response": {word: said}, "id": id}
     return {"functionResponse": Exactly(held)}
 
 
 def label(id: str) -> JSON:
-    """What stands before what a result gave."""
     return {"text": f"Given back by fs__read (call {id}):"}
 
 
@@ -138,26 +126,24 @@ BAD_CALL = ToolCall(id="c1", name="b", arguments=None, arguments_raw="{oh")
 HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
     "results are one content, in the order of the calls #37 #38 #43": (
         NEW,
-        [called("c1", "c2"), answered("c2", said=NO_FILE), answered("c1", said=REFERS), user(LEFT)],
+        [called("c1", "c2"), answered("c2", said=NO_FILE), answered("c1", said=REFERS),
+         called("c3"), answered("c3"), user(LEFT)],
         [{"role": "user", "parts": [text("…")]}, CALLED,
          {"role": "user", "parts": [response("c1", REFERS),
                                     response("c2", NO_FILE, word="error")]},
-         {"role": "user", "parts": [text("Left:")]}]),
-    "only the first call of each step has the stand-in": (
-        NEW, [user(LEFT), called("c1", "c2"), answered("c1"), answered("c2"), called("c3")],
-        [..., CALLED, {"parts": [response("c1"), response("c2")]},
-         {"parts": [{"functionCall": {"id": "c3", "args": {}}, "thoughtSignature": DUMMY}]}]),
+         {"parts": [{"functionCall": {"id": "c3", "args": {}}, "thoughtSignature": DUMMY}]},
+         {"parts": [response("c3")]}, {"role": "user", "parts": [text("Left:")]}]),
     "Gemini 2 checks no signatures": (
         OLD, [user(LEFT), called("c1")],
         [..., model({"functionCall": {"id": "c1", "name": "fs__read", "args": {}}})]),
-    "images and files of results": (
-        NEW, [user(LEFT), called("c1", "c2"), answered("c1", RED, PDF), answered("c2", FAR, TABLE)],
-        [..., ..., {"parts": [response("c1"), response("c2")]},
+    "images and files, also of results": (
+        NEW,
+        [user(LEFT, RED, TABLE, PDF, FAR), called("c1", "c2"), answered("c1", RED, PDF),
+         answered("c2", FAR, TABLE)],
+        [{"role": "user", "parts": [text("Left:"), RED_PART, TABLE_PART, PDF_PART, FAR_PART]}, ...,
+         {"parts": [response("c1"), response("c2")]},
          {"role": "user", "parts": [label("c1"), RED_PART, PDF_PART, label("c2"), FAR_PART,
                                     TABLE_PART]}]),
-    "images and files of the person": (
-        NEW, [user(LEFT, RED, TABLE, PDF, FAR)],
-        [{"role": "user", "parts": [text("Left:"), RED_PART, TABLE_PART, PDF_PART, FAR_PART]}]),
     "nothing empty is sent #20": (
         NEW,
         [user(LEFT, TextPart(text="")), Message(role="assistant", reasoning="hm"), user(),

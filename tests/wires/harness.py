@@ -58,7 +58,6 @@ Outcome = tuple[list[ChatChunk], Result]
 
 
 def ask(text: str = "hi", **more: Any) -> ChatRequest:
-    """A request of one message."""
     given: JSON = {"model": "m", "messages": (Message.of("user", text),), **more}
     return ChatRequest(**given)
 
@@ -189,12 +188,10 @@ class World:
         self.run(self.player.start())
 
     def close(self) -> None:
-        """Stop the server and the loop."""
         self.run(self.player.stop())
         self._runner.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop."""
         return self._runner.run(work)
 
     @asynccontextmanager
@@ -236,7 +233,6 @@ class World:
     def answer(
         self, wire: WireSetup, case: AnswerCase, *, stream: bool, pieces: int = 0
     ) -> Outcome:
-        """What the case's request gets."""
         play = case.play(stream=stream, pieces=pieces)
         return self.answers(wire, case, [play], stream=stream)[0]
 
@@ -256,7 +252,6 @@ class World:
         return self.run(go())
 
     def models(self, wire: WireSetup, case: ModelsCase) -> list[ModelInfo] | ModelError:
-        """What the client makes of a list of models."""
 
         async def go() -> list[ModelInfo] | ModelError:
             body = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()

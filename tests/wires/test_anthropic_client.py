@@ -12,13 +12,7 @@ from wires.chat_requests import result
 from wires.harness import ABSENT, JSON, KEY, TOOLS, World, ask, matches
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ChatResponse,
-    ClientNotice,
-    FilePart,
-    Message,
-)
+from nbagent.contracts.chat import ChatResponse, ClientNotice, FilePart, Message
 from nbagent.contracts.errors import ModelError
 
 BETA = "thinking-binding-controls-2026-08-01"
@@ -64,21 +58,9 @@ LESSONS: dict[str, Row] = {
 }  # fmt: skip
 
 
-def play(world: World, *plays: Play) -> None:
-    """Play these in turn."""
-    world.player.play(list(plays))
-
-
 def refusal(said: str) -> Play:
-    """A 400 of Anthropic's."""
     error = {"type": "invalid_request_error", "message": said}
     return Play(json.dumps({"type": "error", "error": error}).encode(), 400)
-
-
-def in_a_tool_loop(request: ChatRequest, answer: ChatResponse) -> ChatRequest:
-    """The next request."""
-    messages = (*request.messages, answer.message, result("toolu_1"))
-    return request.model_copy(update={"messages": messages})
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -89,9 +71,11 @@ def test_what_a_model_refuses_is_sent_another_way_and_told(world: World, name: s
 
     async def go() -> list[Visit]:
         async with world.client(WIRE) as client:
-            play(world, Play(whole(THOUGHT, LOOK)))
-            then = in_a_tool_loop(request, await client.chat(request))
-            play(world, *map(refusal, refusals), Play(FINE))
+            world.player.play([Play(whole(THOUGHT, LOOK))])
+            answer = await client.chat(request)
+            messages = (*request.messages, answer.message, result("toolu_1"))
+            then = request.model_copy(update={"messages": messages})
+            world.player.play([*map(refusal, refusals), Play(FINE)])
             await client.chat(then, notify=notices.append)
             asked = list(world.player.asked)
             await client.chat(then)
@@ -117,7 +101,7 @@ def test_the_version_is_the_servers_or_the_persons(
     monkeypatch.delenv("no_proxy", raising=False)
 
     async def go() -> ChatResponse:
-        play(world, Play(FINE))
+        world.player.play([Play(FINE)])
         url = SERVERS["anthropic"].replace("https", "http") if server else ""
         async with world.client(WIRE, url, headers=given) as client:
             return await client.chat(ask(temperature=0.5))
@@ -139,7 +123,7 @@ def test_all_pages_of_models_are_read(world: World) -> None:
     last = {"data": [model("b")], "has_more": False, "last_id": "b"}
 
     async def go() -> list[str]:
-        play(world, *(Play(json.dumps(page).encode()) for page in (first, last)))
+        world.player.play([Play(json.dumps(page).encode()) for page in (first, last)])
         async with world.client(WIRE) as client:
             return [found.id for found in await client.list_models()]
 
@@ -156,7 +140,7 @@ def test_a_key_may_stand_in_a_header_of_the_persons(
     headers = {header: "Bearer k"} if header else {}
 
     async def go() -> None:
-        play(world, Play(b"", 502))
+        world.player.play([Play(b"", 502)])
         async with world.client(
             WIRE, SERVERS["anthropic"], api_key=None, headers=headers
         ) as client:

@@ -58,7 +58,6 @@ ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}
 
 
 def cases(kind: str, only: Callable[[Any], bool] = lambda _: True) -> Any:
-    """Parametrise over the cases of all wires."""
     rows = [
         pytest.param(wire, case, id=f"{wire.name}: {case.id}")
         for wire in WIRES
@@ -197,13 +196,9 @@ def test_a_request_is_what_the_server_takes_and_of_the_official_types(
 # A body that the provider's own types refuse: else they would tell nothing of the others.
 WRONG: list[tuple[str, JSON]] = [
     ("anthropic", {"messages": [{"role": "tool", "content": "x"}]}),
-    ("anthropic", {"temperature": 0.5}),
     ("google", {"contents": [{"parts": [{"text": "x", "type": "text"}]}]}),
-    ("google", {"contents": [{"parts": [{"functionCall": {"args": "{}"}}]}]}),
     ("ollama", {"messages": [{"role": "user", "images": ["data:a;base64,UkVE"]}]}),
-    ("ollama", {"tool_choice": "auto"}),
     ("responses", {"tools": [{"type": "function", "name": "b", "parameters": {}}]}),
-    ("responses", {"stop": ["X"]}),
 ]
 
 
@@ -301,7 +296,6 @@ def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, l
 
 
 async def drain(chunks: AsyncGenerator[ChatChunk]) -> None:
-    """Read until it ends."""
     async for _ in chunks:
         pass
 
@@ -339,7 +333,6 @@ def with_odd_values(sample: bytes) -> Iterator[bytes]:
 
 
 def is_json(sample: bytes) -> bool:
-    """Whether it is one JSON value."""
     try:
         json.loads(sample)
     except ValueError:
@@ -364,7 +357,6 @@ def noise(sample: bytes) -> Iterator[bytes]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path to every value inside."""
     items: Any = ()
     if isinstance(value, dict):
         items = cast("JSON", value).items()

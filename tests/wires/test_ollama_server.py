@@ -7,17 +7,10 @@ import socket
 import ollama
 import pytest
 from ollama._client import _parse_host  # pyright: ignore[reportPrivateUsage]
-from servers.player import Play
 from wires.harness import World, ask
-from wires.ollama_cases import FINE, READ, WIRE, user
+from wires.ollama_cases import WIRE, user
 
-from nbagent.contracts.chat import (
-    ChatResponse,
-    FilePart,
-    ImagePart,
-    Part,
-    ProviderConfig,
-)
+from nbagent.contracts.chat import FilePart, ImagePart, Part, ProviderConfig
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.providers.choice import choose_model, local_servers
 from nbagent.providers.registry import find_provider
@@ -27,8 +20,8 @@ OLLAMA = find_provider("ollama")
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "h", "h:1", "h/", ":8080", "http://h", "http://h:1", "https://h", "https://h:1",
-     "[::1]", "[::1]:99", "http://h:1/proxy/", " h ", "", "0.0.0.0", "0.0.0.0:11434", "[::]:8080"],
+    ["h", "h:1", ":8080", "http://h", "https://h", "[::1]:99", "http://h:1/proxy/", " h ", "",
+     "0.0.0.0:11434", "[::]:8080"],
 )  # fmt: skip
 def test_the_host_in_the_environment_is_read_as_by_ollamas_own_client(host: str) -> None:
     found = OLLAMA.resolve(ProviderConfig(), {"OLLAMA_HOST": host}).base_url
@@ -68,17 +61,6 @@ def test_a_server_that_does_not_run_is_named_with_its_command(
 
     with pytest.raises(ModelError, match=command):
         world.run(go())
-
-
-@pytest.mark.parametrize("choice", ["required", "fs.read", "auto", "none"])
-def test_a_choice_of_tools_that_cannot_be_said_is_told(world: World, choice: str) -> None:
-    async def go() -> ChatResponse:
-        world.player.play([Play(FINE)])
-        async with world.client(WIRE) as client:
-            return await client.chat(ask(tools=(READ,), tool_choice=choice))
-
-    told = () if choice in ("auto", "none") else ("tool_choice",)
-    assert world.run(go()).meta.dropped_params == told
 
 
 def test_every_option_of_the_package_is_sent_among_the_options(world: World) -> None:

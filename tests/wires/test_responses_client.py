@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from servers.player import Play
 from wires import chat_cases, responses_cases
-from wires.harness import JSON, KEY, TOOLS, World, answer_case, ask
-from wires.responses_cases import answer_of, call, last, said, sse, streamed
+from wires.harness import JSON, KEY, TOOLS, World, ask
+from wires.responses_cases import answer_of, said
 
-from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse
+from nbagent.contracts.chat import ChatChunk, ChatRequest
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
 
@@ -26,14 +26,11 @@ TELLING = "Function tools with reasoning_effort are not supported for m. Use /v1
 # model, effort, tools: whether OpenAI and Azure are asked at the Responses endpoint (quirks 2, 3).
 CHOICES = [
     ("gpt-6-astra", None, True, True),
-    ("gpt-6.1-sol-2026-09-01", "none", True, True),
     ("gpt-5.5", None, True, True),
     ("gpt-5.4", "high", True, True),
     ("gpt-5.1", "2048", True, True),
-    ("gpt-5.4", None, True, False),
     ("gpt-5.4", "none", True, False),
     ("gpt-5", "high", True, False),
-    ("gpt-4.1", None, True, False),
     ("gpt-6-astra", "high", False, False),
     ("my-deployment", "high", True, False),
 ]
@@ -95,26 +92,14 @@ def test_a_telling_refusal_is_told_once_and_remembered_for_the_model(
     assert CHAT_URL in world.player.asked[0].line, "another model is asked as before"
 
 
-def test_the_whole_item_counts_more_than_its_pieces(world: World) -> None:
-    events = streamed(call('{"n":2}'))
-    events[2] = {**events[2], "delta": '{"n":1,'}
-    stream = sse(*events, last(call('{"n":3}')))
-    _, result = world.answer(RESPONSES, answer_case("a", stream=stream), stream=True)
-    assert isinstance(result, ChatResponse)
-    assert [(it.name, it.arguments) for it in result.message.tool_calls] == [("b", {"n": 2})]
-
-
 R = "https://r.openai.azure.com"
 D = f"{R}/openai/deployments/my%20dep/chat/completions"
 # What a person gives as the server: where a chat with deployment "my dep" is asked (quirk 52).
 ROUTES = {
     R: f"{R}/openai/v1/chat/completions",
-    f"{R}/": f"{R}/openai/v1/chat/completions",
     "r.services.ai.azure.com": "https://r.services.ai.azure.com/openai/v1/chat/completions",
-    f"{R}/openai/v1/": f"{R}/openai/v1/chat/completions",
     f"{R}/openai/v1/responses": f"{R}/openai/v1/chat/completions",
     f"{R}/openai/v1?api-version=preview": f"{R}/openai/v1/chat/completions",
-    f"{R}/?api-version=2024-10-21": D,
     f"{R}/openai?api-version=2024-10-21": D,
     f"{R}/openai/deployments/own/chat/completions?api-version=2024-10-21": (
         f"{R}/openai/deployments/own/chat/completions"

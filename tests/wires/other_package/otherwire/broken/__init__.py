@@ -26,5 +26,4 @@ def provider(name: str, opened: Callable[[ProviderConfig], Any]) -> Provider:
 
 
 CLOSED = provider("closedwire", lambda config: os.environ["OTHERWIRE_LICENCE"])
-EMPTY = provider("emptywire", lambda config: None)
 SILENT = provider("silentwire", lambda config: Silent(["Hello."], name="silent"))
