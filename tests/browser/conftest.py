@@ -39,7 +39,6 @@ def chromium(chromium_path: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
-    """A fresh page."""
     page = chromium.new_page(viewport={"width": 908, "height": 900})
     page.set_default_timeout(8_000)
     yield page
@@ -58,7 +57,6 @@ def server(chromium_path: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def figures(pytestconfig: pytest.Config) -> list[str]:
-    """Lines that are printed below the results."""
     return pytestconfig.stash.setdefault(_FIGURES, [])
 
 
@@ -70,7 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print what was measured."""
     if lines := config.stash.get(_FIGURES, None):
         terminalreporter.section("measured in the browser and in kernels")
         for line in lines:

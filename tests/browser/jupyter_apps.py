@@ -164,7 +164,6 @@ class Server:
         )
 
     def wait_until_up(self, timeout_s: float = 90) -> Server:
-        """Wait until it answers."""
         end = time.monotonic() + timeout_s
         while True:
             with suppress(OSError):
@@ -198,13 +197,11 @@ class Server:
         return name
 
     def trust(self, name: str) -> None:
-        """Sign a notebook, as `jupyter trust` does."""
         code = "from nbformat.sign import TrustNotebookApp; TrustNotebookApp.launch_instance()"
         command = [sys.executable, "-c", code, str(self.folder / name)]
         subprocess.run(command, env=self._environ, check=True, capture_output=True)
 
     def read(self, name: str) -> dict[str, Any]:
-        """A saved notebook."""
         return json.loads((self.folder / name).read_text())
 
 
@@ -247,11 +244,9 @@ class Notebook:
         self.page.wait_for_function("() => nbt.kernel()?.status === 'idle'", timeout=60_000)
 
     def cell(self, n: int) -> Locator:
-        """A code cell."""
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(n)
 
     def output(self, n: int) -> Locator:
-        """What stands below a code cell."""
         return self.cell(n).locator(".jp-Cell-outputArea").first
 
     def text(self, n: int) -> str:
@@ -268,7 +263,6 @@ class Notebook:
         return "".join(f"{one['ename']}: {one['evalue']}" for one in raised)
 
     def start(self, n: int) -> None:
-        """Run a cell, without waiting for it."""
         self.page.evaluate("n => nbt.run(n)", n)
 
     def wait(self, n: int, timeout_s: float = 60) -> None:
@@ -276,7 +270,6 @@ class Notebook:
         self.page.wait_for_function("n => !nbt.busy(n)", arg=n, timeout=timeout_s * 1000)
 
     def run(self, *cells: int) -> None:
-        """Run cells one after the other."""
         for n in cells:
             self.start(n)
             self.wait(n)
@@ -294,7 +287,6 @@ class Notebook:
         return {"said": seen["said"], "free": seen["free"]}
 
     def click_stop(self, n: int) -> None:
-        """The button in the view."""
         self.output(n).locator(".nba-stop").click()
 
     def click_square(self) -> None:
@@ -315,7 +307,6 @@ class Notebook:
         return self.server.read(self.name)
 
     def shut_down(self) -> None:
-        """End the kernel."""
         self.page.evaluate("() => nbt.current()?.sessionContext.shutdown()")
 
 

@@ -65,7 +65,6 @@ def _panel(notebook: Notebook) -> Locator:
 
 
 def _question(notebook: Notebook) -> Locator:
-    """A run that waits for the person."""
     notebook.run(0, _DESK)
     notebook.start(_QUESTION)
     run = notebook.output(_QUESTION).locator(".nba-run")
@@ -87,7 +86,6 @@ def _framed(shown: Locator) -> bytes:
 
 
 def main() -> None:
-    """Draw all."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "notebooks" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")

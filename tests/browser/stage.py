@@ -131,16 +131,13 @@ class Stage:
         self.page.evaluate("ops => stub.ops(ops)", ops)
 
     def finish(self, state: ViewState | None = None) -> None:
-        """Sync the last picture."""
         state = state_for_front_end(state or view_of(self.story.run))
         self.page.evaluate("state => stub.finish(state)", state)
 
     def turn(self, place: int) -> Locator:
-        """The turn at a place, from 0."""
         return self.page.locator(".nba-turn").nth(place)
 
     def is_open(self, place: int) -> bool:
-        """Whether a turn is unfolded."""
         return bool(self.turn(place).evaluate("node => node.open"))
 
     @property

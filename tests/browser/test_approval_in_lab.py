@@ -52,12 +52,10 @@ def notebook(chromium: Browser, server: Server) -> Iterator[Notebook]:
 
 
 def question(output: Locator, place: int = 0) -> Locator:
-    """A question below a cell."""
     return output.locator(".nba-ask").nth(place)
 
 
 def button(question: Locator, name: str) -> Locator:
-    """A button of a question."""
     return question.get_by_role("button", name=name, exact=True)
 
 

@@ -50,12 +50,10 @@ def below_the_page(page: Page) -> Stage:
 
 
 def question(page: Page, place: int = 0) -> Locator:
-    """The question at a place, from 0."""
     return page.locator(".nba-ask").nth(place)
 
 
 def button(page: Page, name: str, place: int = 0) -> Locator:
-    """A button of a question."""
     return question(page, place).get_by_role("button", name=name, exact=True)
 
 

@@ -66,7 +66,6 @@ class Watched:
 
 @pytest.fixture
 def watched(chromium: Browser) -> Iterator[Watched]:
-    """A page for the hostile."""
     page = chromium.new_page(viewport={"width": 900, "height": 800})
     page.set_default_timeout(20_000)
     yield Watched(page)

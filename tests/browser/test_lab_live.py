@@ -30,7 +30,6 @@ offline.script([words * 50], name="endless", delay_ms=12)
 
 @pytest.fixture(scope="module")
 def notebook(chromium: Browser, server: Server) -> Iterator[Notebook]:
-    """A notebook with slow models, in JupyterLab."""
     runs = [
         "%%agent --model offline:slow --tools area\nHow large is Oslo?",
         "%%agent --model offline:short\nTalk",

@@ -88,7 +88,6 @@ class Desk:
         self.field(label).press("Tab")
 
     def say(self, text: str) -> None:
-        """Type a prompt and press Ctrl+Enter."""
         self.box.click()
         self.notebook.page.keyboard.type(text)
         self.notebook.page.keyboard.press("Control+Enter")
@@ -100,7 +99,6 @@ class Desk:
 
 
 def begin(notebook: Notebook) -> Desk:
-    """Run the first two cells."""
     notebook.run(0, PANEL)
     return Desk(notebook, notebook.output(PANEL).locator(".nba-panel"))
 

@@ -73,7 +73,6 @@ PLACES = [
 
 @pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest) -> Place:
-    """One of PLACES."""
     return request.param
 
 

@@ -62,7 +62,6 @@ class MagicShell(InteractiveShell):
 
 
 def started_shell() -> MagicShell:
-    """The shell of this process."""
     config = Config()
     config.HistoryManager.enabled = False
     shell = MagicShell.instance(config=config, colors="nocolor")

@@ -46,7 +46,6 @@ class Wire:
         self.sent: list[Message] = []
 
     def open(self, **given: Any) -> BaseComm:
-        """Stands for `comm.create_comm`."""
         wire = self
 
         class Comm(BaseComm):
@@ -74,7 +73,6 @@ class HeldLoop:
         self.waiting.append(lambda: context.run(work))
 
     def free(self) -> None:
-        """The cell is over."""
         waiting, self.waiting = self.waiting, []
         for work in waiting:
             work()
@@ -100,16 +98,13 @@ class Stage:
 
     @property
     def store(self) -> Store:
-        """Where the runs are."""
         return current_store()
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the box shows."""
         return self.panel.form.box.state
 
     def told(self) -> list[Message]:
-        """The box's messages: `taken`, `refused`."""
         return self.wire.of(self.panel.form.box.comm_id, "custom")
 
     def ask(self, prompt: str, *, kind: str = "send", system: str | None = None) -> str:
@@ -122,7 +117,6 @@ class Stage:
         return f"m{self._n}"
 
     def run(self, prompt: str = "", *, kind: str = "send", system: str | None = None) -> RunRecord:
-        """Send, wait for the end; the record."""
         before = len(self.handles)
         self.ask(prompt, kind=kind, system=system)
         assert len(self.handles) == before + 1, self.state["error"]
@@ -135,7 +129,6 @@ class Stage:
         until(lambda: not self.state["working"])
 
     def stop(self) -> None:
-        """Click on Stop."""
         self.panel.form.box.act({"kind": "stop"})
 
     def typed(self, widget: Any, text: str) -> None:
@@ -145,7 +138,6 @@ class Stage:
 
 
 def until(true: Callable[[], object], *, within_s: float = LONG_S) -> None:
-    """Wait for something that another thread does."""
     end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end, "it did not happen"

@@ -48,7 +48,6 @@ class Asking(LiveKernel):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    """One kernel for this module."""
     made = Asking(tmp_path_factory.mktemp("asking"))
     made.run(SETUP)
     yield made

@@ -36,7 +36,6 @@ ODD = {
 
 
 def question(**fields: Any) -> Question:
-    """A question about a write."""
     return asked("c1", "fs.write", {"path": "a.md"}, **fields).question
 
 
@@ -91,17 +90,10 @@ def test_a_piece_that_says_the_arguments_again_is_left_out() -> None:
     assert [piece["label"] for piece in view["pieces"]] == ["arguments", *map(visible, KEPT)]
 
 
-def test_the_buttons_stand_above_what_is_long() -> None:
-    for texts, long in (
-        (["x\n" * 10, "y\n" * 11], False),
-        (["x\n" * 12] * 2, True),
-        (["x\n" * 99], True),
-    ):
-        pieces = tuple(PreviewPiece("piece", text, "code") for text in texts)
-        assert question_view(question(pieces=pieces), 1)["long"] == long
-
-
 def test_a_question_in_plain_words_has_all_of_it() -> None:
+    for lines, long in ((10, False), (99, True)):  # The buttons stand above what is long.
+        pieces = (PreviewPiece("piece", "x\n" * lines, "code"),)
+        assert question_view(question(pieces=pieces), 1)["long"] == long
     pieces = (PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"),)
     assert question_text(question(pieces=pieces)).splitlines() == [
         "? fs.write (fs) waits for you",
@@ -124,8 +116,6 @@ ANSWER: dict[str, Any] = {"kind": "answer", "call": "c1", "nth": 7}
 ALLOWED_A = PersonAnswer(choice="once", arguments={"a": 1})
 READ: list[tuple[dict[str, Any], PersonAnswer]] = [
     ({"choice": "once"}, PersonAnswer(choice="once")),
-    ({"choice": "session"}, PersonAnswer(choice="session")),
-    ({"choice": "deny"}, PersonAnswer(choice="deny")),
     ({"choice": "deny", "reason": "  no "}, PersonAnswer(choice="deny", reason="no")),
     ({"choice": "once", "arguments": '{"a": 1}'}, ALLOWED_A),
     # Other arguments are another call, which an answer for the session does not cover.
@@ -140,10 +130,9 @@ def test_an_answer_of_the_front_end_is_read(said: dict[str, Any], answer: Person
 
 
 ODD_ANSWERS: list[dict[str, Any]] = [
-    *({}, {"choice": "always"}, {"choice": ["once"]}, {"choice": None}),
-    *({"choice": "once", "nth": nth} for nth in (6, "7", 7.0, True, None)),
-    *({"choice": "deny", "reason": reason} for reason in (5, None)),
-    *({"choice": "once", "arguments": given} for given in ({"a": 1}, 5)),
+    *({}, {"choice": "always"}, {"choice": ["once"]}, {"choice": "deny", "reason": 5}),
+    *({"choice": "once", "nth": nth} for nth in (6, "7", 7.0, True)),
+    {"choice": "once", "arguments": {"a": 1}},
 ]
 
 
@@ -156,14 +145,13 @@ def test_an_odd_message_answers_nothing(odd: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{'a': 1}", "this is not JSON"),
         ('{"a": NaN}', "this is not JSON"),
         ('{"a": 1e999}', "too large"),
         ("[1]", "one JSON object"),
         ('{"a": ' + "[" * 200 + "]" * 200 + "}", "100 levels"),
         ("[" * 100_000, ""),
     ],
-    ids=["python", "NaN", "infinite", "list", "deep", "very deep"],
+    ids=["NaN", "infinite", "list", "deep", "very deep"],
 )
 def test_arguments_that_cannot_be_taken_are_said_to_be_so(text: str, words: str) -> None:
     answer = read_answer({**ANSWER, "choice": "once", "arguments": text}, OPEN)
@@ -227,41 +215,24 @@ def decided(**fields: Any) -> ToolRun:
 DECISIONS: dict[str, tuple[ToolRun, str, str, str]] = {
     "allowed": (
         decided(approval="allowed", approved_by="person", waited_ms=4200.0),
-        "allowed by the person after 4.2 s",
-        "",
-        "✓ allowed",
-    ),
+        "allowed by the person after 4.2 s", "", "✓ allowed"),
     "session": (
         decided(approval="allowed", approved_by="session"),
-        "allowed by an earlier answer for the session",
-        "",
-        "",
-    ),
+        "allowed by an earlier answer for the session", "", ""),
     "policy": (
         decided(approval="denied", approved_by="policy", denied="the policy denies this call: x"),
-        "denied by the policy",
-        ": x",
-        "",
-    ),
+        "denied by the policy", ": x", ""),
     "denied": (
         decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
-        "denied by the person",
-        ": not <b>this</b> file",
-        "✕ denied",
-    ),
+        "denied by the person", ": not <b>this</b> file", "✕ denied"),
     "nobody": (
         decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
-        "denied: nobody was there who could be asked",
-        ": give on_approval=…",
-        "",
-    ),
+        "denied: nobody was there who could be asked", ": give on_approval=…", ""),
     "edited": (
         decided(approval="edited", approved_by="person", waited_ms=900.0),
         "arguments edited by the person after 0.9 s",
-        '; the model had written {"path": "a.md"}',
-        "✎ edited",
-    ),
-}
+        '; the model had written {"path": "a.md"}', "✎ edited"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", DECISIONS)

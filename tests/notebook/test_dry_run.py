@@ -22,7 +22,6 @@ from nbagent.contracts.errors import UsageError
 
 
 def dry(shell: MagicShell, *lines: str) -> dict[str, str]:
-    """What a cell shows: exactly one display."""
     with capture_output() as captured:
         shell.cell(*lines)
     (shown,) = captured.outputs

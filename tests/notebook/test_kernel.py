@@ -87,7 +87,6 @@ class Kernel(LiveKernel):
         return cell.printed.strip()
 
     def printed(self, code: str) -> str:
-        """What a cell prints."""
         return self.end(self.send(code))
 
     def message(self, n: int) -> None:
@@ -110,7 +109,6 @@ class Kernel(LiveKernel):
         return self.printed(code) == "['next', 'answered']"
 
     def wait_for(self, marker: str, msg_id: str) -> None:
-        """Until the cell has printed this."""
         self.heard(
             lambda m: (
                 m["parent_header"].get("msg_id") == msg_id
@@ -133,7 +131,6 @@ def kernel(
 
 @pytest.fixture
 def quiet(kernel: Kernel) -> Kernel:
-    """The kernel, known to answer."""
     assert kernel.printed("heard.clear(); print('here')") == "here"
     return kernel
 

@@ -24,13 +24,11 @@ class ViewWire(Wire):
 
     @property
     def batches(self) -> list[list[Op]]:
-        """The ops of each custom message."""
         messages = [m["data"] for m in self.sent if m["data"].get("method") == "custom"]
         return [message["content"]["ops"] for message in messages]
 
     @property
     def states(self) -> list[dict[str, Any]]:
-        """The pictures that were synced."""
         updates = [m["data"] for m in self.sent if m["data"].get("method") == "update"]
         return [update["state"]["state"] for update in updates]
 
@@ -43,13 +41,11 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> ViewWire:
 
 
 def begin(story: Story, *, stays: bool = True) -> tuple[RunView, LiveViewSink]:
-    """A live view of a story's run."""
     begun = story.run.model_copy(update={"turns": (), "phase": "Running"})
     return live_view(LiveState(begun), stays=stays)
 
 
 def text_op(text: str, turn: str = "C01") -> TextOp:
-    """A piece of text."""
     return {"op": "text", "turn": turn, "text": text}
 
 

@@ -183,12 +183,9 @@ def test_run_that_paused_is_no_error_and_resume_goes_on_with_other_options(
 
 
 def test_run_that_was_given_functions_goes_on_with_them(shell: MagicShell) -> None:
-    model = offline.script(
-        [offline.call("area", city="Oslo"), offline.call("area", city="Oslo"), "Large.", "Yes."]
-    )
-    shell.user_ns["model"] = model
-    shell.cell(TOOLS)
-    shell.cell("agent = nbagent.Agent(model, tools=[area])")
+    asks = offline.call("area", city="Oslo")
+    shell.user_ns["model"] = model = offline.script([asks, asks, "Large.", "Yes."])
+    shell.cell(TOOLS, "agent = nbagent.Agent(model, tools=[area])")
     shell.cell("paused = agent.run('How large?', max_turns=1, quiet=True)")
     shell.cell("%agent resume --max-turns 9 --quiet")
     assert shell.user_ns["_run"].turns[0].tool_runs[0].result.data == 454.1

@@ -23,7 +23,6 @@ def names(request: ChatRequest) -> list[str]:
 
 
 def error_lines(capsys: pytest.CaptureFixture[str], error: NbagentError) -> list[str]:
-    """What the cell showed of its error."""
     printed = capsys.readouterr().out
     assert "Traceback" not in printed
     return [line for line in printed.splitlines() if error.message[:20] in line]
@@ -33,16 +32,13 @@ def error_lines(capsys: pytest.CaptureFixture[str], error: NbagentError) -> list
 
 SENT: dict[str, Callable[[ChatRequest], bool]] = {
     "--tools none --system 'Be brief.'": lambda r: r.system_prompt == "Be brief.",
-    "--temperature 0": lambda r: r.temperature == 0.0,
-    "--top-p 0.9": lambda r: r.top_p == 0.9,
-    "--max-tokens 7": lambda r: r.max_tokens == 7,
+    "--top-p 0.9 --max-tokens 7": lambda r: (r.top_p, r.max_tokens) == (0.9, 7),
     "--stop-seq END --stop-seq '--'": lambda r: r.stop_sequences == ("END", "--"),
     "": lambda r: (
         (r.temperature, r.top_p, r.max_tokens, r.stop_sequences, names(r))
         == (None, None, None, (), ["population"])
     ),
     "--tools none": lambda r: (names(r), r.tool_choice, r.system_prompt) == ([], None, ""),
-    "--tools area,population": lambda r: names(r) == ["area", "population"],
     "-t 'area population'": lambda r: names(r) == ["area", "population"],
     "--tool-choice population": lambda r: r.tool_choice == "population",
 }
@@ -132,8 +128,8 @@ def test_terminal_says_which_model_was_chosen(
     shell.cell(TOOLS)
     shell.agent("", "How many people live in Oslo?")
     printed = capsys.readouterr().out
-    for words in ("offline:demo was chosen", 'population(city="Oslo") → 717,710', "✓ Answered"):
-        assert words in printed
+    assert "offline:demo was chosen" in printed
+    assert 'population(city="Oslo") → 717,710' in printed
     shell.agent("--raw", "Hello?")
     assert "offline:demo was chosen" in capsys.readouterr().err
 
@@ -142,7 +138,7 @@ def test_terminal_says_which_model_was_chosen(
 
 
 def test_values_of_the_notebook_stand_in_the_prompt_and_both_are_kept(shell: MagicShell) -> None:
-    model = offline.script(["Fine."])
+    model = offline.script(["Fine.", "Fine."])
     shell.cell(
         "import pandas as pd",
         "frame = pd.DataFrame({'city': ['Oslo', 'Bergen'], 'n': [1, 2]})",
@@ -156,16 +152,10 @@ def test_values_of_the_notebook_stand_in_the_prompt_and_both_are_kept(shell: Mag
         assert words in sent
     assert (run.record.template, run.record.prompt) == (body, sent)
     assert nbagent.open_run(run.id).record.template == body
-
-
-def test_prompt_without_expressions_has_no_template_and_is_sent_as_typed(
-    shell: MagicShell,
-) -> None:
-    model = offline.script(["Fine."])
-    body = "  一 ü 🙂 {x} $HOME %d\n\n\ttab \\frac{a}{b}  "
-    run = shell.agent(f"-m {model.model_id}", body)
-    assert model.requests[0].messages[-1].text == body
-    assert (run.record.template, run.record.prompt) == (None, body)
+    plain = "  一 ü 🙂 {x} $HOME %d\n\n\ttab \\frac{a}{b}  "
+    run = shell.agent(f"-m {model.model_id}", plain)
+    assert model.requests[1].messages[-1].text == plain
+    assert (run.record.template, run.record.prompt) == (None, plain), "sent as it was typed"
 
 
 # What goes wrong
@@ -173,10 +163,8 @@ def test_prompt_without_expressions_has_no_template_and_is_sent_as_typed(
 WRONG: dict[str, tuple[str, str]] = {
     "undefined name": ("%%agent\nIs {{ nope }} larger?", "{{ nope }}"),
     "blank prompt": ("%%agent --quiet\n  \n", "the prompt is empty"),
-    "empty value": ("%%agent\n{{ '' }}", "the prompt is empty"),
     "temperature": ("%%agent --temperature 3\nHello?", "from 0 to 2"),
     "above the ceiling": ("%%agent --max-turns 51\nHello?", "ceiling"),
-    "unknown provider": ("%%agent -m opnai:x\nHello?", "'openai'"),
     "no key": ("%%agent -m openai:x\nHello?", "OPENAI_API_KEY"),
     "nothing to go on with": ("%%agent --continue\nHello?", "no run"),
     "words after a command": ("%agent stop population", "remove 'population'"),
@@ -185,12 +173,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "no run to show": ("%agent show nope", "'nope'"),
     "empty cell": ("%%agent", "the prompt is empty"),
     "prompt on the line of an empty cell": ("%%agent Which city?", "next line"),
-    "no-break space": ("%%agent\u00a0--modle x\nHello?", "--model"),
     "no tool at all": ("%%agent --tools population\nHello?", "define one with @nbagent.tool"),
     "how many runs": ("%agent runs many", "a number from 1"),
     "unknown setting": ("%agent config modle=x", "'model'"),
     "a key as a setting": ("%agent config api_key=abc", "LLM_API_KEY"),
-    "a setting out of range": ("%agent config temperature=3", "from 0 to 2"),
 }
 
 

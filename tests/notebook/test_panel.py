@@ -43,7 +43,6 @@ class NoControls:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """A panel, shown."""
     monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
     made = Stage(Wire(), monkeypatch)
     yield made

@@ -47,7 +47,6 @@ class PanelKernel(LiveKernel):
         self.box: str = self.value(f"{BOX}.comm_id")
 
     def ask(self, prompt: str) -> None:
-        """Send a prompt."""
         self.say(self.box, kind="send", id="m", prompt=prompt, system="")
 
     def choose(self, model: str, first: str = "") -> None:
@@ -56,7 +55,6 @@ class PanelKernel(LiveKernel):
         self.run(f"{first}\n{field}\npanel_of_this_kernel().begin_anew()")
 
     def says(self, word: str, value: object) -> Any:
-        """Whether the box is told so."""
 
         def says(message: dict[str, Any]) -> bool:
             return self._told(message).get(word) == value
@@ -64,7 +62,6 @@ class PanelKernel(LiveKernel):
         return says
 
     def statuses(self, messages: list[dict[str, Any]]) -> list[str]:
-        """What the box said meanwhile."""
         return [told["status"] for message in messages if (told := self._told(message))]
 
     def _told(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +73,6 @@ class PanelKernel(LiveKernel):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PanelKernel]:
-    """One kernel for this module."""
     made = PanelKernel(tmp_path_factory.mktemp("panel"))
     yield made
     made.close()

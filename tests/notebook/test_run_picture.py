@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import pytest
 from engine.laws import check_run
-from magic_shell import MagicShell
 from markdown_it import MarkdownIt
 from PIL import Image
 from stories import ANSWER, Story, drawn, tool_run
@@ -27,7 +26,7 @@ from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle, html
 from nbagent.notebook.static_text import facts_line
 from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import clean, in_short, one_line, visible
+from nbagent.notebook.visible import clean, one_line, visible
 from nbagent.providers.offline import call, error, script
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
@@ -42,7 +41,6 @@ def folded(story: Story) -> LiveState:
 
 
 def printed(events: list[Event]) -> list[str]:
-    """The pieces that a terminal's printer writes."""
     written: list[str] = []
     printer = PlainPrinter(written.append)
     for event in events:
@@ -149,9 +147,7 @@ def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
     assert result["note"] == "… 12,000 characters more; run.turns[0].tool_runs[0].result has all"
     assert len(state["turns"][1]["text"]["text"]) == MAX_CHARS
     assert state["turns"][1]["text"]["note"].endswith("run.turns[1].text has all")
-
-
-def test_names_and_notes_have_their_limits() -> None:
+    # Names and notes have their limits, too.
     long = "word " * 3000
     run = tool_run("c1", long, {}, ErrorInfo("E_TOOL_FAILED", long))
     story = Story(name=long, tags=(long,) * 50).turn("", run, agent=long, notices=(long,))
@@ -160,8 +156,7 @@ def test_names_and_notes_have_their_limits() -> None:
     card = turn["tools"][0]
     short = (card["name"], turn["who"], turn["notices"][0], state["notices"][0])
     assert max(map(len, short)) < 1100
-    assert len(card["error"]) <= 3000
-    assert len(state["about"]) < 3000
+    assert max(len(card["error"]), len(state["about"])) <= 3000
 
 
 def test_hidden_characters_become_visible_and_colour_codes_go() -> None:
@@ -177,21 +172,6 @@ def test_hidden_characters_become_visible_and_colour_codes_go() -> None:
     # Of a call's arguments even a colour code is seen: it may be written somewhere.
     assert card["arguments"]["text"] == '{"a": "⟦U+001B⟧[1mx"}'
     assert card["result"]["text"] == "ok⟦U+2066⟧"
-
-
-def test_a_result_in_short() -> None:
-    values: list[tuple[Any, str]] = [
-        (717710, "717,710"),
-        (3.14159265, "3.14159"),
-        (True, "true"),
-        ("Oslo", '"Oslo"'),
-        ("x" * 2100, "2.1 kB"),
-        (list(range(30)), "30 items"),
-        ({"a": 1}, '{"a": 1}'),
-        ({str(i): i for i in range(9)}, "9 fields"),
-    ]
-    assert [in_short(value) for value, _ in values] == [words for _, words in values]
-    assert len(in_short(10**400)) < 60
 
 
 def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:
@@ -212,17 +192,10 @@ def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "> " * 25_000,
-        "[" * 59_000,
-        "*a **a " * 8_000,
-        ("[" * 3000 + "\n\n") * 19,
-        "- " * 25_000,
-        "a*" * 500_000,
-        "a\n\n" * 19_000,
-        "![" * 25_000,
-        "|a" * 15_000 + "\n" + "|-" * 15_000,
+        *("> " * 25_000, "[" * 59_000, "*a **a " * 8_000, "- " * 25_000, "a*" * 500_000),
+        *("a\n\n" * 19_000, "|a" * 15_000 + "\n" + "|-" * 15_000),
     ],
-    ids=["quotes", "brackets", "stars", "paragraphs", "lists", "1 MB", "many", "images", "table"],
+    ids=["quotes", "brackets", "stars", "lists", "1 MB", "paragraphs", "table"],
 )
 def test_hostile_markdown_is_bounded(text: str) -> None:
     start = time.process_time()
@@ -360,11 +333,3 @@ def test_the_turn_says_that_old_results_were_shortened() -> None:
     assert "shortened" not in state["turns"][1]["request"]["words"]
     for form in bundle(state).values():
         assert "1 tool result is sent shortened from here on" in form.replace("\\", "")
-
-
-def test_a_cell_that_pauses_so_is_no_error_and_its_run_goes_on(shell: MagicShell) -> None:
-    model = script([*CALLS, REFUSAL, "Done."], name="narrow")
-    shell.user_ns["fetch"] = nbagent.tool(fetch)
-    run = shell.agent(f"--model {model.model_id} --tools fetch --quiet", "Go.")
-    assert (run.phase, run.stop_reason) == ("WaitingUser", "length")
-    assert check_run(run.resume(trim="tool-results")).text == "Done."
