@@ -29,10 +29,16 @@ def story(calls: int = 1) -> Story:
     return Story().turn("I write it.", *runs).turn("Done.").end()
 
 
-def begin(page: Page, calls: int = 1) -> Stage:
-    """A run that waits for answers to all calls of its first turn."""
+def unasked(page: Page, calls: int = 1) -> Stage:
+    """A run that is about to ask."""
     stage = Stage(page, story(calls))
     stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    return stage
+
+
+def begin(page: Page, calls: int = 1) -> Stage:
+    """A run that waits for answers to all calls of its first turn."""
+    stage = unasked(page, calls)
     for i in range(calls):
         stage.play([asked(f"c{i + 1}", "fs.write", ARGS, pieces=PIECES)])
     return stage
@@ -197,9 +203,8 @@ def test_a_question_never_moves_under_the_mouse(page: Page) -> None:
 
 def test_a_question_that_comes_later_opens_below_the_one_at_the_mouse(page: Page) -> None:
     page.set_viewport_size({"width": 460, "height": 900})
-    stage = Stage(page, story(3))
-    begun = until(stage.story, events.ToolCallStarted) - 1
-    stage.play([*stage.story.events[:begun], asked("c2", "fs.write", ARGS, pieces=PIECES)])
+    stage = unasked(page, 3)
+    stage.play([asked("c2", "fs.write", ARGS, pieces=PIECES)])
     expect(button(page, "Allow once")).to_be_enabled()
     button(page, "Allow once").hover()
     before = question(page).bounding_box()
@@ -219,7 +224,7 @@ def test_a_question_that_comes_later_opens_below_the_one_at_the_mouse(page: Page
 
 
 def test_while_a_form_is_open_the_call_as_it_was_cannot_be_allowed(page: Page) -> None:
-    stage = begin(page)
+    stage = begin(page, 2)
     for form in ("Edit…", "Deny…"):
         button(page, form).click()
         for name in ("Allow once", "Allow for this session"):
@@ -227,15 +232,10 @@ def test_while_a_form_is_open_the_call_as_it_was_cannot_be_allowed(page: Page) -
             button(page, name).evaluate("node => node.click()")
         assert answers(stage) == []
         button(page, form).click()
-    button(page, "Allow once").click()
-    assert answers(stage) == [{"call": "c1", "choice": "once"}]
-
-
-def test_an_answered_question_no_longer_says_that_it_waits(page: Page) -> None:
-    stage = begin(page, 2)
     state = question(page).locator(".nba-top .nba-res")
     assert state.inner_text() == "waiting for you"
     button(page, "Allow once").click()
+    assert answers(stage) == [{"call": "c1", "choice": "once"}]
     assert state.inner_text() == "allowed once, others wait for you"
     button(page, "Allow once", 1).click()
     assert state.inner_text() == "allowed once"
@@ -287,8 +287,7 @@ def test_the_second_click_of_a_double_click_answers_nothing_that_came_up_meanwhi
 
 
 def test_a_question_unfolds_its_turn_and_stands_in_every_view(page: Page) -> None:
-    stage = Stage(page, story())
-    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    stage = unasked(page)
     stage.turn(0).locator("summary").first.click()
     assert not stage.is_open(0)
     # A second view of the output, and a page that is loaded anew in mid-question.
@@ -328,8 +327,7 @@ def test_after_the_end_there_is_nothing_to_answer(page: Page) -> None:
 def test_a_question_wraps_and_hides_nothing(page: Page) -> None:
     page.set_viewport_size({"width": 320, "height": 700})
     long = "x" * 3000
-    stage = Stage(page, story())
-    stage.play(stage.story.events[: until(stage.story, events.ToolCallStarted) - 1])
+    stage = unasked(page)
     diff = PreviewPiece(long[:200], f"-{long}\n+{long}", "diff")
     pieces = (diff, PreviewPiece("code", "line\n" * 300 + "the last", "code"))
     words: dict[str, Any] = {"why": long, "host": long[:90], "pieces": pieces}

@@ -76,6 +76,16 @@ def rich() -> Story:
     )
 
 
+def unfolded(page: Page, stage: Stage, form: str) -> None:
+    """Show the ended run in one of its forms, with nothing folded."""
+    if form == "live":
+        stage.finish()
+    else:
+        page.evaluate(_SHOW, html(view_of(stage.story.run)))
+    page.evaluate(_UNFOLD)
+    page.wait_for_timeout(30)
+
+
 def waits(story: Story) -> list[events.Event]:
     """The run until it waits after a failed request, and is asked about a call."""
     begun = until(story, events.ToolCallStarted)
@@ -121,12 +131,10 @@ def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: 
             stage.play(waits(story))
             page.locator(".nba-ask button:enabled").first.wait_for()
             page.get_by_role("button", name="Edit…").click()
-        elif form == "live":
-            stage.finish()
+            page.evaluate(_UNFOLD)
+            page.wait_for_timeout(30)
         else:
-            page.evaluate(_SHOW, html(view_of(story.run)))
-        page.evaluate(_UNFOLD)
-        page.wait_for_timeout(30)
+            unfolded(page, stage, form)
         measured = page.locator("#here").evaluate(CONTRAST)
         low = {name: round(value, 2) for name, value in measured["texts"].items() if value < 4.5}
         assert low == {}, form
@@ -137,13 +145,8 @@ def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: 
 
 @pytest.mark.parametrize("form", ["live", "static"])
 def test_everything_has_a_name_and_a_role(page: Page, form: str) -> None:
-    story = rich()
-    stage = Stage(page, story)
-    stage.finish()
-    if form == "static":
-        page.evaluate(_SHOW, html(view_of(story.run)))
-    page.evaluate(_UNFOLD)
-    page.wait_for_timeout(30)
+    stage = Stage(page, rich())
+    unfolded(page, stage, form)
     found = page.evaluate(
         """() => {
           const all = (what) => [...document.querySelectorAll(`.nba-run ${what}`)];
@@ -176,21 +179,15 @@ def test_everything_has_a_name_and_a_role(page: Page, form: str) -> None:
 
 def test_no_meaning_is_in_a_colour_alone(page: Page) -> None:
     """Without a style the words are all there: state, failure, waiting, where the time went."""
-    story = rich()
-    stage = Stage(page, story)
+    stage = Stage(page, rich())
     said = (
         *("Failed", "✕ E_TOOL_FAILED", "✕ LLM_RATE_LIMITED: too many requests", "time: model"),
         *("wait a little, then %agent resume", "arguments edited by the person after 4.2 s"),
         *("the result was cut to fit", "note: the disk is full", "a plot · 1 × 1 px, 1 kB"),
     )
     for form in ("live", "static"):
-        if form == "live":
-            stage.finish()
-        else:
-            page.evaluate(_SHOW, html(view_of(story.run)))
-        page.evaluate(_UNFOLD)
+        unfolded(page, stage, form)
         page.evaluate("document.querySelectorAll('style').forEach((node) => node.remove())")
-        page.wait_for_timeout(30)
         text = page.locator("#here").inner_text()
         assert [words for words in said if words not in text] == [], form
 
@@ -328,12 +325,8 @@ def test_it_wraps_and_never_scrolls_sideways(chromium: Browser, width: int, scal
     )
     story.end(error=ErrorInfo("LLM_HTTP_ERROR", long))
     stage = Stage(page, story)
-    stage.finish()
     for form in ("live", "static"):
-        if form == "static":
-            page.evaluate(_SHOW, html(view_of(story.run)))
-        page.evaluate(_UNFOLD)
-        page.wait_for_timeout(30)
+        unfolded(page, stage, form)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), form
         over = page.locator(".nba-run").evaluate(OVERFLOWS, ["*", ".nba-sum, pre"])
         assert over == [], form

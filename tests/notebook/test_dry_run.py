@@ -35,12 +35,10 @@ def body_of(shown: dict[str, str]) -> Any:
 
 
 SAME = {
-    "nothing": ("--tools none", "Hello?"),
     "tools": ("", "Of Oslo?"),
     "forced tool": ("--tools area,population --tool-choice area", "Of Oslo?"),
     "system prompt": ("--tools none --system 'Be brief: ½ – \"so\".'", "Hello?\n\nYou?"),
     "sampling": ("--temperature 0.5 --top-p 0.9 --max-tokens 7 --stop-seq A --stop-seq B", "Hi"),
-    "in one piece": ("--no-stream --tools none", "Hello?"),
     "value": ("--tools none", "Is {{ 6 * 7 }} {even}? $x {{ '</pre><script>' }}"),
     "picture": ("--tools none", "What is {{ picture }} there?"),
     "options go on below": ("--tools none \\\n --temperature 1", "Hello?"),
@@ -77,19 +75,13 @@ def test_dry_run_of_what_goes_on_shows_the_conversation_and_changes_nothing(
         assert f"goes on with run {run.id[:8]} (4 messages of it): turn C03" in shown["text/plain"]
         shell.cell("%%agent --continue", "And of Bergen?")
         assert body_of(shown) == server.bodies[before[2]]
-    roles = [message["role"] for message in body_of(shown)["messages"]]
-    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
-
-
-def test_dry_run_of_resume_shows_what_resume_sends(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    with ModelServer() as server:
+        roles = [message["role"] for message in body_of(shown)["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
         shell.agent(f"-m openai:little --base-url {server.url} --max-turns 1", "Of Oslo?")
         shown = dry(shell, "%agent resume last --temperature 0 --dry-run")
-        assert len(server.requests) == 1
         shell.cell("%agent resume last --temperature 0")
-        assert body_of(shown) == server.bodies[1]
-    assert body_of(shown)["temperature"] == 0
+        assert body_of(shown) == server.bodies[-1]
+        assert body_of(shown)["temperature"] == 0
 
 
 def refusal(code: str, message: str, **more: str) -> Reply:

@@ -55,7 +55,6 @@ class PanelKernel(LiveKernel):
         self.run(f"{first}\n{field}\npanel_of_this_kernel().begin_anew()")
 
     def says(self, word: str, value: object) -> Any:
-
         def says(message: dict[str, Any]) -> bool:
             return self._told(message).get(word) == value
 

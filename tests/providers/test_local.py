@@ -99,23 +99,19 @@ def test_a_run_costs_nothing_and_the_next_one_uses_the_same_server(
     assert (second.text, only_server().process.pid) == (first.text, pid)
 
 
-def test_schema_is_answered_with_valid_json(tiny_model: Path) -> None:
+def test_schema_is_answered_with_valid_json_and_models_are_listed_with_their_context(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
     properties = {"name": {"type": "string"}, "n": numbers, "kind": {"enum": ["a", "b"]}}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": ["name", "n", "kind"], "additionalProperties": False}
-    answer = with_client(lambda c: c.chat(ask(tiny_model, output_schema=schema, temperature=1.0)))
-    jsonschema.validate(json.loads(answer.message.text), schema)
-
-
-def test_models_are_listed_with_their_context(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(local.PARAMS_VARIABLE, '{"n_ctx": 1024}')
+    monkeypatch.setenv(local.PARAMS_VARIABLE, '{"n_ctx": 1024, "cpuparams.n_threads": 1}')
 
     async def work(client: LocalClient) -> None:
         assert await client.list_models() == []
-        await client.chat(ask(tiny_model))
+        answer = await client.chat(ask(tiny_model, output_schema=schema, temperature=1.0))
+        jsonschema.validate(json.loads(answer.message.text), schema)
         [model] = await client.list_models()
         assert (model.id, model.context_length) == (str(tiny_model), 1024)
 

@@ -38,7 +38,6 @@ class Case:
 
 
 def sends(*pieces: bytes) -> Fault:
-
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
 
@@ -46,7 +45,6 @@ def sends(*pieces: bytes) -> Fault:
 
 
 def resets(*pieces: bytes) -> Fault:
-
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
         await asyncio.sleep(0.02)  # the bytes are read before the reset takes them away
@@ -56,7 +54,6 @@ def resets(*pieces: bytes) -> Fault:
 
 
 def waits(*pieces: bytes) -> Fault:
-
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
         await visit.silence()
@@ -112,7 +109,6 @@ ELSEWHERE_HEADER = f"Location: {ELSEWHERE}"
 
 
 def statuses(wire: Dialect) -> dict[str, Case]:
-
     def one(status: str, code: str, *headers: str, says: str = "", message: str = "no") -> Case:
         return refuses(status, wire.error(message), code, *headers, says=says)
 
@@ -159,7 +155,6 @@ def _flushed(data: bytes) -> bytes:
 
 
 def passing(wire: Dialect) -> dict[str, Case]:
-
     def once(status: str, *headers: str, body: Any = None) -> Case:
         bad = whole(wire.error() if body is None else body, status, headers)
         return Case(then_fine(bad), text="fine", asked=2)

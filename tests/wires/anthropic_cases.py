@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from servers.dialects import ANTHROPIC
-from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, of, result, user
+from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, result, user
 from wires.harness import (
     ABSENT,
     JSON,
@@ -341,35 +341,28 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
 
 def requests() -> Iterator[RequestCase]:
     bare: JSON = {"model": "m", "max_tokens": 16_000, "messages": HI}
-    yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
+    yield RequestCase("nothing is set", ask(), bare, only=True)
     request = ask(**{**EVERYTHING, "model": CLAUDE})
     for server in ("anthropic", ""):
         where, marks = server or "elsewhere", CACHED if server else {}
         kept = {} if server else {"temperature": 0.5, "top_p": 0.9}
         system = [Exactly({**text("Be brief."), **marks})]
-        yield RequestCase(
-            id=f"everything, {where} #42", server=server, stream=True, only=True, request=request,
-            config={"extra_body": {"top_k": 3}}, expect={**SENT, **kept, **marks, "system": system},
-        )  # fmt: skip
+        sent = {**SENT, **kept, **marks, "system": system}
+        more: JSON = {"server": server, "stream": True, "config": {"extra_body": {"top_k": 3}}}
+        yield RequestCase(f"everything, {where} #42", request, sent, only=True, **more)
         old = {"headers": {"Anthropic-Version": "2023-06-01"}}
         id, expect = f"the person's version, {where}", {"temperature": 0.5, "top_p": 0.9}
-        yield RequestCase(id=id, server=server, request=request, config=old, expect=expect)
+        yield RequestCase(id, request, expect, server=server, config=old)
     for choice, sent in {None: "auto", "auto": "auto", "none": "none", "required": "any"}.items():
         expect = {"tool_choice": Exactly({"type": sent}), "tools": [...]}
-        request = ask(tools=(READ,), tool_choice=choice)
-        yield RequestCase(id=f"tool choice {choice}", request=request, expect=expect)
+        yield RequestCase(f"tool choice {choice}", ask(tools=(READ,), tool_choice=choice), expect)
     for models, table in REASONING.items():
         for model in models:
             for asked, expect in table.items():
-                request = ask(model=model, reasoning=asked)
-                yield RequestCase(id=f"{model} thinks {asked}", request=request, expect=expect)
+                id = f"{model} thinks {asked}"
+                yield RequestCase(id, ask(model=model, reasoning=asked), expect)
     request, expect = ask(model="claude-3-9", reasoning="9", max_tokens=2000), budget(1024, 2000)
-    yield RequestCase(id="thoughts that have room", request=request, expect=expect)
-    for id, (messages, sent) in HISTORIES.items():
-        expect = {"messages": sent}
-        yield RequestCase(id=id, request=of(*messages, tools=(READ,)), expect=expect)
-    for given, url in URLS.items():
-        yield RequestCase(id=f"base URL {given}", request=ask(), server=given, expect={}, url=url)
+    yield RequestCase("thoughts that have room", request, expect)
 
 
 def model(id: str, **more: Any) -> JSON:
@@ -387,12 +380,13 @@ LISTED = [
 ALL = ("reasoning", "tools", "vision")
 TOLD = [("a", 200_000, ALL), ("b", None, ("tools",)), ("little", None, ())]
 MODELS = (
-    ModelsCase(id="what Anthropic tells", body={"data": LISTED, "has_more": False}, expect=TOLD),
-    ModelsCase(id="no list", body={"data": "none"}, expect=BAD),
+    ModelsCase("what Anthropic tells", {"data": LISTED, "has_more": False}, TOLD),
+    ModelsCase("no list", {"data": "none"}, BAD),
 )
 ANSWERS: Sequence[Any] = (thorough, blocks, going_back, errors)
 WIRE = WireSetup(
     name="anthropic", provider="anthropic", ended=re.compile(rb'"message_stop"\}'),
     servers=SERVERS, answers=tuple(case for cases in ANSWERS for case in cases()),
-    requests=tuple(requests()), models=MODELS, quirks=(20, *range(42, 49), 63),
+    requests=tuple(requests()), histories=HISTORIES, urls=URLS, models=MODELS,
+    quirks=(20, *range(42, 49), 63, 64),
 )  # fmt: skip

@@ -607,11 +607,11 @@ TOLD = [
     ("llama.cpp", 8192, ()),
 ]  # fmt: skip
 MODELS = (
-    ModelsCase(id="what servers tell", body={"data": SEVERAL}, expect=TOLD),
-    ModelsCase(id="a bare list", body=["a"], expect=[("a", None, ())]),
-    ModelsCase(id="no models", body={"data": None}, expect=[]),
-    ModelsCase(id="no list", body={"hello": 1}, expect=BAD),
-    ModelsCase(id="no JSON", body=b"<html>", expect=BAD),
+    ModelsCase("what servers tell", {"data": SEVERAL}, TOLD),
+    ModelsCase("a bare list", ["a"], [("a", None, ())]),
+    ModelsCase("no models", {"data": None}, []),
+    ModelsCase("no list", {"hello": 1}, BAD),
+    ModelsCase("no JSON", b"<html>", BAD),
 )
 ANSWERS = (thorough, tool_calls, texts, usages, think_tags, errors, groq, late)
 WIRE = WireSetup(
@@ -621,6 +621,8 @@ WIRE = WireSetup(
     servers=chat_requests.SERVERS,
     answers=(*(case for cases in ANSWERS for case in cases()), *chat_requests.going_back()),
     requests=tuple(chat_requests.requests()),
+    histories=chat_requests.HISTORIES,
+    urls={given: f"{meant}/chat/completions" for given, meant in chat_requests.URLS.items()},
     models=MODELS,
     quirks=(1, *range(4, 27), 30, 32, 33, 34, 35, 47, *range(50, 61), 62, 64, 65),
 )

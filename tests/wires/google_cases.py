@@ -339,8 +339,8 @@ LISTED: JSON = {
 }  # fmt: skip
 KNOWN = [("gemini-3.8-flash", 1048576, ("reasoning",)), ("tunedModels/mine", None, ())]
 MODELS = (
-    ModelsCase(id="what is told", body=LISTED, expect=KNOWN),
-    ModelsCase(id="no list", body={"models": 3}, expect=BAD),
+    ModelsCase("what is told", LISTED, KNOWN),
+    ModelsCase("no list", {"models": 3}, BAD),
 )
 ANSWERS = (thorough, answers, hops, errors, ends, back_cases)
 WIRE = WireSetup(

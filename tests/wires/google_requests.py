@@ -23,7 +23,7 @@ def model(*parts: Any) -> Any:
 
 
 def sent(id: str, request: ChatRequest, expect: JSON, **more: Any) -> RequestCase:
-    return RequestCase(id=id, request=request, expect=expect, **more)
+    return RequestCase(id, request, expect, **more)
 
 
 def inline(kind: str, data: str) -> JSON:

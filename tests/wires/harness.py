@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar, cast
@@ -132,7 +132,7 @@ def answer_case(id: str, **given: Any) -> AnswerCase:
     return AnswerCase(id, **given)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RequestCase:
     """What a request is on the wire, at one of the setup's servers. Nothing is sent."""
 
@@ -140,6 +140,7 @@ class RequestCase:
     request: ChatRequest
     expect: JSON
     """As in `matches`."""
+    _: KW_ONLY
     server: str = ""
     """A name of `WireSetup.servers`; empty: loopback."""
     url: str = ""
@@ -149,7 +150,7 @@ class RequestCase:
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelsCase:
     """A list of models, and what is known of them: id, context length, capabilities."""
 
@@ -173,10 +174,25 @@ class WireSetup:
     conversation: str = "messages"
     """The field of a request that grows."""
     servers: Mapping[str, str] = field(default_factory=dict[str, str])
-    newlines: Sequence[bytes] = (b"\n", b"\r\n", b"\r")
     answers: Sequence[AnswerCase]
     requests: Sequence[RequestCase]
+    histories: Mapping[str, tuple[list[Message], list[Any]]] = field(
+        default_factory=dict[str, tuple[list[Message], list[Any]]]
+    )
+    """Messages, and how they are sent."""
+    urls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What a person gives as the base URL, and where a chat is asked then."""
     models: Sequence[ModelsCase] = ()
+
+    @property
+    def all_requests(self) -> Iterator[RequestCase]:
+        """Also those of the histories and base URLs."""
+        yield from self.requests
+        for id, (messages, sent) in self.histories.items():
+            yield RequestCase(id, ask(messages=tuple(messages)), {self.conversation: sent})
+        for given, url in self.urls.items():
+            id = f"base URL {given} {'#52' if '?' in given else '#64'}"
+            yield RequestCase(id, ask(), {}, server=given, url=url)
 
 
 class World:
@@ -207,6 +223,17 @@ class World:
         finally:
             await client.close()
 
+    def chat(
+        self, wire: WireSetup, request: ChatRequest, url: str = "", **how: Any
+    ) -> ChatResponse:
+        """The answer to one request, of a client of its own."""
+
+        async def go() -> ChatResponse:
+            async with self.client(wire, url, **how) as client:
+                return await client.chat(request)
+
+        return self.run(go())
+
     def answers(
         self, wire: WireSetup, case: AnswerCase, plays: Iterable[Play], *, stream: bool
     ) -> list[Outcome]:
@@ -233,8 +260,8 @@ class World:
     def answer(
         self, wire: WireSetup, case: AnswerCase, *, stream: bool, pieces: int = 0
     ) -> Outcome:
-        play = case.play(stream=stream, pieces=pieces)
-        return self.answers(wire, case, [play], stream=stream)[0]
+        plays = [case.play(stream=stream, pieces=pieces)]
+        return self.answers(wire, case, plays, stream=stream)[0]
 
     def wire_request(
         self, wire: WireSetup, request: ChatRequest, base_url: str = "", **how: Any
@@ -252,7 +279,6 @@ class World:
         return self.run(go())
 
     def models(self, wire: WireSetup, case: ModelsCase) -> list[ModelInfo] | ModelError:
-
         async def go() -> list[ModelInfo] | ModelError:
             body = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
             self.player.play([Play(body)])
@@ -320,14 +346,14 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
     assert isinstance(result, ChatResponse), f"an error: {result}"
     message = result.message
     assert (message.text, message.reasoning) == (case.text, case.reasoning)
-    calls = [(call.name, call.arguments) for call in message.tool_calls]
-    given = [(name, args if isinstance(args, dict) else None) for name, args in case.calls]
-    assert calls == given
-    for call, (_, arguments) in zip(message.tool_calls, case.calls, strict=True):
-        assert call.id
-        assert not isinstance(arguments, str) or call.arguments_raw == arguments
-    assert len({call.id for call in message.tool_calls}) == len(calls)
-    assert case.ids in (None, [call.id for call in message.tool_calls])
+    calls, ids = message.tool_calls, [call.id for call in message.tool_calls]
+    for call, (name, given) in zip(calls, case.calls, strict=True):
+        found = call.arguments_raw if isinstance(given, str) else call.arguments
+        assert (call.name, found) == (name, given)
+        assert call.arguments is None or not isinstance(given, str)
+    assert all(ids)
+    assert len({*ids}) == len(ids)
+    assert case.ids in (None, ids)
     assert case.extras in (None, [call.extra for call in message.tool_calls])
     assert result.finish_reason == (case.finish or ("tool_calls" if calls else "stop"))
     used = {name: n for name, n in (result.usage.model_dump() if result.usage else {}).items() if n}

@@ -195,7 +195,7 @@ def going_back() -> Iterator[AnswerCase]:
 
 def parameter(id: str, expect: JSON, config: JSON | None = None, **asked: Any) -> RequestCase:
     given = {"extra_body": config} if config else {}
-    return RequestCase(id=id, request=ask(**asked), expect=expect, config=given)
+    return RequestCase(id, ask(**asked), expect, config=given)
 
 
 HI = [{"role": "user", "content": "hi"}]
@@ -233,10 +233,10 @@ URLS = {
 
 def requests() -> Iterator[RequestCase]:
     bare: JSON = {"model": "m", "messages": HI, "stream": False}
-    yield RequestCase(id="nothing is set", request=ask(), expect=bare, only=True)
+    yield RequestCase("nothing is set", ask(), bare, only=True)
     context: JSON = {"extra_body": {"num_ctx": 32768, "keep_alive": "5m", "options": {"seed": 1}}}
-    yield RequestCase(id="everything is set", request=EVERYTHING, stream=True, config=context,
-                      only=True, expect=EVERYTHING_SENT)  # fmt: skip
+    how: JSON = {"stream": True, "config": context, "only": True}
+    yield RequestCase("everything is set", EVERYTHING, EVERYTHING_SENT, **how)
     for form in ({"num_ctx": 8192}, {"options": {"num_ctx": 8192}}):
         sent = {"options": Exactly({"num_ctx": 8192, "top_p": 0.5}), "num_ctx": ABSENT}
         yield parameter(f"the size of the context as {form} #27", sent, form, top_p=0.5)
@@ -253,11 +253,6 @@ def requests() -> Iterator[RequestCase]:
         yield parameter(f"tool choice {choice} #26", sent, tools=(READ,), tool_choice=choice)
     none = {"tools": ABSENT, "tool_choice": ABSENT}
     yield parameter("tool choice none #24 #25", none, tools=(READ,), tool_choice="none")
-    for id, (messages, sent) in HISTORIES.items():
-        yield RequestCase(id=id, request=ask(messages=messages), expect={"messages": sent})
-    for given, meant in URLS.items():
-        yield RequestCase(id=f"base URL {given} #64", request=ask(), server=given, expect={},
-                          url=f"{meant}/api/chat")  # fmt: skip
     city = {"city": {"$ref": "#/$defs/City"}}
     defs = {"City": {"type": "object", "title": "City"}}
     tool = ToolSpec(name="b", parameters={"properties": city, "$defs": defs})
@@ -305,8 +300,8 @@ TOLD: list[tuple[str, int | None, Sequence[str]]] = [
     ("odd", None, ()),
 ]  # fmt: skip
 MODELS = (
-    ModelsCase(id="what servers tell", body={"models": LISTED}, expect=TOLD),
-    ModelsCase(id="no list", body={"models": 3}, expect=BAD),
+    ModelsCase("what servers tell", {"models": LISTED}, TOLD),
+    ModelsCase("no list", {"models": 3}, BAD),
 )
 WIRE = WireSetup(
     name="ollama",
@@ -316,6 +311,8 @@ WIRE = WireSetup(
     servers=SERVERS,
     answers=(*answers(), *errors(), *going_back()),
     requests=tuple(requests()),
+    histories=HISTORIES,
+    urls={given: f"{meant}/api/chat" for given, meant in URLS.items()},
     models=MODELS,
     quirks=(1, 6, 9, 11, *range(14, 17), *range(18, 30), 62, 64),
 )

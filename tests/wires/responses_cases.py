@@ -356,19 +356,16 @@ WIRE = WireSetup(
         *going_back(), *errors(),
     ),
     requests=(
-        RequestCase(id="nothing is set #24", request=ask(), expect=NOTHING, only=True),
-        RequestCase(id="everything is set", request=EVERYTHING, expect=EVERYTHING_SENT, only=True,
-                    stream=True, config={"extra_body": {"service_tier": "flex"}}),
-        *(RequestCase(id=id, request=request, expect=expect)
-          for id, (request, expect) in PARAMETERS.items()),
-        *(RequestCase(id=id, request=of(*messages), expect={"input": sent})
-          for id, (messages, sent) in HISTORIES.items()),
-        RequestCase(id="base URL #64", request=ask(), server="http://h:1/v1/responses", expect={},
-                    url="http://h:1/v1/responses"),
+        RequestCase("nothing is set #24", ask(), NOTHING, only=True),
+        RequestCase("everything is set", EVERYTHING, EVERYTHING_SENT, only=True, stream=True,
+                    config={"extra_body": {"service_tier": "flex"}}),
+        *(RequestCase(id, request, expect) for id, (request, expect) in PARAMETERS.items()),
     ),
+    histories=HISTORIES,
+    urls={"http://h:1/v1/responses": "http://h:1/v1/responses"},
     models=(
-        ModelsCase(id="as with chat", body={"data": [{"id": "a"}]}, expect=[("a", None, ())]),
-        ModelsCase(id="no list", body=b"<html>", expect=BAD),
+        ModelsCase("as with chat", {"data": [{"id": "a"}]}, [("a", None, ())]),
+        ModelsCase("no list", b"<html>", BAD),
     ),
     quirks=(1, 7, 9, 14, 15, 18, 22, 23, 24, 51, 55, 61, 62, 64),
 )  # fmt: skip

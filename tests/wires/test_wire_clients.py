@@ -1,0 +1,468 @@
+"""What one row of bytes cannot hold, wire by wire: keys, silence, what is learnt, routes, pages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from dataclasses import replace
+from typing import Any
+
+import ollama
+import pytest
+from ollama._client import _parse_host  # pyright: ignore[reportPrivateUsage]
+from servers.loopback import Visit
+from servers.player import Play
+from wires import anthropic_cases, chat_cases, google_cases, ollama_cases
+from wires.anthropic_cases import FINE, THOUGHT, model, whole
+from wires.anthropic_cases import LOOK as USE
+from wires.chat_cases import LOOK, call, calls, chunk, sse
+from wires.chat_requests import result, user
+from wires.google_requests import text
+from wires.harness import ABSENT, JSON, KEY, TOOLS, World, answer_case, ask, matches
+from wires.responses_cases import answer_of, said
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ClientNotice,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    ProviderConfig,
+)
+from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.choice import choose_model, local_servers
+from nbagent.providers.registry import find_provider
+
+CHAT, MESSAGES, NATIVE = chat_cases.WIRE, anthropic_cases.WIRE, ollama_cases.WIRE
+
+
+# Chat Completions, and Google's answers in parts.
+
+
+def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
+    """What a plain question fails with."""
+    with pytest.raises(ModelError) as caught:
+        world.chat(CHAT, ask(), base_url, **config)
+    return caught.value
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_the_configuration_says_how_often_is_tried_again(world: World, retries: int) -> None:
+    world.player.play([Play(b"{}", 503, {"retry-after": "0", "x-request-id": "r7"})])
+    found = fault(world, retries=retries)
+    assert (found.code, found.request_id) == ("LLM_HTTP_ERROR", "r7")
+    assert len(world.player.asked) == retries + 1
+
+
+def test_text_that_arrives_together_is_one_chunk(world: World) -> None:
+    body = sse(*[chunk({"content": "a"})] * 9, chunk({}, "stop"))
+    chunks, _ = world.answer(CHAT, answer_case("a", stream=body), stream=True)
+    assert [item.content for item in chunks if item.content] == ["a" * 9]
+
+
+@pytest.mark.parametrize("begin", ["", "<think>", "<think>x"])
+def test_a_flood_of_blank_lines_is_read_in_linear_time(world: World, begin: str) -> None:
+    blank = sse(chunk({"content": "\n"}), end=b"") * 30_000
+    body = sse(chunk({"content": begin}), blank, chunk({}, "length"))
+    start = time.process_time()
+    world.answer(CHAT, answer_case("flood", stream=body), stream=True)
+    assert time.process_time() - start < 8
+
+
+def test_silence_behind_the_finish_reason_ends_only_what_was_ended(world: World) -> None:
+    ended = sse(calls(LOOK), chunk({}, "tool_calls"), end=b"")
+    late = {b"": True, sse(calls(call(index=1, id="c2")), end=b""): False, b'data: {"er': False}
+
+    async def one() -> bool:
+        async with world.client(CHAT) as client:
+            try:
+                return [item.done async for item in client.chat_stream(ask())][-1]
+            except ModelError:
+                return False
+
+    async def go() -> list[bool]:
+        world.player.play([Play(ended + more, ending="silent") for more in late])
+        asking: list[asyncio.Task[bool]] = []
+        for _ in late:
+            asking.append(asyncio.ensure_future(one()))
+            await asyncio.sleep(0.2)  # The answers go out in the order of the requests.
+        return await asyncio.gather(*asking)
+
+    assert world.run(go()) == list(late.values())
+
+
+def test_a_key_that_is_missing_wrong_or_no_header_is_named_without_showing_it(world: World) -> None:
+    found = fault(world, "https://api.openai.com/v1", api_key=None)
+    assert (found.code, "OPENAI_API_KEY" in str(found)) == ("LLM_AUTH_FAILED", True)
+    found = fault(world, api_key=SecretKey("sk-with-ünïcode-and\nnewline"))
+    assert (found.code, "nïcode" in str(found)) == ("LLM_AUTH_FAILED", False)
+    world.player.play([Play(b'{"error": {"message": "no."}}', 401)])
+    found = fault(world)
+    assert found.message == "the provider refused the key (HTTP 401): no. Check the key."
+    found = fault(world, api_key=None)
+    assert found.message.startswith("the provider wants a key (HTTP 401): no. None was sent:")
+
+
+def test_messages_and_tools_cannot_be_set_by_extra_body(world: World) -> None:
+    with pytest.raises(UsageError, match="messages"):
+        world.wire_request(CHAT, ask(), extra_body={"messages": []})
+
+
+def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
+    world: World,
+) -> None:
+    request = ask(tools=TOOLS, system_prompt="S", max_tokens=40_000)
+    half = Play(google_cases.sse(google_cases.hop(text("a"))))
+    rest = google_cases.sse(google_cases.chunk(text("b"), end="STOP"))
+    case = answer_case("a", request=request, then=rest)
+    ((chunks, answer),) = world.answers(google_cases.WIRE, case, [half], stream=True)
+    assert isinstance(answer, ChatResponse)
+    first, second = world.player.asked
+    assert second.body == {**first.body, "continuationToken": "VE9L"}
+    assert first.line == second.line
+    assert (answer.message.text, answer.meta.attempts) == ("ab", 1)
+    assert not any(made.notice for made in chunks)
+
+
+# Messages.
+
+BETA = "thinking-binding-controls-2026-08-01"
+DROPS = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+BOUND = "messages.1.content.0: The block is bound to a different conversation"
+SIGNATURE = "messages.1.content.0: Invalid `signature` in `thinking` block"
+TAKES_ADAPTIVE = '"thinking.type.enabled" is not supported for this model. Use adaptive thinking.'
+FORCED = "Thinking may not be enabled when tool_choice forces tool use."
+WITH: JSON = {"messages": [..., {"content": [THOUGHT, USE]}, ...]}
+WITHOUT: JSON = {"messages": [..., {"content": [USE]}, ...]}
+AUTO: JSON = {"tools": ..., "tool_choice": ABSENT}
+NO_EFFORT: JSON = {"thinking": {"type": "adaptive"}, "output_config": ABSENT}
+Row = tuple[JSON, list[str], list[JSON], str]
+# model: fields of the request, what the server says against each attempt, the attempts, the words.
+LEARNT: dict[str, Row] = {
+    "claude-1-99": (
+        {}, [BOUND, BOUND], [{**WITH, "thinking": ABSENT},
+        {**WITH, "thinking": {"type": "adaptive", **DROPS}}, WITHOUT], "earlier thinking"),
+    "claude-opus-9": (
+        {"reasoning": "high"}, [BOUND], [{"thinking": {"block_binding": ABSENT}}, {
+            **WITH, "thinking": {"type": "adaptive", "display": "summarized", **DROPS}}],
+        "has changed"),
+    "claude-haiku-9": (
+        {"reasoning": "none"}, [BOUND],
+        [{**WITH, "thinking": {"type": "disabled"}}, {**WITHOUT, "thinking": {"type": "disabled"}}],
+        "the server refuses it"),
+    "claude-sonnet-4-5": ({}, [SIGNATURE], [WITH, WITHOUT], "the server refuses it"),
+    "qwen3": (
+        {"reasoning": "low"}, [TAKES_ADAPTIVE],
+        [{"thinking": {"type": "enabled"}}, {"thinking": ABSENT}], "thinking={"),
+    "claude-fable-8": (
+        {"reasoning": "none"}, ["thinking.type: `disabled` is not supported for this model"],
+        [{"thinking": {"type": "disabled"}}, {"thinking": ABSENT}], "thinking={"),
+    "claude-opus-4-6": (
+        {"reasoning": "xhigh"}, ["output_config.effort: `xhigh` is not supported for this model"],
+        [{"output_config": {"effort": "xhigh"}}, NO_EFFORT], "effort="),
+    "claude-fable-5-9": (  # quirk 49
+        {"tool_choice": "required"}, ["tool_choice: `any` is not supported for this model"],
+        [{"tool_choice": {"type": "any"}}, AUTO], 'tool_choice={"type":"any"}'),
+    "claude-opus-5-9": (
+        {"tool_choice": "fs.look"}, [FORCED], [{"tool_choice": {"name": "fs__look"}}, AUTO],
+        "tool_choice={"),
+}  # fmt: skip
+
+
+def refusal(said: str) -> Play:
+    error = {"type": "invalid_request_error", "message": said}
+    return Play(json.dumps({"type": "error", "error": error}).encode(), 400)
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_what_a_model_refuses_is_sent_another_way_and_told(world: World, name: str) -> None:
+    given, refusals, attempts, words = LEARNT[name]
+    request = ask(model=name, tools=TOOLS, **given)
+    notices: list[ClientNotice] = []
+
+    async def go() -> list[Visit]:
+        async with world.client(MESSAGES) as client:
+            world.player.play([Play(whole(THOUGHT, USE))])
+            answer = await client.chat(request)
+            messages = (*request.messages, answer.message, result("toolu_1"))
+            then = request.model_copy(update={"messages": messages})
+            world.player.play([*map(refusal, refusals), Play(FINE)])
+            await client.chat(then, notify=notices.append)
+            asked = list(world.player.asked)
+            await client.chat(then)
+            assert world.player.asked[-1].body == asked[-1].body, "it is remembered"
+            return asked
+
+    asked = world.run(go())
+    assert len(asked) == len(attempts)
+    for one, expected in zip(asked, attempts, strict=True):
+        matches(expected, one.body)
+        drops = b"drop_block" in dump_json(one.body)
+        assert one.headers.get("anthropic-beta") == (BETA if drops else None)
+    assert [notice.kind for notice in notices] == ["dropped_param"] * len(refusals)
+    assert all(words in notice.text for notice in notices), notices
+
+
+@pytest.mark.parametrize("given", [{}, {"Anthropic-Version": "2099-01-01"}], ids=["ours", "theirs"])
+@pytest.mark.parametrize("server", ["anthropic", ""])
+def test_the_version_is_the_servers_or_the_persons(
+    world: World, monkeypatch: pytest.MonkeyPatch, server: str, given: dict[str, str]
+) -> None:
+    monkeypatch.setenv("http_proxy", world.player.origin)
+    monkeypatch.delenv("no_proxy", raising=False)
+    world.player.play([Play(FINE)])
+    url = anthropic_cases.SERVERS["anthropic"].replace("https", "http") if server else ""
+    request = ask(temperature=0.5)
+    dropped = world.chat(MESSAGES, request, url, headers=given).meta.dropped_params
+    (asked,) = world.player.asked
+    ours = "2026-10-21" if server else "2023-06-01"
+    assert asked.headers["anthropic-version"] == given.get("Anthropic-Version", ours)
+    assert asked.head.lower().count("\r\nanthropic-version:") == 1
+    assert asked.headers["x-api-key"] == KEY
+    assert "authorization" not in asked.headers
+    kept = not server and not given
+    assert dropped == (() if kept else ("temperature", "top_p")[:1])
+    assert asked.body.get("temperature") == (0.5 if kept else None)
+
+
+def test_all_pages_of_models_are_read(world: World) -> None:
+    first = {"data": [model("a/1")], "has_more": True, "last_id": "a/1"}
+    last = {"data": [model("b")], "has_more": False, "last_id": "b"}
+
+    async def go() -> list[str]:
+        world.player.play([Play(json.dumps(page).encode()) for page in (first, last)])
+        async with world.client(MESSAGES) as client:
+            return [found.id for found in await client.list_models()]
+
+    assert world.run(go()) == ["a/1", "b"]
+    lines = [asked.line.split()[1] for asked in world.player.asked]
+    assert lines == ["/v1/models?limit=1000", "/v1/models?limit=1000&after_id=a%2F1"]
+
+
+@pytest.mark.parametrize("header", ["X-Api-Key", "Authorization", ""])
+def test_a_key_may_stand_in_a_header_of_the_persons(
+    world: World, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setenv("https_proxy", world.player.origin)
+    headers = {header: "Bearer k"} if header else {}
+    world.player.play([Play(b"", 502)])
+    with pytest.raises(ModelError) as caught:
+        world.chat(
+            MESSAGES, ask(), anthropic_cases.SERVERS["anthropic"], api_key=None, headers=headers
+        )
+    assert (caught.value.code == "LLM_AUTH_FAILED") == (not header), str(caught.value)
+
+
+def test_a_file_that_is_not_taken_is_named(world: World) -> None:
+    packed = FilePart(name="a.zip", media_type="application/zip", data="UEs=")
+    with pytest.raises(ModelError, match=r"takes no file like 'a\.zip'"):
+        world.wire_request(MESSAGES, ask(messages=(Message(role="user", content=(packed,)),)))
+
+
+# Which requests go to the Responses endpoint, and what is Azure's own.
+
+AZURE = replace(CHAT, provider="azure")
+CHAT_URL, RESPONSES_URL = "/chat/completions", "/responses"
+HOME = {"openai": "https://api.openai.com/v1", "azure": "https://r.openai.azure.com/openai/v1"}
+DATED = "https://r.openai.azure.com/openai?api-version=2024-10-21"
+ITEMS = json.dumps(answer_of(said("fine"))).encode()
+TELLING = "Function tools with reasoning_effort are not supported for m. Use /v1/responses instead."
+# model, effort, tools: whether OpenAI and Azure are asked at the Responses endpoint (quirks 2, 3).
+CHOICES = [
+    ("gpt-6-astra", None, True, True),
+    ("gpt-5.5", None, True, True),
+    ("gpt-5.4", "high", True, True),
+    ("gpt-5.1", "2048", True, True),
+    ("gpt-5.4", "none", True, False),
+    ("gpt-5", "high", True, False),
+    ("gpt-6-astra", "high", False, False),
+    ("my-deployment", "high", True, False),
+]
+
+
+# A server: whether it has the endpoint.
+PLACES = [
+    (CHAT, HOME["openai"], True),
+    (CHAT, "http://h:1/v1", False),
+    (AZURE, HOME["azure"], True),
+    (AZURE, DATED, False),
+]
+
+
+@pytest.mark.parametrize(("model", "effort", "tools", "needed"), CHOICES)
+def test_models_that_need_it_are_asked_at_the_responses_endpoint(
+    world: World, model: str, effort: str | None, tools: bool, needed: bool
+) -> None:
+    request = ask(model=model, reasoning=effort, tools=TOOLS if tools else ())
+    for wire, base_url, has_it in PLACES:
+        url, body = world.wire_request(wire, request, base_url)
+        expected = needed and has_it
+        assert url.endswith(RESPONSES_URL if expected else CHAT_URL)
+        assert ("input" in body) == expected
+
+
+@pytest.mark.parametrize("provider", HOME)
+def test_a_telling_refusal_is_told_once_and_remembered_for_the_model(
+    world: World, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = {"message": TELLING, "param": "reasoning_effort", "type": "invalid_request_error"}
+    refusal = Play(json.dumps({"error": error}).encode(), 400)
+    wire = CHAT if provider == "openai" else AZURE
+    request = ask(model="told", tools=TOOLS, stop_sequences=("X",))
+
+    async def go(request: ChatRequest) -> list[ChatChunk]:
+        async with world.client(wire, HOME[provider].replace("https", "http")) as client:
+            return [chunk async for chunk in client.chat_stream(request)]
+
+    monkeypatch.setenv("HTTP_PROXY", world.player.origin)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    told: list[list[str]] = []
+    for plays in ([refusal, Play(ITEMS)], [Play(ITEMS)]):
+        world.player.play(plays)
+        chunks = world.run(go(request))
+        told.append([chunk.notice.text for chunk in chunks if chunk.notice])
+        response = chunks[-1].response
+        assert response
+        assert response.message.text == "fine"
+        assert response.meta.dropped_params == ("stop_sequences",)
+        assert response.meta.attempts == 1
+        assert RESPONSES_URL in world.player.asked[-1].line
+        assert len(world.player.asked) == len(plays)
+    text = "told is asked at /v1/responses: only there it takes such a request."
+    assert told == [[text], []]
+    world.player.play([Play(chat_cases.FINE)])
+    assert world.run(go(ask(model="other", tools=TOOLS)))[-1].done
+    assert CHAT_URL in world.player.asked[0].line, "another model is asked as before"
+
+
+R = "https://r.openai.azure.com"
+D = f"{R}/openai/deployments/my%20dep/chat/completions"
+# What a person gives as the server: where a chat with deployment "my dep" is asked (quirk 52).
+ROUTES = {
+    R: f"{R}/openai/v1/chat/completions",
+    "r.services.ai.azure.com": "https://r.services.ai.azure.com/openai/v1/chat/completions",
+    f"{R}/openai/v1/responses": f"{R}/openai/v1/chat/completions",
+    f"{R}/openai/v1?api-version=preview": f"{R}/openai/v1/chat/completions",
+    f"{R}/openai?api-version=2024-10-21": D,
+    f"{R}/openai/deployments/own/chat/completions?api-version=2024-10-21": (
+        f"{R}/openai/deployments/own/chat/completions"
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "asked"), ROUTES.items())
+def test_azure_is_asked_on_the_route_that_the_address_names(
+    world: World, given: str, asked: str
+) -> None:
+    url, body = world.wire_request(AZURE, ask(model="my dep", max_tokens=3), given)
+    assert (url, body["max_completion_tokens"]) == (asked, 3)
+    assert body["model"] == "my dep"
+
+
+@pytest.mark.parametrize("version", ["", "?api-version=2024-10-21"], ids=["v1", "dated"])
+def test_the_version_is_in_the_query_of_the_dated_route_alone(world: World, version: str) -> None:
+    missing = {"code": "DeploymentNotFound", "message": "The API deployment does not exist."}
+    world.player.play([Play(json.dumps({"error": missing}).encode(), 404)])
+    path = "/openai/deployments/m" if version else "/openai/v1"
+    with pytest.raises(ModelError, match=f"{path}/chat/completions"):
+        world.chat(AZURE, ask(), world.player.origin + version)
+    (asked,) = world.player.asked
+    assert asked.line == f"POST {path}/chat/completions{version} HTTP/1.1"
+
+
+TOKEN = "eyJ0eXAiOiJKV1QifQ.eyJhdWQiOiJ4In0.c2lnbmF0dXJl"
+# What a person gives: the headers that carry it.
+LOGINS: list[tuple[JSON, dict[str, str]]] = [
+    ({}, {"api-key": KEY}),
+    ({"api_key": SecretKey(TOKEN)}, {"authorization": f"Bearer {TOKEN}"}),
+    ({"api_key": None, "headers": {"Authorization": f"Bearer {TOKEN}"}},
+     {"authorization": f"Bearer {TOKEN}"}),
+    ({"api_key": None, "headers": {"Api-Key": KEY}}, {"api-key": KEY}),
+    ({"headers": {"Api-Key": "another"}}, {"api-key": "another"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"), LOGINS, ids=["key", "token", "own token", "own key", "both"]
+)
+def test_azure_gets_a_key_or_a_token_in_one_header(
+    world: World, given: JSON, sent: dict[str, str]
+) -> None:
+    world.player.play([Play(ITEMS)])
+    world.chat(AZURE, ask(model="gpt-5.5", tools=TOOLS), world.player.origin, **given)
+    (asked,) = world.player.asked
+    carried = {
+        name: text for name, text in asked.headers.items() if "auth" in name or "key" in name
+    }
+    assert carried == sent
+    assert RESPONSES_URL in asked.line
+
+
+# Ollama: where it is, and what it cannot take.
+
+OLLAMA = find_provider("ollama")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["h", "h:1", ":8080", "http://h", "https://h", "[::1]:99", "http://h:1/proxy/", " h ", "",
+     "0.0.0.0:11434", "[::]:8080"],
+)  # fmt: skip
+def test_the_host_in_the_environment_is_read_as_by_ollamas_own_client(host: str) -> None:
+    found = OLLAMA.resolve(ProviderConfig(), {"OLLAMA_HOST": host}).base_url
+    # What listens on every interface is asked for on this machine.
+    meant = host.strip().replace("0.0.0.0", "127.0.0.1").replace("[::]", "127.0.0.1")
+    assert found == _parse_host(meant)
+
+
+@pytest.mark.parametrize("host", ["::x", "h:port", "h:99999", "[", "x:1:2", "http://[::1"])
+def test_a_host_that_is_no_address_is_one_clear_error(host: str) -> None:
+    with pytest.raises(UsageError, match="write it as HOST:PORT"):
+        OLLAMA.resolve(ProviderConfig(), {"OLLAMA_HOST": host})
+    given = OLLAMA.resolve(ProviderConfig(base_url="http://h:1"), {"OLLAMA_HOST": host})
+    assert given.base_url == "http://h:1"
+    assert "ollama" not in local_servers({"OLLAMA_HOST": host})
+    assert choose_model({"OLLAMA_HOST": host}).model_id == "offline:demo"
+
+
+@pytest.mark.parametrize(
+    ("provider", "command"),
+    [("ollama", "`ollama serve`"), ("lmstudio", "`lms server start`"), ("vllm", "`vllm serve"),
+     ("llamacpp", "`llama-server"), ("openai", "is it running?")],
+)  # fmt: skip
+def test_a_server_that_does_not_run_is_named_with_its_command(
+    world: World, provider: str, command: str
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        base_url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ModelError, match=command):
+        world.chat(replace(CHAT, provider=provider), ask(), base_url)
+
+
+def test_every_option_of_the_package_is_sent_among_the_options(world: World) -> None:
+    extra = dict.fromkeys(ollama.Options.model_fields, 1)
+    _, body = world.wire_request(NATIVE, ask(), extra_body=extra)
+    assert (body["options"], body.keys()) == (extra, {"model", "messages", "stream", "options"})
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (ImagePart(url="https://example.org/a.png"), "images as data"),
+        (ImagePart(url="data:image/png,plain"), "images as data"),
+        (ImagePart(), "images as data"),
+        (FilePart(name="a.pdf", media_type="application/pdf", data="UERG"), "'a.pdf'"),
+    ],
+)
+def test_what_ollama_does_not_take_is_one_clear_error(world: World, part: Part, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        world.wire_request(NATIVE, ask(messages=(user(part),)))
