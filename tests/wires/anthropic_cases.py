@@ -24,9 +24,10 @@ from wires.harness import (
     WireSetup,
     answer_case,
     ask,
+    everything,
 )
 
-from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
+from nbagent.contracts.chat import Message, TextPart, ToolCall
 
 SERVERS = {
     "anthropic": "https://api.anthropic.com/v1",
@@ -243,11 +244,7 @@ def errors() -> Iterator[AnswerCase]:
 
 HI = [{"role": "user", "content": [text("hi")]}]
 CACHED = {"cache_control": {"type": "ephemeral"}}
-EVERYTHING: JSON = {
-    "system_prompt": "Be brief.", "tools": (READ, ToolSpec(name="b")), "tool_choice": "fs.read",
-    "temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop_sequences": ("X",), "reasoning": "low",
-    "output_schema": {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}},
-}  # fmt: skip
+NUMBERED = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
 ANSWER = {"type": "integer", "description": "(minimum: 1)"}
 CLOSED = {"type": "object", "properties": {"n": ANSWER}, "additionalProperties": False}
 SENT: JSON = {
@@ -342,7 +339,7 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
 def requests() -> Iterator[RequestCase]:
     bare: JSON = {"model": "m", "max_tokens": 16_000, "messages": HI}
     yield RequestCase("nothing is set", ask(), bare, only=True)
-    request = ask(**{**EVERYTHING, "model": CLAUDE})
+    request = everything(model=CLAUDE, output_schema=NUMBERED)
     for server in ("anthropic", ""):
         where, marks = server or "elsewhere", CACHED if server else {}
         kept = {} if server else {"temperature": 0.5, "top_p": 0.9}

@@ -10,7 +10,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from wires.harness import ABSENT, JSON, AnswerCase, Exactly, RequestCase, answer_case, ask
+from wires.harness import (
+    ABSENT,
+    JSON,
+    AnswerCase,
+    Exactly,
+    RequestCase,
+    answer_case,
+    ask,
+    everything,
+)
 
 from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
 
@@ -93,11 +102,6 @@ def requests() -> Iterator[RequestCase]:
 
 
 HI = [{"role": "user", "content": "hi"}]
-EVERYTHING = ask(
-    system_prompt="Be brief.", tools=(READ, ToolSpec(name="b")), tool_choice="fs.read",
-    temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",), reasoning="low",
-    output_schema={"type": "object"},
-)  # fmt: skip
 EVERYTHING_SENT: JSON = {
     "model": "m", "temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop": ["X"], "top_k": 3,
     "reasoning_effort": "low", "messages": [{"role": "system", "content": "Be brief."}, *HI],
@@ -118,7 +122,7 @@ def parameters() -> Iterator[RequestCase]:
     usage: JSON = {**bare, "stream": True, "stream_options": {"include_usage": True}}
     yield RequestCase("a stream asks for usage #5", ask(), usage, stream=True, only=True)
     more = {"extra_body": {"top_k": 3}}
-    yield RequestCase("everything is set", EVERYTHING, EVERYTHING_SENT, config=more, only=True)
+    yield RequestCase("everything is set", everything(), EVERYTHING_SENT, config=more, only=True)
     for choice in ("auto", "required", None):
         request = ask(tools=(READ,), tool_choice=choice)
         yield RequestCase(f"tool choice {choice}", request, {"tool_choice": choice or "auto"})
@@ -128,11 +132,6 @@ def parameters() -> Iterator[RequestCase]:
         expect = {"messages": [{"tool_calls": [{"id": fits}]}, {"tool_call_id": fits}]}
         request = of(called(fits), result(fits))
         yield RequestCase(f"{server}: ids that fit", request, expect, server=server)
-    systems = (Message.of("system", "B"), Message.of("system", "C"), Message.of("user", "hi"))
-    merged = [{"role": "system", "content": "A\n\nB\n\nC"}, {"role": "user"}]
-    expect = {"model": "m", "messages": merged}
-    id, request = "one system message, no tool keys #22 #23 #24", of(*systems, system_prompt="A")
-    yield RequestCase(id, request, expect, only=True)
 
 
 def by_server(name: str) -> Iterator[RequestCase]:
@@ -141,6 +140,10 @@ def by_server(name: str) -> Iterator[RequestCase]:
     def row(rule: str, request: Any, expect: JSON, **more: Any) -> RequestCase:
         return RequestCase(f"{name}: {rule}", request, expect, server=name, **more)
 
+    systems = (Message.of("system", "B"), Message.of("system", "C"), Message.of("user", "hi"))
+    merged = [{"role": "system", "content": "A\n\nB\n\nC"}, {"role": "user"}]
+    id, given = "one system message, no tool keys #22 #23 #24", of(*systems, system_prompt="A")
+    yield row(id, given, {"model": "m", "messages": merged}, only=True)
     newer = name in OPENAI
     limits = {"max_completion_tokens": 9 if newer else ABSENT, "max_tokens": ABSENT if newer else 9}
     yield row("the limit of tokens #26", ask(max_tokens=9), limits)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wires.chat_requests import FAR, LEFT, PDF, READ, RED, TABLE, called, obj, result, user
-from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask
+from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask, everything
 
 from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, ToolCall, ToolSpec
 
@@ -34,11 +34,15 @@ HI: JSON = {"role": "user", "parts": [{"text": "hi"}]}
 RED_PART, PDF_PART = inline("image/png", "UkVE"), inline("application/pdf", "UERG")
 FAR_PART = {"fileData": {"mimeType": "image/png", "fileUri": "https://example.org/a.png"}}
 TABLE_PART = {"text": "File t.csv:\na;b\nü;1"}
-EVERYTHING = ask(
-    model="gemini-3.8-flash", system_prompt="Be brief.", tools=(READ, ToolSpec(name="b")),
-    tool_choice="fs.read", temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",),
-    reasoning="low", output_schema={"type": "object", "title": "T"},
-)  # fmt: skip
+EVERYTHING: JSON = {
+    "contents": [HI], "systemInstruction": {"parts": [text("Be brief.")]},
+    "tools": [{"functionDeclarations": [{"name": "fs__read"}, {"name": "b"}]}], "toolConfig": ...,
+    "generationConfig": Exactly({
+        "temperature": 0.5, "topP": 0.9, "maxOutputTokens": 7, "stopSequences": ["X"],
+        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "LOW"},
+        "responseMimeType": "application/json",
+        "responseJsonSchema": {"type": "object", "properties": {}}}),
+}  # fmt: skip
 EXTRA: JSON = {"cachedContent": "c", "generationConfig": {"topK": 3}}
 # model: what is asked, and the thinkingConfig of it.
 THINKING: dict[str, dict[str, JSON]] = {
@@ -67,6 +71,7 @@ def requests() -> Iterator[RequestCase]:
     bare: JSON = {"contents": [HI]}
     path, here = ":generateContent", WIRE_URL
     yield sent("nothing is set #24", ask(), bare, only=True)
+    yield sent("everything is set", everything(model="gemini-3.8-flash"), EVERYTHING, only=True)
     more: JSON = {"contents": [HI], **EXTRA, "generationConfig": Exactly({"topP": 1, "topK": 3})}
     yield sent("what the person adds", ask(top_p=1), more, only=True, config={"extra_body": EXTRA},
                server="google", url=f"{here}/models/m{path}")  # fmt: skip

@@ -62,6 +62,17 @@ def ask(text: str = "hi", **more: Any) -> ChatRequest:
     return ChatRequest(**given)
 
 
+def everything(**changed: Any) -> ChatRequest:
+    """A request with every parameter set."""
+    tools = (ToolSpec(name="fs.read", description="Read."), ToolSpec(name="b"))
+    given: JSON = {
+        "system_prompt": "Be brief.", "tools": tools, "tool_choice": "fs.read", "temperature": 0.5,
+        "top_p": 0.9, "max_tokens": 7, "stop_sequences": ("X",), "reasoning": "low",
+        "output_schema": {"type": "object"},
+    }  # fmt: skip
+    return ask(**{**given, **changed})
+
+
 @dataclass(frozen=True)
 class AnswerCase:
     """What a server answers, and what that is. Either form may be missing.

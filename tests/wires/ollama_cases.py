@@ -22,6 +22,7 @@ from wires.harness import (
     WireSetup,
     answer_case,
     ask,
+    everything,
 )
 
 from nbagent.contracts.chat import ImagePart, Message, TextPart, ToolSpec
@@ -200,17 +201,13 @@ def parameter(id: str, expect: JSON, config: JSON | None = None, **asked: Any) -
 
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
-EVERYTHING = ask(
-    system_prompt="Be brief.", tools=(READ,), temperature=0.0, top_p=0.9, max_tokens=7,
-    stop_sequences=("X",), reasoning="low", output_schema=SCHEMA,
-)  # fmt: skip
 EVERYTHING_SENT: JSON = {
     "model": "m", "stream": True, "think": True, "format": SCHEMA, "keep_alive": "5m",
     "messages": [{"role": "system", "content": "Be brief."}, *HI],
     "options": Exactly({"temperature": 0.0, "top_p": 0.9, "num_predict": 7, "stop": ["X"],
                         "num_ctx": 32768, "seed": 1}),
     "tools": [{"type": "function", "function": Exactly(
-        {"name": "fs__read", "description": "Read.", "parameters": EMPTY})}],
+        {"name": "fs__read", "description": "Read.", "parameters": EMPTY})}, ...],
 }  # fmt: skip
 # effort: `think` of most models, and of gpt-oss.
 THINK: dict[str | None, tuple[Any, Any]] = {
@@ -236,7 +233,8 @@ def requests() -> Iterator[RequestCase]:
     yield RequestCase("nothing is set", ask(), bare, only=True)
     context: JSON = {"extra_body": {"num_ctx": 32768, "keep_alive": "5m", "options": {"seed": 1}}}
     how: JSON = {"stream": True, "config": context, "only": True}
-    yield RequestCase("everything is set", EVERYTHING, EVERYTHING_SENT, **how)
+    request = everything(temperature=0.0, output_schema=SCHEMA)
+    yield RequestCase("everything is set", request, EVERYTHING_SENT, **how)
     for form in ({"num_ctx": 8192}, {"options": {"num_ctx": 8192}}):
         sent = {"options": Exactly({"num_ctx": 8192, "top_p": 0.5}), "num_ctx": ABSENT}
         yield parameter(f"the size of the context as {form} #27", sent, form, top_p=0.5)

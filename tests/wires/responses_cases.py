@@ -15,7 +15,6 @@ from wires.chat_requests import BLUE, FAR, PDF, RED, TABLE, called, of, result, 
 from wires.harness import (
     ABSENT,
     JSON,
-    LOOK,
     TOOLS,
     AnswerCase,
     Exactly,
@@ -24,9 +23,10 @@ from wires.harness import (
     WireSetup,
     answer_case,
     ask,
+    everything,
 )
 
-from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
+from nbagent.contracts.chat import Message, TextPart, ToolCall
 
 SERVERS = {
     "openai": "https://api.openai.com/v1", "azure": "https://r.openai.azure.com/openai/v1"
@@ -294,18 +294,12 @@ HI: list[JSON] = [{"type": "message", "role": "user", "content": [text_in("hi")]
 INCLUDE = ["reasoning.encrypted_content"]
 NOTHING: JSON = {"model": "m", "store": False, "include": INCLUDE, "input": HI}
 SCHEMA: JSON = {"type": "object", "properties": {"a": {"default": 1}}}
-EVERYTHING = ask(
-    system_prompt="Be brief.", tools=(LOOK, ToolSpec(name="b", description="B.")),
-    tool_choice="fs.look", temperature=0.5, top_p=0.9, max_tokens=7, stop_sequences=("X",),
-    reasoning="low", output_schema=SCHEMA,
-)  # fmt: skip
 EVERYTHING_SENT: JSON = {
     **NOTHING, "instructions": "Be brief.", "temperature": 0.5, "top_p": 0.9, "stream": True,
     "max_output_tokens": 7, "service_tier": "flex",
     "reasoning": Exactly({"effort": "low", "summary": "auto"}),
-    "tools": [Exactly(function("fs__look", parameters=LOOK.parameters)),
-              Exactly(function("b", description="B."))],
-    "tool_choice": Exactly({"type": "function", "name": "fs__look"}),
+    "tools": [Exactly(function("fs__read", description="Read.")), Exactly(function("b"))],
+    "tool_choice": Exactly({"type": "function", "name": "fs__read"}),
     "text": Exactly({"format": {
         "type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": False}}),
 }  # fmt: skip
@@ -357,8 +351,8 @@ WIRE = WireSetup(
     ),
     requests=(
         RequestCase("nothing is set #24", ask(), NOTHING, only=True),
-        RequestCase("everything is set", EVERYTHING, EVERYTHING_SENT, only=True, stream=True,
-                    config={"extra_body": {"service_tier": "flex"}}),
+        RequestCase("everything is set", everything(output_schema=SCHEMA), EVERYTHING_SENT,
+                    only=True, stream=True, config={"extra_body": {"service_tier": "flex"}}),
         *(RequestCase(id, request, expect) for id, (request, expect) in PARAMETERS.items()),
     ),
     histories=HISTORIES,
