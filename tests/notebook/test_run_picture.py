@@ -26,7 +26,7 @@ from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle, html
 from nbagent.notebook.static_text import facts_line
 from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import clean, one_line, visible
+from nbagent.notebook.visible import clean, in_short, one_line, visible
 from nbagent.providers.offline import call, error, script
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
@@ -172,6 +172,21 @@ def test_hidden_characters_become_visible_and_colour_codes_go() -> None:
     # Of a call's arguments even a colour code is seen: it may be written somewhere.
     assert card["arguments"]["text"] == '{"a": "⟦U+001B⟧[1mx"}'
     assert card["result"]["text"] == "ok⟦U+2066⟧"
+
+
+def test_a_result_in_short() -> None:
+    values: list[tuple[Any, str]] = [
+        (717710, "717,710"),
+        (3.14159265, "3.14159"),
+        (True, "true"),
+        ("Oslo", '"Oslo"'),
+        ("x" * 2100, "2.1 kB"),
+        (list(range(30)), "30 items"),
+        ({"a": 1}, '{"a": 1}'),
+        ({str(i): i for i in range(9)}, "9 fields"),
+    ]
+    assert [in_short(value) for value, _ in values] == [words for _, words in values]
+    assert len(in_short(10**400)) < 60
 
 
 def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:

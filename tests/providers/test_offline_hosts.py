@@ -60,18 +60,11 @@ def population(city: str) -> int:
     return {"Oslo": 709037, "Bergen": 291940}[city]
 
 
-def _yes(question: nbagent.Question) -> bool:
-    return True
-
-
-def _no(question: nbagent.Question) -> str:
-    return "not today"
-
-
-def ask(prompt: str, tools: Sequence[object], *, allowed: bool = True, **options: Any):
-    """A run of the demo; its calls with their arguments."""
-    answers = _yes if allowed else _no
-    agent = nbagent.Agent("offline:demo", tools=tools, on_approval=answers, **options)
+def ask(
+    prompt: str, tools: Sequence[object], *, allowed: bool | str = True, **options: Any
+) -> nbagent.Run:
+    """A run of the demo, whose questions are answered so."""
+    agent = nbagent.Agent("offline:demo", tools=tools, on_approval=lambda _: allowed, **options)
     run = agent.run(prompt)
     assert run.ok, run.error
     assert run.stop_reason == "answered"
@@ -138,7 +131,7 @@ def test_sentence_about_files_skills_and_variables_makes_its_call(
 def test_refusal_is_told_and_nothing_more_is_asked(
     prompt: str, project: Path, names: dict[str, Any]
 ) -> None:
-    run = ask(prompt, ["fs", "notebook"], allowed=False)
+    run = ask(prompt, ["fs", "notebook"], allowed="not today")
     ((name, _),) = calls_of(run)
     assert f"I was not allowed to call `{name}(" in run.text
     assert run.text.endswith("not today")

@@ -174,19 +174,13 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
             with pytest.raises(ModelError, match=r"3,600 s.*Try again later") as caught:
                 await asyncio.wait_for(each, 0.5)
             assert (caught.value.code, caught.value.retryable) == ("LLM_RATE_LIMITED", False)
-
-    asyncio.run(go())
-
-
-def test_a_person_who_tries_again_alone_is_not_kept_from_asking() -> None:
-    async def go() -> None:
         limiter = Limiter()
         with Place(limiter, 1) as place:
             await waited(place)
             limiter.learn(place, 429, {}, 3600)
-        with Place(limiter, 1) as place:
-            assert await waited(place) == []
-            limiter.learn(place, 200, {})
+        with Place(limiter, 1) as alone:  # A person who tries again is not kept from asking.
+            assert await waited(alone) == []
+            limiter.learn(alone, 200, {})
         assert limiter.asked_s(1, time.monotonic()) == 0
 
     asyncio.run(go())

@@ -12,6 +12,7 @@ import json
 import zlib
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from time import time
 from typing import Any
 
@@ -37,28 +38,20 @@ class Case:
     timeout_s: float = 20.0
 
 
-def sends(*pieces: bytes) -> Fault:
+def _sends(end: str, *pieces: bytes) -> Fault:
     async def serve(visit: Visit) -> None:
         await visit.send(*pieces)
+        if end == "reset":
+            await asyncio.sleep(0.02)  # the bytes are read before the reset takes them away
+            visit.reset()
+        elif end == "silence":
+            await visit.silence()
 
     return serve
 
 
-def resets(*pieces: bytes) -> Fault:
-    async def serve(visit: Visit) -> None:
-        await visit.send(*pieces)
-        await asyncio.sleep(0.02)  # the bytes are read before the reset takes them away
-        visit.reset()
-
-    return serve
-
-
-def waits(*pieces: bytes) -> Fault:
-    async def serve(visit: Visit) -> None:
-        await visit.send(*pieces)
-        await visit.silence()
-
-    return serve
+sends, resets, waits = (partial(_sends, end) for end in ("close", "reset", "silence"))
+"""Send bytes, and then close the connection, break it or say nothing more."""
 
 
 def slowly(*pieces: bytes) -> Fault:

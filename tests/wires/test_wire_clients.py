@@ -12,16 +12,16 @@ from typing import Any
 import ollama
 import pytest
 from ollama._client import _parse_host  # pyright: ignore[reportPrivateUsage]
-from servers.loopback import Visit
+from servers.loopback import Loopback, Visit
 from servers.player import Play
-from wires import anthropic_cases, chat_cases, google_cases, ollama_cases
+from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.anthropic_cases import FINE, THOUGHT, model, whole
 from wires.anthropic_cases import LOOK as USE
-from wires.chat_cases import LOOK, call, calls, chunk, sse
-from wires.chat_requests import result, user
+from wires.chat_cases import LOOK, answer_of, call, calls, chunk, sse
+from wires.chat_requests import READ, result, user
 from wires.google_requests import text
 from wires.harness import ABSENT, JSON, KEY, TOOLS, World, answer_case, ask, matches
-from wires.responses_cases import answer_of, said
+from wires.responses_cases import said
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
@@ -39,6 +39,7 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.choice import choose_model, local_servers
 from nbagent.providers.registry import find_provider
+from nbagent.providers.streams import Backend, StaleConnection
 
 CHAT, MESSAGES, NATIVE = chat_cases.WIRE, anthropic_cases.WIRE, ollama_cases.WIRE
 
@@ -129,6 +130,40 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
     assert first.line == second.line
     assert (answer.message.text, answer.meta.attempts) == ("ab", 1)
     assert not any(made.notice for made in chunks)
+
+
+def test_the_same_call_under_one_id_is_run_once(world: World) -> None:
+    body = answer_of({"tool_calls": [call(index=n, id="x") for n in range(3)]})
+    _, answer = world.answer(CHAT, answer_case("thrice", body=body), stream=False)
+    assert isinstance(answer, ChatResponse)
+    assert [made.id for made in answer.message.tool_calls] == ["x"]
+
+
+def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
+    seen: list[bytes] = []
+
+    class Talkative(Loopback):
+        async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await reader.read(100))
+            writer.write(b"answer")
+            await asyncio.sleep(0.02)
+            writer.write(b"unasked")
+            seen.append(await reader.read(100))
+
+    async def ask_twice(port: int) -> None:
+        stream = await Backend().connect_tcp("127.0.0.1", port)
+        await stream.write(b"first")
+        assert await stream.read(100) == b"answer"
+        await asyncio.sleep(0.1)
+        await stream.write(b"second")
+        with pytest.raises(StaleConnection):
+            await stream.read(100)
+        await stream.aclose()
+        await asyncio.sleep(0.05)
+
+    with Talkative() as server:
+        asyncio.run(ask_twice(server.port))
+    assert seen in ([b"first"], [b"first", b""]), "the second request stays here"
 
 
 # Messages.
@@ -272,7 +307,7 @@ AZURE = replace(CHAT, provider="azure")
 CHAT_URL, RESPONSES_URL = "/chat/completions", "/responses"
 HOME = {"openai": "https://api.openai.com/v1", "azure": "https://r.openai.azure.com/openai/v1"}
 DATED = "https://r.openai.azure.com/openai?api-version=2024-10-21"
-ITEMS = json.dumps(answer_of(said("fine"))).encode()
+ITEMS = json.dumps(responses_cases.answer_of(said("fine"))).encode()
 TELLING = "Function tools with reasoning_effort are not supported for m. Use /v1/responses instead."
 # model, effort, tools: whether OpenAI and Azure are asked at the Responses endpoint (quirks 2, 3).
 CHOICES = [
@@ -446,6 +481,14 @@ def test_a_server_that_does_not_run_is_named_with_its_command(
         base_url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ModelError, match=command):
         world.chat(replace(CHAT, provider=provider), ask(), base_url)
+
+
+@pytest.mark.parametrize("choice", ["required", "fs.read", "auto", "none"])
+def test_a_choice_of_tools_that_cannot_be_said_is_told(world: World, choice: str) -> None:
+    world.player.play([Play(ollama_cases.FINE)])
+    found = world.chat(NATIVE, ask(tools=(READ,), tool_choice=choice))
+    told = () if choice in ("auto", "none") else ("tool_choice",)
+    assert found.meta.dropped_params == told
 
 
 def test_every_option_of_the_package_is_sent_among_the_options(world: World) -> None:
