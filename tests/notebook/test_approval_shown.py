@@ -116,6 +116,7 @@ ANSWER: dict[str, Any] = {"kind": "answer", "call": "c1", "nth": 7}
 ALLOWED_A = PersonAnswer(choice="once", arguments={"a": 1})
 READ: list[tuple[dict[str, Any], PersonAnswer]] = [
     ({"choice": "once"}, PersonAnswer(choice="once")),
+    ({"choice": "session"}, PersonAnswer(choice="session")),
     ({"choice": "deny", "reason": "  no "}, PersonAnswer(choice="deny", reason="no")),
     ({"choice": "once", "arguments": '{"a": 1}'}, ALLOWED_A),
     # Other arguments are another call, which an answer for the session does not cover.

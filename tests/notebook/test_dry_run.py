@@ -39,6 +39,7 @@ SAME = {
     "forced tool": ("--tools area,population --tool-choice area", "Of Oslo?"),
     "system prompt": ("--tools none --system 'Be brief: ½ – \"so\".'", "Hello?\n\nYou?"),
     "sampling": ("--temperature 0.5 --top-p 0.9 --max-tokens 7 --stop-seq A --stop-seq B", "Hi"),
+    "in one piece": ("--no-stream --tools none", "Hello?"),
     "value": ("--tools none", "Is {{ 6 * 7 }} {even}? $x {{ '</pre><script>' }}"),
     "picture": ("--tools none", "What is {{ picture }} there?"),
     "options go on below": ("--tools none \\\n --temperature 1", "Hello?"),

@@ -163,6 +163,7 @@ def test_values_of_the_notebook_stand_in_the_prompt_and_both_are_kept(shell: Mag
 WRONG: dict[str, tuple[str, str]] = {
     "undefined name": ("%%agent\nIs {{ nope }} larger?", "{{ nope }}"),
     "blank prompt": ("%%agent --quiet\n  \n", "the prompt is empty"),
+    "empty value": ("%%agent\n{{ '' }}", "the prompt is empty"),
     "temperature": ("%%agent --temperature 3\nHello?", "from 0 to 2"),
     "above the ceiling": ("%%agent --max-turns 51\nHello?", "ceiling"),
     "no key": ("%%agent -m openai:x\nHello?", "OPENAI_API_KEY"),

@@ -53,6 +53,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "-mopenai:x": ("-m openai:x",),
     "--model a --model b": ("--model", "twice"),
     "--model --quiet": ("--model", "needs a value", "--model=--quiet"),
+    "--model=": ("--model", "''"),
+    "--raw=yes": ("--raw", "'yes'", "no value"),
     "--max-turns 0": ("--max-turns", "'0'", "from 1"),
     "--temperature 2.1": ("--temperature", "'2.1'", "from 0 to 2"),
     "--timeout 30s": ("--timeout", "'30s'", "seconds"),
