@@ -154,6 +154,7 @@ TOOLS: dict[str, Callable[[Json, Json], Json]] = {
     "refuse": lambda _, __: {"refused": True},
     "schema": lambda _, __: {"content": [], "structuredContent": {"x": "b"}},
     "deep": lambda _, __: {},
+    "endless": lambda _, __: {},
     "pieces": pieces,
     "progress": progress,
     "ask": ask,
@@ -229,6 +230,11 @@ def call(request: Json) -> None:
         _cancelled[request["id"]].wait(600)
         say(f"cancelled {name}")
         return
+    if name == "endless":
+        with _writing:
+            sys.stdout.write('{"jsonrpc": "2.0", "result": "')
+            while True:
+                sys.stdout.write("x" * 65_536)
     if name == "deep":
         # Written by hand: no encoder goes so deep.
         head, result = f'"id": {json.dumps(request["id"])}', '{"a": ' * 50_000 + "1" + "}" * 50_000
