@@ -12,7 +12,6 @@ import site
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -21,7 +20,7 @@ from pathlib import Path
 from nbagent.contracts.errors import ToolError
 
 Grant = tuple[str, str]
-"""A path and a key of `walls.RIGHTS`."""
+"""A path and a key of `confinement.RIGHTS`."""
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
@@ -150,21 +149,16 @@ class Interpreter:
 
 
 def interpreter() -> Interpreter:
-    """The Python of this process; looked at anew after packages were installed.
+    """The Python of this process.
 
     Raises:
         ToolError: it cannot be started.
     """
-    changed = 0.0
-    for path in sys.path:
-        if path.endswith(_PACKAGES):
-            with suppress(OSError):
-                changed = max(changed, os.stat(path).st_mtime)
-    return _look(sys.executable or "", os.environ.get("PYTHONPATH", ""), changed)
+    return _look(sys.executable or "", os.environ.get("PYTHONPATH", ""))
 
 
 @lru_cache(maxsize=4)
-def _look(executable: str, python_path: str, changed: float) -> Interpreter:
+def _look(executable: str, python_path: str) -> Interpreter:
     try:
         found = subprocess.run(
             [executable, "-I", "-c", _PROBE],

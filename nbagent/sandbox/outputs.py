@@ -114,14 +114,15 @@ def collect(
             else:
                 size_bytes += state.st_size
                 files.append(ScriptFile(name, state.st_size, kept))
-    notes = (
-        f"{odd} outputs were no regular files of their own and were left out" if odd else "",
-        f"{over} outputs were left out: more than {most_files} files or {most_bytes:,} bytes"
-        if over
-        else "",
-        f"{len(failed)} outputs could not be kept ({type(failed[0]).__name__})" if failed else "",
-    )
-    return tuple(files), tuple(filter(None, notes))
+    notes: list[str] = []
+    if odd:
+        notes.append(f"{odd} outputs were no regular files of their own and were left out")
+    if over:
+        most = f"{most_files} files or {most_bytes:,} bytes"
+        notes.append(f"{over} outputs were left out: more than {most}")
+    if failed:
+        notes.append(f"{len(failed)} outputs could not be kept ({type(failed[0]).__name__})")
+    return tuple(files), tuple(notes)
 
 
 def _below(folder: Path) -> Iterator[tuple[str, str]]:
@@ -138,13 +139,9 @@ def _below(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _copied(path: str, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "rb") as source, open(target, "xb", opener=_privately) as copy:
+    with open(path, "rb") as source, open(target, "xb") as copy:
         shutil.copyfileobj(source, copy)
     return target
-
-
-def _privately(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def remove_tree(root: Path) -> None:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,7 @@ from typing import IO, Any, Literal, cast
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import Isolation
-from nbagent.sandbox.grants import LOADER, Interpreter
+from nbagent.sandbox.grants import LOADER, Grant, Interpreter
 from nbagent.sandbox.outputs import Output
 
 LevelName = Literal["landlock", "process"]
@@ -113,11 +113,11 @@ class Ending:
 def run_at(
     order: ScriptOrder, level: LevelName, place: Path, python: Interpreter, stop: CancelToken
 ) -> Ending:
-    """Run a script at this level and never at a lesser one.
+    """Run a script at this level, which must be possible here, and never at a lesser one.
 
     Args:
         order: what to run.
-        level: must be possible here.
+        level: how far apart.
         place: a workspace of its own.
         python: what it runs with.
         stop: ends it at once when it is set.
@@ -132,7 +132,7 @@ def run_at(
     env = python.environment(place, order.cwd, {**order.env, _MARK: mark})
     if os.name != "posix":
         return run_unsupervised(order, command, env, place, stop)
-    _save_plan(order, level, place, python, command, env)
+    _save_plan(order, level, place, python.grants, command, env)
     return _run_supervised(order, place / "plan", mark, stop)
 
 
@@ -140,12 +140,12 @@ def _save_plan(
     order: ScriptOrder,
     level: LevelName,
     place: Path,
-    python: Interpreter,
+    grants: Iterable[Grant],
     command: list[str],
     env: dict[str, str],
 ) -> None:
     """Write down all that the supervisor is told."""
-    from nbagent.sandbox import supervisor, walls  # only where there is fork
+    from nbagent.sandbox import confinement, supervisor  # only where there is fork
 
     limits = order.limits
     write = [str(place / "out"), str(place / "tmp")]
@@ -170,12 +170,8 @@ def _save_plan(
             "MSGQUEUE": 0,
             "CPU": math.ceil(limits.timeout_s) * (os.cpu_count() or 1) + 5,
         },
-        landlock_abi=walls.landlock_abi() if level == "landlock" else 0,
-        grants=[
-            *python.grants,
-            *((path, "tree") for path in read),
-            *((path, "write") for path in write),
-        ],
+        landlock_abi=confinement.landlock_abi() if level == "landlock" else 0,
+        grants=[*grants, *((path, "tree") for path in read), *((path, "write") for path in write)],
         leave_root=os.getuid() == 0,
     )
     plan.save(place / "plan")
@@ -185,7 +181,7 @@ _LAUNCH = """
 import sys
 for name in ("nbagent", "nbagent.sandbox"):
     made = sys.modules[name] = type(sys)(name)
-    made.__path__ = [{room!r} if "." in name else {package!r}]
+    made.__path__ = [{package!r} if "." in name else {parent!r}]
 from nbagent.sandbox.supervisor import main
 main({report!r}, {plan!r})
 """
@@ -195,8 +191,9 @@ main({report!r}, {plan!r})
 def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken) -> Ending:
     """Start the supervisor, read its pipes to their end; nothing of the script is alive then."""
     heard, report = os.pipe()
-    room = os.path.dirname(__file__)
-    launch = _LAUNCH.format(room=room, package=os.path.dirname(room), report=report, plan=str(plan))
+    package = os.path.dirname(__file__)
+    parent = os.path.dirname(package)
+    launch = _LAUNCH.format(package=package, parent=parent, report=report, plan=str(plan))
     with open(heard, "rb", buffering=0) as reports:
         try:
             process = subprocess.Popen(
@@ -328,10 +325,8 @@ def _sweep(mark: str, supervisor_pid: int) -> None:
 
 def _is_marked(pid: int, mark: bytes, uid: int) -> bool:
     with suppress(OSError):
-        if os.stat(f"/proc/{pid}").st_uid == uid:
-            return True
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read(131072)
+        folder = Path("/proc", str(pid))
+        return folder.stat().st_uid == uid or mark in (folder / "environ").read_bytes()
     return False
 
 

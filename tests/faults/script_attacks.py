@@ -1,4 +1,4 @@
-"""Attacks that a script may try, as data: what it runs, and what is known of it without walls.
+"""Attacks that a script may try, as data: what it runs, and what is known of it without confinement.
 
 Each prints GOT where it got what it should not; many leave traces in the world that the test looks
 at. `w` holds the places of that world: files, listeners, a victim process.
@@ -50,7 +50,7 @@ class Attack:
     plain: Plain = "open"
     """At the level `process`; `varies`: with the user (root, or not) and the kernel."""
     real: bool = True
-    """Without any walls it prints GOT, and may be tried so."""
+    """Without confinement it prints GOT, and may be tried so."""
     ended: tuple[str, ...] = ()
     """By which limit it must end; empty: it need not."""
 

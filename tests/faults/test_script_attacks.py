@@ -1,4 +1,4 @@
-"""Scripts that attack: each at the isolated levels, at the plain one, and without any walls.
+"""Scripts that attack: each at the isolated levels, at the plain one, and without confinement.
 
 Stopped means: it did not get it, the world around is as before, nothing of it is alive, it came
 back in time and ended in a normal result. The attacks are in `script_attacks`.
@@ -30,9 +30,9 @@ from nbagent.sandbox import (
     ScriptLimits,
     ScriptOrder,
     ScriptResult,
+    confinement,
     isolation_level,
     run_script,
-    walls,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
@@ -274,8 +274,8 @@ REAL = [attack for attack in ATTACKS if attack.real]
 
 @pytest.mark.proof
 @pytest.mark.parametrize("attack", REAL, ids=lambda attack: attack.name)
-def test_the_attack_works_without_walls(attack: Attack, world: World) -> None:
-    """Otherwise nothing would be proved by its failing behind them."""
+def test_the_attack_works_without_confinement(attack: Attack, world: World) -> None:
+    """Otherwise nothing would be proved by its failing with it."""
     out = world.folder / "out"
     out.mkdir(exist_ok=True)
     command = [sys.executable, "-c", script_of(attack), json.dumps(world.facts)]
@@ -310,7 +310,7 @@ OLDER = (
 def test_seccomp_closes_what_an_older_landlock_leaves_open(
     abi: int, name: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = walls.landlock_abi()
-    monkeypatch.setattr(walls, "landlock_abi", lambda: min(abi, there))
+    there = confinement.landlock_abi()
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: min(abi, there))
     (attack,) = (attack for attack in ATTACKS if attack.name == name)
     check_stopped(attack, world, "landlock")

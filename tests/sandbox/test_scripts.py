@@ -21,10 +21,10 @@ from nbagent.sandbox import (
     ScriptLimits,
     ScriptOrder,
     ScriptResult,
+    confinement,
     isolation_level,
     run_script,
     script,
-    walls,
 )
 from nbagent.sandbox.running import run_unsupervised
 
@@ -41,7 +41,7 @@ def level(request: pytest.FixtureRequest) -> LevelName:
 @linux
 def test_where_the_kernel_offers_landlock_it_holds() -> None:
     """Otherwise the tests of that level would be skipped, and nobody would see why."""
-    if not walls.landlock_abi() or os.uname().machine not in walls.ARCHES:
+    if not confinement.landlock_abi() or os.uname().machine not in confinement.ARCHES:
         pytest.skip("this kernel does not offer it")
     assert script.landlock_trouble() == ""
 
