@@ -83,7 +83,7 @@ def test_tools_are_listed_and_called_and_show_their_progress(door: Door) -> None
 def test_stop_reaches_the_server(door: Door, web: Web) -> None:
     before = web.lines.count("cancelled sleep")
     began = time.monotonic()
-    assert refused(door.call_with("sleep", {}, stop_after_s=0.2)).code == "E_INTERRUPTED"
+    assert refused(door.call("sleep", stop_after_s=0.2)).code == "E_INTERRUPTED"
     assert time.monotonic() - began < 2
     assert until(lambda: web.lines.count("cancelled sleep") > before)
 

@@ -140,7 +140,7 @@ def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
 
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
-    assert refused(door.call_with("hang", {}, stop_after_s=0.1)).code == "E_INTERRUPTED"
+    assert refused(door.call("hang", stop_after_s=0.1)).code == "E_INTERRUPTED"
     assert time.monotonic() - began < 1.5
     assert until(lambda: "cancelled hang" in door.server.log)
     assert door.text("echo", text="on") == '{"text": "on"}'
@@ -179,10 +179,9 @@ def test_requests_of_the_server_are_refused_politely(made: list[McpServer]) -> N
         assert f"{word} not supported" in answers[method]["error"]["message"]
 
 
-def test_log_holds_stderr_log_messages_and_chatter_and_is_bounded(made: list[McpServer]) -> None:
+def test_log_holds_stderr_and_chatter_and_is_bounded(made: list[McpServer]) -> None:
     door = start(made, "--chatty").prepare()
-    door.text("logs")
-    assert {"the server is up", "[warning] a warning 2"} <= set(door.server.log)
+    assert "the server is up" in door.server.log
     assert any("no message of MCP" in line and "Welcome" in line for line in door.server.log)
     assert door.text("flood", lines=30_000) == "flooded"
     assert until(lambda: any("line 29999" in line for line in door.server.log))

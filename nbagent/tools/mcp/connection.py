@@ -201,7 +201,6 @@ class Life:
             mode=mode,
             cache=None,
             client_info=types.Implementation(name="nbagent", version=__version__),
-            logging_callback=self._on_log,
         )
         self.definitions = Definitions()
         self.tried = asyncio.Event()
@@ -350,9 +349,6 @@ class Life:
         self._stderr.start()
         with open(writing, "w") as file:
             yield file
-
-    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        self._log.append(f"[{params.level}] {params.data!s:.{_LINE_CHARS}}")
 
     async def _read(
         self,

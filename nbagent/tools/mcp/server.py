@@ -144,7 +144,7 @@ class McpServer:
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The last lines that it wrote to stderr or logged."""
+        """The last lines that it wrote to stderr."""
         return () if self._life is None else self._life.log_lines()
 
     @property
