@@ -91,6 +91,7 @@ _FILES = (
     _stopped("symlinked folder as output", 'os.symlink(w["home"], OUT + "/d")'),
     _stopped("pipe as output", 'os.mkfifo(OUT + "/p")'),
     _stopped("odd names as outputs", 'open(OUT + "/a\\n\\u202eb", "w"); open(os.fsencode(OUT) + b"/\\xff", "w")'),
+    _stopped("a closed folder as output", 'os.makedirs(OUT + "/c/x"); os.chmod(OUT + "/c", 0)'),
     _stopped("endless depth as output", """
 os.chdir(OUT)
 for _ in range(300):

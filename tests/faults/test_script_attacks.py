@@ -15,6 +15,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -184,7 +185,7 @@ def listen(world: World, name: str, made: socket.socket) -> None:
 
 
 @pytest.fixture
-def world(stage: World, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(stage: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     stage.make_files()
     stage.taken.clear()
     stage.older = set(os.listdir("/proc"))
@@ -193,6 +194,7 @@ def world(stage: World, monkeypatch: pytest.MonkeyPatch) -> World:
         time.sleep(0.001)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("BASH_ENV", stage.facts["canary"])
     return stage
 
@@ -227,6 +229,7 @@ def check_stopped(attack: Attack, world: World, level: LevelName) -> None:
     alive = world.alive()
     assert "GOT" not in result.stdout
     assert not alive
+    assert not os.listdir(tempfile.gettempdir()), "its folders are gone"
     assert world.picture() == before
     assert SECRET not in result.stdout + result.stderr
     assert KEY not in result.stdout + result.stderr

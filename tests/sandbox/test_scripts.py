@@ -226,19 +226,40 @@ def test_what_cannot_be_run_as_it_should_is_not_run(
         ran(tmp_path / folder, "print(1)", level, args=(argument,))
 
 
-def test_nothing_is_left_on_disk(
-    tmp_path: Path, level: LevelName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private = tmp_path / "private"
-    for name in ("private", "skill"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(private))
+LEFT: dict[str, tuple[ScriptLimits, list[str], str]] = {
+    # limits; what is kept; what is said of the rest
+    "all": (ScriptLimits(), ["0.txt", "a/1.txt", "fine.txt"], ""),
+    "two": (
+        ScriptLimits(collected_files=2),
+        ["0.txt", "fine.txt"],
+        "1 outputs were left out",
+    ),
+    "15 kB": (ScriptLimits(disk_bytes=15_000), ["0.txt"], "2 outputs were left out"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_so_many_regular_files_of_their_own_come_out(tmp_path: Path, case: str) -> None:
+    limits, names, said = LEFT[case]
+    skill, kept = tmp_path / "skill", tmp_path / "kept"
+    for folder in (skill, kept):
+        folder.mkdir()
+    (skill / "secret").write_text("secret")
     text = (
-        "import os\nout = os.environ['OUTPUT_DIR']\nos.makedirs(out + '/closed/x')\n"
-        "open(out + '/closed/x/f', 'w').close(); os.chmod(out + '/closed', 0)\n"
+        "import os; os.chdir(os.environ['OUTPUT_DIR'])\n"
+        f"os.makedirs('a'); os.makedirs('{'/'.join('bcdefghijklmnop')}'); os.mkfifo('pipe')\n"
+        "for name in ('0.txt', 'a/1.txt', 'fine.txt'): open(name, 'w').write('x' * 10_000)\n"
+        "os.symlink(os.environ['SKILL_DIR'], 'folder'); open('new\\nline', 'w')\n"
+        "os.symlink('0.txt', 'link'); os.link(os.environ['SKILL_DIR'] + '/secret', 'hard')\n"
     )
-    assert ran(tmp_path / "skill", text, level).files
-    assert not list(private.iterdir())
+    result = ran(skill, text, limits=limits, keep_to=kept)
+    assert [file.name for file in result.files] == sorted(names, key=lambda name: name.count("/"))
+    assert result.notes[0] == "6 outputs were no regular files of their own and were left out"
+    assert said in result.notes[-1]
+    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()) == names
+    again = ran(skill, text, limits=limits, keep_to=kept)
+    assert not {file.name for file in again.files} & set(names)
+    assert f"{len(names)} outputs could not be kept (FileExistsError)" in again.notes
 
 
 @linux
