@@ -61,9 +61,7 @@ def landlock_abi() -> int:
 def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
     """Close the file system but for these paths, and TCP and signals where the kernel can.
 
-    Args:
-        grants: (path, key of RIGHTS); a path that is not there is left out.
-        abi: the version to use, at most the kernel's.
+    A grant is a path, which may be missing, and a key of RIGHTS.
     """
     handled = (1 << 13) - 1
     for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
@@ -381,12 +379,9 @@ def _without_truncate() -> list[_Rule]:
 
 
 def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
-    """The filter for a machine of ARCHES.
+    """The filter for a machine of ARCHES, beside this version of Landlock.
 
-    Args:
-        machine: as `os.uname().machine` says it.
-        landlock_abi: what the kernel's Landlock stops already; 0 for none.
-        pid: the process that the filter is for; before ABI 6 it may signal itself only.
+    Before version 6 the process `pid`, which the filter is for, may signal itself only.
     """
     code = [_load(4), _instruction(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
     if machine == "x86_64":

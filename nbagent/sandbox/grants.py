@@ -107,11 +107,7 @@ class Interpreter:
     ) -> list[str]:
         """A script's command line: shut off from this process's environment and folder.
 
-        Args:
-            source: the file that it is read from.
-            name: what it takes for its own file.
-            folders: its own, to import from.
-            args: its arguments.
+        It is read from `source`, takes `name` for its own file, and imports from `folders`, too.
         """
         late = list(map(str, folders))
         given = (str(source), str(name), self.site_folders, self.extra_path, late)
@@ -119,13 +115,7 @@ class Interpreter:
         return [self.executable, "-I", "-B", "-u", "-X", "utf8", "-c", boot, *args]
 
     def environment(self, place: Path, folder: Path, more: Mapping[str, str]) -> dict[str, str]:
-        """A fresh one; of this process's only what programs need to start.
-
-        Args:
-            place: has the folders `tmp` and `out` of the script.
-            folder: where it runs.
-            more: further variables.
-        """
+        """A fresh one; of this process's only what programs need to start."""
         tmp = str(place / "tmp")
         system = "/usr/local/bin:/usr/bin:/bin"
         if os.name != "posix":

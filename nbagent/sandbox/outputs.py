@@ -91,11 +91,7 @@ def collect(
 ) -> tuple[tuple[ScriptFile, ...], tuple[str, ...]]:
     """The regular files below a folder, nearest first and by name, and what was left out.
 
-    Args:
-        folder: the script's output folder; nothing writes there any more.
-        keep_to: copy them there; files of the same name must not be there yet.
-        most_files: further ones are left out.
-        most_bytes: of all files together.
+    Nothing writes there any more. They are copied to `keep_to`, over no file that is there.
     """
     files: list[ScriptFile] = []
     failed: list[OSError] = []

@@ -113,15 +113,7 @@ class Ending:
 def run_at(
     order: ScriptOrder, level: LevelName, place: Path, python: Interpreter, stop: CancelToken
 ) -> Ending:
-    """Run a script at this level, which must be possible here, and never at a lesser one.
-
-    Args:
-        order: what to run.
-        level: how far apart.
-        place: a workspace of its own.
-        python: what it runs with.
-        stop: ends it at once when it is set.
-    """
+    """Run a script in a workspace of its own, at this level and never at a lesser one."""
     source = place / "script.py"
     text = order.text
     source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)

@@ -127,10 +127,6 @@ def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> Script
     Whatever the script does ends in a result. Afterwards nothing that it started is alive, where
     the system lets one know (Linux).
 
-    Args:
-        order: what to run, where, and within which limits.
-        stop: ends it at once when it is set.
-
     Raises:
         ToolError: nothing was run: the isolation wanted does not work here, Python does not start,
             or the machine has no room for it.

@@ -198,7 +198,7 @@ def listing() -> Any:
         {"name": name, "description": name, "inputSchema": schema} for name in (*TOOLS, *BY_HAND)
     ]
     if "--illegal" in FLAGS:
-        made += ILLEGAL
+        made += ILLEGAL + [{"name": f"t{i}", "inputSchema": schema} for i in range(979)]
     if _definitions > 1:
         made[0]["description"] = f"definition {_definitions}"
         made.append({"name": "fresh", "inputSchema": schema})

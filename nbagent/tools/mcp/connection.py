@@ -71,7 +71,7 @@ class Definitions:
     tools: tuple[dict[str, Any], ...] = ()
     """As the server defines them."""
     left_out: tuple[str, ...] = ()
-    """The names of those whose definition cannot be read."""
+    """The names of those that cannot be read, and of those beyond MOST_TOOLS."""
 
 
 class Connection:
@@ -238,7 +238,8 @@ class Life:
             cursor = page.next_cursor
             if cursor is None or len(tools) > MOST_TOOLS:
                 break
-        self.definitions = Definitions(tuple(tools), tuple(self._left_out[:20]))
+        beyond = [str(tool.get("name")) for tool in tools[MOST_TOOLS:]]
+        self.definitions = Definitions(tuple(tools[:MOST_TOOLS]), (*self._left_out, *beyond))
 
     def leave(self) -> None:
         """Have the contexts left, which ends the server's process."""

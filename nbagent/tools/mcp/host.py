@@ -31,7 +31,7 @@ from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
-from nbagent.tools.base import unknown_call, unknown_name
+from nbagent.tools.base import listed, unknown_call, unknown_name
 from nbagent.tools.json_schema import legal_schema, visible
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, prefix_of
 from nbagent.tools.results import failure_of, result_of
@@ -46,6 +46,7 @@ _MOST_CHARS = 200_000
 """Of all definitions of one server together; a model reads them at each request."""
 _PROGRESS_EVERY_MS = 40.0
 _MOST_BLOCKS = 200
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,40 +228,30 @@ def _start_spec(server: ProjectServer) -> ToolSpec:
 def offered(
     server: McpServer, definitions: Definitions, only: Sequence[str] | None = None
 ) -> tuple[dict[str, ListedTool], tuple[str, ...]]:
-    """The tools under the names that a model is shown, and what is odd about them.
-
-    Of two that would have the same name only the first is offered, and none beyond the bounds.
-    """
+    """The tools under the names that a model is shown, and a warning of those left out."""
     tools: dict[str, ListedTool] = {}
-    unfit = list(definitions.left_out)
-    left_chars, beyond = _MOST_CHARS, max(len(definitions.tools) - MOST_TOOLS, 0)
-    for raw in definitions.tools[:MOST_TOOLS]:
+    left_out, left_chars = list(definitions.left_out), _MOST_CHARS
+    for raw in definitions.tools:
         own_name = str(raw.get("name") or "")
         name = tool_name(server.name, own_name)
         if only is not None and name not in only:
             continue
-        if name in tools:
-            unfit.append(own_name)
-            continue
         tool = _listed_tool(server, name, own_name, raw)
-        left_chars -= len(tool.spec.description) + len(dump_json(tool.spec.parameters))
-        if left_chars < 0:
-            beyond += 1
+        size = len(tool.spec.description) + len(dump_json(tool.spec.parameters))
+        if name in tools or size > left_chars:
+            left_out.append(own_name)
         else:
+            left_chars -= size
             tools[name] = tool
-    warnings = [
-        f"the tool {visible(name, 60)!r} of the MCP server {server.name!r} is left out: its "
-        "definition is not as the protocol wants it, or another tool has its name"
-        for name in unfit
-    ]
-    if beyond:
-        warnings.append(
-            f"{beyond:,} of the {len(definitions.tools):,} tools of the MCP server "
-            f"{server.name!r} are left out: a model is shown at most {MOST_TOOLS} and "
-            f"{_MOST_CHARS:,} characters of them; name the ones you need: "
-            f"--tools {prefix_of(server.name)}NAME"
-        )
-    return tools, tuple(warnings)
+    if not left_out:
+        return tools, ()
+    names = listed(repr(visible(name, 60)) for name in left_out[:_MOST_NAMED])
+    return tools, (
+        f"{len(left_out):,} tools of the MCP server {server.name!r} are left out ({names}): each "
+        "is not as the protocol wants it, the second of its name, or beyond "
+        f"{MOST_TOOLS} tools or {_MOST_CHARS:,} characters; name the ones you need: "
+        f"--tools {prefix_of(server.name)}NAME",
+    )
 
 
 def tool_name(server: str, own_name: str) -> str:
