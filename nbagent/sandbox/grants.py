@@ -11,7 +11,7 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -114,7 +114,7 @@ class Interpreter:
         boot = f"{_BOOT}_boot(*{given!r})\n"
         return [self.executable, "-I", "-B", "-u", "-X", "utf8", "-c", boot, *args]
 
-    def environment(self, place: Path, folder: Path, more: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, place: Path, folder: Path) -> dict[str, str]:
         """A fresh one; of this process's only what programs need to start."""
         tmp = str(place / "tmp")
         system = "/usr/local/bin:/usr/bin:/bin"
@@ -134,7 +134,6 @@ class Interpreter:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
             **dict.fromkeys(_THREADS, str(min(_MOST_THREADS, os.cpu_count() or 1))),
-            **more,
         }
 
 

@@ -70,8 +70,6 @@ class ScriptFile:
     name: str
     """Relative, with slashes."""
     size_bytes: int
-    path: Path | None = None
-    """Where it was kept."""
 
 
 @contextmanager
@@ -104,12 +102,13 @@ def collect(
             over += 1
         else:
             try:
-                kept = _copied(path, keep_to / name) if keep_to else None
+                if keep_to is not None:
+                    _copy(path, keep_to / name)
             except OSError as error:
                 failed.append(error)
             else:
                 size_bytes += state.st_size
-                files.append(ScriptFile(name, state.st_size, kept))
+                files.append(ScriptFile(name, state.st_size))
     notes: list[str] = []
     if odd:
         notes.append(f"{odd} outputs were no regular files of their own and were left out")
@@ -133,11 +132,10 @@ def _below(folder: Path) -> Iterator[tuple[str, str]]:
             yield (below / name).as_posix(), os.path.join(here, name)
 
 
-def _copied(path: str, target: Path) -> Path:
+def _copy(path: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "rb") as source, open(target, "xb") as copy:
         shutil.copyfileobj(source, copy)
-    return target
 
 
 def remove_tree(root: Path) -> None:

@@ -15,9 +15,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -83,8 +83,6 @@ class ScriptOrder:
     """A folder for the files that it wrote; None throws them away."""
     limits: ScriptLimits = ScriptLimits()
     isolation: Isolation = "auto"
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Further variables; nothing else of this process's environment is passed on."""
     on_output: Callable[[str], object] = lambda line: None
     """Told the last line that it wrote, now and then while it runs."""
 
@@ -121,7 +119,7 @@ def run_at(
     folders = (order.cwd,) if name.parent in (order.cwd, place) else (name.parent, order.cwd)
     command = python.command(source, name, folders, order.args)
     mark = secrets.token_hex(16)
-    env = python.environment(place, order.cwd, {**order.env, _MARK: mark})
+    env = {**python.environment(place, order.cwd), _MARK: mark}
     if os.name != "posix":
         return run_unsupervised(order, command, env, place, stop)
     _save_plan(order, level, place, python.grants, command, env)
@@ -139,29 +137,14 @@ def _save_plan(
     """Write down all that the supervisor is told."""
     from nbagent.sandbox import confinement, supervisor  # only where there is fork
 
-    limits = order.limits
     write = [str(place / "out"), str(place / "tmp")]
     read = [os.path.realpath(order.cwd), str(place / "script.py")]
     plan = supervisor.Plan(
+        **asdict(order.limits),
         argv=command,
         env=env,
         cwd=read[0],
-        timeout_s=float(limits.timeout_s),
-        memory_bytes=limits.memory_bytes,
-        processes=limits.processes,
-        disk_bytes=limits.disk_bytes,
-        disk_entries=limits.disk_entries,
         folders=write,
-        rlimits={
-            "CORE": 0,
-            "FSIZE": limits.disk_bytes,
-            "NOFILE": limits.open_files,
-            "DATA": limits.memory_bytes,
-            # Address space is not memory: threads and libraries reserve much that they never use.
-            "AS": 4 * limits.memory_bytes + (2 << 30),
-            "MSGQUEUE": 0,
-            "CPU": math.ceil(limits.timeout_s) * (os.cpu_count() or 1) + 5,
-        },
         landlock_abi=confinement.landlock_abi() if level == "landlock" else 0,
         grants=[*grants, *((path, "tree") for path in read), *((path, "write") for path in write)],
         leave_root=os.getuid() == 0,

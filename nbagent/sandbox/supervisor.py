@@ -39,12 +39,11 @@ class Plan:
     timeout_s: float
     memory_bytes: int
     processes: int
+    open_files: int
     disk_bytes: int
     disk_entries: int
     folders: list[str]
     """The script's own: what it fills counts."""
-    rlimits: dict[str, int]
-    """By the names of `resource`, without RLIMIT_."""
     landlock_abi: int
     """The version of Landlock to shut it in with; 0: the level is `process`."""
     grants: list[tuple[str, str]]
@@ -112,8 +111,14 @@ def _become_script(plan: Plan, errors: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(plan.cwd)
         os.umask(0o077)
-        for name, value in plan.rlimits.items():
-            _set_limit(name, value)
+        _set_limit("CORE", 0)
+        _set_limit("FSIZE", plan.disk_bytes)
+        _set_limit("NOFILE", plan.open_files)
+        _set_limit("DATA", plan.memory_bytes)
+        # Address space is not memory: threads and libraries reserve much that they never use.
+        _set_limit("AS", 4 * plan.memory_bytes + (2 << 30))
+        _set_limit("MSGQUEUE", 0)
+        _set_limit("CPU", (int(plan.timeout_s) + 1) * (os.cpu_count() or 1) + 5)
         if LINUX:
             _confine(plan)
         os.execve(plan.argv[0], plan.argv, plan.env)

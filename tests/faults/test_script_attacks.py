@@ -38,6 +38,7 @@ from nbagent.sandbox import (
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
 
+MARK = f"NBAGENT_ATTACK_{os.getpid()}"
 SECRET, KEY = "s3cret-of-the-person", "sk-0123456789abcdef"
 LATE_S = 1.0
 """The bench holds it to half of this; here another test may run beside."""
@@ -113,7 +114,7 @@ class World:
     @property
     def mark(self) -> bytes:
         """Stands in the environment of every script of this test process."""
-        return f"NBAGENT_ATTACK={os.getpid()}.".encode()
+        return MARK.encode()
 
 
 def state_of(pid: object) -> str:
@@ -195,6 +196,7 @@ def world(stage: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worl
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("nbagent.sandbox.running._MARK", MARK)
     monkeypatch.setenv("BASH_ENV", stage.facts["canary"])
     return stage
 
@@ -214,7 +216,6 @@ def tried(attack: Attack, world: World, level: LevelName) -> tuple[ScriptResult,
         args=(json.dumps(world.facts),),
         cwd=Path(world.facts["skill"]),
         isolation=level,
-        env={"NBAGENT_ATTACK": f"{os.getpid()}."},
     )
     began = time.monotonic()
     result = run_script(order)

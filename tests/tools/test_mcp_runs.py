@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from legal_schema import check_legal
-from servers.mcp_door import Door, hand
+from servers.mcp_door import Door, hand, until
 
 import nbagent
 from nbagent import offline
@@ -140,7 +140,9 @@ def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     run.wait()
     assert run.stop_reason == "stopped"
     assert time.monotonic() - began < 2
-    assert not made.is_running
+    life = made.connection().life
+    assert life is not None
+    assert until(life.task.done), "its process has ended"
 
 
 def write(project: Path, **entry: Any) -> None:

@@ -327,7 +327,6 @@ class Life:
             headers=revealed(server.headers),
             timeout=httpx2.Timeout(_HTTP_TIMEOUT_S, read=server.timeout_s + _HTTP_TIMEOUT_S),
             trust_env=not is_loopback(server.url),
-            follow_redirects=False,
             event_hooks={"response": [note_status]},
         )
         await stack.enter_async_context(http)
