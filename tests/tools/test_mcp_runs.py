@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,7 +201,7 @@ def test_projects_server_needs_somebody_who_answers(project: Path) -> None:
     assert not known_servers()
 
 
-def test_what_the_person_names_in_python_is_their_own(
+def test_what_the_person_names_in_python_or_in_their_own_file_is_theirs(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project)
@@ -212,15 +209,11 @@ def test_what_the_person_names_in_python_is_their_own(
     nbagent.configure(allow=["mcp:git"])
     assert results(run_of([mcp("git")], ECHO))[0].ok
     assert results(run_of(["mcp:git"], ECHO))[0].ok
-
-
-def test_the_persons_own_file_comes_before_the_projects(project: Path) -> None:
     own = project / "home" / ".config" / "nbagent"
     own.mkdir(parents=True)
     write(own)
     (own / ".mcp.json").rename(own / "mcp.json")
     write(project, args=["--evil"])
-    nbagent.configure(allow=["mcp:git"])
     assert results(run_of(["mcp:git"], ECHO))[0].ok
 
 
@@ -230,24 +223,7 @@ def test_time_server_answers(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     command = ["mcp-server-time", "--local-timezone", "UTC"]
     door = Door(mcp(f"time-{protocol}", command=command, protocol=protocol)).prepare()
-    answer = door.text("get_current_time", timezone="Europe/Paris")
-    assert answer["timezone"] == "Europe/Paris"
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
-def test_git_server_shows_status_and_log(tmp_path: Path) -> None:
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    (folder / "a.txt").write_text("first\n")
-    person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
-    for words in (["init", "-q"], ["add", "a.txt"], [*person, "commit", "-q", "-m", "Begin"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    (folder / "a.txt").write_text("second\n")
-    command = [sys.executable, "-m", "mcp_server_git", "--repository", str(folder)]
-    door = Door(mcp("git", command=command)).prepare()
-    assert "modified:   a.txt" in str(door.text("git_status", repo_path=str(folder)))
-    assert "Begin" in str(door.text("git_log", repo_path=str(folder)))
-    assert len(door.specs) > 8
     for spec in door.specs.values():
         check_legal(spec)
-        assert spec.traits.ruling == "ask"
+    answer = door.text("get_current_time", timezone="Europe/Paris")
+    assert answer["timezone"] == "Europe/Paris"
