@@ -207,7 +207,8 @@ def listing() -> Any:
 
 def call(request: Json) -> None:
     params = request["params"]
-    name, arguments = params["name"], params.get("arguments") or {}
+    name: str = params["name"]
+    arguments: Json = params.get("arguments") or {}
     head = f'"jsonrpc": "2.0", "id": {json.dumps(request["id"])}'
     if name == "hang":
         _cancelled[request["id"]].wait(600)
@@ -243,7 +244,7 @@ def answer(request: Json) -> None:
     elif method == "notifications/cancelled":
         _cancelled.setdefault(request["params"]["requestId"], threading.Event()).set()
     elif method == "server/discover" and MODERN:
-        can = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+        can: Json = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
         send({"id": one, "result": {**CACHED, **can}})
     elif method == "initialize" and not MODERN:
         info = {"name": "hand", "version": "1"}
