@@ -97,9 +97,10 @@ class McpHost:
             if not server.is_running:
                 context.waiting(f"the MCP server {server.name!r} starts")
             definitions = await self._update(server, anew=True)
+            there = [tool_name(server.name, str(raw.get("name"))) for raw in definitions.tools]
             for name in self._only or ():
                 if name not in self._tools:
-                    raise unknown_name(name, list(offered(server, definitions)[0]))
+                    raise unknown_name(name, there)
         elif server.is_running:
             # One that died is started again by the next call, which says so when it cannot.
             with suppress(ToolError):
