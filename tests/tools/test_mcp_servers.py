@@ -81,6 +81,8 @@ def test_keys_are_hidden_wherever_the_server_is_shown() -> None:
     for text in (repr(made), str(made), made.where, repr(made.env), f"{made!r}"):
         assert not [key for key in ("4711", "4712", "x9f8e7d6c5b4") if key in text]
     assert "'ZONE'" in repr(made)
+    web = mcp("web", url="https://h/", headers={"X-Team": "blue whale rising"})
+    assert "whale" not in repr(web.headers)
     assert redact("tok-4711-abcdef in Europe/Paris") == "[redacted] in Europe/Paris"
 
 
@@ -156,6 +158,7 @@ def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path) -> None:
     assert found == ["mcp:city", "mcp:bad"]
     assert known_servers()["city"].command == ("home",)
     write(home, {"city": {"command": "edited"}})
+    (project / ".mcp.json").write_text("{")  # A project's broken file stops nothing of one's own.
     open_hosts(order("mcp:city", project=project))
     assert known_servers()["city"].command == ("edited",)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, overload
@@ -18,7 +18,7 @@ from nbagent.contracts.canonical import json_object, sha_of
 from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
-from nbagent.contracts.secrets import SecretKey, is_secret_name, register
+from nbagent.contracts.secrets import SecretKey, register
 from nbagent.tools.base import HostOrder, listed
 from nbagent.tools.mcp.host import McpHost
 from nbagent.tools.mcp.server import (
@@ -27,6 +27,7 @@ from nbagent.tools.mcp.server import (
     McpServer,
     Protocol,
     check_installed,
+    is_secret,
     known_servers,
     prefix_of,
     remember,
@@ -178,7 +179,7 @@ def _meant(word: str, project: Path) -> tuple[Sequence[str], str | None]:
 
 
 def _names(project: Path) -> list[str]:
-    in_files = (name for entries in _files(project).values() for name in entries)
+    in_files = (name for _, entries in _files(project) for name in entries)
     return list(dict.fromkeys([*known_servers(), *in_files]))
 
 
@@ -186,7 +187,7 @@ def _found(name: str, project: Path) -> McpServer | ProjectServer:
     known = known_servers().get(name)
     if known is not None and not known.looked_up:
         return known
-    for path, entries in _files(project).items():
+    for path, entries in _files(project):
         if name in entries:
             server = ProjectServer(name, path, entries[name])
             if path.name == PROJECT_FILE and server.identity not in _allowed:
@@ -198,10 +199,13 @@ def _found(name: str, project: Path) -> McpServer | ProjectServer:
     )
 
 
-def _files(project: Path) -> dict[Path, dict[str, Any]]:
-    """The entries of the person's own file, which comes first, and of the project's."""
+def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The entries of the person's own file, which comes first, and of the project's.
+
+    The second is read only where it is asked for: a broken one of a project stops nothing else.
+    """
     own = Path.home() / ".config" / "nbagent" / "mcp.json"
-    return {path: _entries(path) for path in (own, project / PROJECT_FILE) if path.is_file()}
+    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
 
 
 def _entries(path: Path) -> dict[str, Any]:
@@ -259,6 +263,6 @@ def _variable(match: re.Match[str]) -> str:
         raise UsageError(
             f"it needs the variable {match[1]}, which is not set; set it before the kernel starts"
         )
-    if is_secret_name(match[1]):
+    if is_secret(match[1], value):
         register(value)
     return value

@@ -46,6 +46,7 @@ _PLAIN = re.compile(
 )
 """Values that are no key: words and short numbers, paths, addresses. Hiding them would garble
 ordinary text."""
+_PLAIN_HEADERS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 _FLAG = re.compile(r"--?[\w-]+")
 
 Held = SecretKey | str
@@ -196,6 +197,11 @@ def revealed(held: Mapping[str, Held]) -> dict[str, str]:
     return {k: v.reveal() if isinstance(v, SecretKey) else v for k, v in held.items()}
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable of this name and value may hold a key."""
+    return is_secret_name(name) or not _PLAIN.fullmatch(value)
+
+
 def is_loopback(url: str) -> bool:
     """Whether the address is this machine's own."""
     host = urlsplit(url).hostname or ""
@@ -252,7 +258,8 @@ def _held(name: str, label: str, given: Mapping[str, Held] | None) -> Mapping[st
         if re.search(r"[\r\n\0]" if label == "headers" else "\0", key + plain):
             raise wrong
         held[key] = value
-        if isinstance(value, str) and (is_secret_name(key) or not _PLAIN.fullmatch(value)):
+        is_open = key.lower() in _PLAIN_HEADERS if label == "headers" else not is_secret(key, plain)
+        if isinstance(value, str) and not is_open:
             held[key] = SecretKey(value)
             register(value.partition(" ")[2])  # What stands behind `Bearer`.
     return held
