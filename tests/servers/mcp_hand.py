@@ -279,7 +279,7 @@ def main() -> None:
         print("Welcome to my server!", flush=True)
         time.sleep(600)
     if "--chatty" in FLAGS:
-        print("Welcome to my server!\n{}\n[1, 2\n\n\x00\xff", flush=True)
+        print("Welcome to my server!\nit speaks jsonrpc\n{}\n[1, 2\n\n\x00\xff", flush=True)
     for line in sys.stdin:
         answer(json.loads(line))
     if "--stubborn" in FLAGS:

@@ -373,8 +373,9 @@ class Life:
         pieces = [str(error)]
         if isinstance(error, ValidationError):
             pieces = [str(each["input"]) for each in error.errors(include_url=False)]
-        self._log.append(f"[on stdout, no message of MCP] {max(pieces, key=len)[:200]}")
-        return any("jsonrpc" in piece for piece in pieces)
+        line = max(pieces, key=len)
+        self._log.append(f"[on stdout, no message of MCP] {line[:200]}")
+        return line.lstrip().startswith("{") and "jsonrpc" in line
 
     def _look_at(self, message: types.JSONRPCMessage) -> None:
         if isinstance(message, types.JSONRPCNotification):
