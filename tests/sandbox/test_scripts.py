@@ -227,7 +227,8 @@ def test_what_cannot_be_run_as_it_should_is_not_run(
 
 
 LEFT: dict[str, tuple[ScriptLimits, list[str], str]] = {
-    # limits; what is kept; what is said of the rest
+    # limits; what is kept; what is said of the rest. The files are sparse: the script itself is
+    # within its limits.
     "all": (ScriptLimits(), ["0.txt", "a/1.txt", "fine.txt"], ""),
     "two": (
         ScriptLimits(collected_files=2),
@@ -248,7 +249,7 @@ def test_so_many_regular_files_of_their_own_come_out(tmp_path: Path, case: str) 
     text = (
         "import os; os.chdir(os.environ['OUTPUT_DIR'])\n"
         f"os.makedirs('a'); os.makedirs('{'/'.join('bcdefghijklmnop')}'); os.mkfifo('pipe')\n"
-        "for name in ('0.txt', 'a/1.txt', 'fine.txt'): open(name, 'w').write('x' * 10_000)\n"
+        "for name in ('0.txt', 'a/1.txt', 'fine.txt'): open(name, 'w').truncate(10_000)\n"
         "os.symlink(os.environ['SKILL_DIR'], 'folder'); open('new\\nline', 'w')\n"
         "os.symlink('0.txt', 'link'); os.link(os.environ['SKILL_DIR'] + '/secret', 'hard')\n"
     )
