@@ -60,7 +60,7 @@ INSIDE = {
     ],
     "runtime": [{"channel", "loop"}, {"interrupt"}, {"jobs"}, {"courier"}, {"waiting"}],
     "sandbox": [
-        {"walls", "grants", "outputs"},
+        {"confinement", "grants", "outputs"},
         {"supervisor"},
         {"running"},
         {"script"},

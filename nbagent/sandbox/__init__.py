@@ -1,6 +1,6 @@
 """Running a script apart: `run_script`, and `isolation_level`, which says how far apart that is.
 
-Owns processes, walls and limits. Where scripts come from is `tools.skills`'.
+Owns processes, confinement and limits. Where scripts come from is `tools.skills`'.
 """
 
 from nbagent.sandbox.outputs import ScriptFile

@@ -11,8 +11,7 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -21,7 +20,7 @@ from pathlib import Path
 from nbagent.contracts.errors import ToolError
 
 Grant = tuple[str, str]
-"""A path and a key of `walls.RIGHTS`."""
+"""A path and a key of `confinement.RIGHTS`."""
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
@@ -108,25 +107,15 @@ class Interpreter:
     ) -> list[str]:
         """A script's command line: shut off from this process's environment and folder.
 
-        Args:
-            source: the file that it is read from.
-            name: what it takes for its own file.
-            folders: its own, to import from.
-            args: its arguments.
+        It is read from `source`, takes `name` for its own file, and imports from `folders`, too.
         """
         late = list(map(str, folders))
         given = (str(source), str(name), self.site_folders, self.extra_path, late)
         boot = f"{_BOOT}_boot(*{given!r})\n"
         return [self.executable, "-I", "-B", "-u", "-X", "utf8", "-c", boot, *args]
 
-    def environment(self, place: Path, folder: Path, more: Mapping[str, str]) -> dict[str, str]:
-        """A fresh one; of this process's only what programs need to start.
-
-        Args:
-            place: has the folders `tmp` and `out` of the script.
-            folder: where it runs.
-            more: further variables.
-        """
+    def environment(self, place: Path, folder: Path) -> dict[str, str]:
+        """A fresh one; of this process's only what programs need to start."""
         tmp = str(place / "tmp")
         system = "/usr/local/bin:/usr/bin:/bin"
         if os.name != "posix":
@@ -145,26 +134,20 @@ class Interpreter:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
             **dict.fromkeys(_THREADS, str(min(_MOST_THREADS, os.cpu_count() or 1))),
-            **more,
         }
 
 
 def interpreter() -> Interpreter:
-    """The Python of this process; looked at anew after packages were installed.
+    """The Python of this process.
 
     Raises:
         ToolError: it cannot be started.
     """
-    changed = 0.0
-    for path in sys.path:
-        if path.endswith(_PACKAGES):
-            with suppress(OSError):
-                changed = max(changed, os.stat(path).st_mtime)
-    return _look(sys.executable or "", os.environ.get("PYTHONPATH", ""), changed)
+    return _look(sys.executable or "", os.environ.get("PYTHONPATH", ""))
 
 
 @lru_cache(maxsize=4)
-def _look(executable: str, python_path: str, changed: float) -> Interpreter:
+def _look(executable: str, python_path: str) -> Interpreter:
     try:
         found = subprocess.run(
             [executable, "-I", "-c", _PROBE],

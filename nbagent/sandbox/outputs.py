@@ -70,8 +70,6 @@ class ScriptFile:
     name: str
     """Relative, with slashes."""
     size_bytes: int
-    path: Path | None = None
-    """Where it was kept."""
 
 
 @contextmanager
@@ -91,11 +89,7 @@ def collect(
 ) -> tuple[tuple[ScriptFile, ...], tuple[str, ...]]:
     """The regular files below a folder, nearest first and by name, and what was left out.
 
-    Args:
-        folder: the script's output folder; nothing writes there any more.
-        keep_to: copy them there; files of the same name must not be there yet.
-        most_files: further ones are left out.
-        most_bytes: of all files together.
+    Nothing writes there any more. They are copied to `keep_to`, over no file that is there.
     """
     files: list[ScriptFile] = []
     failed: list[OSError] = []
@@ -108,20 +102,22 @@ def collect(
             over += 1
         else:
             try:
-                kept = _copied(path, keep_to / name) if keep_to else None
+                if keep_to is not None:
+                    _copy(path, keep_to / name)
             except OSError as error:
                 failed.append(error)
             else:
                 size_bytes += state.st_size
-                files.append(ScriptFile(name, state.st_size, kept))
-    notes = (
-        f"{odd} outputs were no regular files of their own and were left out" if odd else "",
-        f"{over} outputs were left out: more than {most_files} files or {most_bytes:,} bytes"
-        if over
-        else "",
-        f"{len(failed)} outputs could not be kept ({type(failed[0]).__name__})" if failed else "",
-    )
-    return tuple(files), tuple(filter(None, notes))
+                files.append(ScriptFile(name, state.st_size))
+    notes: list[str] = []
+    if odd:
+        notes.append(f"{odd} outputs were no regular files of their own and were left out")
+    if over:
+        most = f"{most_files} files or {most_bytes:,} bytes"
+        notes.append(f"{over} outputs were left out: more than {most}")
+    if failed:
+        notes.append(f"{len(failed)} outputs could not be kept ({type(failed[0]).__name__})")
+    return tuple(files), tuple(notes)
 
 
 def _below(folder: Path) -> Iterator[tuple[str, str]]:
@@ -136,15 +132,10 @@ def _below(folder: Path) -> Iterator[tuple[str, str]]:
             yield (below / name).as_posix(), os.path.join(here, name)
 
 
-def _copied(path: str, target: Path) -> Path:
+def _copy(path: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "rb") as source, open(target, "xb", opener=_privately) as copy:
+    with open(path, "rb") as source, open(target, "xb") as copy:
         shutil.copyfileobj(source, copy)
-    return target
-
-
-def _privately(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def remove_tree(root: Path) -> None:

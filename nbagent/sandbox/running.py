@@ -15,9 +15,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -25,7 +25,7 @@ from typing import IO, Any, Literal, cast
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import Isolation
-from nbagent.sandbox.grants import LOADER, Interpreter
+from nbagent.sandbox.grants import LOADER, Grant, Interpreter
 from nbagent.sandbox.outputs import Output
 
 LevelName = Literal["landlock", "process"]
@@ -83,8 +83,6 @@ class ScriptOrder:
     """A folder for the files that it wrote; None throws them away."""
     limits: ScriptLimits = ScriptLimits()
     isolation: Isolation = "auto"
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Further variables; nothing else of this process's environment is passed on."""
     on_output: Callable[[str], object] = lambda line: None
     """Told the last line that it wrote, now and then while it runs."""
 
@@ -113,15 +111,7 @@ class Ending:
 def run_at(
     order: ScriptOrder, level: LevelName, place: Path, python: Interpreter, stop: CancelToken
 ) -> Ending:
-    """Run a script at this level and never at a lesser one.
-
-    Args:
-        order: what to run.
-        level: must be possible here.
-        place: a workspace of its own.
-        python: what it runs with.
-        stop: ends it at once when it is set.
-    """
+    """Run a script in a workspace of its own, at this level and never at a lesser one."""
     source = place / "script.py"
     text = order.text
     source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
@@ -129,10 +119,10 @@ def run_at(
     folders = (order.cwd,) if name.parent in (order.cwd, place) else (name.parent, order.cwd)
     command = python.command(source, name, folders, order.args)
     mark = secrets.token_hex(16)
-    env = python.environment(place, order.cwd, {**order.env, _MARK: mark})
+    env = {**python.environment(place, order.cwd), _MARK: mark}
     if os.name != "posix":
         return run_unsupervised(order, command, env, place, stop)
-    _save_plan(order, level, place, python, command, env)
+    _save_plan(order, level, place, python.grants, command, env)
     return _run_supervised(order, place / "plan", mark, stop)
 
 
@@ -140,42 +130,23 @@ def _save_plan(
     order: ScriptOrder,
     level: LevelName,
     place: Path,
-    python: Interpreter,
+    grants: Iterable[Grant],
     command: list[str],
     env: dict[str, str],
 ) -> None:
     """Write down all that the supervisor is told."""
-    from nbagent.sandbox import supervisor, walls  # only where there is fork
+    from nbagent.sandbox import confinement, supervisor  # only where there is fork
 
-    limits = order.limits
     write = [str(place / "out"), str(place / "tmp")]
     read = [os.path.realpath(order.cwd), str(place / "script.py")]
     plan = supervisor.Plan(
+        **asdict(order.limits),
         argv=command,
         env=env,
         cwd=read[0],
-        timeout_s=float(limits.timeout_s),
-        memory_bytes=limits.memory_bytes,
-        processes=limits.processes,
-        disk_bytes=limits.disk_bytes,
-        disk_entries=limits.disk_entries,
         folders=write,
-        rlimits={
-            "CORE": 0,
-            "FSIZE": limits.disk_bytes,
-            "NOFILE": limits.open_files,
-            "DATA": limits.memory_bytes,
-            # Address space is not memory: threads and libraries reserve much that they never use.
-            "AS": 4 * limits.memory_bytes + (2 << 30),
-            "MSGQUEUE": 0,
-            "CPU": math.ceil(limits.timeout_s) * (os.cpu_count() or 1) + 5,
-        },
-        landlock_abi=walls.landlock_abi() if level == "landlock" else 0,
-        grants=[
-            *python.grants,
-            *((path, "tree") for path in read),
-            *((path, "write") for path in write),
-        ],
+        landlock_abi=confinement.landlock_abi() if level == "landlock" else 0,
+        grants=[*grants, *((path, "tree") for path in read), *((path, "write") for path in write)],
         leave_root=os.getuid() == 0,
     )
     plan.save(place / "plan")
@@ -185,7 +156,7 @@ _LAUNCH = """
 import sys
 for name in ("nbagent", "nbagent.sandbox"):
     made = sys.modules[name] = type(sys)(name)
-    made.__path__ = [{room!r} if "." in name else {package!r}]
+    made.__path__ = [{package!r} if "." in name else {parent!r}]
 from nbagent.sandbox.supervisor import main
 main({report!r}, {plan!r})
 """
@@ -195,8 +166,9 @@ main({report!r}, {plan!r})
 def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken) -> Ending:
     """Start the supervisor, read its pipes to their end; nothing of the script is alive then."""
     heard, report = os.pipe()
-    room = os.path.dirname(__file__)
-    launch = _LAUNCH.format(room=room, package=os.path.dirname(room), report=report, plan=str(plan))
+    package = os.path.dirname(__file__)
+    parent = os.path.dirname(package)
+    launch = _LAUNCH.format(package=package, parent=parent, report=report, plan=str(plan))
     with open(heard, "rb", buffering=0) as reports:
         try:
             process = subprocess.Popen(
@@ -328,10 +300,8 @@ def _sweep(mark: str, supervisor_pid: int) -> None:
 
 def _is_marked(pid: int, mark: bytes, uid: int) -> bool:
     with suppress(OSError):
-        if os.stat(f"/proc/{pid}").st_uid == uid:
-            return True
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read(131072)
+        folder = Path("/proc", str(pid))
+        return folder.stat().st_uid == uid or mark in (folder / "environ").read_bytes()
     return False
 
 

@@ -33,19 +33,14 @@ _OPEN = (
     "your files and use the network"
 )
 _PROBE = """
-import os, sys, _socket
-try:
-    open(sys.argv[1]).close()
-    print("files")
-except OSError:
-    pass
-try:
-    _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM).connect(("127.0.0.1", 1))
-    print("network")
-except ConnectionRefusedError:
-    print("network")
-except OSError:
-    pass
+import _socket, sys
+ways = {"files": lambda: open(sys.argv[1]), "network": lambda: _socket.socket(2, 1)}
+for what, attempt in ways.items():
+    try:
+        attempt()
+        print(what)
+    except OSError:
+        pass
 print("tried")
 """
 
@@ -107,18 +102,14 @@ def landlock_trouble() -> str:
     """Why scripts cannot be kept apart here; empty where a script that tried found no way out."""
     if sys.platform != "linux":
         return "this is not Linux"
-    from nbagent.sandbox import supervisor, walls  # only where there is fork
+    from nbagent.sandbox import confinement, supervisor  # only where there is fork
 
-    machine = os.uname().machine
-    if machine not in walls.ARCHES:
-        return f"its calls are not known for {machine}"
-    if not walls.landlock_abi():
-        return "the kernel does not offer it"
-    if not supervisor.TELLS_CHILDREN:
-        return "the kernel does not tell the children of a process"
+    offered = confinement.landlock_abi() and supervisor.TELLS_CHILDREN
+    if not offered or os.uname().machine not in confinement.ARCHES:
+        return "the kernel or the processor does not offer what it takes"
     with tempfile.TemporaryDirectory(prefix="nbagent-probe-") as folder:
         outside, inside = Path(folder) / "outside", Path(folder) / "inside"
-        outside.write_text("x")
+        outside.touch()
         inside.mkdir()
         limits = ScriptLimits(timeout_s=10.0)
         order = ScriptOrder(text=_PROBE, args=(str(outside),), cwd=inside, limits=limits)
@@ -126,10 +117,8 @@ def landlock_trouble() -> str:
             result = _run_at(order, "landlock")
         except NbagentError as error:
             return error.message
-    if result.stdout.split() == ["tried"]:
-        return ""
-    left = " and ".join(result.stdout.split()[:-1])
-    return f"{left} stayed open" if left else f"its probe failed: {result.stderr[-200:]!r}"
+    said = " ".join(result.stdout.split() or [result.stderr[-200:]])
+    return "" if said == "tried" else f"a script that tried to get out says {said!r}"
 
 
 def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> ScriptResult:
@@ -138,10 +127,6 @@ def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> Script
     Whatever the script does ends in a result. Afterwards nothing that it started is alive, where
     the system lets one know (Linux).
 
-    Args:
-        order: what to run, where, and within which limits.
-        stop: ends it at once when it is set.
-
     Raises:
         ToolError: nothing was run: the isolation wanted does not work here, Python does not start,
             or the machine has no room for it.
@@ -149,14 +134,12 @@ def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> Script
     try:
         return _run_at(order, isolation_level(order.isolation).name, stop)
     except OSError as error:
-        raise ToolError(
-            f"the script was not run: {error.strerror or type(error).__name__}",
-            code="E_PRECONDITION_FAILED",
-        ) from error
+        why = error.strerror or type(error).__name__  # Without the path of this machine.
+        raise ToolError(f"the script was not run: {why}", code="E_PRECONDITION_FAILED") from error
 
 
 def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
-    python = interpreter()
+    python, limits = interpreter(), order.limits
     with workspace() as place:
         began = time.monotonic()
         ending = run_at(order, level, place, python, stop or CancelToken())
@@ -167,48 +150,19 @@ def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = Non
                 f"{ending.trouble}",
                 code="E_PRECONDITION_FAILED",
             )
-        return _result(order, ending, level, duration_ms, place, python)
-
-
-def _result(
-    order: ScriptOrder,
-    ending: Ending,
-    level: LevelName,
-    duration_ms: float,
-    place: Path,
-    python: Interpreter,
-) -> ScriptResult:
-    limits = order.limits
-    files, left_out = collect(
-        place / "out",
-        keep_to=order.keep_to,
-        most_files=limits.collected_files,
-        most_bytes=limits.disk_bytes,
-    )
+        files, left_out = collect(
+            place / "out",
+            keep_to=order.keep_to,
+            most_files=limits.collected_files,
+            most_bytes=limits.disk_bytes,
+        )
     ended = ending.ended_by or _limit_met(ending)
-    said = {
-        "": "",
-        "deadline": f"it was ended after {limits.timeout_s:g} s",
-        "stopped": "it was stopped",
-        "output": f"it was ended: it wrote more than {limits.flood_bytes:,} bytes of output",
-        "memory": f"it ended at the limit of {limits.memory_bytes:,} bytes of memory",
-        "processes": f"it ended at the limit of {limits.processes} processes",
-        "files": f"it ended at the limit of {limits.disk_bytes:,} bytes or "
-        f"{limits.disk_entries:,} files on disk",
-        "lost": "it ended the process that watched it, and was killed",
-    }
     cut = [
-        f"{output.cut_bytes:,} bytes were cut from the middle of {name}" if output.cut_bytes else ""
+        f"{output.cut_bytes:,} bytes were cut from the middle of {name}"
         for name, output in (("stdout", ending.stdout), ("stderr", ending.stderr))
+        if output.cut_bytes
     ]
-    places = {
-        **_above(order.cwd),
-        **dict(python.places),
-        str(place): "<script>",
-        str(place / "out"): "$OUTPUT_DIR",
-        str(place / "tmp"): "$TMPDIR",
-        str(order.cwd): ".",
-    }
+    places = _places(order.cwd, place, python)
     return ScriptResult(
         stdout=_without_places(ending.stdout.text, places),
         stderr=_without_places(ending.stderr.text, places),
@@ -218,8 +172,22 @@ def _result(
         isolation=level,
         ended_by=ended,
         files=files,
-        notes=tuple(filter(None, (said[ended], *cut, *left_out))),
+        notes=(*_how_it_ended(ended, limits), *cut, *left_out),
     )
+
+
+def _how_it_ended(ended: EndedBy, limits: ScriptLimits) -> list[str]:
+    said: dict[EndedBy, str] = {
+        "deadline": f"it was ended after {limits.timeout_s:g} s",
+        "stopped": "it was stopped",
+        "output": f"it was ended: it wrote more than {limits.flood_bytes:,} bytes of output",
+        "memory": f"it ended at the limit of {limits.memory_bytes:,} bytes of memory",
+        "processes": f"it ended at the limit of {limits.processes} processes",
+        "files": f"it ended at the limit of {limits.disk_bytes:,} bytes or "
+        f"{limits.disk_entries:,} files on disk",
+        "lost": "it ended the process that watched it, and was killed",
+    }
+    return [said[ended]] if ended else []
 
 
 _LIMIT_ERRORS: tuple[tuple[str, EndedBy], ...] = (
@@ -240,23 +208,23 @@ def _limit_met(ending: Ending) -> EndedBy:
     return ""
 
 
-def _above(folder: Path) -> dict[str, str]:
-    """The folders above as paths from it, as far as they say something: up to the home folder.
+def _places(cwd: Path, place: Path, python: Interpreter) -> dict[str, str]:
+    """Folders of this machine, by what they are for the script.
 
     What lies directly below the root has a name of everyday use (`/tmp`, `/opt`) and stays.
     """
-    home = os.path.expanduser("~")
-    found: dict[str, str] = {}
-    for levels, parent in enumerate(folder.parents, 1):
-        if str(parent) in (home, os.path.realpath(home)):
-            return {**found, str(parent): "~"}
-        if len(parent.parts) > 2:
-            found[str(parent)] = "/".join([".."] * levels)
-    return found
+    above = enumerate(cwd.parents, 1)
+    return {
+        **{str(folder): "/".join([".."] * n) for n, folder in above if len(folder.parts) > 2},
+        **dict(python.places),
+        str(place): "<script>",
+        str(place / "out"): "$OUTPUT_DIR",
+        str(place / "tmp"): "$TMPDIR",
+        str(cwd): ".",
+    }
 
 
 def _without_places(text: str, places: Mapping[str, str]) -> str:
-    """Folders of this machine under names that say nothing of it."""
     inner_first = sorted((path for path in places if len(path) > 1), key=len, reverse=True)
     whole = rf"(?<!\w)({'|'.join(map(re.escape, inner_first))})(?![\w-])"
     return re.sub(whole, lambda match: places[match[1]], text)

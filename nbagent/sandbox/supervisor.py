@@ -13,8 +13,10 @@ import resource
 import select
 import sys
 import time
+from contextlib import suppress
+from itertools import count
 
-from nbagent.sandbox import walls
+from nbagent.sandbox import confinement
 
 LINUX = sys.platform == "linux"
 TELLS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
@@ -37,16 +39,15 @@ class Plan:
     timeout_s: float
     memory_bytes: int
     processes: int
+    open_files: int
     disk_bytes: int
     disk_entries: int
     folders: list[str]
     """The script's own: what it fills counts."""
-    rlimits: dict[str, int]
-    """By the names of `resource`, without RLIMIT_."""
     landlock_abi: int
     """The version of Landlock to shut it in with; 0: the level is `process`."""
     grants: list[tuple[str, str]]
-    """(path, kind): see `walls.RIGHTS`."""
+    """(path, kind): see `confinement.RIGHTS`."""
     leave_root: bool
     """Try to stop being root: become the user of `uid_of`."""
 
@@ -54,7 +55,6 @@ class Plan:
         self.__dict__.update(fields)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it where the supervisor reads it."""
         with open(path, "wb") as file:
             marshal.dump(self.__dict__, file)
 
@@ -70,7 +70,7 @@ def main(report: int, path: str) -> None:
     with open(path, "rb") as file:
         plan = Plan(**marshal.load(file))
     if LINUX:
-        walls.become_subreaper()
+        confinement.prctl(confinement.SUBREAPER, 1)
     errors, child_errors = os.pipe()
     script = os.fork()
     if script == 0:
@@ -85,7 +85,7 @@ def main(report: int, path: str) -> None:
         trouble = file.read()
     if trouble:
         family.end()
-        _say(report, b"setup " + trouble.replace(b"\n", b" ")[:2000])
+        _say(report, b"setup " + trouble.replace(b"\n", b" "))
     else:
         _say(report, b"started")
         reason = _watch(family, plan)
@@ -97,27 +97,30 @@ def main(report: int, path: str) -> None:
 
 
 def _say(report: int, line: bytes) -> None:
-    try:  # noqa: SIM105
+    with suppress(OSError):
         os.write(report, b"\n%s\n" % line)
-    except OSError:
-        pass
 
 
 # --- in the child -------------------------------------------------------------------------------
 
 
 def _become_script(plan: Plan, errors: int) -> None:
-    """Never returns: becomes the script, or says why not. Fails closed: no wall, no script."""
+    """Never returns: becomes the script, or says why not. Fails closed: not confined, not run."""
     try:
         os.setsid()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(plan.cwd)
         os.umask(0o077)
-        for name, value in plan.rlimits.items():
-            _set_limit(name, value)
+        _set_limit("CORE", 0)
+        _set_limit("FSIZE", plan.disk_bytes)
+        _set_limit("NOFILE", plan.open_files)
+        _set_limit("DATA", plan.memory_bytes)
+        # Address space is not memory: threads and libraries reserve much that they never use.
+        _set_limit("AS", 4 * plan.memory_bytes + (2 << 30))
+        _set_limit("MSGQUEUE", 0)
+        _set_limit("CPU", (int(plan.timeout_s) + 1) * (os.cpu_count() or 1) + 5)
         if LINUX:
-            _shut_in(plan)
+            _confine(plan)
         os.execve(plan.argv[0], plan.argv, plan.env)
     except BaseException as error:
         os.write(errors, f"{type(error).__name__}: {error}".encode()[:1000])
@@ -140,32 +143,23 @@ def _set_limit(name: str, value: int) -> None:
             raise
 
 
-def _shut_in(plan: Plan) -> None:
-    try:
-        # When the machine runs out of memory, the kernel takes the script and not the notebook.
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(b"1000")
-    except OSError:
-        pass
-    alone = plan.leave_root and walls.leave_root(uid_of(os.getppid()))
+def _confine(plan: Plan) -> None:
+    # When the machine runs out of memory, the kernel takes the script and not the notebook.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
+    alone = plan.leave_root and confinement.leave_root(uid_of(os.getppid()))
     # Counted for the user, all threads of all programs: as many as there are, and some more.
-    _set_limit("NPROC", plan.processes * _THREADS_EACH + (0 if alone else _threads_now()))
+    others = 0 if alone else int(_read("/proc/loadavg").split()[3].partition(b"/")[2])
+    _set_limit("NPROC", plan.processes * _THREADS_EACH + others)
     # After the change of user, which takes it back.
-    walls.die_with_parent()
-    walls.no_new_privileges()
+    confinement.prctl(confinement.PARENT_DEATH, 9)
+    confinement.prctl(confinement.NO_NEW_PRIVILEGES, 1)
     if plan.landlock_abi:
         own = ("/proc/self/", "/proc/thread-self/")
         grants = [(p, kind) for p, kind in plan.grants if not p.startswith(own)]
         grants.append((f"/proc/{os.getpid()}", "tree"))
-        walls.restrict_files(grants, plan.landlock_abi)
-        walls.filter_calls(os.uname().machine, abi=plan.landlock_abi)
-
-
-def _threads_now() -> int:
-    try:
-        return int(_read("/proc/loadavg").split()[3].partition(b"/")[2])
-    except (ValueError, IndexError):
-        return 4096
+        confinement.restrict_files(grants, plan.landlock_abi)
+        confinement.filter_calls(os.uname().machine, abi=plan.landlock_abi)
 
 
 # --- in the supervisor --------------------------------------------------------------------------
@@ -213,14 +207,18 @@ class _Family:
         while True:
             stopped: set[int] = set() if TELLS_CHILDREN else {-self.script}
             while (fresh := set(self.members()) - stopped) and time.monotonic() < until:
-                for pid in fresh:
-                    _signal(pid, 19)
+                _signal(fresh, 19)
                 stopped |= fresh
-            for pid in stopped:
-                _signal(pid, 9)
+            _signal(stopped, 9)
             if not self.is_alive() or time.monotonic() > until:
                 return
             time.sleep(0.001)
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
 
 
 def _watch(family: _Family, plan: Plan) -> str:
@@ -228,49 +226,43 @@ def _watch(family: _Family, plan: Plan) -> str:
     poll = select.poll()
     poll.register(0, select.POLLIN)
     if LINUX:
-        try:  # noqa: SIM105
+        # Before Linux 5.3 its end is seen at the next tick.
+        with suppress(OSError, AttributeError):
             poll.register(os.pidfd_open(family.script), select.POLLIN)
-        except (OSError, AttributeError):  # Before Linux 5.3 its end is seen at the next tick.
-            pass
     deadline = time.monotonic() + plan.timeout_s
-    tick = 0
-    while True:
+    for tick in count(1):
         left = max(0.0, deadline - time.monotonic())
         events = poll.poll(min(left, _TICK_S) * 1000)
         family.is_alive()
         if family.status is not None:
-            # What ended by itself was not stopped.
-            return ""
+            break
         if any(fd == 0 for fd, _ in events):
             return "stopped"
         if left <= 0:
             return "deadline"
-        tick += 1
-        reason = _over(family.members(), plan, disk=tick % _DISK_EVERY == 0)
-        if reason:
-            return reason
-
-
-def _over(pids: list[int], plan: Plan, *, disk: bool) -> str:
-    """The limit that it is over."""
-    if len(pids) > plan.processes:
-        return "processes"
-    if _memory_bytes(pids, plan.memory_bytes) > plan.memory_bytes:
-        return "memory"
-    return "files" if disk and _fills_disk(pids, plan) else ""
+        pids = family.members()
+        if len(pids) > plan.processes:
+            return "processes"
+        if _memory_bytes(pids, plan.memory_bytes) > plan.memory_bytes:
+            return "memory"
+        if tick % _DISK_EVERY == 0 and _fills_disk(pids, plan):
+            return "files"
+    # What ended by itself was not stopped.
+    return ""
 
 
 def _memory_bytes(pids: list[int], limit_bytes: int) -> int:
     """What processes take together; looked at closely only when a rough look is over the limit."""
-    rough = [(pid, _resident_bytes(pid)) for pid in pids]
-    if sum(size for _, size in rough) <= limit_bytes:
+    page = resource.getpagesize()
+    rough = {pid: _pages(pid) * page for pid in pids}
+    if sum(rough.values()) <= limit_bytes:
         return 0
-    return sum(_own_share_bytes(pid, size) for pid, size in rough)
+    return sum(_own_share_bytes(pid, size) for pid, size in rough.items())
 
 
-def _resident_bytes(pid: int) -> int:
+def _pages(pid: int) -> int:
     fields = _read(f"/proc/{pid}/statm").split()
-    return int(fields[1]) * resource.getpagesize() if len(fields) > 1 else 0
+    return int(fields[1]) if fields else 0
 
 
 def _own_share_bytes(pid: int, otherwise: int) -> int:
@@ -282,35 +274,26 @@ def _own_share_bytes(pid: int, otherwise: int) -> int:
 
 def _fills_disk(pids: list[int], plan: Plan) -> bool:
     """Whether its folders, and what it holds open without a name, take more than they may."""
-    size = entries = 0
+    entries, sizes = 0, dict[tuple[int, int], int]()
     waiting = list(plan.folders)
     while waiting:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
-                    entries += 1
-                    if entries > plan.disk_entries:
-                        return True
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:
-            continue
-    return size + _unlinked_bytes(pids) > plan.disk_bytes
-
-
-def _unlinked_bytes(pids: list[int]) -> int:
-    seen: dict[tuple[int, int], int] = {}
-    for path in [f"/proc/{pid}/fd" for pid in pids]:
-        for number in _names(path):
-            try:
-                state = os.stat(f"{path}/{number}")
-            except OSError:
-                continue
-            if state.st_nlink == 0 and state.st_mode & 0o170000 == 0o100000:
-                seen[state.st_dev, state.st_ino] = state.st_blocks * 512
-    return sum(seen.values())
+        with suppress(OSError), os.scandir(waiting.pop()) as found:
+            for entry in found:
+                entries += 1
+                if entries > plan.disk_entries:
+                    return True
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    state = entry.stat(follow_symlinks=False)
+                    sizes[state.st_dev, state.st_ino] = state.st_blocks * 512
+    for folder in [f"/proc/{pid}/fd" for pid in pids]:
+        for number in _names(folder):
+            with suppress(OSError):
+                state = os.stat(f"{folder}/{number}")
+                if state.st_nlink == 0 and state.st_mode & 0o170000 == 0o100000:
+                    sizes[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return sum(sizes.values()) > plan.disk_bytes
 
 
 def _names(folder: str) -> list[str]:
@@ -326,10 +309,3 @@ def _read(path: str) -> bytes:
             return file.read(65536)
     except OSError:
         return b""
-
-
-def _signal(pid: int, number: int) -> None:
-    try:  # noqa: SIM105
-        os.kill(pid, number)
-    except OSError:
-        pass

@@ -1,4 +1,4 @@
-"""Attacks that a script may try, as data: what it runs, and what is known of it without walls.
+"""Attacks that a script may try, as data: what it runs, and what is known of it without confinement.
 
 Each prints GOT where it got what it should not; many leave traces in the world that the test looks
 at. `w` holds the places of that world: files, listeners, a victim process.
@@ -50,7 +50,7 @@ class Attack:
     plain: Plain = "open"
     """At the level `process`; `varies`: with the user (root, or not) and the kernel."""
     real: bool = True
-    """Without any walls it prints GOT, and may be tried so."""
+    """Without confinement it prints GOT, and may be tried so."""
     ended: tuple[str, ...] = ()
     """By which limit it must end; empty: it need not."""
 
@@ -91,6 +91,7 @@ _FILES = (
     _stopped("symlinked folder as output", 'os.symlink(w["home"], OUT + "/d")'),
     _stopped("pipe as output", 'os.mkfifo(OUT + "/p")'),
     _stopped("odd names as outputs", 'open(OUT + "/a\\n\\u202eb", "w"); open(os.fsencode(OUT) + b"/\\xff", "w")'),
+    _stopped("a closed folder as output", 'os.makedirs(OUT + "/c/x"); os.chmod(OUT + "/c", 0)'),
     _stopped("endless depth as output", """
 os.chdir(OUT)
 for _ in range(300):

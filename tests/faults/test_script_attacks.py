@@ -1,4 +1,4 @@
-"""Scripts that attack: each at the isolated levels, at the plain one, and without any walls.
+"""Scripts that attack: each at the isolated levels, at the plain one, and without confinement.
 
 Stopped means: it did not get it, the world around is as before, nothing of it is alive, it came
 back in time and ended in a normal result. The attacks are in `script_attacks`.
@@ -15,6 +15,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -30,13 +31,14 @@ from nbagent.sandbox import (
     ScriptLimits,
     ScriptOrder,
     ScriptResult,
+    confinement,
     isolation_level,
     run_script,
-    walls,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
 
+MARK = f"NBAGENT_ATTACK_{os.getpid()}"
 SECRET, KEY = "s3cret-of-the-person", "sk-0123456789abcdef"
 LATE_S = 1.0
 """The bench holds it to half of this; here another test may run beside."""
@@ -112,7 +114,7 @@ class World:
     @property
     def mark(self) -> bytes:
         """Stands in the environment of every script of this test process."""
-        return f"NBAGENT_ATTACK={os.getpid()}.".encode()
+        return MARK.encode()
 
 
 def state_of(pid: object) -> str:
@@ -184,7 +186,7 @@ def listen(world: World, name: str, made: socket.socket) -> None:
 
 
 @pytest.fixture
-def world(stage: World, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(stage: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     stage.make_files()
     stage.taken.clear()
     stage.older = set(os.listdir("/proc"))
@@ -193,6 +195,8 @@ def world(stage: World, monkeypatch: pytest.MonkeyPatch) -> World:
         time.sleep(0.001)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("nbagent.sandbox.running._MARK", MARK)
     monkeypatch.setenv("BASH_ENV", stage.facts["canary"])
     return stage
 
@@ -212,7 +216,6 @@ def tried(attack: Attack, world: World, level: LevelName) -> tuple[ScriptResult,
         args=(json.dumps(world.facts),),
         cwd=Path(world.facts["skill"]),
         isolation=level,
-        env={"NBAGENT_ATTACK": f"{os.getpid()}."},
     )
     began = time.monotonic()
     result = run_script(order)
@@ -227,6 +230,7 @@ def check_stopped(attack: Attack, world: World, level: LevelName) -> None:
     alive = world.alive()
     assert "GOT" not in result.stdout
     assert not alive
+    assert not os.listdir(tempfile.gettempdir()), "its folders are gone"
     assert world.picture() == before
     assert SECRET not in result.stdout + result.stderr
     assert KEY not in result.stdout + result.stderr
@@ -274,8 +278,8 @@ REAL = [attack for attack in ATTACKS if attack.real]
 
 @pytest.mark.proof
 @pytest.mark.parametrize("attack", REAL, ids=lambda attack: attack.name)
-def test_the_attack_works_without_walls(attack: Attack, world: World) -> None:
-    """Otherwise nothing would be proved by its failing behind them."""
+def test_the_attack_works_without_confinement(attack: Attack, world: World) -> None:
+    """Otherwise nothing would be proved by its failing with it."""
     out = world.folder / "out"
     out.mkdir(exist_ok=True)
     command = [sys.executable, "-c", script_of(attack), json.dumps(world.facts)]
@@ -310,7 +314,7 @@ OLDER = (
 def test_seccomp_closes_what_an_older_landlock_leaves_open(
     abi: int, name: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = walls.landlock_abi()
-    monkeypatch.setattr(walls, "landlock_abi", lambda: min(abi, there))
+    there = confinement.landlock_abi()
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: min(abi, there))
     (attack,) = (attack for attack in ATTACKS if attack.name == name)
     check_stopped(attack, world, "landlock")

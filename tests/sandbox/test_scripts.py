@@ -21,10 +21,10 @@ from nbagent.sandbox import (
     ScriptLimits,
     ScriptOrder,
     ScriptResult,
+    confinement,
     isolation_level,
     run_script,
     script,
-    walls,
 )
 from nbagent.sandbox.running import run_unsupervised
 
@@ -41,7 +41,7 @@ def level(request: pytest.FixtureRequest) -> LevelName:
 @linux
 def test_where_the_kernel_offers_landlock_it_holds() -> None:
     """Otherwise the tests of that level would be skipped, and nobody would see why."""
-    if not walls.landlock_abi() or os.uname().machine not in walls.ARCHES:
+    if not confinement.landlock_abi() or os.uname().machine not in confinement.ARCHES:
         pytest.skip("this kernel does not offer it")
     assert script.landlock_trouble() == ""
 
@@ -164,11 +164,11 @@ def test_its_environment_is_new_and_private(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
     monkeypatch.setenv("HOME", "/somewhere")
     text = "import os\nfor item in sorted(os.environ.items()): print(*item)"
-    result = ran(tmp_path, text, level, env={"MORE": "1"})
+    result = ran(tmp_path, text, level)
     seen = dict(line.split(" ", 1) for line in result.stdout.splitlines())
     assert "sk-0123456789" not in result.stdout
     assert seen["HOME"] == seen["TMPDIR"] == "$TMPDIR"
-    assert (seen["MPLBACKEND"], seen["MORE"]) == ("Agg", "1")
+    assert seen["MPLBACKEND"] == "Agg"
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.4])
@@ -226,19 +226,41 @@ def test_what_cannot_be_run_as_it_should_is_not_run(
         ran(tmp_path / folder, "print(1)", level, args=(argument,))
 
 
-def test_nothing_is_left_on_disk(
-    tmp_path: Path, level: LevelName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private = tmp_path / "private"
-    for name in ("private", "skill"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(private))
+LEFT: dict[str, tuple[ScriptLimits, list[str], str]] = {
+    # limits; what is kept; what is said of the rest. The files are sparse: the script itself is
+    # within its limits.
+    "all": (ScriptLimits(), ["0.txt", "a/1.txt", "fine.txt"], ""),
+    "two": (
+        ScriptLimits(collected_files=2),
+        ["0.txt", "fine.txt"],
+        "1 outputs were left out",
+    ),
+    "15 kB": (ScriptLimits(disk_bytes=15_000), ["0.txt"], "2 outputs were left out"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_so_many_regular_files_of_their_own_come_out(tmp_path: Path, case: str) -> None:
+    limits, names, said = LEFT[case]
+    skill, kept = tmp_path / "skill", tmp_path / "kept"
+    for folder in (skill, kept):
+        folder.mkdir()
+    (skill / "secret").write_text("secret")
     text = (
-        "import os\nout = os.environ['OUTPUT_DIR']\nos.makedirs(out + '/closed/x')\n"
-        "open(out + '/closed/x/f', 'w').close(); os.chmod(out + '/closed', 0)\n"
+        "import os; os.chdir(os.environ['OUTPUT_DIR'])\n"
+        f"os.makedirs('a'); os.makedirs('{'/'.join('bcdefghijklmnop')}'); os.mkfifo('pipe')\n"
+        "for name in ('0.txt', 'a/1.txt', 'fine.txt'): open(name, 'w').truncate(10_000)\n"
+        "os.symlink(os.environ['SKILL_DIR'], 'folder'); open('new\\nline', 'w')\n"
+        "os.symlink('0.txt', 'link'); os.link(os.environ['SKILL_DIR'] + '/secret', 'hard')\n"
     )
-    assert ran(tmp_path / "skill", text, level).files
-    assert not list(private.iterdir())
+    result = ran(skill, text, limits=limits, keep_to=kept)
+    assert [file.name for file in result.files] == sorted(names, key=lambda name: name.count("/"))
+    assert result.notes[0] == "6 outputs were no regular files of their own and were left out"
+    assert said in result.notes[-1]
+    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()) == names
+    again = ran(skill, text, limits=limits, keep_to=kept)
+    assert not {file.name for file in again.files} & set(names)
+    assert f"{len(names)} outputs could not be kept (FileExistsError)" in again.notes
 
 
 @linux

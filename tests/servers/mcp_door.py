@@ -71,41 +71,35 @@ class Door:
         """The server's process, as it says itself."""
         return int(self.text("pid"))
 
-    def call(self, tool: str, /, **arguments: Any) -> ToolOutcome:
-        """Call one of the server's tools."""
-        return self.call_with(tool, arguments)
-
-    def call_with(
-        self, tool: str, arguments: dict[str, Any] | None, stop_after_s: float | None = None
+    def call(
+        self, tool: str, /, *, stop_after_s: float | None = None, **arguments: Any
     ) -> ToolOutcome:
-        """Call one, with arguments of any names; stopped after a while."""
-        return on_engine(self._call(tool, arguments, stop_after_s))
-
-    async def _call(
-        self, tool: str, arguments: dict[str, Any] | None, stop_after_s: float | None
-    ) -> ToolOutcome:
+        """Call one of the server's tools; stopped after a while."""
         try:
-            prepared = await self.host.prepare(self.made(tool, arguments), self.context)
+            prepared = self.prepared(tool, **arguments)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
-        return await self._run(prepared, stop_after_s)
+        return self.run(prepared, stop_after_s)
 
-    async def _run(self, prepared: PreparedCall, stop_after_s: float | None = None) -> ToolOutcome:
-        work = asyncio.ensure_future(prepared.run(self.context))
-        await asyncio.wait((work,), timeout=stop_after_s)
-        work.cancel()
-        await asyncio.wait((work,))
-        if work.cancelled():
-            return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
-        return work.result()
-
-    def run(self, prepared: PreparedCall) -> ToolOutcome:
+    def run(self, prepared: PreparedCall, stop_after_s: float | None = None) -> ToolOutcome:
         """Run what was prepared before."""
-        return on_engine(self._run(prepared))
+
+        async def run() -> ToolOutcome:
+            work = asyncio.ensure_future(prepared.run(self.context))
+            await asyncio.wait((work,), timeout=stop_after_s)
+            work.cancel()
+            await asyncio.wait((work,))
+            if work.cancelled():
+                return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
+            return work.result()
+
+        return on_engine(run())
 
     def prepared(self, tool: str, /, **arguments: Any) -> PreparedCall:
-        """A call that can run."""
-        return on_engine(self.host.prepare(self.made(tool, arguments), self.context))
+        """A call that can run, as a model writes it."""
+        name = self.server.name.replace(".", "_") + "__" + tool
+        call = ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw="")
+        return on_engine(self.host.prepare(call, self.context))
 
     def preview(self, tool: str, /, **arguments: Any) -> CallPreview:
         """What a person is shown of a call."""
@@ -116,11 +110,6 @@ class Door:
         outcome = self.call(tool, **arguments)
         assert outcome.result.ok, outcome.result.error
         return outcome.result.data
-
-    def made(self, tool: str, arguments: dict[str, Any] | None) -> ToolCall:
-        """The call as a model writes it."""
-        name = self.server.name.replace(".", "_") + "__" + tool
-        return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw="")
 
 
 def until(condition: Any, *, within_s: float = 5.0) -> bool:

@@ -12,92 +12,73 @@ from legal_schema import check_legal
 
 from nbagent.tools.mcp.connection import Definitions
 from nbagent.tools.mcp.host import ListedTool, offered
-from nbagent.tools.mcp.server import MOST_TOOLS, McpServer
+from nbagent.tools.mcp.server import McpServer
 
 SERVER = McpServer("city", command=["serve"])
 
 
+def listing(*raw: dict[str, Any], only: Any = None, server: McpServer = SERVER) -> Any:
+    return offered(server, Definitions(raw), only)
+
+
 def only(raw: dict[str, Any], server: McpServer = SERVER) -> ListedTool:
-    (tool,) = offered(server, Definitions((raw,)))[0].values()
+    (tool,) = listing(raw, server=server)[0].values()
     check_legal(tool.spec)
     return tool
-
-
-def listing(*raw: dict[str, Any], only: Any = None) -> Any:
-    return offered(SERVER, Definitions(raw), only)
 
 
 def with_schema(schema: Any) -> dict[str, Any]:
     return only({"name": "t", "inputSchema": schema}).spec.parameters
 
 
-def property_of(node: Any) -> Any:
-    return with_schema({"type": "object", "properties": {"x": node}})["properties"]["x"]
-
-
 @pytest.mark.parametrize(
-    ("name", "made"),
+    ("server", "name", "made"),
     [
-        ("get-time", "city__get-time"),
-        ("a.b/c d", "city__a_b_c_d"),
-        ("ünïcode", "city___n_code"),
-        ("", "city__tool"),
+        ("city", "get-time", "city__get-time"),
+        ("city", "a.b/c d", "city__a_b_c_d"),
+        ("city", "ünïcode", "city___n_code"),
+        ("city", "", "city__tool"),
+        ("größe.b", "go", "gr__e_b__go"),
     ],
-    ids=["plain", "other signs", "letters of no wire", "none"],
+    ids=["plain", "other signs", "letters of no wire", "none", "server of other letters"],
 )
-def test_name_is_made_of_server_and_tool(name: str, made: str) -> None:
-    assert only({"name": name}).spec.name == made
+def test_name_is_made_of_server_and_tool(server: str, name: str, made: str) -> None:
+    spec = only({"name": name}, McpServer(server, command=["serve"])).spec
+    assert (spec.name, spec.traits.host) == (made, f"mcp:{server}")
 
 
-def test_name_of_a_server_is_mapped_on_the_wire() -> None:
-    it = only({"name": "go"}, McpServer("größe.b", command=["serve"])).spec
-    assert (it.name, it.traits.host) == ("gr__e_b__go", "mcp:größe.b")
-
-
-def test_long_names_stay_apart() -> None:
+def test_long_names_stay_apart_and_the_second_of_one_name_is_left_out_with_a_warning() -> None:
     raw = [{"name": "x" * 200 + end} for end in ("a", "b")]
     names = list(listing(*raw)[0])
     assert len(set(names)) == 2
     assert max(map(len, names)) == 64
-
-
-def test_second_tool_of_one_name_is_refused_with_a_warning() -> None:
     raw = [{"name": "a b", "description": "first"}, {"name": "a/b", "description": "second"}]
     tools, (warning,) = listing(*raw)
     assert [tool.spec.description for tool in tools.values()] == ["first"]
-    assert "'a b', 'a/b'" in warning
-    assert "left out" in warning
+    assert warning.startswith("1 tools of the MCP server 'city' are left out ('a/b')")
 
 
-@pytest.mark.parametrize(("n", "chars", "kept"), [(MOST_TOOLS + 1, 0, MOST_TOOLS), (90, 4_000, 49)])
-def test_too_many_or_too_long_tools_are_cut_with_a_warning(n: int, chars: int, kept: int) -> None:
-    raw = [{"name": f"t{i}", "description": "x" * chars} for i in range(n)]
+def test_definitions_that_are_too_long_in_sum_are_cut_with_a_warning() -> None:
+    raw = [{"name": f"t{i}", "description": "x" * 4_000} for i in range(90)]
     tools, (warning,) = listing(*raw)
-    assert list(tools) == [f"city__t{i}" for i in range(kept)]
-    assert f"{n - kept} of the {n} tools" in warning
+    assert list(tools) == [f"city__t{i}" for i in range(49)]
+    assert warning.startswith("41 tools")
     assert "--tools city__NAME" in warning
     assert list(listing(*raw, only=["city__t80"])[0]) == ["city__t80"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_any_change_of_a_definition_and_another_server_of_the_name_change_its_hash() -> None:
+    before = {"name": "t", "description": "d", "inputSchema": {"type": "object"}}
+    changes: list[dict[str, Any]] = [
         {"description": "other"},
         {"inputSchema": {"type": "object", "properties": {"y": {}}}},
         {"annotations": {"readOnlyHint": True}},
         {"outputSchema": {"type": "object"}},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_any_change_of_a_definition_changes_its_hash(change: dict[str, Any]) -> None:
-    before = {"name": "t", "description": "d", "inputSchema": {"type": "object"}}
-    assert only(before).spec.traits.sha == only(dict(before)).spec.traits.sha
-    assert only(before).spec.traits.sha != only({**before, **change}).spec.traits.sha
-
-
-def test_other_server_of_the_same_name_has_other_hashes() -> None:
-    other = McpServer("city", command=["serve", "--elsewhere"])
-    assert only({"name": "t"}).spec.traits.sha != only({"name": "t"}, other).spec.traits.sha
+    ]
+    tools = [only(before), *(only({**before, **change}) for change in changes)]
+    tools.append(only(before, McpServer("city", command=["serve", "--elsewhere"])))
+    assert len({tool.spec.traits.sha for tool in tools}) == len(tools)
+    assert only(dict(before)).spec.traits.sha == tools[0].spec.traits.sha
 
 
 @pytest.mark.parametrize(
@@ -124,7 +105,8 @@ def test_other_server_of_the_same_name_has_other_hashes() -> None:
     ],
 )
 def test_node_is_made_legal(given: Any, made: Any) -> None:
-    assert property_of(given) == made
+    schema = with_schema({"type": "object", "properties": {"x": given}})
+    assert schema["properties"]["x"] == made
 
 
 def test_references_are_opened_and_recursion_stays_one() -> None:

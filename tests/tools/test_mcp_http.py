@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,29 +36,24 @@ class Web:
         assert self.process.stdout is not None
         self.lines.extend(line.strip() for line in self.process.stdout)
 
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
-
-def start_web(*words: str) -> Web:
+@contextmanager
+def started(*words: str) -> Generator[Web]:
     command = [sys.executable, *(words or [str(WEB)])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    return Web(process, process.stdout.readline().strip())
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        made = Web(process, process.stdout.readline().strip())
+        reader = threading.Thread(target=made.read, daemon=True)
+        reader.start()
+        yield made
+        process.kill()
+        reader.join(5)
 
 
 @pytest.fixture(scope="module")
 def web() -> Iterator[Web]:
-    made = start_web()
-    reader = threading.Thread(target=made.read, daemon=True)
-    reader.start()
-    yield made
-    made.process.kill()
-    reader.join(5)
-    assert made.process.stdout is not None
-    made.process.stdout.close()
-    made.process.wait()
+    with started() as made:
+        yield made
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -76,17 +72,10 @@ def made() -> Iterator[list[McpServer]]:
         server.close()
 
 
-def test_tools_are_listed_and_called(door: Door) -> None:
-    name = door.server.name
-    assert door.specs[f"{name}__add"].parameters["properties"]["a"] == {
-        "description": "The first.",
-        "type": "integer",
-    }
+def test_tools_are_listed_and_called_and_show_their_progress(door: Door) -> None:
+    spec = door.specs[f"{door.server.name}__add"]
+    assert spec.parameters["properties"]["a"] == {"description": "The first.", "type": "integer"}
     assert door.text("add", a=2) == {"result": 3}
-
-
-def test_progress_comes_over_http(door: Door) -> None:
-    door.progress.clear()
     assert door.text("steps") == {"result": "done"}
     assert ("step 3", 1.0) in door.progress
 
@@ -94,7 +83,7 @@ def test_progress_comes_over_http(door: Door) -> None:
 def test_stop_reaches_the_server(door: Door, web: Web) -> None:
     before = web.lines.count("cancelled sleep")
     began = time.monotonic()
-    assert refused(door.call_with("sleep", {}, stop_after_s=0.2)).code == "E_INTERRUPTED"
+    assert refused(door.call("sleep", stop_after_s=0.2)).code == "E_INTERRUPTED"
     assert time.monotonic() - began < 2
     assert until(lambda: web.lines.count("cancelled sleep") > before)
 
@@ -121,60 +110,56 @@ def test_environment_proxy_is_not_asked_for_loopback(
     assert Door(made[0]).prepare().text("add", a=1) == {"result": 2}
 
 
-def again(first: Web) -> Web:
-    """The server once more, at the same address."""
-    port = first.url.rpartition(":")[2].partition("/")[0]
-    code = f"""
+AGAIN = """
 import socket, runpy
 create = socket.create_server
 socket.create_server = lambda address: create(("127.0.0.1", {port}))
-runpy.run_path({str(WEB)!r}, run_name="__main__")
+runpy.run_path({web!r}, run_name="__main__")
 """
-    second = start_web("-c", code)
-    assert second.url == first.url
-    return second
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["went away", "forgot the session"])
-def test_server_that_was_started_anew_is_met_again(made: list[McpServer], *, told: bool) -> None:
-    first = start_web()
-    made.append(mcp("back", url=first.url, protocol="auto" if told else "2025-11-25"))
-    door = Door(made[0]).prepare()
-    first.stop()
-    if told:
-        error = refused(door.call("add", a=1))
-        assert error.code == "E_TOOL_FAILED"
-        assert "on the MCP server 'back'" in error.message
-    second = again(first)
-    try:
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [(True, "on the MCP server 'back'"), (False, "did not run the call; call it again")],
+    ids=["went away", "forgot the session"],
+)
+def test_server_that_was_started_anew_is_met_again(
+    made: list[McpServer], *, told: bool, said: str
+) -> None:
+    with started() as first:
+        made.append(mcp("back", url=first.url, protocol="auto" if told else "2025-11-25"))
+        door = Door(made[0]).prepare()
+    error = refused(door.call("add", a=1)) if told else None
+    port = first.url.rpartition(":")[2].partition("/")[0]
+    with started("-c", AGAIN.format(port=port, web=str(WEB))) as second:
+        assert second.url == first.url
+        error = error or refused(door.call("add", a=1))
         assert door.text("add", a=1) == {"result": 2}
-    finally:
-        second.stop()
+    assert error.code == "E_TOOL_FAILED"
+    assert said in error.message
 
 
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (Reply(status=401, raw=b""), ["HTTP 401", "check the headers"]),
+        (None, ["onnect"]),
+        (Reply(status=401, raw=b""), ["HTTP 401"]),
         (Reply(status=500, raw=b"<h1>", raw_type="text/html"), ["HTTP 500"]),
         (Reply(raw=b"<h1>Welcome", raw_type="text/html"), ["content type"]),
         (Reply(raw=b"[1, 2", raw_type="application/json"), ["parse"]),
     ],
-    ids=["no key", "broken", "a web page", "garbage"],
+    ids=["nobody", "no key", "broken", "a web page", "garbage"],
 )
-def test_what_is_no_server_says_why(made: list[McpServer], reply: Reply, words: list[str]) -> None:
-    with ModelServer([reply] * 9) as odd:
-        made.append(mcp("odd", url=odd.url, start_timeout=5))
+def test_what_is_no_server_says_why(
+    made: list[McpServer], reply: Reply | None, words: list[str]
+) -> None:
+    with ModelServer([reply] * 9 if reply else []) as odd:
+        url = odd.url if reply else "http://127.0.0.1:1/mcp"
+        made.append(mcp("odd", url=url, start_timeout=5))
         with pytest.raises(ToolError) as caught:
             Door(made[0]).prepare()
     for word in [*words, "'odd' did not start", "check its URL and headers"]:
         assert word in caught.value.message
-
-
-def test_nobody_at_the_address_is_said_so(made: list[McpServer]) -> None:
-    made.append(mcp("nobody", url="http://127.0.0.1:1/mcp"))
-    with pytest.raises(ToolError, match=r"did not start.*[Cc]onnect"):
-        Door(made[0]).prepare()
 
 
 def test_redirect_elsewhere_is_not_followed(made: list[McpServer]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +10,18 @@ from typing import Any
 
 import pytest
 from legal_schema import check_legal
-from servers.mcp_door import Door, hand
+from servers.mcp_door import Door, hand, until
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.tools.mcp import McpServer, known_servers, mcp, server
+from nbagent.tools.mcp import known_servers, mcp, server
 
 
 @pytest.fixture(autouse=True)
 def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A project in an empty home, and no server of another test."""
-    monkeypatch.setattr(server, "_known", type(vars(server)["_known"])())
+    monkeypatch.setattr(server, "_servers", {})
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: tmp_path)
     yield tmp_path
@@ -140,7 +137,9 @@ def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     run.wait()
     assert run.stop_reason == "stopped"
     assert time.monotonic() - began < 2
-    assert not made.is_running
+    life = made.connection().life
+    assert life is not None
+    assert until(life.task.done), "its process has ended"
 
 
 def write(project: Path, **entry: Any) -> None:
@@ -202,7 +201,7 @@ def test_projects_server_needs_somebody_who_answers(project: Path) -> None:
     assert not known_servers()
 
 
-def test_what_the_person_names_in_python_is_their_own(
+def test_what_the_person_names_in_python_or_in_their_own_file_is_theirs(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project)
@@ -210,48 +209,21 @@ def test_what_the_person_names_in_python_is_their_own(
     nbagent.configure(allow=["mcp:git"])
     assert results(run_of([mcp("git")], ECHO))[0].ok
     assert results(run_of(["mcp:git"], ECHO))[0].ok
-
-
-def test_the_persons_own_file_comes_before_the_projects(project: Path) -> None:
     own = project / "home" / ".config" / "nbagent"
     own.mkdir(parents=True)
     write(own)
     (own / ".mcp.json").rename(own / "mcp.json")
     write(project, args=["--evil"])
-    nbagent.configure(allow=["mcp:git"])
     assert results(run_of(["mcp:git"], ECHO))[0].ok
 
 
-@pytest.fixture(params=["auto", "2025-11-25"])
-def clock(request: pytest.FixtureRequest) -> McpServer:
+@pytest.mark.parametrize("protocol", ["auto", "2025-11-25"])
+def test_time_server_answers(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is installed beside Python is found without its folder on the PATH.
-    command = ["mcp-server-time", "--local-timezone", "UTC"]
-    return mcp(f"time-{request.param}", command=command, protocol=request.param)
-
-
-def test_time_server_speaks_both_protocols(clock: McpServer, monkeypatch: Any) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    door = Door(clock).prepare()
-    answer = door.text("get_current_time", timezone="Europe/Paris")
-    assert answer["timezone"] == "Europe/Paris"
-    wanted = "2026-07-28" if clock.protocol == "auto" else clock.protocol
-    assert clock.connection().version == wanted
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
-def test_git_server_shows_status_and_log(tmp_path: Path) -> None:
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    (folder / "a.txt").write_text("first\n")
-    person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
-    for words in (["init", "-q"], ["add", "a.txt"], [*person, "commit", "-q", "-m", "Begin"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    (folder / "a.txt").write_text("second\n")
-    command = [sys.executable, "-m", "mcp_server_git", "--repository", str(folder)]
-    door = Door(mcp("git", command=command)).prepare()
-    assert "modified:   a.txt" in str(door.text("git_status", repo_path=str(folder)))
-    assert "Begin" in str(door.text("git_log", repo_path=str(folder)))
-    assert len(door.specs) > 8
+    command = ["mcp-server-time", "--local-timezone", "UTC"]
+    door = Door(mcp(f"time-{protocol}", command=command, protocol=protocol)).prepare()
     for spec in door.specs.values():
         check_legal(spec)
-        assert spec.traits.ruling == "ask"
+    answer = door.text("get_current_time", timezone="Europe/Paris")
+    assert answer["timezone"] == "Europe/Paris"

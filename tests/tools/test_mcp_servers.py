@@ -23,8 +23,7 @@ from nbagent.tools.mcp import McpServer, known_servers, mcp, open_hosts, server
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No server of another test, no file of the developer's."""
-    fresh: Any = type(vars(server)["_known"])()
-    monkeypatch.setattr(server, "_known", fresh)
+    monkeypatch.setattr(server, "_servers", {})
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -39,33 +38,29 @@ def write(path: Path, servers: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"name": "a b", "command": ["x"]}, "no name for an MCP server"),
-        ({"name": "a__b", "command": ["x"]}, "no name for an MCP server"),
-        ({"command": ["x"], "url": "https://h/"}, "either command"),
-        ({"command": []}, "list of texts"),
-        ({"command": ["x", 7]}, "list of texts"),
-        ({"command": "x 'y"}, "give it as a list"),
-        ({"command": ["x"], "env": {"A": 7}}, "must be texts; correct 'A'"),
-        ({"command": ["x"], "timeout": 0}, "more than 0 seconds"),
-        ({"command": ["x"], "protocol": "2024-01-01"}, "use one of"),
-        ({"url": "ftp://host/"}, "no address"),
-        ({"url": "http://host.example/mcp"}, "use https"),
-        ({"url": "https://ada:secret@host/"}, "headers="),
-        ({"url": "https://host/mcp?api_key=123"}, "headers="),
-        ({"url": "https://host/", "headers": {"A": "x\r\nB: y"}}, "control character"),
-        ({"name": None}, "give the server a name"),
-        ({"file": "x.json", "command": ["x"]}, "not two"),
-    ],
-    ids=[
-        *("blank in name", "double underscore", "both", "empty", "number", "quotes", "env"),
-        *("timeout", "protocol", "scheme", "plain http", "login", "key in query", "header"),
-        *("nameless", "file and command"),
-    ],
-)
-def test_what_describes_no_server_says_what_to_write(options: dict[str, Any], words: str) -> None:
+NO_SERVER: dict[str, tuple[dict[str, Any], str]] = {
+    "blank in name": ({"name": "a b", "command": ["x"]}, "no name for an MCP server"),
+    "double underscore": ({"name": "a__b", "command": ["x"]}, "no name for an MCP server"),
+    "both": ({"command": ["x"], "url": "https://h/"}, "either command"),
+    "empty": ({"command": []}, "list of texts"),
+    "number": ({"command": ["x", 7]}, "list of texts"),
+    "quotes": ({"command": "x 'y"}, "list of texts"),
+    "env": ({"command": ["x"], "env": {"A": 7}}, "env .* must be texts"),
+    "timeout": ({"command": ["x"], "timeout": 0}, "more than 0 seconds"),
+    "protocol": ({"command": ["x"], "protocol": "2024-01-01"}, "use one of"),
+    "scheme": ({"url": "ftp://host/"}, "no address"),
+    "plain http": ({"url": "http://host.example/mcp"}, "use https"),
+    "login": ({"url": "https://ada:secret@host/"}, "headers="),
+    "key in query": ({"url": "https://host/mcp?api_key=123"}, "headers="),
+    "header": ({"url": "https://host/", "headers": {"A": "x\r\nB: y"}}, "control characters"),
+    "nameless": ({"name": None}, "give the server a name"),
+    "file and command": ({"file": "x.json", "command": ["x"]}, "not two"),
+}
+
+
+@pytest.mark.parametrize("case", NO_SERVER)
+def test_what_describes_no_server_says_what_to_write(case: str) -> None:
+    options, words = NO_SERVER[case]
     given: dict[str, Any] = {"name": "city", **options}
     with pytest.raises(UsageError, match=words) as caught:
         mcp(given.pop("name"), **given)
@@ -86,22 +81,19 @@ def test_keys_are_hidden_wherever_the_server_is_shown() -> None:
     for text in (repr(made), str(made), made.where, repr(made.env), f"{made!r}"):
         assert not [key for key in ("4711", "4712", "x9f8e7d6c5b4") if key in text]
     assert "'ZONE'" in repr(made)
+    web = mcp("web", url="https://h/", headers={"X-Team": "blue whale rising"})
+    assert "whale" not in repr(web.headers)
     assert redact("tok-4711-abcdef in Europe/Paris") == "[redacted] in Europe/Paris"
 
 
-def test_same_description_is_the_same_server() -> None:
-    first = mcp("city", command=["serve"], env={"CITY_TOKEN": "tok-4711-abcdef"})
-    assert mcp("city", command=["serve"], env={"CITY_TOKEN": "tok-4711-abcdef"}) is first
-    assert mcp("city", command=["serve"], env={"CITY_TOKEN": "tok-4712-abcdef"}) is not first
-    assert list(known_servers()) == ["city"]
-
-
-def test_redefined_server_replaces_the_one_that_runs() -> None:
-    door = Door(mcp("city", command=hand())).prepare()
-    before = door.server.connection()
-    other = Door(mcp("city", command=hand("--modern"))).prepare()
-    assert other.server.connection().version == "2026-07-28"
-    assert until(lambda: not before.is_open)
+def test_same_description_is_the_same_server_and_another_one_replaces_it() -> None:
+    first = mcp("city", command=hand(), env={"CITY_TOKEN": "tok-4711-abcdef"})
+    assert mcp("city", command=hand(), env={"CITY_TOKEN": "tok-4711-abcdef"}) is first
+    Door(first).prepare()
+    other = mcp("city", command=hand(), env={"CITY_TOKEN": "tok-4712-abcdef"})
+    assert other is not first
+    assert known_servers() == {"city": other}
+    assert until(lambda: not first.is_running)
 
 
 def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +103,7 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         {
             "city": {
                 "command": "serve",
-                "args": ["--port", 80, "${NOT_SET_4711:-fallback}"],
+                "args": ["--port", "80", "${NOT_SET_4711:-fallback}"],
                 "env": {"KEY": "${CITY_KEY}", "OTHER": "${env:CITY_KEY}!"},
                 "cwd": "sub",
             },
@@ -127,54 +119,34 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert mcp("web", file=path) is web
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", ["line 1, column 2", "correct it"]),
-        ("[]", ["names no MCP servers"]),
-        ('{"mcpServers": []}', ["names no MCP servers"]),
-        (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', ["names no MCP servers"]),
-        ('{"mcpServers": {"a": 7}}', ["mcpServers.a", "command or url"]),
-        ('{"mcpServers": {"a": {}}}', ["mcpServers.a", "either command"]),
-        ('{"mcpServers": {"a": {"command": 7.5, "args": "x"}}}', ["mcpServers.a", "list of texts"]),
-        (
-            '{"mcpServers": {"a": {"command": "x", "args": [[]]}}}',
-            ["mcpServers.a", "list of texts"],
-        ),
-        ('{"mcpServers": {"a": {"command": "x", "env": {"K": null}}}}', ["mcpServers.a", "'K'"]),
-        ('{"mcpServers": {"a": {"command": "x", "env": []}}}', ["mcpServers.a", "env"]),
-        ('{"mcpServers": {"a": {"command": "${NOT_SET_4711}"}}}', ["a.command", "NOT_SET_4711"]),
-        ('{"mcpServers": {"a": {"type": "sse", "url": "https://h"}}}', ["sse", "stdio or http"]),
-        ('{"mcpServers": {"a b": {"command": "x"}}}', ["mcpServers.a b", "no name"]),
-    ],
-    ids=[
-        *(
-            "no JSON",
-            "list",
-            "no servers",
-            "deep",
-            "number",
-            "empty",
-            "args",
-            "item",
-            "env",
-            "env list",
-        ),
-        *("variable", "old transport", "name"),
-    ],
-)
-def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, words: list[str]) -> None:
+BAD_FILES: dict[str, tuple[str | None, str]] = {
+    "missing": (None, "cannot be read"),
+    "no JSON": ("{", "line 1 column 2"),
+    "list": ("[]", "names no MCP servers"),
+    "no servers": ('{"mcpServers": []}', "names no MCP servers"),
+    "deep": (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', "names no MCP servers"),
+    "number": ('{"mcpServers": {"a": 7}}', "mcpServers.a: .* either command"),
+    "empty": ('{"mcpServers": {"a": {}}}', "mcpServers.a: .* either command"),
+    "command": ('{"mcpServers": {"a": {"command": 7.5}}}', "mcpServers.a: .* list of texts"),
+    "args": ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a: .* args"),
+    "item": ('{"mcpServers": {"a": {"command": "x", "args": [[]]}}}', "list of texts"),
+    "env": ('{"mcpServers": {"a": {"command": "x", "env": {"K": null}}}}', "a: env .* texts"),
+    "env list": ('{"mcpServers": {"a": {"command": "x", "env": []}}}', "a: env .* texts"),
+    "variable": ('{"mcpServers": {"a": {"command": "${NOT_SET_4711}"}}}', "a: .*NOT_SET_4711"),
+    "old transport": ('{"mcpServers": {"a": {"type": "sse", "url": "https://h"}}}', "type http"),
+    "name": ('{"mcpServers": {"a b": {"command": "x"}}}', "mcpServers.a b: .* no name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_file_is_one_clear_error(tmp_path: Path, case: str) -> None:
+    text, words = BAD_FILES[case]
     path = tmp_path / "bad.json"
-    path.write_text(text)
-    with pytest.raises(UsageError) as caught:
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
         mcp(file=path)
-    for word in [str(path), *words]:
-        assert word in caught.value.message
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gone\.json cannot be read"):
-        mcp(file=tmp_path / "gone.json")
+    assert str(path) in caught.value.message
 
 
 def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path) -> None:
@@ -186,6 +158,7 @@ def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path) -> None:
     assert found == ["mcp:city", "mcp:bad"]
     assert known_servers()["city"].command == ("home",)
     write(home, {"city": {"command": "edited"}})
+    (project / ".mcp.json").write_text("{")  # A project's broken file stops nothing of one's own.
     open_hosts(order("mcp:city", project=project))
     assert known_servers()["city"].command == ("edited",)
 
@@ -218,9 +191,9 @@ def test_words_mean_servers_and_tools(words: list[str], hosts: dict[str, Any]) -
         assert (len(only) if isinstance(expected, int) else only) == expected
 
 
-def test_word_of_no_server_names_the_nearest() -> None:
+def test_word_of_no_server_names_those_there_are() -> None:
     mcp("city", command=["a"])
-    with pytest.raises(UsageError, match=r"no MCP server 'cty'; did you mean 'city'"):
+    with pytest.raises(UsageError, match=r"no MCP server 'cty', there are: city; make one"):
         open_hosts(order("mcp:cty"))
 
 

@@ -63,15 +63,11 @@ def start(made: list[McpServer], *flags: str, **options: Any) -> Door:
     return Door(made[-1])
 
 
-def test_tools_bear_the_servers_name_and_ask_first(door: Door) -> None:
+def test_tool_bears_the_servers_name_asks_first_and_gets_its_arguments_as_given(door: Door) -> None:
     spec = door.specs[f"{door.server.name}__echo"]
     assert spec.traits.host == f"mcp:{door.server.name}"
     assert (spec.traits.ruling, len(spec.traits.sha)) == ("ask", 64)
     assert spec.parameters["properties"] == {"text": {"type": "string"}}
-    assert spec.display_name == "echo"
-
-
-def test_arguments_arrive_as_they_were_given(door: Door) -> None:
     given = {"text": "ä\n\u2028", "n": 2**60, "deep": {"x": [1, None, True]}}
     assert json.loads(door.text("echo", **given)) == given
 
@@ -84,25 +80,18 @@ def test_every_kind_of_content_is_given_or_named(door: Door) -> None:
     assert outcome.result.data == [
         "first",
         "[image 1: PNG picture, 2×2 px]",
-        "[image/tiff, 8 bytes: not sent]",
-        "[audio/wav, 3 bytes: not sent]",
+        "[image/tiff: not sent]",
+        "[audio/wav: not sent]",
         {"resource_link": {"uri": "file:///a.txt", "name": "a"}},
         {"resource": {"uri": "mem://b", "text": "inside"}},
-        {"resource": {"uri": "mem://c", "blob": "[data, 4 bytes: not sent]"}},
+        {"resource": {"uri": "mem://c", "blob": "[data: not sent]"}},
     ]
 
 
-@pytest.mark.parametrize(
-    ("tool", "data"),
-    [
-        ("structured", {"rows": 2}),
-        ("beside", {"structured": {"rows": 2}, "content": ["two rows"]}),
-        ("nothing", []),
-    ],
-    ids=["said twice", "beside other text", "empty"],
-)
-def test_structured_content_is_the_data(door: Door, tool: str, data: Any) -> None:
-    assert door.text(tool) == data
+def test_structured_content_is_the_data_and_is_not_said_twice(door: Door) -> None:
+    assert door.text("structured") == {"rows": 2}
+    assert door.text("beside") == {"structured": {"rows": 2}, "content": ["two rows"]}
+    assert door.text("nothing") == []
 
 
 def test_large_result_is_cut_visibly(door: Door) -> None:
@@ -117,7 +106,7 @@ def test_large_result_is_cut_visibly(door: Door) -> None:
     [
         ("fail", "E_TOOL_FAILED", "no such city"),
         ("refuse", "E_INVALID_ARGUMENTS", "text is missing"),
-        ("nonsense", "E_TOOL_FAILED", "cannot be used"),
+        ("nonsense", "E_TOOL_FAILED", "validation error"),
         ("missing", "E_UNKNOWN_TOOL", "there is no tool"),
     ],
 )
@@ -127,13 +116,7 @@ def test_failure_is_typed(door: Door, tool: str, code: str, words: str) -> None:
     assert words in error.message
 
 
-def test_progress_is_shown_while_it_works(door: Door) -> None:
-    door.progress.clear()
-    assert door.text("progress") == "done"
-    assert {("part 1", 0.25), ("part 3", 0.75)} <= set(door.progress)
-
-
-def test_calls_run_beside_each_other(door: Door) -> None:
+def test_calls_run_beside_each_other_and_show_their_progress(door: Door) -> None:
     def echo(text: str) -> Any:
         return door.text("echo", text=text)
 
@@ -141,6 +124,8 @@ def test_calls_run_beside_each_other(door: Door) -> None:
     with ThreadPoolExecutor(8) as pool:
         given = list(pool.map(echo, texts))
     assert given == [json.dumps({"text": text}) for text in texts]
+    assert door.text("progress") == "done"
+    assert {("part 1", 0.25), ("part 3", 0.75)} <= set(door.progress)
 
 
 def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
@@ -154,7 +139,7 @@ def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
 
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
-    assert refused(door.call_with("hang", {}, stop_after_s=0.1)).code == "E_INTERRUPTED"
+    assert refused(door.call("hang", stop_after_s=0.1)).code == "E_INTERRUPTED"
     assert time.monotonic() - began < 1.5
     assert until(lambda: "cancelled hang" in door.server.log)
     assert door.text("echo", text="on") == '{"text": "on"}'
@@ -193,10 +178,9 @@ def test_requests_of_the_server_are_refused_politely(made: list[McpServer]) -> N
         assert f"{word} not supported" in answers[method]["error"]["message"]
 
 
-def test_log_holds_stderr_log_messages_and_chatter_and_is_bounded(made: list[McpServer]) -> None:
+def test_log_holds_stderr_and_chatter_and_is_bounded(made: list[McpServer]) -> None:
     door = start(made, "--chatty").prepare()
-    door.text("logs")
-    assert {"the server is up", "[warning] a warning 2"} <= set(door.server.log)
+    assert "the server is up" in door.server.log
     assert any("no message of MCP" in line and "Welcome" in line for line in door.server.log)
     assert door.text("flood", lines=30_000) == "flooded"
     assert until(lambda: any("line 29999" in line for line in door.server.log))
@@ -204,18 +188,15 @@ def test_log_holds_stderr_log_messages_and_chatter_and_is_bounded(made: list[Mcp
     assert max(map(len, door.server.log)) <= 500
 
 
-def test_silent_call_times_out_and_the_server_goes_on(made: list[McpServer]) -> None:
+def test_silent_call_times_out_and_only_a_frozen_server_is_started_again(
+    made: list[McpServer],
+) -> None:
     door = start(made, timeout=0.5).prepare()
     assert refused(door.call("hang")).code == "E_TIMEOUT"
     assert until(lambda: "cancelled hang" in door.server.log)
-    pid = door.pid
-    assert door.text("progress", times=12) == "done"
-    assert door.pid == pid
-
-
-def test_frozen_server_is_started_again(made: list[McpServer]) -> None:
-    door = start(made, timeout=0.4).prepare()
     before = door.pid
+    assert door.text("progress", times=12) == "done"
+    assert door.pid == before
     assert refused(door.call("freeze")).code == "E_TIMEOUT"
     assert door.text("echo", text="again") == '{"text": "again"}'
     assert door.pid != before
@@ -229,10 +210,6 @@ def test_server_that_is_busy_with_a_call_is_not_taken_for_frozen(made: list[McpS
         time.sleep(0.2)
         assert len(Door(door.server).specs) > 10
         assert busy.result() == "done"
-
-
-def test_result_is_not_held_against_the_servers_own_schema(made: list[McpServer]) -> None:
-    assert start(made, "--hostile").prepare().text("schema") == {"x": "b"}
 
 
 def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
@@ -252,12 +229,13 @@ def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
         assert until(lambda: not door.server.is_running)
 
 
-@pytest.mark.parametrize("id_first", [True, False], ids=["id first", "id last"])
-def test_an_answer_too_deep_to_read_is_an_error_at_once(
-    made: list[McpServer], id_first: bool
+@pytest.mark.parametrize("answer", ["deep", "deep, its id first", "endless"])
+def test_answer_that_cannot_be_read_is_an_error_at_once(
+    made: list[McpServer], answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door = start(made).prepare()
-    error = refused(door.call("deep", id_first=id_first))
+    monkeypatch.setattr("nbagent.tools.mcp.connection._LARGEST_MESSAGE", 5_000_000)
+    error = refused(door.call(answer.partition(",")[0], id_first="," in answer))
     assert error.code == "E_TOOL_FAILED"
     assert "cannot be read" in error.message
     assert door.text("echo", text="on") == '{"text": "on"}'
@@ -288,36 +266,32 @@ def test_secret_change_is_seen_by_the_next_run(made: list[McpServer]) -> None:
 
 def test_hostile_listing_is_made_harmless(made: list[McpServer]) -> None:
     door = start(made, "--hostile").prepare()
-    specs = door.specs
-    for spec in specs.values():
+    for spec in door.specs.values():
         check_legal(spec)
         assert len(spec.description) <= 4_000
         assert len(json.dumps(spec.parameters)) <= 20_000
         shown = [spec.description, spec.display_name, spec.parameters]
         text = json.dumps(shown, ensure_ascii=False)
         assert not set(text) & {"\u202e", "\u200b", "\x1b", "\x00", "\U000e0041"}
-    assert [w for w in door.host.warnings if "own0__a_b_c" in w]
-
-
-def test_parameters_have_one_form_for_rules_and_their_own_names_for_the_server(
-    made: list[McpServer],
-) -> None:
-    door = start(made, "--hostile").prepare()
-    for name in ("a.b", "ab"):
-        prepared = door.prepared("schema", **{name: "root"})
-        assert prepared.arguments == {"ab": "root"}
-        assert '"a.b": "root"' in prepared.preview.pieces[-1].text
-    error = refused(door.call("schema", **{"ab": "kind", "a.b": "root"}))
-    assert error.code == "E_INVALID_ARGUMENTS"
-    assert "given twice" in error.message
+    assert [warning for warning in door.host.warnings if "'a_b_c'" in warning]
+    # Its own schema could hang who checks a result with it.
+    assert door.text("schema") == {"x": "b"}
+    # Rules see a parameter under one name, the server gets its own.
+    prepared = door.prepared("schema", ab="root")
+    assert prepared.arguments == {"ab": "root"}
+    assert '"a.b": "root"' in prepared.preview.pieces[-1].text
+    error = refused(door.call("schema", stop_after_s=None, **{"a.b": "root"}))
+    assert (error.code, "has no parameter 'a.b'" in error.message) == ("E_INVALID_ARGUMENTS", True)
 
 
 def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[McpServer]) -> None:
     door = start(made, "--illegal").prepare()
     assert "own0__echo" in door.specs
     assert len(door.specs["own0__long"].description) <= 4_000
-    left_out = [warning.split("'")[1] for warning in door.host.warnings]
-    assert left_out == ["badschema", "none", "without a name"]
+    (warning,) = door.host.warnings
+    assert "505 tools" in warning
+    assert "('badschema', 'none', 'without a name', 't477'" in warning
+    assert "own0__t476" in door.specs
     assert door.text("echo", text="on") == '{"text": "on"}'
 
 
@@ -331,7 +305,7 @@ def test_server_that_ends_at_an_unknown_first_request_is_met_with_the_handshake(
     ("flags", "options", "words"),
     [
         (["--broken"], {}, ["ended at once", "no database at db.example", "check its command"]),
-        (["--nonsense"], {}, ["does not list its tools", "tools"]),
+        (["--nonsense"], {}, ["validation error", "tools"]),
         (["--silent"], {"start_timeout": 0.6}, ["within 0.6 s", "Welcome", "start_timeout="]),
         ([], {"command": ["no-such-4711"]}, ["no-such-4711", "check its command"]),
         ([], {"cwd": "/not/there"}, ["/not/there", "check its command"]),

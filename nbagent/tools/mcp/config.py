@@ -19,7 +19,7 @@ from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.secrets import SecretKey, register
-from nbagent.tools.base import HostOrder, nearest
+from nbagent.tools.base import HostOrder, listed
 from nbagent.tools.mcp.host import McpHost
 from nbagent.tools.mcp.server import (
     START_TIMEOUT_S,
@@ -36,9 +36,9 @@ from nbagent.tools.mcp.server import (
 PROJECT_FILE = ".mcp.json"
 _MOST_BYTES = 1_000_000
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+_TYPES = ("stdio", "http", "streamable-http", "streamableHttp")
 _allowed: set[str] = set()
 """Identities of projects' servers that the person allowed, as long as this process lives."""
-_HTTP = ("http", "streamable-http", "streamableHttp", "streamable_http")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,12 +74,11 @@ def mcp(
     cwd: str | Path | None = None,
     url: str | None = None,
     headers: Mapping[str, str | SecretKey] | None = None,
+    file: str | Path | None = None,
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
     protocol: Protocol = "auto",
 ) -> McpServer: ...
-@overload
-def mcp(name: str, *, file: str | Path) -> McpServer: ...
 @overload
 def mcp(*, file: str | Path) -> tuple[McpServer, ...]: ...
 def mcp(
@@ -123,15 +122,15 @@ def mcp(
         path = Path(file).expanduser()
         entries = _entries(path)
         if name is None:
-            return tuple(remember(_server(path, one, entries[one])) for one in entries)
+            return tuple(remember(_server(path, key, entry)) for key, entry in entries.items())
         if name not in entries:
-            raise UsageError(f"{path} has no MCP server {name!r}; give one of those in it")
+            raise UsageError(f"{path} has no MCP server {name!r}; it has: {listed(entries)}")
         return remember(_server(path, name, entries[name]))
     if name is None:
         raise UsageError("give the server a name, nbagent.mcp('git', command=[…]), or a file=…")
     if command is None and url is None:
-        found = _found(name, Path.cwd())
-        return found.allow() if isinstance(found, ProjectServer) else found
+        server = _found(name, Path.cwd())
+        return server.allow() if isinstance(server, ProjectServer) else server
     server = McpServer(
         name,
         command=command,
@@ -155,34 +154,28 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     check_installed()
     wanted: dict[str, list[str] | None] = {}
     for word in order.words:
-        name, tool = _meant(word, order.project)
-        for server in known_servers() if name is None else (name,):
-            before = wanted.get(server, [])
+        names, tool = _meant(word, order.project)
+        for name in names:
+            before = wanted.get(name, [])
             # All of its tools win over single ones.
-            wanted[server] = None if before is None or tool is None else [*before, tool]
+            wanted[name] = None if before is None or tool is None else [*before, tool]
     return [McpHost(_found(name, order.project), only) for name, only in wanted.items()]
 
 
-def _meant(word: str, project: Path) -> tuple[str | None, str | None]:
-    """The server that a word names (None: all that are known), and the tool, when it names one."""
+def _meant(word: str, project: Path) -> tuple[Sequence[str], str | None]:
+    """The servers that a word names, and the tool, when it names one."""
     if word == "mcp":
         if not known_servers():
             raise UsageError(
                 "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
                 "or name one of a file: mcp:name"
             )
-        return None, None
+        return list(known_servers()), None
     name = word.removeprefix("mcp:")
     if "__" not in name:
-        return name, None
+        return [name], None
     owners = [one for one in _names(project) if name.startswith(prefix_of(one))]
-    return max(owners, key=len, default=name.partition("__")[0]), name
-
-
-def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The entries of the person's own file, which comes first, and of the project's."""
-    own = Path.home() / ".config" / "nbagent" / "mcp.json"
-    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
+    return [max(owners, key=len, default=name.partition("__")[0])], name
 
 
 def _names(project: Path) -> list[str]:
@@ -200,86 +193,76 @@ def _found(name: str, project: Path) -> McpServer | ProjectServer:
             if path.name == PROJECT_FILE and server.identity not in _allowed:
                 return server
             return remember(_server(path, name, entries[name], looked_up=True))
-    close = nearest(name, _names(project))
-    hint = f"; did you mean {close!r}?" if close else ""
     raise UsageError(
-        f"there is no MCP server {name!r}{hint}; make one with "
-        f"nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
+        f"there is no MCP server {name!r}, there are: {listed(_names(project)) or 'none'}; make "
+        f"one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
     )
+
+
+def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The entries of the person's own file, which comes first, and of the project's.
+
+    The second is read only where it is asked for: a broken one of a project stops nothing else.
+    """
+    own = Path.home() / ".config" / "nbagent" / "mcp.json"
+    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
 
 
 def _entries(path: Path) -> dict[str, Any]:
     """The servers that a file describes and that are not switched off, by name."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} is no file of MCP servers: it has over {_MOST_BYTES:,} bytes")
-        whole = json_object(json.loads(path.read_text("utf-8-sig"))) or {}
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}); give another file") from None
-    except (ValueError, RecursionError) as error:
-        place = ""
-        if isinstance(error, json.JSONDecodeError):
-            place = f", line {error.lineno}, column {error.colno}: {error.msg}"
-        raise UsageError(f"{path} is no JSON{place}; correct it") from None
-    entries = json_object(whole.get("mcpServers", whole.get("servers")))
+        with path.open("rb") as file:
+            whole = json_object(json.loads(file.read(_MOST_BYTES))) or {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as JSON ({error}); correct it") from None
+    entries = json_object(whole.get("mcpServers"))
     if entries is None or not is_keepable(entries):
         raise UsageError(
             f'{path} names no MCP servers; it should read {{"mcpServers": {{"name": '
             '{"command": "…", "args": […]}}}'
         )
-    is_off = {
-        name: (json_object(one) or {}).get("disabled") is True for name, one in entries.items()
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if (json_object(entry) or {}).get("disabled") is not True
     }
-    return {name: entry for name, entry in entries.items() if not is_off[name]}
 
 
 def _server(path: Path, name: str, entry: Any, *, looked_up: bool = False) -> McpServer:
-    place = f"{path}, mcpServers.{name}"
-    fields = json_object(entry)
-    if fields is None:
-        raise UsageError(f"{place} must be an object with command or url; correct the file")
-    kind = fields.get("type", fields.get("transport"))
-    if kind not in (None, "stdio", *_HTTP):
-        raise UsageError(f"{place}.type must be stdio or http, not {kind!r}; correct the file")
-    has = {key: _filled(value, f"{place}.{key}") for key, value in fields.items()}
-    web = "url" in has and (kind in _HTTP or "command" not in has)
-    cwd = has.get("cwd")
     try:
+        fields = json_object(_filled(entry)) or {}
+        args = fields.get("args", [])
+        if fields.get("type", "stdio") not in _TYPES or not isinstance(args, list):
+            raise UsageError("give command and a list of args, or url and the type http")
+        command, cwd = cast("Any", fields.get("command")), fields.get("cwd")
         return McpServer(
             name,
-            command=None if web else has.get("command"),
-            args=() if web else has.get("args", ()),
-            env=has.get("env"),
+            command=[command, *cast("Any", args)] if args else command,
+            env=fields.get("env"),
             cwd=path.parent / Path(str(cwd)).expanduser() if cwd else None,
-            url=has.get("url") if web else None,
-            headers=has.get("headers"),
+            url=fields.get("url"),
+            headers=fields.get("headers"),
             looked_up=looked_up,
         )
     except UsageError as error:
-        raise UsageError(f"{place}: {error.message}") from None
+        raise UsageError(f"{path}, mcpServers.{name}: {error.message}") from None
 
 
-def _filled(value: Any, place: str) -> Any:
-    """The value with its variables filled in; numbers become texts."""
+def _filled(value: Any) -> Any:
+    """The value with its variables filled in."""
     if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {key: _filled(item, f"{place}.{key}") for key, item in items}
+        return {key: _filled(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_filled(item, f"{place}[{i}]") for i, item in enumerate(cast("list[Any]", value))]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _variable(match, place), value)
-    return value
+        return [_filled(item) for item in cast("list[Any]", value)]
+    return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
 
 
-def _variable(match: re.Match[str], place: str) -> str:
-    name, instead = match[1], match[2]
-    value = os.environ.get(name) or instead
+def _variable(match: re.Match[str]) -> str:
+    value = os.environ.get(match[1]) or match[2]
     if value is None:
         raise UsageError(
-            f"{place} needs the variable {name}, which is not set; set it before the kernel starts"
+            f"it needs the variable {match[1]}, which is not set; set it before the kernel starts"
         )
-    if is_secret(name, value):
+    if is_secret(match[1], value):
         register(value)
     return value

@@ -8,6 +8,7 @@ engine's loop. The only module that imports `mcp`; `server` imports it when a se
 from __future__ import annotations
 
 import asyncio
+import codecs
 import logging
 import os
 import shutil
@@ -51,12 +52,13 @@ _HTTP_TIMEOUT_S = 30.0
 _MOST_TIMEOUTS = 10
 """Progress lengthens a call up to so many times its timeout."""
 _MOST_PAGES = 50
-_LARGEST_EVENT_BYTES = 32_000_000
+_LARGEST_MESSAGE = 32_000_000
+"""Characters of a line of stdout, bytes of an event over HTTP."""
 _LINES_KEPT = 50
 _LINE_BYTES = 16_384
 _LINE_CHARS = 500
 _QUOTED_LINES = 8
-_QUOTED_CHARS = 1_200
+_QUOTED_CHARS = 600
 _KEPT = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 """What makes a definition: not `_meta`, which may be new at each listing."""
 Progress = Callable[[float, float | None, str | None], None]
@@ -69,7 +71,7 @@ class Definitions:
     tools: tuple[dict[str, Any], ...] = ()
     """As the server defines them."""
     left_out: tuple[str, ...] = ()
-    """The names of those whose definition cannot be read."""
+    """The names of those that cannot be read, and of those beyond MOST_TOOLS."""
 
 
 class Connection:
@@ -77,30 +79,9 @@ class Connection:
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
-        self._definitions = Definitions()
-        self._life: _Life | None = None
         self._lock = asyncio.Lock()
-        self._lives: list[_Life] = []
-        """Those that have not ended."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the server runs or is reached. Any thread."""
-        return self._life is not None and not self._life.over.is_set()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether no process and no task of it is left. Any thread."""
-        return not self._lives
-
-    @property
-    def version(self) -> str | None:
-        """The protocol that was agreed on, while it is open. Any thread."""
-        return self._life.client.result().protocol_version if self._life and self.is_open else None
-
-    def log_lines(self) -> tuple[str, ...]:
-        """The last lines that the server wrote to stderr or logged. Any thread."""
-        return self._life.log_lines() if self._life is not None else ()
+        self.life: Life | None = None
+        """The last one, which may have ended."""
 
     async def definitions(self, *, anew: bool = False) -> Definitions:
         """The tools, asked of the server when it is started, when it said that they changed, after
@@ -110,26 +91,22 @@ class Connection:
             ToolError: it does not start, or does not list its tools.
         """
         async with self._lock:
-            before, life = self._life, await self._ready()
+            before, life = self.life, await self._ready()
             if life.is_outdated or (anew and life is before):
                 seconds = min(_LIST_S, self.server.timeout_s, self.server.start_timeout_s)
                 try:
                     async with asyncio.timeout(seconds):
-                        self._definitions = await life.listed()
+                        await life.list_tools()
                 except Exception:
-                    if life.calls and not life.over.is_set():
-                        return self._definitions  # It is busy.
-                    life.over.set()  # It hangs or is gone; a new one lists at its start.
-                    await self._ready()
-            return self._definitions
+                    if not (life.calls and life.is_open):  # Else it is busy.
+                        life.over.set()
+                        life = await self._ready()
+            return life.definitions
 
     async def call(
         self, tool: str, arguments: dict[str, Any], on_progress: Progress
-    ) -> types.CallToolResult | None:
+    ) -> types.CallToolResult:
         """Call a tool of the server by its own name. To be cancelled tells the server so.
-
-        Returns:
-            what it gave back; None when it was started anew and has not run the call.
 
         Raises:
             ToolError: it gave no sign in time, refused the call, or is not there any more.
@@ -147,89 +124,69 @@ class Connection:
                         limit.reschedule(min(loop.time() + seconds, last))
                         on_progress(progress, total, message)
 
-                client = life.client.result()
-                result = await client.call_tool(tool, arguments, progress_callback=go_on)
+                return await life.client.call_tool(tool, arguments, progress_callback=go_on)
         except TimeoutError:
             life.is_outdated = True  # A sign of life is asked for before the next call.
             message = f"{tool} gave no sign for {seconds:g} s and was cancelled"
             raise ToolError(f"{message}; what it did so far is unknown", code="E_TIMEOUT") from None
         except MCPError as error:
-            if error.code == types.CONNECTION_CLOSED or life.over.is_set():
-                raise await self._lost(life, tool) from error
-            if error.code == types.INVALID_REQUEST and life.http_status == 404:
-                life.over.set()
-                return None
-            raise _refused(error) from error
+            raise await self._failed(error, life, tool) from error
         finally:
             life.calls -= 1
-        return result
 
-    async def close(self) -> None:
-        """End the connection and the server's process."""
-        self._life = None
-        for life in tuple(self._lives):
-            await life.end()
-
-    async def _ready(self) -> _Life:
-        if self._life is None or self._life.over.is_set():
-            await self.close()
-            self._life = await self._started()
-        return self._life
-
-    async def _started(self) -> _Life:
-        mode = _MODES[self.server.protocol]
-        life = await self._attempt(mode)
-        if life.failure and life.ended and mode == "auto" and self.server.url is None:
+    async def _ready(self) -> Life:
+        if self.life is not None and self.life.is_open:
+            return self.life
+        mode, by_stdio = _MODES[self.server.protocol], self.server.url is None
+        life = await self._started(mode)
+        if life.has_ended and mode == "auto" and by_stdio:
             # Some servers of the older protocols end at any request before `initialize`.
-            second = await self._attempt("legacy")
-            life = life if second.failure else second
-        if life.failure:
-            check = "its command" if self.server.url is None else "its URL and headers"
+            life = await self._started("legacy")
+        if not life.is_open:
             raise ToolError(
                 f"the MCP server {self.server.name!r} did not start{life.last_words()}; "
-                f"check {check}",
-                details={"server": self.server.name},
+                f"check {'its command' if by_stdio else 'its URL and headers'}"
             )
         return life
 
-    async def _attempt(self, mode: str) -> _Life:
-        """Start the server and list its tools; what went wrong stands in the life's `failure`."""
-        life = _Life(self.server, mode)
-        self._lives.append(life)
-        life.task.add_done_callback(lambda _: self._lives.remove(life))
+    async def _started(self, mode: str) -> Life:
+        if self.life is not None:
+            await self.life.end()
+        self.life = life = Life(self.server, mode)
+        seconds = self.server.start_timeout_s
         try:
-            async with asyncio.timeout(self.server.start_timeout_s):
-                await asyncio.wait((life.client, life.task), return_when="FIRST_COMPLETED")
-                if life.client.done():
-                    self._definitions = await life.listed()
-                else:
-                    await life.end()
+            async with asyncio.timeout(seconds):
+                await life.tried.wait()
         except TimeoutError:
-            life.failure = (
-                f"it has not answered within {self.server.start_timeout_s:g} s "
-                "(start_timeout=… gives it more)"
-            )
+            life.failure = f"it has not answered within {seconds:g} s (start_timeout=… gives more)"
             life.leave()
-        except Exception as error:
-            life.failure = life.failure or f"it does not list its tools ({_reason(error)})"
-            await life.end()
         except asyncio.CancelledError:
             life.leave()
             raise
+        else:
+            if not life.is_open:
+                await life.end()
         return life
 
-    async def _lost(self, life: _Life, tool: str) -> ToolError:
-        """The error for a call during which the server went away."""
-        await life.end()
-        what = "the server ended" if self.server.url is None else "the connection was lost"
-        return ToolError(
-            f"{what} while {tool} ran on the MCP server {self.server.name!r}, what it did so far "
-            f"is unknown{life.last_words()}; the next call starts it again",
-            details={"server": self.server.name},
-        )
+    async def _failed(self, error: MCPError, life: Life, tool: str) -> ToolError:
+        """Why a call failed: the server went away, forgot the session, or refused it."""
+        if error.code == types.CONNECTION_CLOSED or not life.is_open:
+            await life.end()
+            what = "the server ended" if self.server.url is None else "the connection was lost"
+            return ToolError(
+                f"{what} while {tool} ran on the MCP server {self.server.name!r}, what it did so "
+                f"far is unknown{life.last_words()}; the next call starts it again"
+            )
+        if error.code == types.INVALID_REQUEST and life.http_status == 404:
+            life.over.set()
+            return ToolError("the server began anew and did not run the call; call it again")
+        said = visible(error.message, 4_000) or "it gave no reason"
+        if error.code == types.INVALID_PARAMS:
+            return ToolError(f"the server refused the call: {said}", code="E_INVALID_ARGUMENTS")
+        return ToolError(f"the server answered with error {error.code}: {said}")
 
 
-class _Life:
+class Life:
     """One life of the connection, from the start of the server to its end."""
 
     def __init__(self, server: McpServer, mode: str) -> None:
@@ -237,10 +194,20 @@ class _Life:
         self._log: deque[str] = deque(maxlen=_LINES_KEPT)
         self._stderr: threading.Thread | None = None
         self._left_out: list[str] = []
-        self.client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._version = ""
+        """The protocol, once it is agreed on."""
+        self.client = Client(
+            self._streams(),
+            mode=mode,
+            cache=None,
+            client_info=types.Implementation(name="nbagent", version=__version__),
+        )
+        self.definitions = Definitions()
+        self.tried = asyncio.Event()
+        """It listed its tools, or failed to start."""
         self.over = asyncio.Event()
         """The server went away, or shall."""
-        self.ended = False
+        self.has_ended = False
         """It went away by itself."""
         self.failure = ""
         self.http_status: int | None = None
@@ -249,20 +216,21 @@ class _Life:
         """It said that its tools changed, or a call got no answer."""
         self.calls = 0
         """Calls that it works on."""
-        self.task = asyncio.create_task(self._live(mode), name=server.host_name)
+        self.task = asyncio.create_task(self._live(), name=f"mcp:{server.name}")
 
     @property
-    def version(self) -> str:
-        return self.client.result().protocol_version
+    def is_open(self) -> bool:
+        """Whether it can be asked something. Any thread."""
+        return self.tried.is_set() and not self.over.is_set()
 
-    async def listed(self) -> Definitions:
+    async def list_tools(self) -> None:
         """Ask the server for its tools, page by page."""
         self.is_outdated = False
         self._left_out = []
         tools: list[dict[str, Any]] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
-            page = await self.client.result().list_tools(cursor=cursor)
+            page = await self.client.list_tools(cursor=cursor)
             tools += [
                 tool.model_dump(mode="json", by_alias=True, exclude_none=True, include=_KEPT)
                 for tool in page.tools
@@ -270,11 +238,12 @@ class _Life:
             cursor = page.next_cursor
             if cursor is None or len(tools) > MOST_TOOLS:
                 break
-        return Definitions(tuple(tools), tuple(self._left_out[:20]))
+        beyond = [str(tool.get("name")) for tool in tools[MOST_TOOLS:]]
+        self.definitions = Definitions(tuple(tools[:MOST_TOOLS]), (*self._left_out, *beyond))
 
     def leave(self) -> None:
         """Have the contexts left, which ends the server's process."""
-        if not self.client.done() and not self.over.is_set():
+        if not self.tried.is_set() and not self.over.is_set():
             self.task.cancel()  # It is still entering them.
         self.over.set()
 
@@ -293,36 +262,31 @@ class _Life:
         """`: why it ended; it said last: …`, for an error; empty when nothing is known."""
         what = f": {self.failure}" if self.failure else ""
         if self.http_status is not None:
-            check = ": check the headers" if self.http_status in (401, 403) else ""
-            what += f" (HTTP {self.http_status}{check})"
+            what += f" (HTTP {self.http_status})"
         lines = " | ".join(self.log_lines()[-_QUOTED_LINES:])
         text = cut_middle(without_folders(lines), _QUOTED_CHARS)
         return f"{what}; it said last: {text}" if text else what
 
-    async def _live(self, mode: str) -> None:
+    async def _live(self) -> None:
         """The task that enters and leaves all contexts."""
         try:
             async with AsyncExitStack() as stack:
-                client = Client(
-                    self._streams(),
-                    mode=mode,
-                    cache=None,
-                    client_info=types.Implementation(name="nbagent", version=__version__),
-                    logging_callback=self._on_log,
-                )
-                await stack.enter_async_context(client)
+                await stack.enter_async_context(self.client)
+                self._version = self.client.protocol_version
                 # No result is checked against the server's own schema: a pattern in it could hang
                 # the engine's loop, and a model can read what does not fit.
-                vars(client.session).update(validate_tool_result=_accept)
-                watching = asyncio.create_task(_watch(client))
+                vars(self.client.session).update(validate_tool_result=_accept)
+                watching = asyncio.create_task(_watch(self.client))
                 stack.callback(watching.cancel)
-                self.client.set_result(client)
+                await self.list_tools()
+                self.tried.set()
                 await self.over.wait()
         except Exception as error:
-            ended = self.ended and self._server.url is None
+            ended = self.has_ended and self._server.url is None
             self.failure = self.failure or ("it ended at once" if ended else _reason(error))
         finally:
             self.over.set()
+            self.tried.set()
 
     @asynccontextmanager
     async def _streams(self) -> AsyncGenerator[TransportStreams]:
@@ -341,12 +305,15 @@ class _Life:
     async def _transport(self, stack: AsyncExitStack) -> TransportStreams:
         server = self._server
         if server.url is None:
+            # What is installed beside the kernel is found, too.
+            path = revealed(server.env).get("PATH") or os.environ.get("PATH", os.defpath)
+            folders = f"{path}{os.pathsep}{os.path.dirname(sys.executable)}"
             parameters = StdioServerParameters(
-                command=_program(server),
+                command=shutil.which(server.command[0], path=folders) or server.command[0],
                 args=list(server.command[1:]),
                 env=revealed(server.env),
                 cwd=server.cwd,
-                encoding_error_handler="replace",
+                encoding=_BOUNDED,
             )
             with self._stderr_file() as errlog:
                 return await stack.enter_async_context(stdio_client(parameters, errlog))
@@ -360,12 +327,11 @@ class _Life:
             headers=revealed(server.headers),
             timeout=httpx2.Timeout(_HTTP_TIMEOUT_S, read=server.timeout_s + _HTTP_TIMEOUT_S),
             trust_env=not is_loopback(server.url),
-            follow_redirects=False,
             event_hooks={"response": [note_status]},
         )
         await stack.enter_async_context(http)
         streams = streamable_http_client(
-            server.url, http_client=http, max_sse_event_size=_LARGEST_EVENT_BYTES
+            server.url, http_client=http, max_sse_event_size=_LARGEST_MESSAGE
         )
         return await stack.enter_async_context(streams)
 
@@ -384,9 +350,6 @@ class _Life:
         with open(writing, "w") as file:
             yield file
 
-    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        self._log.append(f"[{params.level}] {params.data!s:.{_LINE_CHARS}}")
-
     async def _read(
         self,
         source: ReadStream[SessionMessage | Exception],
@@ -399,27 +362,26 @@ class _Life:
                     if isinstance(item, SessionMessage):
                         self._look_at(item.message)
                         await out.send(item)
-                    elif not self._is_chatter(item):
+                    elif self._is_message(item):
                         self.failure = "it sent a message that cannot be read"
                         break
-        self.ended = not self.over.is_set()
+        self.has_ended = not self.over.is_set()
         self.over.set()
 
-    def _is_chatter(self, error: Exception) -> bool:
-        """Whether what cannot be read was no message either, but a line printed to stdout."""
-        line = str(error)
+    def _is_message(self, error: Exception) -> bool:
+        """Whether what cannot be read was meant as a message, not a line printed to stdout."""
+        pieces = [str(error)]
         if isinstance(error, ValidationError):
-            line = max((str(it["input"]) for it in error.errors(include_url=False)), key=len)
-        is_message = line.lstrip().startswith("{") and "jsonrpc" in line
-        if not is_message:
-            self._log.append(f"[on stdout, no message of MCP] {line[:200]}")
-        return not is_message
+            pieces = [str(each["input"]) for each in error.errors(include_url=False)]
+        line = max(pieces, key=len)
+        self._log.append(f"[on stdout, no message of MCP] {line[:200]}")
+        return line.lstrip().startswith("{") and "jsonrpc" in line
 
     def _look_at(self, message: types.JSONRPCMessage) -> None:
         if isinstance(message, types.JSONRPCNotification):
             if message.method == "notifications/tools/list_changed":
                 self.is_outdated = True
-        elif isinstance(message, types.JSONRPCResponse) and self.client.done():
+        elif isinstance(message, types.JSONRPCResponse) and self._version:
             tools: Any = message.result.get("tools")
             if isinstance(tools, list):
                 # The package refuses a whole listing for one bad definition.
@@ -430,14 +392,41 @@ class _Life:
         # What a listing of either protocol has beside its tools.
         whole = {"tools": [tool], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         try:
-            validate_server_result("tools/list", self.version, whole)
+            validate_server_result("tools/list", self._version, whole)
             types.ListToolsResult.model_validate(whole, by_name=False)
         except (ValueError, RecursionError):
             self._left_out.append(str((json_object(tool) or {}).get("name") or "without a name"))
             return False
-        except KeyError:
-            pass  # A protocol that the package does not check.
         return True
+
+
+class _BoundedLines(codecs.IncrementalDecoder):
+    """UTF-8 with a bound for a line, which the package reads to its end, whatever its length.
+
+    A longer one is cut; nobody can read it then, so the connection ends.
+    """
+
+    def __init__(self, errors: str = "replace") -> None:
+        super().__init__(errors)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._size = 0
+
+    def decode(self, input: Any, final: bool = False) -> str:
+        first, ends, rest = self._utf8.decode(input, final).partition("\n")
+        before, self._size = self._size, self._size + len(first)
+        if self._size > _LARGEST_MESSAGE:
+            first = "\n" if before <= _LARGEST_MESSAGE else ""
+        if ends:
+            self._size = len(rest) - rest.rfind("\n") - 1
+        return first + ends + rest
+
+
+_BOUNDED = "nbagent_bounded_utf_8"
+_utf8 = codecs.lookup("utf-8")
+_codec = codecs.CodecInfo(
+    _utf8.encode, _utf8.decode, incrementaldecoder=_BoundedLines, name=_BOUNDED
+)
+codecs.register(lambda name: _codec if name == _BOUNDED else None)
 
 
 async def _watch(client: Client) -> None:
@@ -458,26 +447,11 @@ async def _accept(name: str, result: types.CallToolResult) -> None:
     """In place of the check of a result against its schema."""
 
 
-def _program(server: McpServer) -> str:
-    """The whole path of what is started; what is installed beside the kernel is found, too."""
-    path = revealed(server.env).get("PATH") or os.environ.get("PATH", os.defpath)
-    folders = f"{path}{os.pathsep}{os.path.dirname(sys.executable)}"
-    return shutil.which(server.command[0], path=folders) or server.command[0]
-
-
 def _reason(error: BaseException) -> str:
     """The innermost reason, short: the package wraps them in groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return visible(error.message if isinstance(error, NbagentError) else summary(error), 400)
-
-
-def _refused(error: MCPError) -> ToolError:
-    """A call that the server refused in the protocol's own way."""
-    said = visible(error.message, 4_000) or "it gave no reason"
-    if error.code == types.INVALID_PARAMS:
-        return ToolError(f"the server refused the call: {said}", code="E_INVALID_ARGUMENTS")
-    return ToolError(f"the server answered with error {error.code}: {said}")
 
 
 # The package logs whole exceptions with the server's words in them, and without a handler Python

@@ -15,7 +15,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +29,7 @@ from nbagent.runtime import engine_loop, on_engine_thread
 from nbagent.tools.base import HostOrder
 
 if TYPE_CHECKING:
-    from nbagent.tools.mcp.connection import Connection
+    from nbagent.tools.mcp.connection import Connection, Life
 
 Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
 TIMEOUT_S = 120.0
@@ -40,7 +39,6 @@ MOST_TOOLS = 500
 _CLOSE_S = 8.0
 """The `mcp` package asks a server to end, then ends it, within so long."""
 _NAME = re.compile(r"(?!.*__)[^\W_][\w.-]{0,39}")
-_NOT_ON_WIRES = re.compile(r"[^A-Za-z0-9_-]")
 _PLAIN = re.compile(
     r"(?:[A-Za-z]+|\d{1,4})(?:[-_ /.,:+=]+(?:[A-Za-z]+|\d{1,4}))*"
     r"|(?:~|\.{0,2}[/\\]|[A-Za-z]:[/\\])[^@]*"
@@ -67,7 +65,6 @@ class McpServer:
         name: str,
         *,
         command: str | Sequence[str] | None = None,
-        args: Sequence[str] = (),
         env: Mapping[str, Held] | None = None,
         cwd: str | Path | None = None,
         url: str | None = None,
@@ -80,7 +77,6 @@ class McpServer:
         """Check and hold what a person gave.
 
         Args:
-            timeout_s: without an answer or a sign of progress for so long, a call is given up.
             looked_up: it was found in a file by its name; the file is read anew for each run.
 
         Raises:
@@ -95,15 +91,14 @@ class McpServer:
             raise UsageError(
                 f"the MCP server {name!r} needs either command=[…] or url=…; give one of them"
             )
-        for label, seconds in (("timeout", timeout_s), ("start_timeout", start_timeout_s)):
-            if not (math.isfinite(seconds) and seconds > 0):
-                raise UsageError(f"{label}={seconds!r} of {name!r} must be more than 0 seconds")
+        if not all(0 < seconds < math.inf for seconds in (timeout_s, start_timeout_s)):
+            raise UsageError(f"the timeouts of {name!r} must be more than 0 seconds")
         if protocol not in get_args(Protocol):
             raise UsageError(f"protocol={protocol!r} is unknown; use one of {get_args(Protocol)}")
         if url is not None:
             _check_url(name, url)
         self.name = name
-        self.command: tuple[str, ...] = () if command is None else _words(name, command, args)
+        self.command: tuple[str, ...] = () if command is None else _words(name, command)
         self.env = _held(name, "env", env)
         self.cwd = "" if command is None else os.path.abspath(Path(cwd or ".").expanduser())
         self.url = url
@@ -111,11 +106,6 @@ class McpServer:
         self.timeout_s, self.start_timeout_s = float(timeout_s), float(start_timeout_s)
         self.protocol: Protocol = protocol
         self.looked_up = looked_up
-
-    @property
-    def host_name(self) -> str:
-        """The name of its tool host."""
-        return f"mcp:{self.name}"
 
     @property
     def where(self) -> str:
@@ -128,11 +118,6 @@ class McpServer:
         held = [sorted(revealed(held).items()) for held in (self.env, self.headers)]
         return sha_of([self.name, list(self.command), self.cwd, self.url, *held])
 
-    def is_same(self, other: McpServer) -> bool:
-        """Whether both mean the same server, started and waited for in the same way."""
-        one, two = ((s.identity, s.timeout_s, s.start_timeout_s, s.protocol) for s in (self, other))
-        return one == two
-
     def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
         """Its host, for one run."""
         check_installed()
@@ -140,79 +125,71 @@ class McpServer:
 
     def connection(self) -> Connection:
         """The one connection to it, not open yet. Imports the package `mcp` the first time."""
-        if self._open() is None:
-            check_installed()
+        key = (self, os.getpid())
+        if key not in _connections:
             try:
-                module = import_module("nbagent.tools.mcp.connection")
+                made = import_module("nbagent.tools.mcp.connection").Connection(self)
             except ImportError as error:
                 raise _missing(f" ({error})") from None
-            _known.connections.setdefault((self, os.getpid()), module.Connection(self))
-        return _known.connections[self, os.getpid()]
-
-    def _open(self) -> Connection | None:
-        return _known.connections.get((self, os.getpid()))
+            _connections.setdefault(key, made)
+        return _connections[key]
 
     def close(self) -> None:
         """End its process or connection now; the next use starts it again."""
-        connection = self._open()
-        if connection is not None and not connection.has_ended:
-            closing = asyncio.run_coroutine_threadsafe(connection.close(), engine_loop())
-            if not on_engine_thread():
-                with suppress(TimeoutError):
-                    closing.result(_CLOSE_S)
+        _close(self._life)
 
     @property
     def is_running(self) -> bool:
         """Whether it is started or connected."""
-        connection = self._open()
-        return connection is not None and connection.is_open
+        return self._life is not None and self._life.is_open
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The last lines that it wrote to stderr or logged."""
-        connection = self._open()
-        return () if connection is None else connection.log_lines()
+        """The last lines that it wrote to stderr."""
+        return () if self._life is None else self._life.log_lines()
+
+    @property
+    def _life(self) -> Life | None:
+        connection = _connections.get((self, os.getpid()))
+        return None if connection is None else connection.life
 
     def __repr__(self) -> str:
-        words = [redact(word) for word in self.command]
-        where = f"command={words!r}" if self.url is None else f"url={self.where!r}"
-        names = {"env": list(self.env), "headers": list(self.headers)}
-        held = "".join(f", {label}={keys!r}" for label, keys in names.items() if keys)
-        return f"McpServer({self.name!r}, {where}{held})"
+        given = {"env": list(self.env), "headers": list(self.headers)}
+        names = "".join(f", {label}={keys!r}" for label, keys in given.items() if keys)
+        return f"McpServer({self.name!r}, {self.where!r}{names})"
 
 
-class _Known:
-    """The servers of this process."""
-
-    def __init__(self) -> None:
-        self.servers: dict[str, McpServer] = {}
-        self.connections: dict[tuple[McpServer, int], Connection] = {}
-        """By server and process. None is ever taken out: a run may still use a server that was
-        replaced, and in a forked process freeing one would end the parent's server."""
-
-
-_known = _Known()
+_servers: dict[str, McpServer] = {}
+"""Those of this process by name."""
+_connections: dict[tuple[McpServer, int], Connection] = {}
+"""By server and process. None is ever taken out: a run may still use a server that was replaced,
+and in a forked process freeing one would end the parent's server."""
 
 
 def remember(server: McpServer) -> McpServer:
     """The server under its name; the one that is known already when nothing has changed."""
-    old = _known.servers.get(server.name)
-    if old is not None and old.is_same(server) and old.looked_up == server.looked_up:
+    old = _servers.get(server.name)
+    if old is not None and _all_of(old) == _all_of(server):
         return old
-    _known.servers[server.name] = server
+    _servers[server.name] = server
     if old is not None:
         old.close()
     return server
 
 
+def _all_of(server: McpServer) -> tuple[Any, ...]:
+    times = (server.timeout_s, server.start_timeout_s)
+    return (server.identity, times, server.protocol, server.looked_up)
+
+
 def known_servers() -> Mapping[str, McpServer]:
     """By name, those made with `nbagent.mcp(…)`, or used from a file, in this process."""
-    return dict(_known.servers)
+    return dict(_servers)
 
 
 def prefix_of(server: str) -> str:
     """What the names of a server's tools begin with, in characters that every wire takes."""
-    return _NOT_ON_WIRES.sub("_", server) + "__"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", server) + "__"
 
 
 def revealed(held: Mapping[str, Held]) -> dict[str, str]:
@@ -247,47 +224,44 @@ def _missing(why: str) -> UsageError:
     )
 
 
-def _words(name: str, command: str | Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+def _words(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
     try:
-        words = shlex.split(command) if isinstance(command, str) and not args else command
-    except ValueError as error:
-        raise UsageError(
-            f"the command of the MCP server {name!r} cannot be split ({error}); give it as a list"
-        ) from None
-    given: list[Any] = [*([words] if isinstance(words, str) else words), *args]
-    texts = tuple(str(word) for word in given)
-    fit = all(isinstance(word, str | Path) and "\0" not in str(word) for word in given)
-    if not fit or not texts or not texts[0] or isinstance(args, str):
+        given: list[Any] = shlex.split(command) if isinstance(command, str) else list(command)
+    except (TypeError, ValueError):
+        given = []
+    words = tuple(map(str, given))
+    if not words or any(not isinstance(word, str | Path) or "\0" in str(word) for word in given):
         raise UsageError(
             f"the command of the MCP server {name!r} must be a list of texts, "
             "such as ['uvx', 'mcp-server-git']"
         )
-    for flag, value in zip(texts, (*texts[1:], ""), strict=True):
+    for flag, value in zip(words, (*words[1:], ""), strict=True):
         # Keys belong into env; one that is given as an argument is hidden all the same.
         inside, equals, behind = flag.partition("=")
         if _FLAG.fullmatch(inside) and is_secret_name(inside):
             register(behind if equals else value)
-    return texts
+    return words
 
 
 def _held(name: str, label: str, given: Mapping[str, Held] | None) -> Mapping[str, Held]:
-    if not isinstance(cast("Any", given), dict | None):
-        raise UsageError(f"{label} of the MCP server {name!r} must be texts by their names")
+    wrong = UsageError(
+        f"{label} of the MCP server {name!r} must be texts by their names, without control "
+        "characters; correct them"
+    )
+    if not isinstance(cast("Any", given), Mapping | None):
+        raise wrong
     held: dict[str, Held] = {}
-    for key, value in cast("dict[Any, Any]", given or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str | SecretKey):
-            raise UsageError(f"{label} of the MCP server {name!r} must be texts; correct {key!r}")
-        plain = value if isinstance(value, str) else value.reveal()
-        if "\0" in key + plain or (label == "headers" and re.search(r"[\r\n]", key + plain)):
-            raise UsageError(
-                f"{label}[{key!r}] of the MCP server {name!r} holds a control character; "
-                "take it out"
-            )
-        header = label == "headers" and key.lower() not in _PLAIN_HEADERS
-        if isinstance(value, str) and (header or (label == "env" and is_secret(key, value))):
-            value = SecretKey(value)
-            register(plain.partition(" ")[2] if header else "")  # What stands behind `Bearer`.
+    for key, value in cast("Mapping[Any, Any]", given or {}).items():
+        plain = value.reveal() if isinstance(value, SecretKey) else value
+        if not isinstance(key, str) or not isinstance(plain, str):
+            raise wrong
+        if re.search(r"[\r\n\0]" if label == "headers" else "\0", key + plain):
+            raise wrong
         held[key] = value
+        is_open = key.lower() in _PLAIN_HEADERS if label == "headers" else not is_secret(key, plain)
+        if isinstance(value, str) and not is_open:
+            held[key] = SecretKey(value)
+            register(value.partition(" ")[2])  # What stands behind `Bearer`.
     return held
 
 
@@ -295,16 +269,16 @@ def _check_url(name: str, url: str) -> None:
     """Keys go in headers, where no log and no record shows them; not in the address."""
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except (ValueError, AttributeError):
-        host, parts = None, urlsplit("")
-    if parts.scheme not in ("http", "https") or not host:
+        parts, is_address = urlsplit(""), False
+    if not is_address:
         raise UsageError(f"url={url!r} of {name!r} is no address; write https://host/path")
-    secret = [key for key, _ in parse_qsl(parts.query) if is_secret_name(key)]
-    if parts.username is not None or parts.password is not None or secret:
+    secret = any(is_secret_name(key) for key, _ in parse_qsl(parts.query))
+    if secret or parts.username is not None or parts.password is not None:
         raise UsageError(
-            f"the URL of the MCP server {name!r} holds {secret[0] if secret else 'a login'!r}; "
-            "give it in headers={…}, where nothing shows it"
+            f"the URL of the MCP server {name!r} holds a key or a login; give it in headers={{…}}, "
+            "where nothing shows it"
         )
     if parts.scheme == "http" and not is_loopback(url):
         raise UsageError(
@@ -312,13 +286,17 @@ def _check_url(name: str, url: str) -> None:
         )
 
 
+def _close(*lives: Life | None) -> None:
+    left = [life for life in lives if life is not None and not life.task.done()]
+    ends = [asyncio.run_coroutine_threadsafe(life.end(), engine_loop()) for life in left]
+    if not on_engine_thread():
+        wait(ends, _CLOSE_S)
+
+
 def _close_all() -> None:
     """At the end of the process: no server is left behind."""
-    ours = (one for (_, process), one in _known.connections.items() if process == os.getpid())
-    left = [one for one in ours if not one.has_ended]
-    if left:
-        loop = engine_loop()
-        wait([asyncio.run_coroutine_threadsafe(one.close(), loop) for one in left], _CLOSE_S)
+    process = os.getpid()
+    _close(*(one.life for (_, where), one in _connections.items() if where == process))
 
 
 atexit.register(_close_all)

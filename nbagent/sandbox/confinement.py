@@ -1,4 +1,4 @@
-"""The kernel's means to shut a process in: Landlock, seccomp, capabilities, through ctypes.
+"""What confines a process: Landlock, seccomp, capabilities, called through ctypes.
 
 Called in the child between fork and exec. Says nothing about what a script may read; that is
 `grants`. Runs in the supervisor: imports nothing heavy.
@@ -25,7 +25,10 @@ RIGHTS = {
 }
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 """The same numbers on every machine."""
-_NO_NEW_PRIVILEGES, _SECCOMP, _PARENT_DEATH, _SUBREAPER, _KEEP_CAPS = 38, 22, 1, 36, 8
+PARENT_DEATH, SUBREAPER, NO_NEW_PRIVILEGES = 1, 36, 38
+"""Options of `prctl`: the signal when the parent ends; orphans of descendants become children; no
+setuid program gives more than there is."""
+_SECCOMP, _KEEP_CAPS = 22, 8
 _BOUNDING_DROP, _AMBIENT = 24, 47
 _DAC = 1 << 1 | 1 << 2
 _KILL_CAP, _SETGID_CAP, _SETUID_CAP, _SETPCAP = 1 << 5, 1 << 6, 1 << 7, 1 << 8
@@ -41,25 +44,10 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def prctl(option: int, one: int = 0, two: int = 0, three: int = 0) -> None:
+def prctl(option: int, one: int = 0, two: int = 0) -> None:
     """Call prctl; raises OSError."""
-    numbers = (ctypes.c_ulong(n) for n in (one, two, three, 0))
+    numbers = (ctypes.c_ulong(n) for n in (one, two, 0, 0))
     _checked(_libc.prctl(ctypes.c_int(option), *numbers), f"prctl {option}")
-
-
-def become_subreaper() -> None:
-    """Let orphans of descendants become children of this process."""
-    prctl(_SUBREAPER, 1)
-
-
-def die_with_parent() -> None:
-    """Be killed when the parent ends."""
-    prctl(_PARENT_DEATH, 9)
-
-
-def no_new_privileges() -> None:
-    """No setuid program gives this process or its children more than they have."""
-    prctl(_NO_NEW_PRIVILEGES, 1)
 
 
 def landlock_abi() -> int:
@@ -73,11 +61,7 @@ def landlock_abi() -> int:
 def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
     """Close the file system but for these paths, and TCP and signals where the kernel can.
 
-    After `no_new_privileges`, as `filter_calls` is.
-
-    Args:
-        grants: (path, key of RIGHTS); a path that is not there is left out.
-        abi: the version to use, at most the kernel's.
+    A grant is a path, which may be missing, and a key of RIGHTS.
     """
     handled = (1 << 13) - 1
     for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
@@ -111,21 +95,16 @@ def _grant(rules: int, path: str, rights: int) -> None:
 def filter_calls(machine: str, *, abi: int) -> None:
     """Install the seccomp filter in this process and its children to come."""
     code = program(machine, landlock_abi=abi, pid=os.getpid())
-    if code is None:
-        raise OSError(38, f"no seccomp filter for {machine}")
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     place = ctypes.create_string_buffer(header, len(header))
     prctl(_SECCOMP, 2, ctypes.addressof(place))
 
 
-def capabilities() -> int:
-    """The permitted capabilities of this process, as bits."""
+def _capabilities() -> int:
     with open("/proc/self/status", "rb") as status:
-        for line in status:
-            if line.startswith(b"CapPrm:"):
-                return int(line.split()[1], 16)
-    return 0
+        lines = [line for line in status if line.startswith(b"CapPrm:")]
+    return int(lines[0].split()[1], 16) if lines else 0
 
 
 def leave_root(uid: int) -> bool:
@@ -136,7 +115,7 @@ def leave_root(uid: int) -> bool:
     """
     if os.getuid() != 0:
         return False
-    permitted = capabilities()
+    permitted = _capabilities()
     needed = 1 << 1 | _KILL_CAP | _SETGID_CAP | _SETUID_CAP | _SETPCAP
     if permitted & needed != needed:
         return False
@@ -176,12 +155,12 @@ def _set_capabilities(effective: int, inheritable: int) -> None:
 # are those of the kernel's headers: asm/unistd_64.h (x86_64), asm-generic/unistd.h (aarch64).
 
 
-def _instruction(code: int, yes: int, no: int, value: int) -> bytes:
+def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("<HBBI", code, yes, no, value)
 
 
 def _load(offset: int) -> bytes:
-    return _instruction(0x20, 0, 0, offset)
+    return _instruction(0x20, offset)
 
 
 def _argument(number: int) -> bytes:
@@ -190,25 +169,21 @@ def _argument(number: int) -> bytes:
 
 
 def _mask(value: int) -> bytes:
-    return _instruction(0x54, 0, 0, value)
-
-
-def _jump(code: int, value: int, yes: int, no: int) -> bytes:
-    return _instruction(code, yes, no, value)
+    return _instruction(0x54, value)
 
 
 def _answer(error: int) -> bytes:
-    return _instruction(0x06, 0, 0, 0x00050000 | error)
+    return _instruction(0x06, 0x00050000 | error)
 
 
-_ALLOW = _instruction(0x06, 0, 0, 0x7FFF0000)
-_KILL = _instruction(0x06, 0, 0, 0x80000000)
+_ALLOW = _instruction(0x06, 0x7FFF0000)
+_KILL = _instruction(0x06, 0x80000000)
 _REFUSE = _answer(errno.EPERM)
 
 
 def _among(argument: int, values: tuple[int, ...], yes: bytes, no: bytes) -> list[bytes]:
     """One answer if an argument is one of these, another if it is none."""
-    tests = [_jump(0x15, value, len(values) - at, 0) for at, value in enumerate(values)]
+    tests = [_instruction(0x15, value, len(values) - at, 0) for at, value in enumerate(values)]
     return [_argument(argument), *tests, no, yes]
 
 
@@ -355,18 +330,23 @@ _Rule = tuple[tuple[int | None, int | None], list[bytes]]
 
 
 def _by_their_arguments() -> list[_Rule]:
-    own_priority = [_argument(0), _jump(0x15, 0, 1, 0), _REFUSE, *_among(1, (0,), _ALLOW, _REFUSE)]
+    own_priority = [
+        _argument(0),
+        _instruction(0x15, 0, 1, 0),
+        _REFUSE,
+        *_among(1, (0,), _ALLOW, _REFUSE),
+    ]
     # A datagram pair can send to any address; a connected stream cannot.
     pair = [
-        *(_argument(0), _jump(0x15, 1, 1, 0), _REFUSE),
+        *(_argument(0), _instruction(0x15, 1, 1, 0), _REFUSE),
         *(_argument(1), _mask(0xF)),
-        *(_jump(0x15, 1, 1, 0), _jump(0x15, 5, 0, 1), _ALLOW, _REFUSE),
+        *(_instruction(0x15, 1, 1, 0), _instruction(0x15, 5, 0, 1), _ALLOW, _REFUSE),
     ]
     return [
         *((numbers, _among(0, (0,), _ALLOW, _REFUSE)) for numbers in _ONLY_ITSELF.values()),
         ((141, 140), own_priority),
         ((53, 199), pair),
-        ((56, 220), [_argument(0), _jump(0x45, _NAMESPACES, 0, 1), _REFUSE, _ALLOW]),
+        ((56, 220), [_argument(0), _instruction(0x45, _NAMESPACES, 0, 1), _REFUSE, _ALLOW]),
         ((16, 29), _among(1, _CONTROLS, _REFUSE, _ALLOW)),
         # F_SETOWN and F_SETOWN_EX let the kernel send signals in the script's name.
         ((72, 25), _among(1, (8, 15), _REFUSE, _ALLOW)),
@@ -386,7 +366,7 @@ def _without_scopes(pid: int) -> list[_Rule]:
 def _without_truncate() -> list[_Rule]:
     def flags(argument: int) -> list[bytes]:
         # Opening to read and to truncate (O_TRUNC without O_WRONLY or O_RDWR).
-        test = [_argument(argument), _mask(0x203), _jump(0x15, 0x200, 0, 1)]
+        test = [_argument(argument), _mask(0x203), _instruction(0x15, 0x200, 0, 1)]
         return [*test, _REFUSE, _ALLOW]
 
     openat2 = [_answer(errno.ENOSYS)]
@@ -398,21 +378,16 @@ def _without_truncate() -> list[_Rule]:
     ]
 
 
-def program(machine: str, *, landlock_abi: int, pid: int) -> bytes | None:
-    """The filter for a machine; None when its calls are not known here.
+def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
+    """The filter for a machine of ARCHES, beside this version of Landlock.
 
-    Args:
-        machine: as `os.uname().machine` says it.
-        landlock_abi: what the kernel's Landlock stops already; 0 for none.
-        pid: the process that the filter is for; before ABI 6 it may signal itself only.
+    Before version 6 the process `pid`, which the filter is for, may signal itself only.
     """
-    if machine not in ARCHES:
-        return None
-    code = [_load(4), _jump(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
+    code = [_load(4), _instruction(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
     if machine == "x86_64":
         # The x32 table has the same calls under other numbers.
-        code += [_jump(0x35, 0x40000000, 0, 1), _REFUSE]
-    code += [_jump(0x35, _NEWEST + 1, 0, 1), _answer(errno.ENOSYS)]
+        code += [_instruction(0x35, 0x40000000, 0, 1), _REFUSE]
+    code += [_instruction(0x35, _NEWEST + 1, 0, 1), _answer(errno.ENOSYS)]
     tables = ((_REFUSED, errno.EPERM), (_UNKNOWN, errno.ENOSYS), (_ATTRIBUTES, errno.ENOTSUP))
     rules: list[_Rule] = [
         *((numbers, [_answer(error)]) for table, error in tables for numbers in table.values()),
@@ -424,5 +399,5 @@ def program(machine: str, *, landlock_abi: int, pid: int) -> bytes | None:
     for numbers, body in rules:
         number = numbers[0 if machine == "x86_64" else 1]
         if number is not None:
-            code += [_jump(0x15, number, 0, len(body)), *body]
+            code += [_instruction(0x15, number, 0, len(body)), *body]
     return b"".join([*code, _ALLOW])
