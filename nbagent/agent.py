@@ -78,12 +78,17 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
-        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """Run to a stop point and return the run, also when it failed.
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
+
+        Args:
+            prompt: the person's words.
+            messages: a conversation that comes before them.
+            on_event: is called with each event, on the engine thread.
+            options: as for the agent; they win over its own.
 
         Raises:
             UsageError: it cannot start as asked (an option, a missing key): there is no run. What
@@ -91,8 +96,7 @@ class Agent:
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        ask = self._ask(prompt, messages, options, on_approval)
-        return Run.ended(ask, on_event=on_event)
+        return Run.ended(self._ask(prompt, messages, options), on_event=on_event)
 
     async def arun(
         self,
@@ -100,12 +104,10 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
-        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """The same for `await`; synchronous tools run on the loop that awaits."""
-        ask = self._ask(prompt, messages, options, on_approval)
-        run = Run.started(ask, on_event=on_event)
+        run = Run.started(self._ask(prompt, messages, options), on_event=on_event)
         return await run.await_end()
 
     def start(
@@ -114,25 +116,17 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
-        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        ask = self._ask(prompt, messages, options, on_approval)
-        return Run.started(ask, on_event=on_event)
+        return Run.started(self._ask(prompt, messages, options), on_event=on_event)
 
     async def stream(
-        self,
-        prompt: str,
-        *,
-        messages: Sequence[Message] = (),
-        on_approval: OnApproval | None = None,
-        **options: Any,
+        self, prompt: str, *, messages: Sequence[Message] = (), **options: Any
     ) -> AsyncGenerator[Event]:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
-        ask = self._ask(prompt, messages, options, on_approval)
-        run = Run.started(ask, on_event=channel.put)
+        run = Run.started(self._ask(prompt, messages, options), on_event=channel.put)
         try:
             async with aclosing(runtime.follow(channel, run.await_end())) as events:
                 async for event in events:
@@ -147,13 +141,7 @@ class Agent:
         """
         return dry_run(replace(self._ask(prompt, messages, options), dry_run=True))
 
-    def _ask(
-        self,
-        prompt: str,
-        messages: Sequence[Message],
-        options: dict[str, Any],
-        on_approval: OnApproval | None = None,
-    ) -> Ask:
+    def _ask(self, prompt: str, messages: Sequence[Message], options: dict[str, Any]) -> Ask:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
@@ -161,5 +149,4 @@ class Agent:
         for message in messages:
             if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"messages: {message!r} is no nbagent.Message")
-        base = replace(self._base, prompt=prompt, messages=messages)
-        return changed_ask(base, {**options, "on_approval": on_approval})
+        return changed_ask(replace(self._base, prompt=prompt, messages=messages), options)

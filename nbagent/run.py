@@ -10,8 +10,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from nbagent import runtime
 from nbagent.archive.frames import frame_of
@@ -22,28 +21,64 @@ from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import checked_callback
-from nbagent.session.clients import cache_file
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.output import Output, answer_text, type_of
+from nbagent.session.going_on import type_of
+from nbagent.session.output import Output, answer_text
 from nbagent.session.prepare import Ask, Kind
+from nbagent.session.recorded import cache_file
 from nbagent.session.stores import current_store, find_run, forget_last, home_of, note_last
 from nbagent.settings import Tools
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+T = TypeVar("T")
 
-_handles: WeakSet[Run] = WeakSet()
+
+class _Kept(Generic[T]):
+    """A field of the record, read by its own name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, run: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, run: Run, owner: type) -> T: ...
+    def __get__(self, run: Run | None, owner: type) -> Any:
+        return self if run is None else getattr(run.record, self._name)
 
 
 class Run:
     """One run: live while it is at work, a view of its record afterwards."""
 
+    id = _Kept[str]()
+    """16 hex digits."""
+    name = _Kept[str | None]()
+    """What `--name` called it."""
+    session = _Kept[str]()
+    """The session that it belongs to."""
+    model = _Kept[str]()
+    """`provider:model`."""
+    phase = _Kept[Phase]()
+    """`Running`, `WaitingUser`, `Completed` or `Failed`."""
+    stop_reason = _Kept[StopReason | None]()
+    """Why it stopped."""
+    error = _Kept[ErrorInfo | None]()
+    """What went wrong, or which limit paused it."""
+    text = _Kept[str]()
+    """The last text that the model wrote, also a part of one."""
+    turns = _Kept[tuple[EngineTurn, ...]]()
+    """This run's own turns."""
+    usage = _Kept[Usage]()
+    """Tokens, summed over the turns."""
+    cost_usd = _Kept[float | None]()
+    """USD; None when no price is known."""
+
     def __init__(self, record: RunRecord, store: Store, active: ActiveRun | None = None) -> None:
-        self._final = record
+        self._record = record
         self._store = store
         self._active = active
-        _handles.add(self)
 
     @classmethod
     @contextmanager
@@ -88,67 +123,12 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """Everything that is kept of the run; while it is at work, what there is so far."""
-        return self._final if self._active is None else self._active.so_far()
-
-    @property
-    def id(self) -> str:
-        """16 hex digits."""
-        return self._final.id
-
-    @property
-    def name(self) -> str | None:
-        """What `--name` called it."""
-        return self._final.name
-
-    @property
-    def session(self) -> str:
-        """The session that it belongs to."""
-        return self._final.session
-
-    @property
-    def model(self) -> str:
-        """`provider:model`."""
-        return self._final.model
-
-    @property
-    def phase(self) -> Phase:
-        """`Running`, `WaitingUser`, `Completed` or `Failed`."""
-        return self.record.phase
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it stopped."""
-        return self.record.stop_reason
+        return self._record if self._active is None else self._active.so_far()
 
     @property
     def ok(self) -> bool:
         """Whether the model answered (or the workflow is complete)."""
-        return self.record.stop_reason in ("answered", "workflow_complete")
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """What went wrong, or which limit paused it."""
-        return self.record.error
-
-    @property
-    def text(self) -> str:
-        """The last text that the model wrote, also a part of one."""
-        return self.record.text
-
-    @property
-    def turns(self) -> tuple[EngineTurn, ...]:
-        """This run's own turns."""
-        return self.record.turns
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens, summed over the turns."""
-        return self.record.usage
-
-    @property
-    def cost_usd(self) -> float | None:
-        """USD; None when a price is unknown."""
-        return self.record.cost_usd
+        return self.stop_reason in ("answered", "workflow_complete")
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -209,11 +189,7 @@ class Run:
         return frame_of(Output(kind).rows(value))
 
     def request_of(self, turn_id: str) -> ChatRequest:
-        """What that turn sent, rebuilt.
-
-        Raises:
-            UsageError: the run has no such turn.
-        """
+        """What that turn sent, rebuilt; UsageError where the run has no such turn."""
         return self._store.request_of(self.id, turn_id)
 
     def to_script(self) -> str:
@@ -253,11 +229,7 @@ class Run:
         return self
 
     def raise_for_error(self) -> Run:
-        """Raise what ended the run when it failed; else return it.
-
-        Raises:
-            NbagentError: of the class that the code belongs to.
-        """
+        """Raise what ended the run when it failed, of the class of its code; else return it."""
         record = self.record
         if record.phase == "Failed":
             raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
@@ -271,8 +243,9 @@ class Run:
         Raises:
             UsageError: it is still at work, or it was answered and there are no words to add.
         """
-        kind = "resume" if prompt is None else "continue"
-        return self._start_child(self._child(kind, prompt, options))
+        return self._start_child(
+            self._child("resume" if prompt is None else "continue", prompt, options)
+        )
 
     def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
         """Ask a turn anew: keep the conversation before it, with other options or more words.
@@ -284,8 +257,7 @@ class Run:
         return self._start_child(ask)
 
     def _start_child(self, ask: Ask) -> Run:
-        if self._active is not None and not self._active.done:
-            raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
+        self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
         return Run.ended(ask, store=self._store)
@@ -301,20 +273,20 @@ class Run:
         )
         return changed_ask(base, options)
 
+    def _check_over(self) -> None:
+        if self._active is not None and not self._active.done:
+            raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
+
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
-        if self._active is not None and not self._active.done:
-            raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
+        self._check_over()
         cassette = self.record.options.get("cassette")
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
-        for handle in tuple(_handles):
-            if handle.id in forgotten:
-                handle._final = _emptied(handle.record)
-                handle._active = None
         forget_last(forgotten, current_store())
         frontend().forget(forgotten)
+        self._record, self._active = _emptied(self.record), None
         if self._store.keeps_forgotten:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
@@ -367,7 +339,8 @@ def open_run(ref: str) -> Run:
 def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
 
-    What a notebook has saved of it stays there until the cell's output is cleared.
+    What a notebook has saved of it stays there until the cell's output is cleared, and another
+    handle of it keeps what it holds.
 
     Args:
         run: a handle, `"last"`, a name or the start of an id.
@@ -384,13 +357,16 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
 
 def _emptied(record: RunRecord) -> RunRecord:
     """What a handle may still say of a run that was forgotten: its id, and how it ended."""
-    emptied = RunRecord(
-        id=record.id, session=record.session, model=record.model, started_at=record.started_at
+    return RunRecord(
+        id=record.id,
+        session=record.session,
+        model=record.model,
+        phase=record.phase,
+        stop_reason=record.stop_reason,
+        started_at=record.started_at,
+        usage=record.usage,
+        cost_usd=record.cost_usd,
     )
-    names = ("kind", "phase", "stop_reason", "ended_at", "duration_ms", "usage", "cost_usd")
-    error = record.error and ErrorInfo(record.error.code, "forgotten")
-    kept = {name: getattr(record, name) for name in names}
-    return emptied.model_copy(update={**kept, "error": error})
 
 
 def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
@@ -400,15 +376,16 @@ def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
         UsageError: an option that does not exist or does not fit.
     """
     changes = dict(changes)
-    options, objects = base.options, base.tools
+    objects = base.tools
     tools = changes.pop("tools", None)
     if tools is not None:
-        names, objects = _names_and_objects(tools)
-        options = options.changed(tools=names)
+        changes["tools"], objects = _names_and_objects(tools)
     callback = checked_callback(changes.pop("on_approval", None)) or base.on_approval
     if "model" in changes:
         changes["model"] = _model_id_of(changes["model"])
-    return replace(base, options=options.changed(**changes), tools=objects, on_approval=callback)
+    return replace(
+        base, options=base.options.changed(**changes), tools=objects, on_approval=callback
+    )
 
 
 def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
@@ -436,10 +413,9 @@ def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
 
 
 def _model_id_of(model: object) -> str | None:
-    if model is None or isinstance(model, str):
-        return model
-    model_id = getattr(model, "model_id", None)
-    if isinstance(model_id, str):
+    """The id of a model that is given by its name or as an object (`nbagent.offline.script`)."""
+    model_id = getattr(model, "model_id", model)
+    if model_id is None or isinstance(model_id, str):
         return model_id
     raise UsageError(
         f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"

@@ -115,8 +115,8 @@ def test_a_failed_assertion_says_what_was_called_instead(fresh_agent: AgentMaker
             assert_called(run, "population", **wanted)
         lines = str(failed.value).splitlines()
         assert lines[0].endswith("was not called; called were:")
-        assert lines[1] == '  population(city="Oslo", year=1990)'
-        assert lines[2].startswith('  population(city="Rome") → E_TOOL_FAILED')
+        assert lines[1] == "  population(city='Oslo', year=1990)"
+        assert lines[2].startswith("  population(city='Rome') → E_TOOL_FAILED")
     with pytest.raises(AssertionError, match=r"Rome.* → E_TOOL_FAILED"):
         assert_no_errors(run)
     with pytest.raises(AssertionError, match=r"delete\(\) was not called"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -45,6 +45,7 @@ _LOCKED = (
     "done, or in half a minute"
 )
 _HELD_UP = "runs in the kernel; cells wait until it is done (■ stops it)"
+_log = logging.getLogger("nbagent")
 
 
 class CallbackSink:
@@ -58,11 +59,7 @@ class CallbackSink:
                 "on_event takes a plain function, it is called on the engine thread and not "
                 "awaited; for `await` use `async for event in agent.stream(…)`"
             )
-        self._callback = callback
-
-    def handle(self, event: Event) -> None:
-        """Call it."""
-        self._callback(event)
+        self.handle = callback
 
     def close(self) -> None:
         """Nothing to close."""
@@ -89,20 +86,33 @@ class ActiveRun:
         # Its words are in the record, without what is secret in them.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
         self.courier = Courier()
-        self.prepared = prepare(ask, store=self.store, frontend=self._here, courier=self.courier)
-        self.plan, self._tools = self.prepared.plan, self.prepared.tools
+        self.prepared = prepare(
+            ask,
+            store=self.store,
+            frontend=self._here,
+            courier=self.courier,
+            waiting=self._wait_for_host,
+        )
+        self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
         """The initial record while the run is at work, the final one after it ended."""
-        self.plan.context = replace(self.plan.context, waiting=self._wait_for_host)
-        self.warnings = self.plan.notices
         self._turns: list[EngineTurn] = []
         self._messages: list[Message] = list(self.record.messages)
         self._sinks: list[Sink] = []
-        self._late: list[Notice] = []
+        self._unsaid: list[Notice] = []
         self._waits: list[str] = []
         """What hosts said that the run waits for."""
-        self._begun = self._looked = False
-        self._approver = self._approver_and_audit()
+        self._begun = False
+        audit = self._audit()
+        self._approver = self.plan.approver = SessionApprover(
+            self.prepared.host,
+            self.prepared.policies,
+            session=self.record.session,
+            callback=ask.on_approval,
+            buttons=self._buttons,
+            by_input=self._here.asker(),
+            record=audit.decided if audit else None,
+        )
         self.store.database.on_warning = self._warn_all
 
     @property
@@ -136,8 +146,7 @@ class ActiveRun:
         except Exception as error:
             self.warn(f"the run is not shown: {type(error).__name__}: {error}")
             view = None
-        sinks: tuple[Sink | None, ...] = (view, callback)
-        self._sinks += [sink for sink in sinks if sink is not None]
+        self._sinks.extend(sink for sink in (view, callback) if sink is not None)
         self._here.adopt(self.courier)
         stranded = f"waits for {self._here.waits_for}"
         self.courier.on_stranded = lambda tool: self._wait(tool, stranded)
@@ -167,7 +176,7 @@ class ActiveRun:
         else:
             info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
         end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
-        self.record = self.so_far().model_copy(update={**end, "notices": tuple(self.warnings)})
+        self.record = self.so_far().model_copy(update={**end, "notices": tuple(self.plan.notices)})
         if self._begun:
             with suppress(Exception):
                 self.store.release(self.record.id)
@@ -180,10 +189,10 @@ class ActiveRun:
         if isinstance(event, TurnStarted):
             self.look_at_tools()
         elif isinstance(event, RunFinished):
-            self._no_longer_waits()
+            self._wait_for_host("")
         self._hand_on(event)
-        while self._late:
-            self._hand_on(self._late.pop(0))
+        while self._unsaid:
+            self._hand_on(self._unsaid.pop(0))
 
     async def commit(self, event: Event) -> None:
         """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
@@ -215,8 +224,8 @@ class ActiveRun:
         """Tell the person, and keep it in the record."""
         text = redact(text)
         _log.warning("run %s: %s", self.record.id[:8], text)
-        self.warnings.append(text)
-        self._late.append(Notice("warning", text))
+        self.plan.notices.append(text)
+        self._unsaid.append(Notice("warning", text))
 
     def _warn_all(self, text: str) -> None:
         for run in at_work():
@@ -224,47 +233,34 @@ class ActiveRun:
                 run.warn(text)
 
     def look_at_tools(self) -> None:
-        """Say what there is to say about the tools, once these have been listed."""
-        self._no_longer_waits()
-        policies, host = self._tools.policies, self._tools.host
-        doubts = [] if self._looked else policies.doubts(host.offered)
-        self._looked = True
-        for text in (*_first_time(host.warnings), *doubts):
-            self.warn(text)
+        """Say what hosts warn of (a skill that is not as it should be), once in each process."""
+        self._wait_for_host("")
+        for text in self.prepared.host.warnings:
+            if text not in _said_warnings:
+                _said_warnings.add(text)
+                self.warn(text)
 
     def _wait(self, tool: str, why: str) -> None:
         self._hand_on(Waiting(None, f"{tool or 'a tool'} {why}"))
 
     def _wait_for_host(self, text: str) -> None:
-        self._waits.append(text)
-        self._hand_on(Waiting(None, "; ".join(self._waits)))
-
-    def _no_longer_waits(self) -> None:
-        if self._waits:
-            self._waits.clear()
-            self._hand_on(Waiting(None, ""))
+        """Say what the run waits for before its tools can be listed; no text: no longer."""
+        if text or self._waits:
+            self._waits = [*self._waits, text] if text else []
+            self._hand_on(Waiting(None, "; ".join(self._waits)))
 
     # Questions
 
-    def _approver_and_audit(self) -> SessionApprover:
-        audit = None
-        if is_audited(self._tools.host.host_names):  # its tools touch the world
-            if self.store.path is None:
-                self.warn("this run is not audited: its store is in memory only")
-            else:
-                audit = AuditSink(self.store.path.parent, on_warning=self.warn)
-                self._sinks.append(audit)
-        approver = SessionApprover(
-            self._tools.host,
-            self._tools.policies,
-            session=self.record.session,
-            callback=self.ask.on_approval,
-            buttons=self._buttons,
-            by_input=self._here.asker(),
-            record=audit.decided if audit else None,
-        )
-        self.plan.approver = approver
-        return approver
+    def _audit(self) -> AuditSink | None:
+        """The sink for the audit log of a run whose tools touch the world."""
+        if not is_audited(self.prepared.host.host_names):
+            return None
+        if self.store.path is None:
+            self.warn("this run is not audited: its store is in memory only")
+            return None
+        audit = AuditSink(self.store.path.parent, on_warning=self.warn)
+        self._sinks.append(audit)
+        return audit
 
     def _buttons(self) -> bool | None:
         """Whether a view with buttons is ready; None where there is none."""
@@ -272,7 +268,6 @@ class ActiveRun:
         return True if True in ready else False if False in ready else None
 
 
-_log = logging.getLogger("nbagent")
 _at_work: set[ActiveRun] = set()
 _said_warnings: set[str] = set()
 
@@ -280,10 +275,3 @@ _said_warnings: set[str] = set()
 def at_work() -> list[ActiveRun]:
     """The runs of this process that are not over."""
     return list(_at_work)
-
-
-def _first_time(warnings: Sequence[str]) -> tuple[str, ...]:
-    """What hosts warn of (a skill that is not as it should be), once for each process."""
-    fresh = tuple(text for text in warnings if text not in _said_warnings)
-    _said_warnings.update(warnings)
-    return fresh

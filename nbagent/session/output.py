@@ -1,8 +1,7 @@
 """Answers of a type: the schema that a model is given, the check of what it gives, and the retries.
 
 Where the provider binds answers to a schema, the answer is text; elsewhere the model gives it by
-calling `final_answer`, a tool that is offered beside the others. Types are kept by this process
-only, for the runs that go on.
+calling `final_answer`, a tool that is offered beside the others.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ _ONLY = "answer"
 _FENCED = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
 _MOST_PROBLEMS = 10
 _BY_CALL = f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
-_MOST_KEPT = 1000
-_types: dict[str, Any] = {}
 
 
 class Output:
@@ -105,8 +102,7 @@ class Output:
                 f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}"
                 for one in error.errors(include_url=False, include_input=False)
             ]
-            more = [f"and {len(problems) - _MOST_PROBLEMS} more"] * (len(problems) > _MOST_PROBLEMS)
-            raise _unfit("; ".join([*problems[:_MOST_PROBLEMS], *more])) from None
+            raise _unfit("; ".join(problems[:_MOST_PROBLEMS])) from None
         except Exception as error:  # of a validator of the person's
             raise _unfit(f"{type(error).__name__}: {error}") from None
 
@@ -120,30 +116,6 @@ class Output:
 
 def _unfit(why: str) -> ToolError:
     return ToolError(redact(f"the answer does not fit: {why}"), code="E_SCHEMA_VALIDATION")
-
-
-def output_of(given: Any, parent_id: str | None) -> tuple[Any, Output | None]:
-    """The type of a run's answer, its parent's where none is given; plain text is `str`."""
-    kind = _types.get(parent_id or "") if given is None else given
-    return kind, None if kind is None or kind is str else Output(kind)
-
-
-def remember_type(run_id: str, kind: Any) -> None:
-    """Keep the type of a run's answer, for the runs that go on with it and for `run.output`."""
-    if kind is not None:
-        _types[run_id] = kind
-        for old in list(_types)[:-_MOST_KEPT]:
-            _types.pop(old, None)
-
-
-def type_of(run_id: str) -> Any:
-    """The type of a run's answer; None where none was asked for, or in another process."""
-    return _types.get(run_id)
-
-
-def forget_types() -> None:
-    """Forget the types of all runs."""
-    _types.clear()
 
 
 def answer_text(record: RunRecord) -> str | None:
@@ -180,18 +152,19 @@ class AnswerHosts(HostSet):
             traits=ToolTraits(host="output", sha=sha_of(output.schema)[:16]),
         )
 
-    def binds(self, tools: Sequence[ToolSpec]) -> bool:
-        """Whether the provider sees to it that an answer fits, beside these tools."""
-        schema, own = self._output.schema, tuple(it for it in tools if it is not self._spec)
-        request = ChatRequest(model=self._model, messages=(), tools=own, output_schema=schema)
-        return isinstance(self._client, SchemaClient) and self._client.has_schema_mode(request)
-
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """The tools of all hosts, and the one for the answer."""
         tools = await super().tools(context)
         if any(spec.name == FINAL_ANSWER for spec in self.offered):
             raise UsageError(f"a tool is called {FINAL_ANSWER}, as the one for output=…; rename it")
-        return tools if self.binds(tools) else [*tools, self._spec]
+        request = ChatRequest(
+            model=self._model,
+            messages=(),
+            tools=tuple(tools),
+            output_schema=self._output.schema,
+        )
+        binds = isinstance(self._client, SchemaClient) and self._client.has_schema_mode(request)
+        return tools if binds else [*tools, self._spec]
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check an answer, or a call on the host that has the tool."""
@@ -213,19 +186,16 @@ class AnswerComposer(ChatComposer):
     A run that goes on begins to count anew.
     """
 
-    def __init__(
-        self, system: str | None, *, opening: tuple[Message, ...], output: Output, hosts: HostSet
-    ) -> None:
+    def __init__(self, system: str | None, *, opening: tuple[Message, ...], output: Output) -> None:
         super().__init__(system, opening=opening)
         self._output = output
-        self._hosts = cast("AnswerHosts", hosts)
         self._by_call = True
         self._failed = 0
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
         """The base of a chat, with the schema or the words for `final_answer`."""
         made = await super().before_turn(tools)
-        self._by_call = not self._hosts.binds(tools)
+        self._by_call = any(spec.name == FINAL_ANSWER for spec in tools)
         if not self._by_call:
             return replace(made, output_schema=self._output.schema)
         text = "\n\n".join(piece for piece in (made.system_prompt, _BY_CALL) if piece)

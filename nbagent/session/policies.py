@@ -5,12 +5,11 @@ Owns how the two are joined. Asking is `approval`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbagent.contracts.chat import ToolSpec
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import (
     CallPreview,
     Resolve,
@@ -20,7 +19,6 @@ from nbagent.contracts.policy import (
     call_pattern,
     stricter,
 )
-from nbagent.tools.base import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +44,22 @@ class Policies:
 
     def hiding(self, spec: ToolSpec) -> str:
         """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
-        for kind, text in self._rules():
-            rule = call_pattern(text)
-            if (
-                kind in ("hide", "deny")
-                and not rule.where
-                and rule.fits_tool(spec.name, spec.traits.host)
-            ):
-                return f"{kind}={text!r}"
-        return ""
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._rules_about(spec)
+            if kind in ("hide", "deny") and not call_pattern(text).where
+        )
+        return next(found, "")
+
+    def about_some_calls(self, spec: ToolSpec) -> list[str]:
+        """The rules that speak of this tool with certain arguments only."""
+        rules = self._rules_about(spec)
+        return [f"{kind}={text}" for kind, text in rules if call_pattern(text).where]
 
     def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a rule forbids this call; for hosts that look at many things in one call."""
-        said = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
-        return any(hit is not None and hit.ruling == "deny" for hit in said)
+        hits = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
+        return any(hit is not None and hit.ruling == "deny" for hit in hits)
 
     def says(
         self,
@@ -78,54 +78,20 @@ class Policies:
         """
         name, host = spec.name, spec.traits.host
         default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
-        verdict = self.system.says(name, host, judged, self.resolve) or default
-        if preview.firm and stricter(verdict.ruling, preview.ruling) != verdict.ruling:
-            verdict = default
-        # A rule that forbids holds for the arguments as the model wrote them, too.
+        hit = self.system.says(name, host, judged, self.resolve) or default
+        if preview.firm and stricter(hit.ruling, preview.ruling) != hit.ruling:
+            hit = default
         for form in (judged, written):
             for policy in self._both():
                 other = policy.says(name, host, form, self.resolve)
-                if other and stricter(other.ruling, verdict.ruling) != verdict.ruling:
-                    verdict = other
-        return verdict
+                if other and stricter(other.ruling, hit.ruling) != hit.ruling:
+                    hit = other
+        return hit
 
-    def about_some_calls(self, spec: ToolSpec) -> list[str]:
-        """The rules that speak of this tool with certain arguments only."""
-        return [
-            f"{kind}={text}"
-            for kind, text in self._rules()
-            if (rule := call_pattern(text)).where and rule.fits_tool(spec.name, spec.traits.host)
-        ]
-
-    def doubts(self, specs: Sequence[ToolSpec]) -> list[str]:
-        """Rules that look like slips of the pen: nearly a tool's name, no such argument."""
-        doubts: list[str] = []
-        for policy in self._both():
-            for kind, text in policy.rules:
-                rule, said = call_pattern(text), f"the rule {kind}={text!r}"
-                fit = [spec for spec in specs if rule.fits_tool(spec.name, spec.traits.host)]
-                if not fit:
-                    near = nearest(rule.tool, [spec.name for spec in specs])
-                    if near is not None and "*" not in rule.tool:
-                        doubts.append(f"{said} fits no tool of this run; did you mean {near!r}?")
-                    elif policy is self.agent:
-                        doubts.append(f"{said} fits no tool of this run")
-                for name, _ in rule.where:
-                    if fit and not any(name in spec.parameters["properties"] for spec in fit):
-                        doubts.append(f"{said}: {fit[0].name} has no argument {name!r}")
-        return doubts
-
-    def _rules(self) -> list[tuple[str, str]]:
-        return [rule for policy in self._both() for rule in policy.rules]
+    def _rules_about(self, spec: ToolSpec) -> list[tuple[str, str]]:
+        rules = [rule for policy in self._both() for rule in policy.rules]
+        host = spec.traits.host
+        return [rule for rule in rules if call_pattern(rule[1]).fits_tool(spec.name, host)]
 
     def _both(self) -> tuple[ToolPolicy, ...]:
         return (self.system,) if self.agent is None else (self.system, self.agent)
-
-
-def check_agent_policy(policy: ToolPolicy) -> None:
-    """Raise UsageError when an agent's policy would loosen something."""
-    if policy.allow:
-        raise UsageError(
-            f"an agent may only tighten the policy, not allow {', '.join(policy.allow)}; allow it "
-            "for yourself with nbagent.configure(allow=[…]), or answer with on_approval=…"
-        )

@@ -5,10 +5,9 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, cast
 
 from nbagent import __version__
@@ -19,12 +18,10 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import MASK
 from nbagent.engine import EnginePlan
-from nbagent.providers.registry import origin
 from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval
-from nbagent.session.clients import Chosen, address, asked_of, choose, same_server
+from nbagent.session.clients import Chosen, asked_of, choose, same_server
 from nbagent.session.composer import ChatComposer
 from nbagent.session.frontend import Frontend
 from nbagent.session.going_on import (
@@ -32,30 +29,18 @@ from nbagent.session.going_on import (
     check_answered,
     check_resumable,
     conversation_of,
+    joined,
     opening,
+    remember,
 )
 from nbagent.session.hosts import RunTools, tools_of
-from nbagent.session.output import (
-    AnswerComposer,
-    AnswerHosts,
-    Output,
-    output_of,
-    remember_type,
-)
-from nbagent.session.recorded import cassette_of, recorded_hosts
-from nbagent.settings import (
-    RunOptions,
-    Settings,
-    check_limits,
-    effective,
-    without_secrets,
-)
+from nbagent.session.output import AnswerComposer, AnswerHosts, Output
+from nbagent.session.policies import Policies
+from nbagent.session.recorded import RecordedHost, Recording, recording_of
+from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
 
 Kind = Literal["start", "continue", "resume", "fork"]
-
-_SAID_LIMITS = ("max_turns", "max_tokens")
-"""Limits that may surprise when they go on; said in a notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +76,20 @@ class Prepared:
 
     plan: EnginePlan
     """Without an approver."""
-    tools: RunTools
+    host: HostSet
+    """The plan's."""
+    policies: Policies
     chosen: Chosen
 
 
-def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> Prepared:
+def prepare(
+    ask: Ask,
+    *,
+    store: Store,
+    frontend: Frontend,
+    courier: Courier,
+    waiting: Callable[[str], None] = lambda text: None,
+) -> Prepared:
     """Check and resolve everything.
 
     Raises:
@@ -103,32 +97,30 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
     """
     # First: it finds the keys of the environment, and what is read from here on is kept and sent.
     given = without_secrets(ask.options)
-    parent = store.load(ask.parent_id) if ask.parent_id else None
-    options = _merged(given, parent, ask.dropped)
     settings = effective()
+    parent = store.load(ask.parent_id) if ask.parent_id else None
+    options = joined(given, parent, ask.dropped, settings)
     asked = without_secrets(asked_of(options, settings))
     limits = _limits(options, asked)
     base = conversation_of(parent, ask.fork_turn, store)
-    words = _words(ask, base, limits.ceiling)
+    words = _words(ask, parent, base, limits.ceiling)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
-    inherits = parent is not None and "output" not in ask.dropped
-    kind, output = output_of(options.output, parent.id if parent and inherits else None)
-    join = HostSet
-    if output is not None:
-        join = partial(AnswerHosts, output=output, client=chosen.client, model=chosen.model)
+    _check_price(limits, chosen)
+    kind = options.output
+    output = None if kind is None or kind is str else Output(kind)
     run_id = new_id()
-    mode, cassette = cassette_of(asked, store, run_id)
-    if asked.replay_tools:
-        join = recorded_hosts(cassette, mode, join)
+    recording = recording_of(asked, store, run_id)
+    names = ask.options.tools
+    if ask.tools is None:
+        names = options.tools if options.tools is not None else settings.tools
     tools = tools_of(
-        _named_tools(ask, options, settings),
+        names,
         ask.tools,
         options=options,
         settings=settings,
         namespace=frontend.namespace,
-        join=join,
     )
-    _check_price(limits, chosen)
+    host = _joined_hosts(tools, chosen, output, recording if asked.replay_tools else None)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last.
     said = ask if ask.prompt or parent is None else parent
@@ -153,40 +145,40 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
             options=_kept(options.changed(cassette=asked.cassette), chosen, output),
             limits=limits,
             started_at=utc_now(),
+            notices=(
+                *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
+                *([store.warning] if store.warning else ()),
+                *(_changes(ask, given, options, chosen, parent, base) if parent else ()),
+                *ask.notices,
+            ),
             messages=words,
         )
     )
-    notices = (
-        *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
-        *([store.warning] if store.warning else ()),
-        *_lost_type(parent, kind, inherits),
-        *_moved(record, base),
-        *_limits_that_go_on(given, options, parent),
-        *ask.notices,
-    )
-    record = record.model_copy(update={"notices": notices})
     if not ask.dry_run:
-        _remember(record.id, options)
-        remember_type(record.id, kind)
-    begin = opening(record.messages, base.history)
+        remember(run_id, options)
+    begin = opening(words, base.history)
     composer = ChatComposer(asked.system, opening=begin)
     if output is not None:
-        composer = AnswerComposer(asked.system, opening=begin, output=output, hosts=tools.host)
+        composer = AnswerComposer(asked.system, opening=begin, output=output)
+    client = chosen.client
+    if recording is not None and not ask.dry_run:
+        client = recording.client(chosen)
     plan = EnginePlan(
         run=record,
         history=base.history,
-        client=chosen.client if ask.dry_run else chosen.recorded(mode, cassette),
+        client=client,
         model=chosen.model,
-        host=tools.host,
+        host=host,
         composer=composer,
         context=ToolContext(
-            run_id=record.id,
+            run_id=run_id,
             session=record.session,
             runner=courier,
             namespace=frontend.namespace,
             run_code=frontend.run_code(),
             mounts=tools.mounts,
             policy=tools.policies.effective,
+            waiting=waiting,
         ),
         cancel=courier.cancel,
         params=_params(options, asked),
@@ -196,15 +188,17 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         price=chosen.price,
         trim=asked.trim == "tool-results",
-        before=base.turn_before(record),
+        before=base.turn_before(record.model, record.base_url),
         context_tokens=chosen.context_tokens,
-        turn_places=lambda: _turn_places(record, store),
-        notices=list(notices),
+        turn_places=lambda: _turn_places(record.parent_id, store),
+        notices=list(record.notices),
     )
-    return Prepared(plan=plan, tools=tools, chosen=chosen)
+    return Prepared(plan=plan, host=host, policies=tools.policies, chosen=chosen)
 
 
-def _words(ask: Ask, base: Conversation, ceiling: int) -> tuple[Message, ...]:
+def _words(
+    ask: Ask, parent: RunRecord | None, base: Conversation, ceiling: int
+) -> tuple[Message, ...]:
     """What the person says, as messages."""
     if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
         raise UsageError("the prompt is empty; write what you want to ask")
@@ -212,58 +206,9 @@ def _words(ask: Ask, base: Conversation, ceiling: int) -> tuple[Message, ...]:
     if ask.prompt:
         parts = ask.parts or (TextPart(text=ask.prompt),)
         return (*ask.messages, Message(role="user", content=parts))
-    if base.parent is not None and ask.kind == "resume" and not ask.messages:
-        check_resumable(base.parent, base, ceiling)
+    if parent is not None and ask.kind == "resume" and not ask.messages:
+        check_resumable(parent, base.requests, ceiling)
     return ask.messages
-
-
-def _named_tools(ask: Ask, options: RunOptions, settings: Settings) -> Any:
-    if ask.tools is not None:
-        return ask.options.tools
-    return options.tools if options.tools is not None else settings.tools
-
-
-def _merged(options: RunOptions, parent: RunRecord | None, dropped: tuple[str, ...]) -> RunOptions:
-    """The options, with what the parent's run had where they say nothing."""
-    if parent is None:
-        return options
-    kept: dict[str, Any] = {"session": parent.session, **parent.options}
-    stays = same_server(options, kept.get("model") or parent.model, kept.get("base_url"))
-    changes: dict[str, Any] = {}
-    for name, row in RunOptions.rows().items():
-        said = name in options.given or name in dropped
-        if name in kept and row.goes_on and not said and (stays or not row.server):
-            changes[name] = _known_again(parent.id, name, kept[name]) if row.secret else kept[name]
-    if MASK in (changes.get("base_url") or ""):
-        raise UsageError(
-            "the base URL of that run held a key, which is never kept; give it again: base_url=…"
-        )
-    return RunOptions(**changes).changed(**options.given)
-
-
-_secret: dict[str, dict[str, Any]] = {}
-"""By run, of the last runs of this process: what no record keeps, for the runs that go on."""
-_REMEMBERED = 1000
-
-
-def _remember(run_id: str, options: RunOptions) -> None:
-    rows = RunOptions.rows()
-    values = {name: value for name, value in options.given.items() if rows[name].secret}
-    if values:
-        _secret[run_id] = values
-        for old in list(_secret)[:-_REMEMBERED]:
-            _secret.pop(old, None)
-
-
-def _known_again(run_id: str, name: str, kept: dict[str, Any]) -> dict[str, Any] | None:
-    """The values that a record has the names of; None where the settings have them."""
-    values = _secret.get(run_id, {}).get(name)
-    if values is None and not (getattr(effective(), name) or {}).keys() >= kept.keys():
-        raise UsageError(
-            f"that run had {name} ({', '.join(kept)}), whose values are never kept; "
-            f"give them again: {name}={{…}}"
-        )
-    return values
 
 
 def _limits(options: RunOptions, asked: Settings) -> Limits:
@@ -289,6 +234,24 @@ def _check_price(limits: Limits, chosen: Chosen) -> None:
         )
 
 
+def _joined_hosts(
+    tools: RunTools, chosen: Chosen, output: Output | None, recording: Recording | None
+) -> HostSet:
+    """The hosts as one, with what stands in for their tools and beside them."""
+    hosts: Sequence[Any] = tools.hosts
+    if recording is not None:
+        hosts = [RecordedHost(host, recording) for host in hosts]
+    if output is None:
+        return HostSet(hosts, hides=tools.policies.hiding)
+    return AnswerHosts(
+        hosts,
+        hides=tools.policies.hiding,
+        output=output,
+        client=chosen.client,
+        model=chosen.model,
+    )
+
+
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
     names = [name for name, row in Settings.rows().items() if row.sent]
     params = {n: value for n in names if (value := getattr(asked, n)) is not None}
@@ -311,50 +274,44 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
     }
 
 
-def _turn_places(record: RunRecord, store: Store) -> Mapping[int, str]:
+def _turn_places(parent_id: str | None, store: Store) -> Mapping[int, str]:
     """The turns of the conversation before, for what is said of a request that is too long."""
-    if record.parent_id is not None:
+    if parent_id is not None:
         with suppress(NbagentError):  # a forgotten ancestor takes only the names away
-            return store.turn_places(record.parent_id)
+            return store.turn_places(parent_id)
     return {}
 
 
-def _moved(record: RunRecord, base: Conversation) -> tuple[str, ...]:
-    """That the conversation goes to another model or server than before, and what stays behind."""
-    parent = base.parent
-    if parent is None:
-        return ()
-    notices: list[str] = []
-    if address(parent.model, parent.base_url) != address(record.model, record.base_url):
-        same = origin(parent.base_url) == origin(record.base_url)
-        before, now = parent.base_url or parent.model, record.base_url or record.model
-        what = "path on the server" if same else "server"
-        notices.append(f"The {what} changed: {before} before, {now} now.")
-    if parent.model != record.model and any(message.reasoning for message in base.history):
-        notices.append(
-            f"Earlier reasoning stays with {parent.model}: it is not sent to {record.model}."
+def _changes(
+    ask: Ask,
+    given: RunOptions,
+    options: RunOptions,
+    chosen: Chosen,
+    parent: RunRecord,
+    base: Conversation,
+) -> list[str]:
+    """What the person should know of how this run differs from the one before, or does not."""
+    said: list[str] = []
+    now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
+    if not same_server(now, parent.model, parent.base_url):
+        before = parent.base_url or parent.model
+        said.append(
+            f"The server changed: {before} before, {chosen.base_url or chosen.model_id} now."
         )
-    return tuple(notices)
-
-
-def _limits_that_go_on(
-    given: RunOptions, options: RunOptions, parent: RunRecord | None
-) -> tuple[str, ...]:
-    """Which limits go on from the run before although nobody said so."""
-    names = [
-        name
-        for name in _SAID_LIMITS
-        if getattr(options, name) is not None and getattr(given, name) is None
+    if parent.model != chosen.model_id and any(message.reasoning for message in base.history):
+        said.append(
+            f"Earlier reasoning stays with {parent.model}: it is not sent to {chosen.model_id}."
+        )
+    name = parent.options.get("output")
+    if name and options.output is None and "output" not in ask.dropped:
+        said.append(f"The type {name} is not known here, so the answer is text; output=… gives it.")
+    limits = [
+        f"{limit}={getattr(options, limit)}"
+        for limit in ("max_turns", "max_tokens")
+        if getattr(options, limit) is not None and getattr(given, limit) is None
     ]
-    if parent is None or not names:
-        return ()
-    limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
-    return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
-
-
-def _lost_type(parent: RunRecord | None, kind: Any, inherits: bool) -> tuple[str, ...]:
-    """That the answer is no longer of a type, because this process does not have it."""
-    name = parent.options.get("output") if parent and inherits and kind is None else None
-    return (
-        f"The type {name} is not known here, so the answer is text; output=… gives it.",
-    ) * bool(name)
+    if limits:
+        said.append(
+            f"As in run {parent.id[:8]}: {' and '.join(limits)}. Give other values to change that."
+        )
+    return said

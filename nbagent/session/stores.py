@@ -45,18 +45,17 @@ def store_at(path: str | os.PathLike[str]) -> Store:
     return _opened(home)
 
 
+def known_store() -> Store | None:
+    """The current store where there is one already: looking for runs makes none."""
+    home = store_home().absolute()
+    return _opened(home) if home in _stores or (home / FILE_NAME).is_file() else None
+
+
 def _opened(home: Path) -> Store:
     with _lock:
         if home not in _stores:
             _stores[home] = Store.open_or_memory(home)
         return _stores[home]
-
-
-def known_store() -> Store | None:
-    """The same where there is one already: looking for runs makes no store."""
-    home = store_home().absolute()
-    there = home in _stores or (home / FILE_NAME).is_file()
-    return current_store() if there else None
 
 
 def home_of(store: Store) -> Path:
@@ -95,7 +94,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
             "lists them), or begin anew"
         )
     if here is not None:
-        return _still_there(store, here)
+        return store.find(here)  # another kernel may have deleted it
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
@@ -105,16 +104,6 @@ def find_run(ref: str, *, session: str | None = None) -> str:
             "(nbagent.runs() lists them)"
         )
     return run_id
-
-
-def _still_there(store: Store, run_id: str) -> str:
-    try:
-        return store.find(run_id)
-    except UsageError:
-        raise UsageError(
-            f"the last run of this kernel, {run_id[:8]}, was forgotten in another one; name the "
-            "run that you mean (%agent runs lists them)"
-        ) from None
 
 
 def note_last(run_id: str, store: Store) -> None:

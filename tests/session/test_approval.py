@@ -33,7 +33,6 @@ from nbagent.session.policies import Policies
 
 ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "true": (True, "allowed", ("a",)),
-    "once": ("once", "allowed", ("a",)),
     "session": ("session", "allowed", ("a",)),
     "an answer": (PersonAnswer(choice="once"), "allowed", ("a",)),
     "other arguments": ({"path": "b"}, "edited", ("b",)),

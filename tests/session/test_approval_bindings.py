@@ -183,17 +183,6 @@ def test_a_stop_ends_an_async_callback_at_once_and_is_nobodys_decision() -> None
     assert it.waited_ms > 200
 
 
-def test_rules_with_a_slip_of_the_pen_are_told() -> None:
-    nbagent.configure(deny=["delet", "delete(pth=a)", "fs.write"])
-    run, _ = ran(call("delete", path="a"))
-    told = "\n".join(run.record.notices)
-    assert "deny='delet' fits no tool of this run; did you mean 'delete'?" in told
-    assert "delete has no argument 'pth'" in told
-    assert "fs.write" not in told, "a rule for other tools is no slip"
-    run, _ = ran("Hello.", policy=ToolPolicy(deny=["fs.write"]))
-    assert any("'fs.write' fits no tool of this run" in text for text in run.record.notices)
-
-
 def test_what_asks_every_time_gives_no_wrong_advice() -> None:
     host = Shifting(["one"], CallPreview(ruling="ask", firm=True))
     _, model = ran(call("shift"), tools=[host])

@@ -240,7 +240,7 @@ MODES: dict[str, tuple[bool, bool]] = {
 def test_the_schema_mode_of_a_provider_is_used_where_it_holds(model: str) -> None:
     for tools, by_schema in zip(([population], []), MODES[model], strict=True):
         dry = nbagent.Agent(model=model, tools=tools, output=list[City]).dry_run("Hello?")
-        names = [tool.name for tool in dry.tools]
+        names = [tool.name for tool in dry.request.tools]
         assert ("final_answer" in names) != by_schema, dry.body
         assert (dry.request.output_schema is not None) == by_schema
         assert "population" in str({k: v for k, v in dry.body.items() if k != "messages"})
@@ -249,7 +249,7 @@ def test_the_schema_mode_of_a_provider_is_used_where_it_holds(model: str) -> Non
 def test_a_schema_that_anthropic_would_change_is_given_as_a_tool() -> None:
     for output in (dict[str, int], list[dict[str, City]]):
         agent = nbagent.Agent(model="anthropic:claude-sonnet-4-5", tools=[], output=output)
-        assert [tool.name for tool in agent.dry_run("Hello?").tools] == ["final_answer"]
+        assert [tool.name for tool in agent.dry_run("Hello?").request.tools] == ["final_answer"]
 
 
 def test_a_schema_mode_answer_is_text_and_its_request_is_kept() -> None:

@@ -18,6 +18,7 @@ from nbagent.contracts.chat import ChatRequest, Message, ToolCall
 from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
 from nbagent.providers.replay import Cassette, ReplayClient
 from nbagent.session.clients import choose
+from nbagent.session.recorded import Recording
 from nbagent.settings import Settings
 
 CANARY = "sk-canary-0123456789abcdef"
@@ -174,7 +175,7 @@ def test_equal_requests_of_a_run_are_told_apart(file: Path) -> None:
     request = ChatRequest(model="little", messages=(Message.of("user", "A number?"),))
 
     async def ask(mode: Any, times: int) -> list[str]:
-        client = chosen.recorded(mode, Cassette(file))
+        client = Recording(mode, Cassette(file)).client(chosen)
         try:
             return [(await client.chat(request)).message.text for _ in range(times)]
         finally:

@@ -95,8 +95,11 @@ def test_a_result_that_is_missing_in_mode_replay_is_a_clear_error(file: Path) ->
     good, second, other = results(run)
     assert good["ok"]
     assert second["error"]["code"] == other["error"]["code"] == "E_PRECONDITION_FAILED"
-    assert "a 2. time" in second["error"]["message"]
-    assert "answers.jsonl holds no result of roll with these arguments" in other["error"]["message"]
+    assert "no result number 2 of roll" in second["error"]["message"]
+    assert (
+        "answers.jsonl holds no result number 1 of roll with these arguments"
+        in other["error"]["message"]
+    )
     assert done == ["roll 6"]
 
 
