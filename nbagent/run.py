@@ -21,9 +21,9 @@ from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import checked_callback
+from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.going_on import type_of
-from nbagent.session.output import Output, answer_text
 from nbagent.session.prepare import Ask, Kind
 from nbagent.session.recorded import cache_file
 from nbagent.session.stores import current_store, find_run, forget_last, home_of, note_last

@@ -59,7 +59,11 @@ class CallbackSink:
                 "on_event takes a plain function, it is called on the engine thread and not "
                 "awaited; for `await` use `async for event in agent.stream(…)`"
             )
-        self.handle = callback
+        self._callback = callback
+
+    def handle(self, event: Event) -> None:
+        """Call it."""
+        self._callback(event)
 
     def close(self) -> None:
         """Nothing to close."""

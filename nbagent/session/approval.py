@@ -1,8 +1,8 @@
 """Decides about a tool call before it runs: by the policies, else by asking somebody.
 
-Owns what was approved for the session, and the ways to ask: a callback, a view with buttons,
-`input()`. Where nobody can answer, a call that has to be asked about is denied. How a question
-looks belongs to the notebook.
+Owns how the person's policy and an agent's are joined, what was approved for the session, and the
+ways to ask: a callback, a view with buttons, `input()`. Where nobody can answer, a call that has
+to be asked about is denied. How a question looks belongs to the notebook.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -20,10 +20,19 @@ from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sh
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
-from nbagent.contracts.policy import PersonAnswer, Question, RuleHit
+from nbagent.contracts.policy import (
+    CallPreview,
+    PersonAnswer,
+    Question,
+    Resolve,
+    RuleHit,
+    ToolPolicy,
+    as_written,
+    call_pattern,
+    stricter,
+)
 from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost
 from nbagent.contracts.secrets import redact
-from nbagent.session.policies import Policies
 from nbagent.shown import without_folders
 
 OnApproval = Callable[[Question], Any]
@@ -32,6 +41,82 @@ Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The person's policy, and an agent's, which can only be stricter."""
+
+    system: ToolPolicy = field(default_factory=ToolPolicy)
+    agent: ToolPolicy | None = None
+    resolve: Resolve = as_written
+    """Brings what rules say of paths to the form that paths have."""
+
+    @property
+    def effective(self) -> ToolPolicy:
+        """Limits and isolation that hold."""
+        if self.agent is None:
+            return self.system
+        kept_apart = "landlock" in (self.agent.isolation, self.system.isolation)
+        return replace(
+            self.system,
+            limits=self.system.limits.tightened(self.agent.limits),
+            isolation="landlock" if kept_apart else self.system.isolation,
+        )
+
+    def hiding(self, spec: ToolSpec) -> str:
+        """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._rules_about(spec)
+            if kind in ("hide", "deny") and not call_pattern(text).where
+        )
+        return next(found, "")
+
+    def about_some_calls(self, spec: ToolSpec) -> list[str]:
+        """The rules that speak of this tool with certain arguments only."""
+        rules = self._rules_about(spec)
+        return [f"{kind}={text}" for kind, text in rules if call_pattern(text).where]
+
+    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a rule forbids this call; for hosts that look at many things in one call."""
+        hits = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
+        return any(hit is not None and hit.ruling == "deny" for hit in hits)
+
+    def says(
+        self,
+        spec: ToolSpec,
+        preview: CallPreview,
+        judged: Mapping[str, Any] | None = None,
+        written: Mapping[str, Any] | None = None,
+    ) -> RuleHit:
+        """What happens to a call; without arguments, to the tool in general.
+
+        Args:
+            spec: of the tool.
+            preview: what the host says.
+            judged: the arguments in the one form that rules are compared with.
+            written: as the model wrote them; rules that forbid hold for these too.
+        """
+        name, host = spec.name, spec.traits.host
+        default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
+        hit = self.system.says(name, host, judged, self.resolve) or default
+        if preview.firm and stricter(hit.ruling, preview.ruling) != hit.ruling:
+            hit = default
+        for form in (judged, written):
+            for policy in self._both():
+                other = policy.says(name, host, form, self.resolve)
+                if other and stricter(other.ruling, hit.ruling) != hit.ruling:
+                    hit = other
+        return hit
+
+    def _rules_about(self, spec: ToolSpec) -> list[tuple[str, str]]:
+        rules = [rule for policy in self._both() for rule in policy.rules]
+        host = spec.traits.host
+        return [rule for rule in rules if call_pattern(rule[1]).fits_tool(spec.name, host)]
+
+    def _both(self) -> tuple[ToolPolicy, ...]:
+        return (self.system,) if self.agent is None else (self.system, self.agent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mounts, parse_mount
-from nbagent.session.policies import Policies
+from nbagent.session.approval import Policies
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
 from nbagent.tools.base import HostOrder, HostSource
 from nbagent.tools.function_host import FunctionHost, namespace_tools

@@ -5,24 +5,23 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from nbagent import __version__
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
 from nbagent.engine import EnginePlan
 from nbagent.runtime import Courier
-from nbagent.session.approval import OnApproval
+from nbagent.session.approval import OnApproval, Policies
 from nbagent.session.clients import Chosen, asked_of, choose, same_server
-from nbagent.session.composer import ChatComposer
+from nbagent.session.composer import AnswerHosts, ChatComposer, Output
 from nbagent.session.frontend import Frontend
 from nbagent.session.going_on import (
     Conversation,
@@ -33,10 +32,8 @@ from nbagent.session.going_on import (
     opening,
     remember,
 )
-from nbagent.session.hosts import RunTools, tools_of
-from nbagent.session.output import AnswerComposer, AnswerHosts, Output
-from nbagent.session.policies import Policies
-from nbagent.session.recorded import RecordedHost, Recording, recording_of
+from nbagent.session.hosts import tools_of
+from nbagent.session.recorded import RecordedHost, recording_of
 from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
 
@@ -70,14 +67,11 @@ class Ask:
     """What the person should know of it, beside what is found here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A run that can start."""
+class Prepared(NamedTuple):
+    """A run that can start, once it has an approver."""
 
     plan: EnginePlan
-    """Without an approver."""
     host: HostSet
-    """The plan's."""
     policies: Policies
     chosen: Chosen
 
@@ -105,7 +99,12 @@ def prepare(
     base = conversation_of(parent, ask.fork_turn, store)
     words = _words(ask, parent, base, limits.ceiling)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
-    _check_price(limits, chosen)
+    one_token = Usage(prompt_tokens=1, total_tokens=1)
+    if limits.max_cost_usd is not None and chosen.price(one_token, chosen.model) is None:
+        raise UsageError(
+            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
+            "limit its tokens with max_total_tokens=…"
+        )
     kind = options.output
     output = None if kind is None or kind is str else Output(kind)
     run_id = new_id()
@@ -120,7 +119,18 @@ def prepare(
         settings=settings,
         namespace=frontend.namespace,
     )
-    host = _joined_hosts(tools, chosen, output, recording if asked.replay_tools else None)
+    hosts: Sequence[Any] = tools.hosts
+    if recording is not None and asked.replay_tools:
+        hosts = [RecordedHost(host, recording) for host in hosts]
+    host = HostSet(hosts, hides=tools.policies.hiding)
+    if output is not None:
+        host = AnswerHosts(
+            hosts,
+            hides=tools.policies.hiding,
+            output=output,
+            client=chosen.client,
+            model=chosen.model,
+        )
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last.
     said = ask if ask.prompt or parent is None else parent
@@ -148,7 +158,7 @@ def prepare(
             notices=(
                 *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
                 *([store.warning] if store.warning else ()),
-                *(_changes(ask, given, options, chosen, parent, base) if parent else ()),
+                *(_changes(given, options, chosen, parent, base) if parent else ()),
                 *ask.notices,
             ),
             messages=words,
@@ -156,10 +166,6 @@ def prepare(
     )
     if not ask.dry_run:
         remember(run_id, options)
-    begin = opening(words, base.history)
-    composer = ChatComposer(asked.system, opening=begin)
-    if output is not None:
-        composer = AnswerComposer(asked.system, opening=begin, output=output)
     client = chosen.client
     if recording is not None and not ask.dry_run:
         client = recording.client(chosen)
@@ -169,7 +175,7 @@ def prepare(
         client=client,
         model=chosen.model,
         host=host,
-        composer=composer,
+        composer=ChatComposer(asked.system, opening=opening(words, base.history), output=output),
         context=ToolContext(
             run_id=run_id,
             session=record.session,
@@ -190,10 +196,10 @@ def prepare(
         trim=asked.trim == "tool-results",
         before=base.turn_before(record.model, record.base_url),
         context_tokens=chosen.context_tokens,
-        turn_places=lambda: _turn_places(record.parent_id, store),
+        turn_places=lambda: store.turn_places(parent.id) if parent else {},
         notices=list(record.notices),
     )
-    return Prepared(plan=plan, host=host, policies=tools.policies, chosen=chosen)
+    return Prepared(plan, host, tools.policies, chosen)
 
 
 def _words(
@@ -212,9 +218,10 @@ def _words(
 
 
 def _limits(options: RunOptions, asked: Settings) -> Limits:
-    given = options.max_turns is not None
+    # Who lowers only the ceiling means both.
+    lowered = asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling)
     limits = Limits(
-        max_turns=asked.max_turns if given else min(asked.max_turns, asked.ceiling),
+        max_turns=lowered,
         ceiling=asked.ceiling,
         loop_limit=asked.loop_limit,
         max_total_tokens=asked.max_total_tokens,
@@ -222,34 +229,6 @@ def _limits(options: RunOptions, asked: Settings) -> Limits:
     )
     check_limits(limits.max_turns, limits.ceiling)
     return limits
-
-
-def _check_price(limits: Limits, chosen: Chosen) -> None:
-    if limits.max_cost_usd is None:
-        return
-    if chosen.price(Usage(prompt_tokens=1, total_tokens=1), chosen.model) is None:
-        raise UsageError(
-            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
-            "limit its tokens with max_total_tokens=…"
-        )
-
-
-def _joined_hosts(
-    tools: RunTools, chosen: Chosen, output: Output | None, recording: Recording | None
-) -> HostSet:
-    """The hosts as one, with what stands in for their tools and beside them."""
-    hosts: Sequence[Any] = tools.hosts
-    if recording is not None:
-        hosts = [RecordedHost(host, recording) for host in hosts]
-    if output is None:
-        return HostSet(hosts, hides=tools.policies.hiding)
-    return AnswerHosts(
-        hosts,
-        hides=tools.policies.hiding,
-        output=output,
-        client=chosen.client,
-        model=chosen.model,
-    )
 
 
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
@@ -274,44 +253,24 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
     }
 
 
-def _turn_places(parent_id: str | None, store: Store) -> Mapping[int, str]:
-    """The turns of the conversation before, for what is said of a request that is too long."""
-    if parent_id is not None:
-        with suppress(NbagentError):  # a forgotten ancestor takes only the names away
-            return store.turn_places(parent_id)
-    return {}
-
-
 def _changes(
-    ask: Ask,
-    given: RunOptions,
-    options: RunOptions,
-    chosen: Chosen,
-    parent: RunRecord,
-    base: Conversation,
+    given: RunOptions, options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
 ) -> list[str]:
     """What the person should know of how this run differs from the one before, or does not."""
     said: list[str] = []
     now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
     if not same_server(now, parent.model, parent.base_url):
-        before = parent.base_url or parent.model
-        said.append(
-            f"The server changed: {before} before, {chosen.base_url or chosen.model_id} now."
-        )
+        before, after = parent.base_url or parent.model, chosen.base_url or chosen.model_id
+        said.append(f"The server changed: {before} before, {after} now.")
     if parent.model != chosen.model_id and any(message.reasoning for message in base.history):
         said.append(
             f"Earlier reasoning stays with {parent.model}: it is not sent to {chosen.model_id}."
         )
     name = parent.options.get("output")
-    if name and options.output is None and "output" not in ask.dropped:
+    if name and options.output is None:
         said.append(f"The type {name} is not known here, so the answer is text; output=… gives it.")
-    limits = [
-        f"{limit}={getattr(options, limit)}"
-        for limit in ("max_turns", "max_tokens")
-        if getattr(options, limit) is not None and getattr(given, limit) is None
-    ]
-    if limits:
-        said.append(
-            f"As in run {parent.id[:8]}: {' and '.join(limits)}. Give other values to change that."
-        )
+    names = [n for n in ("max_turns", "max_tokens") if n in options.given and n not in given.given]
+    if names:
+        limits = " and ".join(f"{name}={options.given[name]}" for name in names)
+        said.append(f"As in run {parent.id[:8]}: {limits}. Give other values to change that.")
     return said

@@ -28,8 +28,8 @@ from nbagent.contracts.records import RunRecord
 from nbagent.notebook.asking import question_text
 from nbagent.notebook.listings import tools_text
 from nbagent.providers.offline import call, calls, script
+from nbagent.session.approval import Policies
 from nbagent.session.frontend import use_frontend
-from nbagent.session.policies import Policies
 
 ANSWERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "true": (True, "allowed", ("a",)),

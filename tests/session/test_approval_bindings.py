@@ -24,7 +24,7 @@ from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolContext
 from nbagent.providers.offline import call, script
-from nbagent.session.policies import Policies
+from nbagent.session.approval import Policies
 
 
 class Appearing(Shifting):
