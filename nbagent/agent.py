@@ -83,12 +83,8 @@ class Agent:
         """Run to a stop point and return the run, also when it failed.
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
-
-        Args:
-            prompt: the person's words.
-            messages: a conversation that comes before them.
-            on_event: is called with each event, on the engine thread.
-            options: as for the agent; they win over its own.
+        `messages` come before the prompt, `on_event` is called with each event on the engine
+        thread, and `options` (the agent's, `on_approval` too) win over the agent's own.
 
         Raises:
             UsageError: it cannot start as asked (an option, a missing key): there is no run. What

@@ -20,7 +20,7 @@ from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_fro
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
-from nbagent.session.approval import checked_callback
+from nbagent.session.approval import ANSWERS
 from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.going_on import type_of
@@ -286,7 +286,6 @@ class Run:
             cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
         forget_last(forgotten, current_store())
         frontend().forget(forgotten)
-        self._record, self._active = _emptied(self.record), None
         if self._store.keeps_forgotten:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
@@ -320,9 +319,6 @@ def open_run(ref: str) -> Run:
     """A run of the store: `"last"`, its name, or a unique start of its id.
 
     `"last"` is the last one that was started here, and in a fresh process the store's.
-
-    Raises:
-        UsageError: there is none, or several begin so.
     """
     given: Any = ref
     if not isinstance(given, str):
@@ -339,15 +335,11 @@ def open_run(ref: str) -> Run:
 def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
 
-    What a notebook has saved of it stays there until the cell's output is cleared, and another
-    handle of it keeps what it holds.
+    What a notebook has saved of it stays there until the cell's output is cleared, and a handle of
+    it that you keep in a variable keeps what it holds.
 
-    Args:
-        run: a handle, `"last"`, a name or the start of an id.
-        children: also the runs that go on from it; they would lose their beginning.
-
-    Returns:
-        The ids of the deleted runs, the run's own first.
+    Takes a handle, `"last"`, a name or the start of an id; with `children` also the runs that go on
+    from it, which would lose their beginning. Returns the ids of the deleted runs, its own first.
 
     Raises:
         UsageError: there is none, it is at work, or others go on from it and `children` is off.
@@ -355,34 +347,24 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
-def _emptied(record: RunRecord) -> RunRecord:
-    """What a handle may still say of a run that was forgotten: its id, and how it ended."""
-    return RunRecord(
-        id=record.id,
-        session=record.session,
-        model=record.model,
-        phase=record.phase,
-        stop_reason=record.stop_reason,
-        started_at=record.started_at,
-        usage=record.usage,
-        cost_usd=record.cost_usd,
-    )
-
-
 def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
-    """The same with other options, and with the tools and `on_approval` that a call gives.
-
-    Raises:
-        UsageError: an option that does not exist or does not fit.
-    """
+    """The same with other options, and with the tools and `on_approval` that a call gives."""
     changes = dict(changes)
     objects = base.tools
     tools = changes.pop("tools", None)
     if tools is not None:
         changes["tools"], objects = _names_and_objects(tools)
-    callback = checked_callback(changes.pop("on_approval", None)) or base.on_approval
-    if "model" in changes:
-        changes["model"] = _model_id_of(changes["model"])
+    callback = changes.pop("on_approval", None) or base.on_approval
+    if callback is not None and not callable(callback):
+        raise UsageError(f"on_approval={callback!r} is no function of a Question; {ANSWERS}")
+    model = changes.get("model")
+    if model is not None and not isinstance(model, str):
+        if not hasattr(model, "model_id"):
+            raise UsageError(
+                f"model={model!r} is no model; write provider:model, or give "
+                "nbagent.offline.script([...])"
+            )
+        changes["model"] = model.model_id
     return replace(
         base, options=base.options.changed(**changes), tools=objects, on_approval=callback
     )
@@ -410,13 +392,3 @@ def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
         raise UsageError(
             f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
         ) from None
-
-
-def _model_id_of(model: object) -> str | None:
-    """The id of a model that is given by its name or as an object (`nbagent.offline.script`)."""
-    model_id = getattr(model, "model_id", model)
-    if model_id is None or isinstance(model_id, str):
-        return model_id
-    raise UsageError(
-        f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"
-    )

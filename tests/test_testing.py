@@ -123,17 +123,12 @@ def test_a_failed_assertion_says_what_was_called_instead(fresh_agent: AgentMaker
         assert_called(run, "delete")
 
 
-@pytest.mark.parametrize(
-    ("step", "options", "said"),
-    [
+def test_a_run_that_failed_or_was_paused_has_errors(fresh_agent: AgentMaker) -> None:
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (error("LLM_QUOTA_EXCEEDED", "no money"), {}, "the run ended in error: LLM_QUOTA_EXCEEDED"),
         (call("population", city="Oslo"), {"max_turns": 1}, "the run ended in max_turns"),
-    ],
-)
-def test_a_run_that_failed_or_was_paused_has_errors(
-    fresh_agent: AgentMaker, step: Any, options: dict[str, Any], said: str
-) -> None:
-    agent, _ = fresh_agent(step, tools=[population], **options)
-    run = agent.run("How many?")
-    with pytest.raises(AssertionError, match=said):
-        assert_no_errors(run)
+    ]
+    for step, options, said in cases:
+        agent, _ = fresh_agent(step, tools=[population], **options)
+        with pytest.raises(AssertionError, match=said):
+            assert_no_errors(agent.run("How many?"))

@@ -72,14 +72,8 @@ class CallbackSink:
 class ActiveRun:
     """One run from its start on: the engine's EventPort, and what stops it.
 
-    Args:
-        ask: what is to be done.
-        store: where the run is kept; the current one by default.
-        here: where it is shown and served; the frontend of this process by default.
-
-    Raises:
-        UsageError: it cannot be done as asked.
-        StoreError: the store belongs to a newer nbagent.
+    Kept in the current store and shown by the frontend of this process, unless others are given.
+    UsageError where it cannot be done as asked.
     """
 
     def __init__(
@@ -90,13 +84,7 @@ class ActiveRun:
         # Its words are in the record, without what is secret in them.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
         self.courier = Courier()
-        self.prepared = prepare(
-            ask,
-            store=self.store,
-            frontend=self._here,
-            courier=self.courier,
-            waiting=self._wait_for_host,
-        )
+        self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
         self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
         """The initial record while the run is at work, the final one after it ended."""

@@ -21,6 +21,7 @@ from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import (
+    Approval,
     CallPreview,
     PersonAnswer,
     Question,
@@ -38,6 +39,7 @@ from nbagent.shown import without_folders
 OnApproval = Callable[[Question], Any]
 Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
 """Is given each decision and what it is bound to."""
+ANSWERS = "give True, 'session', False, a reason, or a dict of other arguments"
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
@@ -84,26 +86,20 @@ class Policies:
         return any(hit is not None and hit.ruling == "deny" for hit in hits)
 
     def says(
-        self,
-        spec: ToolSpec,
-        preview: CallPreview,
-        judged: Mapping[str, Any] | None = None,
-        written: Mapping[str, Any] | None = None,
+        self, spec: ToolSpec, preview: CallPreview, *arguments: Mapping[str, Any] | None
     ) -> RuleHit:
         """What happens to a call; without arguments, to the tool in general.
 
-        Args:
-            spec: of the tool.
-            preview: what the host says.
-            judged: the arguments in the one form that rules are compared with.
-            written: as the model wrote them; rules that forbid hold for these too.
+        Rules that allow are compared with the first form of the `arguments`, the checked ones;
+        rules that are stricter than the host with each form, also as the model wrote them.
         """
         name, host = spec.name, spec.traits.host
         default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
-        hit = self.system.says(name, host, judged, self.resolve) or default
+        forms = arguments or (None,)
+        hit = self.system.says(name, host, forms[0], self.resolve) or default
         if preview.firm and stricter(hit.ruling, preview.ruling) != hit.ruling:
             hit = default
-        for form in (judged, written):
+        for form in forms:
             for policy in self._both():
                 other = policy.says(name, host, form, self.resolve)
                 if other and stricter(other.ruling, hit.ruling) != hit.ruling:
@@ -119,7 +115,7 @@ class Policies:
         return (self.system,) if self.agent is None else (self.system, self.agent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Something that was allowed for a session."""
 
@@ -147,17 +143,10 @@ def forget_approvals() -> None:
 
 
 class SessionApprover:
-    """The Approver of one run. `answer` may be called in any thread.
+    """The Approver of one run: asks a callback, a view with buttons, or by `input()`.
 
-    Args:
-        host: prepares a call again after somebody was asked.
-        policies: what they allow and deny, nobody is asked about.
-        session: what is allowed for the session holds in this one.
-        callback: answers instead of a person.
-        buttons: whether a view is open whose front end answers; None where there is none, False
-            where it may yet get ready.
-        by_input: asks in the thread that waits; None where `input()` cannot be answered.
-        record: is given each decision before the tool begins.
+    `buttons` says whether a view is open whose front end answers (None where there is none, False
+    where it may yet get ready); `by_input` asks in the thread that waits, where somebody types.
     """
 
     def __init__(
@@ -208,59 +197,56 @@ class SessionApprover:
         emit: Callable[[Event], None],
     ) -> Decision:
         """Ask until what the person saw is what would run."""
-        hit = self._hit(call, prepared)
+        approval, by, reason, arguments = cast("Approval", "allowed"), "", "", None
         changed, waited_ms = "", 0.0
+        hit = self._hit(call, prepared)
         while hit.ruling == "ask":
             bound = _bound(call, prepared)
             grant = (self._session, self._callback, bound)
             if grant in _granted and not prepared.preview.every_time:
-                return Decision(prepared=prepared, by="session", waited_ms=waited_ms)
+                by = "session"
+                break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
             asked_ms = monotonic_ms()
-            by, answer = await self._ask(question, prepared, context, cancel, emit)
+            asked, answer = await self._ask(question, prepared, context, cancel, emit)
             waited_ms += monotonic_ms() - asked_ms
             if cancel.is_set:
-                # Nobody decided: the call is told that the run was stopped.
-                return Decision(prepared=prepared, waited_ms=waited_ms)
+                break  # Nobody decided: the call is told that the run was stopped.
             if answer.choice == "deny":
-                return _denied(prepared, by, answer.reason, waited_ms)
+                approval, by, reason = "denied", asked, answer.reason
+                break
             prepared = await self._host.prepare(call, context)
             hit = self._hit(call, prepared)
             if _bound(call, prepared) != bound:
                 changed = "what it would do changed while it was decided; "
                 continue
-            used = _with(call, answer.arguments)
+            by, used = asked, _with(call, answer.arguments)
             if hit.ruling != "deny" and used.arguments != call.arguments:
                 # The policy judges the edited call anew; the person has seen it.
                 prepared = await self._host.prepare(used, context)
                 hit = self._hit(used, prepared)
-            if hit.ruling == "deny":
-                break
-            if used.arguments != call.arguments:
-                return Decision(
-                    prepared=prepared,
-                    approval="edited",
-                    by=by,
-                    arguments=used.arguments,
-                    waited_ms=waited_ms,
-                )
-            if answer.choice == "session":
-                _granted[grant] = self._grant(call, prepared, by)
-            return Decision(prepared=prepared, by=by, waited_ms=waited_ms)
+                approval, arguments = "edited", used.arguments
+            elif hit.ruling != "deny" and answer.choice == "session":
+                whole = prepared.preview.for_tool
+                shown = "" if whole else redact(dump_json(call.arguments).decode())
+                _granted[grant] = Grant(self._session, prepared.spec.name, shown, by, utc_now())
+            break
         if hit.ruling == "deny":
-            return _denied(prepared, "policy", f"the policy denies this call: {hit.why}", waited_ms)
-        return Decision(prepared=prepared, waited_ms=waited_ms)
+            approval, by, arguments = "denied", "policy", None
+            reason = f"the policy denies this call: {hit.why}"
+        return Decision(
+            prepared=prepared,
+            approval=approval,
+            by=by,
+            reason=reason,
+            arguments=arguments,
+            waited_ms=waited_ms,
+        )
 
     def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
         return self._policies.says(
             prepared.spec, prepared.preview, prepared.arguments, call.arguments
         )
-
-    def _grant(self, call: ToolCall, prepared: PreparedCall, by: str) -> Grant:
-        whole = prepared.preview.for_tool
-        shown = "" if whole else redact(dump_json(call.arguments).decode())
-        tool = prepared.spec.name
-        return Grant(session=self._session, tool=tool, call=shown, by=by, at=utc_now())
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -318,10 +304,6 @@ def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
 def _with(call: ToolCall, arguments: Any) -> ToolCall:
     """The call with the arguments that a person gave, if any."""
     return call if arguments is None else call.model_copy(update={"arguments": dict(arguments)})
-
-
-def _denied(prepared: PreparedCall, by: str, reason: str, waited_ms: float) -> Decision:
-    return Decision(prepared=prepared, approval="denied", by=by, reason=reason, waited_ms=waited_ms)
 
 
 def _bound(call: ToolCall, prepared: PreparedCall) -> str:
@@ -382,16 +364,6 @@ async def _called(
         return PersonAnswer(choice="deny", reason=reason)
 
 
-def checked_callback(given: OnApproval | None) -> OnApproval | None:
-    """`on_approval` as it was given; UsageError when it cannot be called."""
-    if given is not None and not callable(cast("Any", given)):
-        raise UsageError(
-            f"on_approval={given!r} is no function; give one that takes a Question and returns "
-            "True, 'session', False, a reason, or a dict of other arguments"
-        )
-    return given
-
-
 _MEANT_TRUE = frozenset({"y", "yes", "ok", "true", "once", "allow"})
 """Texts that would deny the call with a strange reason, and hardly mean that."""
 
@@ -419,8 +391,5 @@ def answer_of(given: object) -> PersonAnswer:
         return PersonAnswer(choice="deny", reason=given)
     arguments = json_object(cast("Any", given))
     if arguments is None:
-        raise UsageError(
-            f"on_approval returned a {type(given).__name__}; return True, 'session', False, a "
-            "reason, or a dict of other arguments"
-        )
+        raise UsageError(f"on_approval returned a {type(given).__name__}; {ANSWERS}")
     return PersonAnswer(choice="once", arguments=arguments)

@@ -53,9 +53,6 @@ def tools_of(
         options: mounts, skills, policy and session of the run.
         settings: what holds for every run.
         namespace: the notebook's names.
-
-    Raises:
-        UsageError: a name is unknown, a host cannot be opened, or the policy would loosen.
     """
     if options.policy is not None and options.policy.allow:
         raise UsageError(

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from nbagent.contracts.chat import ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError
-from nbagent.contracts.ports import ChatClient
 from nbagent.providers.choice import ask_local, local_servers, qualified
 from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import asked_of, choose
 from nbagent.settings import RunOptions, effective, provider_of
-from nbagent.shown.texts import error_line
 
 _LIST_S = 10.0
 """A provider has so many seconds to list its models, unless said otherwise."""
@@ -49,11 +47,7 @@ def forget_listings() -> None:
 
 
 def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
-    """What one provider lists, asked with its key; without a name, what is reachable now.
-
-    Args:
-        provider: its name.
-        given: how its server is to be asked.
+    """What one provider lists, asked as `given` says; without a name, what is reachable now.
 
     Raises:
         UsageError: there is no provider of this name, or no key for it.
@@ -105,32 +99,26 @@ def _asked(name: str, given: RunOptions) -> tuple[ModelInfo, ...]:
     wait_s = given.timeout_s or _LIST_S
     asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
     chosen = choose(asked_of(asked, effective()))
-    listing = asyncio.wait_for(_list(name, chosen.client), wait_s)
+    listing = asyncio.wait_for(chosen.client.list_models(), wait_s)
     future = asyncio.run_coroutine_threadsafe(listing, engine_loop())
     try:
-        models = future.result()
+        models = tuple(model for model in future.result() if model.id)
+    except NbagentError:
+        raise
     except TimeoutError:
         where = chosen.base_url or name
         raise ModelError(
             f"no list of models within {wait_s:g} s from {where}; is it the right server?",
             code="LLM_TIMEOUT",
         ) from None
+    except Exception as error:  # of another package
+        raise ModelError(
+            f"provider {name!r} cannot list its models: {type(error).__name__}: {error}; name one "
+            f"with --model {name}:MODEL, or repair its package",
+            code="LLM_BAD_RESPONSE",
+        ) from error
     finally:
         future.cancel()
     if name != "offline":  # scripts are known without being listed
         _kept[name, chosen.base_url] = models
     return models
-
-
-async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
-    try:
-        return tuple([one for one in await client.list_models() if one.id])
-    except (NbagentError, asyncio.CancelledError):
-        raise
-    except BaseException as error:  # of another package; SystemExit would end the engine
-        why = " ".join(error_line(error).split())
-        raise ModelError(
-            f"provider {name!r} cannot list its models: {why}; name one with --model"
-            f" {name}:MODEL, or repair its package.",
-            code="LLM_BAD_RESPONSE",
-        ) from error

@@ -77,18 +77,9 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    ask: Ask,
-    *,
-    store: Store,
-    frontend: Frontend,
-    courier: Courier,
-    waiting: Callable[[str], None] = lambda text: None,
+    ask: Ask, store: Store, frontend: Frontend, courier: Courier, waiting: Callable[[str], None]
 ) -> Prepared:
-    """Check and resolve everything.
-
-    Raises:
-        UsageError: something cannot be done as asked; nothing was started.
-    """
+    """Check and resolve everything; UsageError where something cannot be done as asked."""
     # First: it finds the keys of the environment, and what is read from here on is kept and sent.
     given = without_secrets(ask.options)
     settings = effective()

@@ -40,15 +40,9 @@ def store_at(path: str | os.PathLike[str]) -> Store:
     """
     given = Path(path).expanduser().absolute()
     home = given.parent if given.name == FILE_NAME else given
-    if not (home / FILE_NAME).is_file():
+    if home not in _stores and not (home / FILE_NAME).is_file():
         raise UsageError(f"there is no store at {given}; give a folder that holds {FILE_NAME}")
     return _opened(home)
-
-
-def known_store() -> Store | None:
-    """The current store where there is one already: looking for runs makes none."""
-    home = store_home().absolute()
-    return _opened(home) if home in _stores or (home / FILE_NAME).is_file() else None
 
 
 def _opened(home: Path) -> Store:
