@@ -92,37 +92,20 @@ class Agent:
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        return Run.ended(self._ask(prompt, messages, options), on_event=on_event)
+        return Run.ended(self._ask(prompt, messages, **options), on_event=on_event)
 
-    async def arun(
-        self,
-        prompt: str,
-        *,
-        messages: Sequence[Message] = (),
-        on_event: OnEvent | None = None,
-        **options: Any,
-    ) -> Run:
-        """The same for `await`; synchronous tools run on the loop that awaits."""
-        run = Run.started(self._ask(prompt, messages, options), on_event=on_event)
-        return await run.await_end()
+    async def arun(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
+        """As `run`, for `await`; synchronous tools run on the loop that awaits."""
+        return await self.start(prompt, on_event=on_event, **options).await_end()
 
-    def start(
-        self,
-        prompt: str,
-        *,
-        messages: Sequence[Message] = (),
-        on_event: OnEvent | None = None,
-        **options: Any,
-    ) -> Run:
+    def start(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
         """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        return Run.started(self._ask(prompt, messages, options), on_event=on_event)
+        return Run.started(self._ask(prompt, **options), on_event=on_event)
 
-    async def stream(
-        self, prompt: str, *, messages: Sequence[Message] = (), **options: Any
-    ) -> AsyncGenerator[Event]:
+    async def stream(self, prompt: str, **options: Any) -> AsyncGenerator[Event]:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
-        run = Run.started(self._ask(prompt, messages, options), on_event=channel.put)
+        run = self.start(prompt, on_event=channel.put, **options)
         try:
             async with aclosing(runtime.follow(channel, run.await_end())) as events:
                 async for event in events:
@@ -130,14 +113,14 @@ class Agent:
         finally:
             run.stop()
 
-    def dry_run(self, prompt: str, *, messages: Sequence[Message] = (), **options: Any) -> DryRun:
+    def dry_run(self, prompt: str, **options: Any) -> DryRun:
         """What `run` would send first: messages, tools, the body. Sends and keeps nothing.
 
         A missing key is no error here; the value says so.
         """
-        return dry_run(replace(self._ask(prompt, messages, options), dry_run=True))
+        return dry_run(replace(self._ask(prompt, **options), dry_run=True))
 
-    def _ask(self, prompt: str, messages: Sequence[Message], options: dict[str, Any]) -> Ask:
+    def _ask(self, prompt: str, messages: Sequence[Message] = (), **options: Any) -> Ask:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")

@@ -123,7 +123,7 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """Everything that is kept of the run; while it is at work, what there is so far."""
-        return self._record if self._active is None else self._active.so_far()
+        return self._record if self._active is None else self._active.record
 
     @property
     def ok(self) -> bool:
@@ -211,18 +211,16 @@ class Run:
             TimeoutError: `timeout` seconds went by; the run goes on.
         """
         if self._active is not None:
-            here = frontend()
-            courier, cell = self._active.courier, here.execution_id()
-            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=cell)
+            here, courier = frontend(), self._active.courier
+            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
         return self
 
     async def await_end(self) -> Run:
         """`wait()` for `await`. Leaving it before the end stops the run."""
         try:
             if self._active is not None:
-                here = frontend()
-                courier, cell = self._active.courier, here.execution_id()
-                await runtime.await_here(courier, pump=here.pump(), execution=cell)
+                here, courier = frontend(), self._active.courier
+                await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
         except BaseException:  # also an interrupt before anybody waits
             self.stop()
             raise
@@ -253,8 +251,7 @@ class Run:
         Raises:
             UsageError: this run has no such turn.
         """
-        ask = replace(self._child("fork", prompt, options), fork_turn=turn_id)
-        return self._start_child(ask)
+        return self._start_child(replace(self._child("fork", prompt, options), fork_turn=turn_id))
 
     def _start_child(self, ask: Ask) -> Run:
         self._check_over()
@@ -264,14 +261,8 @@ class Run:
 
     def _child(self, kind: Kind, prompt: str | None, options: dict[str, Any]) -> Ask:
         own = self._active.ask if self._active is not None else Ask()
-        base = Ask(
-            prompt=prompt,
-            kind=kind,
-            parent_id=self.id,
-            tools=own.tools,
-            on_approval=own.on_approval,
-        )
-        return changed_ask(base, options)
+        base = Ask(prompt=prompt, kind=kind, parent_id=self.id, tools=own.tools)
+        return changed_ask(replace(base, on_approval=own.on_approval), options)
 
     def _check_over(self) -> None:
         if self._active is not None and not self._active.done:
@@ -280,7 +271,6 @@ class Run:
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
         self._check_over()
-        cassette = self.record.options.get("cassette")
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
@@ -290,12 +280,6 @@ class Run:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
                 "until it has finished; `%agent doctor compact` clears them then",
-                stacklevel=2,
-            )
-        if cassette is not None:
-            warnings.warn(
-                f"{cassette} is a file of yours and may still hold what the run asked and was "
-                "answered; delete it, or those of its lines",
                 stacklevel=2,
             )
         return forgotten
@@ -381,7 +365,7 @@ def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | N
     # By its type: a callable's `__class__` may be a property that raises.
     names = tuple(str(one) for one in given if issubclass(type(one), str))
     objects = tuple(one for one in given if not issubclass(type(one), str))
-    return names or None, objects if objects or not names else None
+    return names or None, None if names and not objects else objects
 
 
 def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:

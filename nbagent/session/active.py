@@ -15,7 +15,6 @@ from dataclasses import replace
 from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -29,7 +28,7 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import Sink
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
 from nbagent.runtime import Courier
@@ -87,9 +86,7 @@ class ActiveRun:
         self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
         self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
-        """The initial record while the run is at work, the final one after it ended."""
-        self._turns: list[EngineTurn] = []
-        self._messages: list[Message] = list(self.record.messages)
+        """What is committed of the run; after its end, the final record."""
         self._sinks: list[Sink] = []
         self._unsaid: list[Notice] = []
         self._waits: list[str] = []
@@ -111,13 +108,6 @@ class ActiveRun:
     def done(self) -> bool:
         """Whether the run is over."""
         return self.record.phase != "Running"
-
-    def so_far(self) -> RunRecord:
-        """The record with what is committed; after the end, the final one."""
-        if self.done:
-            return self.record
-        turns, messages = tuple(self._turns), tuple(self._messages)
-        return self.record.model_copy(update={"turns": turns, "messages": messages})
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
@@ -168,7 +158,7 @@ class ActiveRun:
         else:
             info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
         end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
-        self.record = self.so_far().model_copy(update={**end, "notices": tuple(self.plan.notices)})
+        self.record = self.record.model_copy(update={**end, "notices": tuple(self.plan.notices)})
         if self._begun:
             with suppress(Exception):
                 self.store.release(self.record.id)
@@ -193,11 +183,11 @@ class ActiveRun:
             self._begun = True
         elif isinstance(event, RunFinished):
             self.record = event.run
-        elif isinstance(event, TurnFinished):
-            self._turns.append(event.turn)
-            self._messages.extend(event.messages)
-        elif isinstance(event, MessagesAdded):
-            self._messages.extend(event.messages)
+        elif isinstance(event, TurnFinished | MessagesAdded):
+            added = (event.turn,) if isinstance(event, TurnFinished) else ()
+            turns = (*self.record.turns, *added)
+            messages = (*self.record.messages, *event.messages)
+            self.record = self.record.model_copy(update={"turns": turns, "messages": messages})
         self.emit(event)
 
     def _hand_on(self, event: Event) -> None:

@@ -60,18 +60,27 @@ def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
     model_id = qualified(model) if ":" not in model else model
     name, wire_model = split_model_id(model_id)
     provider = find_provider(name)
-    named = _named_key(asked.key_variable, need_key=need_key)
-    config = provider.resolve(_config_of(asked, base_url, named), os.environ)
-    if asked.key_variable and named is None:
-        # A dry run: no other key than the named one is meant.
-        config = replace(config, api_key=None)
+    text = os.environ.get(asked.key_variable, "").strip() if asked.key_variable else ""
+    said = ProviderConfig(
+        api_key=SecretKey(text) if text else None,
+        base_url=base_url,
+        organization_id=asked.organization_id,
+        project_id=asked.project_id,
+        timeout_s=asked.timeout_s,
+        retries=asked.retries,
+        headers=asked.headers or {},
+        extra_body=asked.extra_body or {},
+    )
+    config = provider.resolve(said, os.environ)
+    if asked.key_variable:  # no other key than the named one is meant
+        config = replace(config, api_key=said.api_key)
     # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
     checked_value("base_url", config.base_url)
     own_server = config.base_url == provider.default_base_url
     needed = asked.key_variable is not None or (provider.needs_key and own_server)
     missing = config.api_key is None and needed
     if missing and need_key:
-        variables = " or ".join(provider.key_variables)
+        variables = asked.key_variable or " or ".join(provider.key_variables)
         raise UsageError(
             f"{name} needs a key: set {variables} in the environment before the kernel starts, "
             "or use --base-url for another server, or --model offline:demo to go on without one",
@@ -86,31 +95,6 @@ def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
         why=why,
         key="missing" if missing else "none" if config.api_key is None else "sent",
         extra_body=config.extra_body,
-    )
-
-
-def _named_key(variable: str | None, *, need_key: bool) -> SecretKey | None:
-    """The key in the variable that the person named; UsageError where it is not set."""
-    text = os.environ.get(variable, "").strip() if variable else ""
-    if variable and not text and need_key:
-        raise UsageError(
-            f"the key is to be in {variable} (key_variable), which is not set; set it in the "
-            "environment before the kernel starts, or name another variable",
-            code="LLM_AUTH_FAILED",
-        )
-    return SecretKey(text) if text else None
-
-
-def _config_of(asked: Settings, base_url: str | None, key: SecretKey | None) -> ProviderConfig:
-    return ProviderConfig(
-        api_key=key,
-        base_url=base_url,
-        organization_id=asked.organization_id,
-        project_id=asked.project_id,
-        timeout_s=asked.timeout_s,
-        retries=asked.retries,
-        headers=asked.headers or {},
-        extra_body=asked.extra_body or {},
     )
 
 

@@ -30,23 +30,14 @@ class Conversation:
     first_index: int = 1
     requests: int = 0
     """Since the person's last words."""
-    asked_by: RunRecord | None = None
-    """The run that made the last turn before, and this turn (in a fork, the one asked anew)."""
     turn: EngineTurn | None = None
-
-    def turn_before(self, model: str, base_url: str | None) -> EngineTurn | None:
-        """The turn before, when the same model on the same server was asked."""
-        asked = self.asked_by
-        same = asked is not None and (asked.model, asked.base_url) == (model, base_url)
-        return self.turn if same else None
+    """The last turn before; in a fork, the one asked anew."""
+    asked: tuple[str, str | None] = ("", None)
+    """Of that turn: the model and its server."""
 
 
 def conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Store) -> Conversation:
-    """What a run goes on with; with `fork_turn`, only what came before that turn.
-
-    Raises:
-        UsageError: it is still at work, or has no such turn.
-    """
+    """What a run goes on with; with `fork_turn`, only what came before that turn."""
     if parent is None:
         return Conversation()
     if parent.phase == "Running":
@@ -57,19 +48,19 @@ def conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Stor
     history = store.conversation(parent.id)
     requests = store.requests_since_words(parent.id)
     if fork_turn is None:
-        asked_by = parent
-        while not asked_by.turns and asked_by.parent_id is not None:
-            asked_by = store.load(asked_by.parent_id)
-        last = asked_by.turns[-1] if asked_by.turns else None
+        run = parent
+        while not run.turns and run.parent_id is not None:
+            run = store.load(run.parent_id)
+        last = run.turns[-1] if run.turns else None
         first_index = last.index + 1 if last else 1
-        return Conversation(history, first_index, requests, asked_by, last)
+        return Conversation(history, first_index, requests, last, (run.model, run.base_url))
     turn = next((t for t in parent.turns if t.id == fork_turn), None)
     if turn is None:
         known = ", ".join(t.id for t in parent.turns) or "none"
         raise UsageError(f"run {parent.id[:8]} has no turn {fork_turn!r}; its own turns: {known}")
-    later = sum(t.index >= turn.index for t in parent.turns)
-    kept = history[: turn.request.n_messages]
-    return Conversation(kept, turn.index, max(0, requests - later), parent, turn)
+    requests -= sum(t.index >= turn.index for t in parent.turns)
+    kept, asked = history[: turn.request.n_messages], (parent.model, parent.base_url)
+    return Conversation(kept, turn.index, max(0, requests), turn, asked)
 
 
 def opening(words: Sequence[Message], history: Sequence[Message]) -> tuple[Message, ...]:

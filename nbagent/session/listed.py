@@ -49,9 +49,7 @@ def forget_listings() -> None:
 def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
     """What one provider lists, asked as `given` says; without a name, what is reachable now.
 
-    Raises:
-        UsageError: there is no provider of this name, or no key for it.
-        ModelError: it does not answer.
+    UsageError where no provider is called so or it has no key, ModelError where it does not answer.
     """
     if provider is not None:
         models = _asked(provider, given or RunOptions())

@@ -143,7 +143,7 @@ def prepare(
             base_url=chosen.base_url,
             template=said.template,
             prompt=said.prompt or "",
-            options=_kept(options.changed(cassette=asked.cassette), chosen, output),
+            options=_kept(options, chosen, output),
             limits=limits,
             started_at=utc_now(),
             notices=(
@@ -185,7 +185,7 @@ def prepare(
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         price=chosen.price,
         trim=asked.trim == "tool-results",
-        before=base.turn_before(record.model, record.base_url),
+        before=base.turn if base.asked == (record.model, record.base_url) else None,
         context_tokens=chosen.context_tokens,
         turn_places=lambda: store.turn_places(parent.id) if parent else {},
         notices=list(record.notices),
@@ -257,9 +257,9 @@ def _changes(
         said.append(
             f"Earlier reasoning stays with {parent.model}: it is not sent to {chosen.model_id}."
         )
-    name = parent.options.get("output")
-    if name and options.output is None:
-        said.append(f"The type {name} is not known here, so the answer is text; output=… gives it.")
+    kind = parent.options.get("output")
+    if kind and options.output is None:
+        said.append(f"The type {kind} is not known here, so the answer is text; output=… gives it.")
     names = [n for n in ("max_turns", "max_tokens") if n in options.given and n not in given.given]
     if names:
         limits = " and ".join(f"{name}={options.given[name]}" for name in names)

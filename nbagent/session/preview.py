@@ -62,11 +62,7 @@ class DryRun:
 
 
 def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
-    """What the run would send first.
-
-    Raises:
-        UsageError: the run could not start as asked; a missing key alone is no reason.
-    """
+    """What the run would send first; a missing key alone is no error."""
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
     active = ActiveRun(ask, store=store)

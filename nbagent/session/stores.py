@@ -33,11 +33,7 @@ def current_store() -> Store:
 
 
 def store_at(path: str | os.PathLike[str]) -> Store:
-    """The store in a folder (`.nbagent`), or whose file this is; it has to be there.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """The store in a folder (`.nbagent`), or whose file this is; UsageError where there is none."""
     given = Path(path).expanduser().absolute()
     home = given.parent if given.name == FILE_NAME else given
     if home not in _stores and not (home / FILE_NAME).is_file():
@@ -70,13 +66,10 @@ atexit.register(close_stores)
 
 
 def find_run(ref: str, *, session: str | None = None) -> str:
-    """The id of the run that is meant by `last`, a name, or the start of an id.
+    """The id of the run that is meant by `last`, a name, or the start of an id; else UsageError.
 
     `last` is the last run of the session where one is named, else the one that the person started
     last in this process, and in a fresh process the last one of this notebook.
-
-    Raises:
-        UsageError: there is none, or several begin so.
     """
     store = current_store()
     if ref.strip() != "last":

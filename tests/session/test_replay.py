@@ -315,9 +315,6 @@ def test_cache_goes_on_with_the_conversation_and_is_forgotten_with_the_run(file:
         server.then("Four.")
         assert agent(server, None, cache="refresh").run("First?").text == "Four."
         assert agent(server, None, cache="replay").run("First?").text == "Four."
-    recorded(file)
-    with pytest.warns(UserWarning, match=r"answers\.jsonl is a file of yours"):
-        nbagent.forget("last")
 
 
 def paid(url: str | None) -> str:

@@ -81,7 +81,7 @@ def test_what_differs_makes_a_client_of_its_own_and_retries_come_after_the_first
 
 def test_a_variable_that_is_not_set_is_one_clear_error() -> None:
     agent = nbagent.Agent("openai:m", base_url="http://127.0.0.1:1/v1", key_variable="MY_KEY")
-    with pytest.raises(UsageError, match=r"^LLM_AUTH_FAILED: the key is to be in MY_KEY"):
+    with pytest.raises(UsageError, match=r"^LLM_AUTH_FAILED: openai needs a key: set MY_KEY"):
         agent.run("Go.")
     assert agent.dry_run("Go.").key == "missing"
 
