@@ -146,8 +146,7 @@ class Run:
     def output(self) -> Any:
         """The answer as a value of the type that was asked for; None where there is none.
 
-        Raises:
-            UsageError: the type is not known in this process: `run.output_as(Type)` takes it.
+        In a process that does not know the type it is an error; `run.output_as(Type)` takes it.
         """
         kind = type_of(self.id)
         if kind is None and (name := self.record.options.get("output")):
@@ -160,11 +159,7 @@ class Run:
         return self.text if kind is str else self.output_as(kind)
 
     def output_as(self, kind: Any) -> Any:
-        """The answer as a value of a type: a pydantic model, TypedDict, dataclass, list of these.
-
-        Raises:
-            UsageError: there is no answer, or it does not fit.
-        """
+        """The answer as a value of a type (pydantic model, TypedDict, dataclass, list of these)."""
         text = answer_text(self.record)
         if text is None:
             state = self.stop_reason or self.phase
@@ -175,11 +170,7 @@ class Run:
             raise UsageError(f"{error.message}; run.text is what the model wrote") from None
 
     def frame(self) -> DataFrame:
-        """The answer as a table: one row for each value of a list, one for a single object.
-
-        Raises:
-            UsageError: there is no answer of a type.
-        """
+        """The answer as a table: one row for each value of a list, one for a single object."""
         kind = type_of(self.id)
         value = self.output  # says where the type is unknown
         if kind is str or value is None:
@@ -207,8 +198,7 @@ class Run:
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it is over, running its synchronous tools in this thread.
 
-        Raises:
-            TimeoutError: `timeout` seconds went by; the run goes on.
+        After `timeout` seconds it raises TimeoutError, and the run goes on.
         """
         if self._active is not None:
             here, courier = frontend(), self._active.courier
@@ -236,21 +226,14 @@ class Run:
     def resume(self, prompt: str | None = None, **options: Any) -> Run:
         """Go on after a stop, a limit, an error or a dead kernel; with words, add these first.
 
-        Returns the child run, after it ended.
-
-        Raises:
-            UsageError: it is still at work, or it was answered and there are no words to add.
+        Returns the child run, after it ended. A run that was answered needs words.
         """
         return self._start_child(
             self._child("resume" if prompt is None else "continue", prompt, options)
         )
 
     def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
-        """Ask a turn anew: keep the conversation before it, with other options or more words.
-
-        Raises:
-            UsageError: this run has no such turn.
-        """
+        """Ask a turn anew: keep the conversation before it, with other options or more words."""
         return self._start_child(replace(self._child("fork", prompt, options), fork_turn=turn_id))
 
     def _start_child(self, ask: Ask) -> Run:
@@ -324,9 +307,6 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
 
     Takes a handle, `"last"`, a name or the start of an id; with `children` also the runs that go on
     from it, which would lose their beginning. Returns the ids of the deleted runs, its own first.
-
-    Raises:
-        UsageError: there is none, it is at work, or others go on from it and `children` is off.
     """
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
@@ -369,7 +349,7 @@ def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | N
 
 
 def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
-    """A list that a person gives, as a tuple; UsageError shows how to write one."""
+    """A list that a person gives, as a tuple."""
     try:
         return tuple(given)
     except TypeError:

@@ -94,8 +94,8 @@ class ActiveRun:
         self._begun = False
         audit = self._audit()
         self._approver = self.plan.approver = SessionApprover(
-            self.prepared.host,
-            self.prepared.policies,
+            host=self.prepared.host,
+            policies=self.prepared.policies,
             session=self.record.session,
             callback=ask.on_approval,
             buttons=self._buttons,

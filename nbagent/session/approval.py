@@ -142,32 +142,26 @@ def forget_approvals() -> None:
     _granted.clear()
 
 
+@dataclass(kw_only=True, eq=False)
 class SessionApprover:
-    """The Approver of one run: asks a callback, a view with buttons, or by `input()`.
+    """The Approver of one run. `answer` may be called in any thread."""
 
-    `buttons` says whether a view is open whose front end answers (None where there is none, False
-    where it may yet get ready); `by_input` asks in the thread that waits, where somebody types.
-    """
-
-    def __init__(
-        self,
-        host: ToolHost,
-        policies: Policies,
-        *,
-        session: str,
-        callback: OnApproval | None = None,
-        buttons: Callable[[], bool | None] = lambda: None,
-        by_input: OnApproval | None = None,
-        record: Record | None = None,
-    ) -> None:
-        self._host = host
-        self._policies = policies
-        self._session = session
-        self._callback = callback
-        self._buttons = buttons
-        self._by_input = by_input
-        self._record = record
-        self._open: dict[str, asyncio.Future[PersonAnswer]] = {}
+    host: ToolHost
+    """Prepares a call again after somebody was asked."""
+    policies: Policies
+    session: str
+    """What is allowed for the session holds in this one."""
+    callback: OnApproval | None
+    """Answers instead of a person."""
+    buttons: Callable[[], bool | None]
+    """Whether a view is open whose front end answers; None where there is none, False where it
+    may yet get ready."""
+    by_input: OnApproval | None
+    """Asks in the thread that waits, where somebody types."""
+    record: Record | None
+    _open: dict[str, asyncio.Future[PersonAnswer]] = field(
+        default_factory=dict[str, asyncio.Future[PersonAnswer]], init=False
+    )
 
     async def review(
         self,
@@ -177,15 +171,11 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        """Allow, deny or change one call.
-
-        Raises:
-            ToolError: after somebody was asked, it could no longer be prepared.
-        """
+        """Allow, deny or change one call; ToolError where it can no longer be prepared."""
         decision = await self._decided(call, prepared, context, cancel, emit)
-        if self._record is not None:
+        if self.record is not None:
             made, used = decision.prepared, _with(call, decision.arguments)
-            self._record(call, made.spec, context, decision, _bound(used, made))
+            self.record(call, made.spec, context, decision, _bound(used, made))
         return decision
 
     async def _decided(
@@ -202,7 +192,7 @@ class SessionApprover:
         hit = self._hit(call, prepared)
         while hit.ruling == "ask":
             bound = _bound(call, prepared)
-            grant = (self._session, self._callback, bound)
+            grant = (self.session, self.callback, bound)
             if grant in _granted and not prepared.preview.every_time:
                 by = "session"
                 break
@@ -215,7 +205,7 @@ class SessionApprover:
             if answer.choice == "deny":
                 approval, by, reason = "denied", asked, answer.reason
                 break
-            prepared = await self._host.prepare(call, context)
+            prepared = await self.host.prepare(call, context)
             hit = self._hit(call, prepared)
             if _bound(call, prepared) != bound:
                 changed = "what it would do changed while it was decided; "
@@ -223,13 +213,13 @@ class SessionApprover:
             by, used = asked, _with(call, answer.arguments)
             if hit.ruling != "deny" and used.arguments != call.arguments:
                 # The policy judges the edited call anew; the person has seen it.
-                prepared = await self._host.prepare(used, context)
+                prepared = await self.host.prepare(used, context)
                 hit = self._hit(used, prepared)
                 approval, arguments = "edited", used.arguments
             elif hit.ruling != "deny" and answer.choice == "session":
                 whole = prepared.preview.for_tool
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
-                _granted[grant] = Grant(self._session, prepared.spec.name, shown, by, utc_now())
+                _granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
             break
         if hit.ruling == "deny":
             approval, by, arguments = "denied", "policy", None
@@ -244,7 +234,7 @@ class SessionApprover:
         )
 
     def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
-        return self._policies.says(
+        return self.policies.says(
             prepared.spec, prepared.preview, prepared.arguments, call.arguments
         )
 
@@ -269,17 +259,17 @@ class SessionApprover:
         answered: asyncio.Future[PersonAnswer] = asyncio.get_running_loop().create_future()
         self._open[call_id] = answered
         try:
-            if self._callback is None and not await self._somebody_is_there():
+            if self.callback is None and not await self._somebody_is_there():
                 return "nobody", PersonAnswer(choice="deny", reason=_nobody(prepared))
             emit(
                 ApprovalRequested(
                     question.turn_id, call_id, question.tool, question.arguments, question
                 )
             )
-            if self._callback is not None:
-                return "callback", await _called(self._callback, question, context, emit)
-            if self._by_input is not None and not self._buttons():
-                return "person", await _called(self._by_input, question, context, emit)
+            if self.callback is not None:
+                return "callback", await _called(self.callback, question, context, emit)
+            if self.by_input is not None and not self.buttons():
+                return "person", await _called(self.by_input, question, context, emit)
             return "person", await answered
         except asyncio.CancelledError:
             if not cancel.is_set:
@@ -291,9 +281,9 @@ class SessionApprover:
 
     async def _somebody_is_there(self) -> bool:
         until_ms = monotonic_ms() + 1000 * READY_S
-        while self._buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
+        while self.buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
-        return bool(self._buttons()) or self._by_input is not None
+        return bool(self.buttons()) or self.by_input is not None
 
 
 def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
@@ -372,10 +362,8 @@ def answer_of(given: object) -> PersonAnswer:
     """What `on_approval` returned, as an answer.
 
     True allows the call, `"session"` allows it for the session, False and None deny it, any other
-    text denies it with that reason; a dict allows it with these arguments instead.
-
-    Raises:
-        UsageError: it is none of these, or a text such as `"yes"`, which says `True` here.
+    text denies it with that reason; a dict allows it with these arguments instead. A text such as
+    `"yes"` is an error that says `True`.
     """
     if isinstance(given, PersonAnswer):
         return given

@@ -53,11 +53,7 @@ _BY_CALL = f"When you know the answer, give it by calling {FINAL_ANSWER}: only t
 
 
 class Output:
-    """The type that an answer has to be of.
-
-    Raises:
-        UsageError: it is no type that JSON can say.
-    """
+    """The type that an answer has to be of; UsageError for one that JSON cannot say."""
 
     def __init__(self, kind: Any) -> None:
         self.name = type_name(kind)
@@ -83,11 +79,7 @@ class Output:
         self.schema: dict[str, Any] = schema
 
     def read(self, text: str) -> Any:
-        """The value that a text says.
-
-        Raises:
-            ToolError: it does not fit; the message can be acted on by a model.
-        """
+        """The value that a text says; ToolError, for the model, where it does not fit."""
         fenced = _FENCED.fullmatch(text)
         try:
             value = load_json(fenced[1] if fenced else text)

@@ -54,11 +54,7 @@ class Recording:
 
 
 def recording_of(asked: Settings, store: Store, run_id: str) -> Recording | None:
-    """The record that a run has; who names a cassette wants it used.
-
-    Raises:
-        UsageError: results of tools are to come from a record, and there is none.
-    """
+    """The record that a run has; who names a cassette wants it used."""
     mode = asked.cache or ("auto" if asked.cassette else "off")
     if mode == "off":
         if asked.replay_tools:
@@ -76,8 +72,7 @@ class RecordedHost:
 
     def __init__(self, inner: ToolHost, recording: Recording) -> None:
         self._inner = inner
-        self._cassette = recording.cassette
-        self._mode: Mode = recording.mode
+        self._cassette, self._mode = recording.cassette, recording.mode
         self._specs: dict[str, ToolSpec] = {}
         self._made: Counter[str] = Counter()
         self._numbers: dict[tuple[str, str, str], int] = {}
