@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from nbagent.contracts.chat import ModelInfo, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError
+from nbagent.contracts.ports import ChatClient
 from nbagent.providers.choice import ask_local, local_servers, qualified
 from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
@@ -97,26 +98,31 @@ def _asked(name: str, given: RunOptions) -> tuple[ModelInfo, ...]:
     wait_s = given.timeout_s or _LIST_S
     asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
     chosen = choose(asked_of(asked, effective()))
-    listing = asyncio.wait_for(chosen.client.list_models(), wait_s)
+    listing = asyncio.wait_for(_list(name, chosen.client), wait_s)
     future = asyncio.run_coroutine_threadsafe(listing, engine_loop())
     try:
-        models = tuple(model for model in future.result() if model.id)
-    except NbagentError:
-        raise
+        models = future.result()
     except TimeoutError:
         where = chosen.base_url or name
         raise ModelError(
             f"no list of models within {wait_s:g} s from {where}; is it the right server?",
             code="LLM_TIMEOUT",
         ) from None
-    except Exception as error:  # of another package
-        raise ModelError(
-            f"provider {name!r} cannot list its models: {type(error).__name__}: {error}; name one "
-            f"with --model {name}:MODEL, or repair its package",
-            code="LLM_BAD_RESPONSE",
-        ) from error
     finally:
         future.cancel()
     if name != "offline":  # scripts are known without being listed
         _kept[name, chosen.base_url] = models
     return models
+
+
+async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
+    try:
+        return tuple([model for model in await client.list_models() if model.id])
+    except (NbagentError, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # of another package; SystemExit would end the engine
+        raise ModelError(
+            f"provider {name!r} cannot list its models: {type(error).__name__}: {error}; name one "
+            f"with --model {name}:MODEL, or repair its package",
+            code="LLM_BAD_RESPONSE",
+        ) from error

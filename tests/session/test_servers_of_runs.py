@@ -26,12 +26,6 @@ def servers() -> Iterator[tuple[ModelServer, ModelServer]]:
         yield first, second
 
 
-@pytest.fixture
-def configured() -> Iterator[None]:
-    yield
-    nbagent.configure(**{origin.name: None for origin in origins() if origin.source == "configure"})
-
-
 def everything(server: ModelServer) -> dict[str, Any]:
     return {
         "base_url": server.url,
@@ -45,7 +39,7 @@ def everything(server: ModelServer) -> dict[str, Any]:
 
 
 def test_all_of_a_configuration_reaches_the_server_from_each_door(
-    servers: tuple[ModelServer, ModelServer], configured: None, monkeypatch: pytest.MonkeyPatch
+    servers: tuple[ModelServer, ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     server = servers[0]
@@ -120,7 +114,7 @@ def test_with_another_provider_or_address_nothing_that_was_meant_for_the_server_
 
 
 def test_settings_for_one_server_do_not_follow_a_call_to_another(
-    servers: tuple[ModelServer, ModelServer], configured: None, monkeypatch: pytest.MonkeyPatch
+    servers: tuple[ModelServer, ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     first, second = servers
@@ -132,7 +126,6 @@ def test_settings_for_one_server_do_not_follow_a_call_to_another(
 
 def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
     servers: tuple[ModelServer, ModelServer],
-    configured: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
