@@ -126,7 +126,7 @@ def test_allowed_for_the_session_binds_to_the_very_call_and_its_definition() -> 
 
 SCOPES: dict[str, tuple[CallPreview, list[str]]] = {
     "a whole tool": (CallPreview(ruling="ask", for_tool=True), ["every call of shift"]),
-    "every time": (CallPreview(ruling="ask", every_time=True), ["", ""]),
+    "every time": (CallPreview(ruling="ask", every_time=True), ["", "", ""]),
 }
 
 
@@ -134,7 +134,8 @@ SCOPES: dict[str, tuple[CallPreview, list[str]]] = {
 def test_what_an_approval_for_the_session_covers_is_said_and_holds(scope: str) -> None:
     preview, scopes = SCOPES[scope]
     answer = Asked("session")
-    ran(call("shift"), call("shift", a=1), tools=[Shifting(["one"], preview)], answer=answer)
+    steps = call("shift"), call("shift", a=1), call("shift")
+    ran(*steps, tools=[Shifting(["one"], preview)], answer=answer)
     assert [question.scope for question in answer.questions] == scopes
 
 
