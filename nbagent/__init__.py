@@ -38,7 +38,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
 
-__all__ = ["Agent", "Run", "configure", "events", "forget", "offline", "open_run", "panel"]
+__all__: list[str] = [
+    "Agent",
+    "Run",
+    "configure",
+    "events",
+    "forget",
+    "offline",
+    "open_run",
+    "panel",
+]
 __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_audit"]
 __all__ += ["Message", "PersonAnswer", "Question"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]

@@ -171,22 +171,11 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        """Allow, deny or change one call; ToolError where it can no longer be prepared."""
-        decision = await self._decided(call, prepared, context, cancel, emit)
-        if self.record is not None:
-            made, used = decision.prepared, _with(call, decision.arguments)
-            self.record(call, made.spec, context, decision, _bound(used, made))
-        return decision
+        """Allow, deny or change one call: ask until what the person saw is what would run.
 
-    async def _decided(
-        self,
-        call: ToolCall,
-        prepared: PreparedCall,
-        context: ToolContext,
-        cancel: CancelToken,
-        emit: Callable[[Event], None],
-    ) -> Decision:
-        """Ask until what the person saw is what would run."""
+        Raises:
+            ToolError: after somebody was asked, it could no longer be prepared.
+        """
         approval, by, reason, arguments = cast("Approval", "allowed"), "", "", None
         changed, waited_ms = "", 0.0
         hit = self._hit(call, prepared)
@@ -224,7 +213,7 @@ class SessionApprover:
         if hit.ruling == "deny":
             approval, by, arguments = "denied", "policy", None
             reason = f"the policy denies this call: {hit.why}"
-        return Decision(
+        decision = Decision(
             prepared=prepared,
             approval=approval,
             by=by,
@@ -232,6 +221,10 @@ class SessionApprover:
             arguments=arguments,
             waited_ms=waited_ms,
         )
+        if self.record is not None:
+            bound = _bound(_with(call, arguments), prepared)
+            self.record(call, prepared.spec, context, decision, bound)
+        return decision
 
     def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
         return self.policies.says(

@@ -81,11 +81,6 @@ class RecordedHost:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    @property
-    def name(self) -> str:
-        """As the host within."""
-        return self._inner.name
-
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """As the host within."""
         tools = await self._inner.tools(context)
