@@ -38,39 +38,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
 
-__all__ = [
-    "Agent",
-    "EngineError",
-    "Message",
-    "ModelError",
-    "NbagentError",
-    "PersonAnswer",
-    "Question",
-    "Run",
-    "StoreError",
-    "ToolContext",
-    "ToolError",
-    "ToolLimits",
-    "ToolPolicy",
-    "UsageError",
-    "configure",
-    "events",
-    "expand",
-    "forget",
-    "mcp",
-    "messages",
-    "models",
-    "offline",
-    "open_run",
-    "panel",
-    "prompts",
-    "read_notebook",
-    "runs",
-    "tool",
-    "tool_runs",
-    "turns",
-    "verify_audit",
-]
+__all__: list[str] = ["Agent", "Run", "configure", "forget", "open_run", "panel"]
+__all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_audit"]
+__all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
+__all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
+__all__ += ["expand", "messages", "models", "prompts", "read_notebook"]
+__all__ += ["runs", "tool_runs", "turns"]
 
 if TYPE_CHECKING:
     from nbagent.agent import Agent

@@ -78,12 +78,13 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
-        on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Run:
         """Run to a stop point and return the run, also when it failed.
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
+        `messages` come before the prompt, `on_event` is called with each event on the engine
+        thread, and `options` (the agent's, `on_approval` too) win over the agent's own.
 
         Raises:
             UsageError: it cannot start as asked (an option, a missing key): there is no run. What
@@ -91,48 +92,20 @@ class Agent:
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        ask = self._ask(prompt, messages, options, on_approval)
-        return Run.ended(ask, on_event=on_event)
+        return Run.ended(self._ask(prompt, messages, **options), on_event=on_event)
 
-    async def arun(
-        self,
-        prompt: str,
-        *,
-        messages: Sequence[Message] = (),
-        on_event: OnEvent | None = None,
-        on_approval: OnApproval | None = None,
-        **options: Any,
-    ) -> Run:
-        """The same for `await`; synchronous tools run on the loop that awaits."""
-        ask = self._ask(prompt, messages, options, on_approval)
-        run = Run.started(ask, on_event=on_event)
-        return await run.await_end()
+    async def arun(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
+        """As `run`, for `await`; synchronous tools run on the loop that awaits."""
+        return await self.start(prompt, on_event=on_event, **options).await_end()
 
-    def start(
-        self,
-        prompt: str,
-        *,
-        messages: Sequence[Message] = (),
-        on_event: OnEvent | None = None,
-        on_approval: OnApproval | None = None,
-        **options: Any,
-    ) -> Run:
+    def start(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
         """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        ask = self._ask(prompt, messages, options, on_approval)
-        return Run.started(ask, on_event=on_event)
+        return Run.started(self._ask(prompt, **options), on_event=on_event)
 
-    async def stream(
-        self,
-        prompt: str,
-        *,
-        messages: Sequence[Message] = (),
-        on_approval: OnApproval | None = None,
-        **options: Any,
-    ) -> AsyncGenerator[Event]:
+    async def stream(self, prompt: str, **options: Any) -> AsyncGenerator[Event]:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
-        ask = self._ask(prompt, messages, options, on_approval)
-        run = Run.started(ask, on_event=channel.put)
+        run = self.start(prompt, on_event=channel.put, **options)
         try:
             async with aclosing(runtime.follow(channel, run.await_end())) as events:
                 async for event in events:
@@ -140,20 +113,14 @@ class Agent:
         finally:
             run.stop()
 
-    def dry_run(self, prompt: str, *, messages: Sequence[Message] = (), **options: Any) -> DryRun:
+    def dry_run(self, prompt: str, **options: Any) -> DryRun:
         """What `run` would send first: messages, tools, the body. Sends and keeps nothing.
 
         A missing key is no error here; the value says so.
         """
-        return dry_run(replace(self._ask(prompt, messages, options), dry_run=True))
+        return dry_run(replace(self._ask(prompt, **options), dry_run=True))
 
-    def _ask(
-        self,
-        prompt: str,
-        messages: Sequence[Message],
-        options: dict[str, Any],
-        on_approval: OnApproval | None = None,
-    ) -> Ask:
+    def _ask(self, prompt: str, messages: Sequence[Message] = (), **options: Any) -> Ask:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
@@ -161,5 +128,4 @@ class Agent:
         for message in messages:
             if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"messages: {message!r} is no nbagent.Message")
-        base = replace(self._base, prompt=prompt, messages=messages)
-        return changed_ask(base, {**options, "on_approval": on_approval})
+        return changed_ask(replace(self._base, prompt=prompt, messages=messages), options)

@@ -10,8 +10,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from nbagent import runtime
 from nbagent.archive.frames import frame_of
@@ -21,29 +20,65 @@ from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_fro
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
-from nbagent.session.approval import checked_callback
-from nbagent.session.clients import cache_file
+from nbagent.session.approval import ANSWERS
+from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.output import Output, answer_text, type_of
+from nbagent.session.going_on import type_of
 from nbagent.session.prepare import Ask, Kind
+from nbagent.session.recorded import cache_file
 from nbagent.session.stores import current_store, find_run, forget_last, home_of, note_last
 from nbagent.settings import Tools
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+T = TypeVar("T")
 
-_handles: WeakSet[Run] = WeakSet()
+
+class _Kept(Generic[T]):
+    """A field of the record, read by its own name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, run: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, run: Run, owner: type) -> T: ...
+    def __get__(self, run: Run | None, owner: type) -> Any:
+        return self if run is None else getattr(run.record, self._name)
 
 
 class Run:
     """One run: live while it is at work, a view of its record afterwards."""
 
+    id = _Kept[str]()
+    """16 hex digits."""
+    name = _Kept[str | None]()
+    """What `--name` called it."""
+    session = _Kept[str]()
+    """The session that it belongs to."""
+    model = _Kept[str]()
+    """`provider:model`."""
+    phase = _Kept[Phase]()
+    """`Running`, `WaitingUser`, `Completed` or `Failed`."""
+    stop_reason = _Kept[StopReason | None]()
+    """Why it stopped."""
+    error = _Kept[ErrorInfo | None]()
+    """What went wrong, or which limit paused it."""
+    text = _Kept[str]()
+    """The last text that the model wrote, also a part of one."""
+    turns = _Kept[tuple[EngineTurn, ...]]()
+    """This run's own turns."""
+    usage = _Kept[Usage]()
+    """Tokens, summed over the turns."""
+    cost_usd = _Kept[float | None]()
+    """USD; None when no price is known."""
+
     def __init__(self, record: RunRecord, store: Store, active: ActiveRun | None = None) -> None:
-        self._final = record
+        self._record = record
         self._store = store
         self._active = active
-        _handles.add(self)
 
     @classmethod
     @contextmanager
@@ -88,67 +123,12 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """Everything that is kept of the run; while it is at work, what there is so far."""
-        return self._final if self._active is None else self._active.so_far()
-
-    @property
-    def id(self) -> str:
-        """16 hex digits."""
-        return self._final.id
-
-    @property
-    def name(self) -> str | None:
-        """What `--name` called it."""
-        return self._final.name
-
-    @property
-    def session(self) -> str:
-        """The session that it belongs to."""
-        return self._final.session
-
-    @property
-    def model(self) -> str:
-        """`provider:model`."""
-        return self._final.model
-
-    @property
-    def phase(self) -> Phase:
-        """`Running`, `WaitingUser`, `Completed` or `Failed`."""
-        return self.record.phase
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it stopped."""
-        return self.record.stop_reason
+        return self._record if self._active is None else self._active.record
 
     @property
     def ok(self) -> bool:
         """Whether the model answered (or the workflow is complete)."""
-        return self.record.stop_reason in ("answered", "workflow_complete")
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """What went wrong, or which limit paused it."""
-        return self.record.error
-
-    @property
-    def text(self) -> str:
-        """The last text that the model wrote, also a part of one."""
-        return self.record.text
-
-    @property
-    def turns(self) -> tuple[EngineTurn, ...]:
-        """This run's own turns."""
-        return self.record.turns
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens, summed over the turns."""
-        return self.record.usage
-
-    @property
-    def cost_usd(self) -> float | None:
-        """USD; None when a price is unknown."""
-        return self.record.cost_usd
+        return self.stop_reason in ("answered", "workflow_complete")
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -166,8 +146,7 @@ class Run:
     def output(self) -> Any:
         """The answer as a value of the type that was asked for; None where there is none.
 
-        Raises:
-            UsageError: the type is not known in this process: `run.output_as(Type)` takes it.
+        In a process that does not know the type it is an error; `run.output_as(Type)` takes it.
         """
         kind = type_of(self.id)
         if kind is None and (name := self.record.options.get("output")):
@@ -180,11 +159,7 @@ class Run:
         return self.text if kind is str else self.output_as(kind)
 
     def output_as(self, kind: Any) -> Any:
-        """The answer as a value of a type: a pydantic model, TypedDict, dataclass, list of these.
-
-        Raises:
-            UsageError: there is no answer, or it does not fit.
-        """
+        """The answer as a value of a type (pydantic model, TypedDict, dataclass, list of these)."""
         text = answer_text(self.record)
         if text is None:
             state = self.stop_reason or self.phase
@@ -195,11 +170,7 @@ class Run:
             raise UsageError(f"{error.message}; run.text is what the model wrote") from None
 
     def frame(self) -> DataFrame:
-        """The answer as a table: one row for each value of a list, one for a single object.
-
-        Raises:
-            UsageError: there is no answer of a type.
-        """
+        """The answer as a table: one row for each value of a list, one for a single object."""
         kind = type_of(self.id)
         value = self.output  # says where the type is unknown
         if kind is str or value is None:
@@ -209,11 +180,7 @@ class Run:
         return frame_of(Output(kind).rows(value))
 
     def request_of(self, turn_id: str) -> ChatRequest:
-        """What that turn sent, rebuilt.
-
-        Raises:
-            UsageError: the run has no such turn.
-        """
+        """What that turn sent, rebuilt; UsageError where the run has no such turn."""
         return self._store.request_of(self.id, turn_id)
 
     def to_script(self) -> str:
@@ -231,33 +198,26 @@ class Run:
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it is over, running its synchronous tools in this thread.
 
-        Raises:
-            TimeoutError: `timeout` seconds went by; the run goes on.
+        After `timeout` seconds it raises TimeoutError, and the run goes on.
         """
         if self._active is not None:
-            here = frontend()
-            courier, cell = self._active.courier, here.execution_id()
-            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=cell)
+            here, courier = frontend(), self._active.courier
+            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
         return self
 
     async def await_end(self) -> Run:
         """`wait()` for `await`. Leaving it before the end stops the run."""
         try:
             if self._active is not None:
-                here = frontend()
-                courier, cell = self._active.courier, here.execution_id()
-                await runtime.await_here(courier, pump=here.pump(), execution=cell)
+                here, courier = frontend(), self._active.courier
+                await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
         except BaseException:  # also an interrupt before anybody waits
             self.stop()
             raise
         return self
 
     def raise_for_error(self) -> Run:
-        """Raise what ended the run when it failed; else return it.
-
-        Raises:
-            NbagentError: of the class that the code belongs to.
-        """
+        """Raise what ended the run when it failed, of the class of its code; else return it."""
         record = self.record
         if record.phase == "Failed":
             raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
@@ -266,65 +226,43 @@ class Run:
     def resume(self, prompt: str | None = None, **options: Any) -> Run:
         """Go on after a stop, a limit, an error or a dead kernel; with words, add these first.
 
-        Returns the child run, after it ended.
-
-        Raises:
-            UsageError: it is still at work, or it was answered and there are no words to add.
+        Returns the child run, after it ended. A run that was answered needs words.
         """
-        kind = "resume" if prompt is None else "continue"
-        return self._start_child(self._child(kind, prompt, options))
+        return self._start_child(
+            self._child("resume" if prompt is None else "continue", prompt, options)
+        )
 
     def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
-        """Ask a turn anew: keep the conversation before it, with other options or more words.
-
-        Raises:
-            UsageError: this run has no such turn.
-        """
-        ask = replace(self._child("fork", prompt, options), fork_turn=turn_id)
-        return self._start_child(ask)
+        """Ask a turn anew: keep the conversation before it, with other options or more words."""
+        return self._start_child(replace(self._child("fork", prompt, options), fork_turn=turn_id))
 
     def _start_child(self, ask: Ask) -> Run:
-        if self._active is not None and not self._active.done:
-            raise UsageError(f"run {self.id[:8]} is still at work; wait for it or stop it first")
+        self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
         return Run.ended(ask, store=self._store)
 
     def _child(self, kind: Kind, prompt: str | None, options: dict[str, Any]) -> Ask:
         own = self._active.ask if self._active is not None else Ask()
-        base = Ask(
-            prompt=prompt,
-            kind=kind,
-            parent_id=self.id,
-            tools=own.tools,
-            on_approval=own.on_approval,
-        )
-        return changed_ask(base, options)
+        base = Ask(prompt=prompt, kind=kind, parent_id=self.id, tools=own.tools)
+        return changed_ask(replace(base, on_approval=own.on_approval), options)
+
+    def _check_over(self) -> None:
+        if self._active is not None and not self._active.done:
+            raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
-        if self._active is not None and not self._active.done:
-            raise UsageError(f"run {self.id[:8]} is at work; stop it, then forget it")
-        cassette = self.record.options.get("cassette")
+        self._check_over()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
-        for handle in tuple(_handles):
-            if handle.id in forgotten:
-                handle._final = _emptied(handle.record)
-                handle._active = None
         forget_last(forgotten, current_store())
         frontend().forget(forgotten)
         if self._store.keeps_forgotten:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
                 "until it has finished; `%agent doctor compact` clears them then",
-                stacklevel=2,
-            )
-        if cassette is not None:
-            warnings.warn(
-                f"{cassette} is a file of yours and may still hold what the run asked and was "
-                "answered; delete it, or those of its lines",
                 stacklevel=2,
             )
         return forgotten
@@ -348,9 +286,6 @@ def open_run(ref: str) -> Run:
     """A run of the store: `"last"`, its name, or a unique start of its id.
 
     `"last"` is the last one that was started here, and in a fresh process the store's.
-
-    Raises:
-        UsageError: there is none, or several begin so.
     """
     given: Any = ref
     if not isinstance(given, str):
@@ -367,48 +302,36 @@ def open_run(ref: str) -> Run:
 def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
 
-    What a notebook has saved of it stays there until the cell's output is cleared.
+    What a notebook has saved of it stays there until the cell's output is cleared, and a handle of
+    it that you keep in a variable keeps what it holds.
 
-    Args:
-        run: a handle, `"last"`, a name or the start of an id.
-        children: also the runs that go on from it; they would lose their beginning.
-
-    Returns:
-        The ids of the deleted runs, the run's own first.
-
-    Raises:
-        UsageError: there is none, it is at work, or others go on from it and `children` is off.
+    Takes a handle, `"last"`, a name or the start of an id; with `children` also the runs that go on
+    from it, which would lose their beginning. Returns the ids of the deleted runs, its own first.
     """
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
-def _emptied(record: RunRecord) -> RunRecord:
-    """What a handle may still say of a run that was forgotten: its id, and how it ended."""
-    emptied = RunRecord(
-        id=record.id, session=record.session, model=record.model, started_at=record.started_at
-    )
-    names = ("kind", "phase", "stop_reason", "ended_at", "duration_ms", "usage", "cost_usd")
-    error = record.error and ErrorInfo(record.error.code, "forgotten")
-    kept = {name: getattr(record, name) for name in names}
-    return emptied.model_copy(update={**kept, "error": error})
-
-
 def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
-    """The same with other options, and with the tools and `on_approval` that a call gives.
-
-    Raises:
-        UsageError: an option that does not exist or does not fit.
-    """
+    """The same with other options, and with the tools and `on_approval` that a call gives."""
     changes = dict(changes)
-    options, objects = base.options, base.tools
+    objects = base.tools
     tools = changes.pop("tools", None)
     if tools is not None:
-        names, objects = _names_and_objects(tools)
-        options = options.changed(tools=names)
-    callback = checked_callback(changes.pop("on_approval", None)) or base.on_approval
-    if "model" in changes:
-        changes["model"] = _model_id_of(changes["model"])
-    return replace(base, options=options.changed(**changes), tools=objects, on_approval=callback)
+        changes["tools"], objects = _names_and_objects(tools)
+    callback = changes.pop("on_approval", None) or base.on_approval
+    if callback is not None and not callable(callback):
+        raise UsageError(f"on_approval={callback!r} is no function of a Question; {ANSWERS}")
+    model = changes.get("model")
+    if model is not None and not isinstance(model, str):
+        if not hasattr(model, "model_id"):
+            raise UsageError(
+                f"model={model!r} is no model; write provider:model, or give "
+                "nbagent.offline.script([...])"
+            )
+        changes["model"] = model.model_id
+    return replace(
+        base, options=base.options.changed(**changes), tools=objects, on_approval=callback
+    )
 
 
 def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
@@ -422,25 +345,14 @@ def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | N
     # By its type: a callable's `__class__` may be a property that raises.
     names = tuple(str(one) for one in given if issubclass(type(one), str))
     objects = tuple(one for one in given if not issubclass(type(one), str))
-    return names or None, objects if objects or not names else None
+    return names or None, None if names and not objects else objects
 
 
 def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
-    """A list that a person gives, as a tuple; UsageError shows how to write one."""
+    """A list that a person gives, as a tuple."""
     try:
         return tuple(given)
     except TypeError:
         raise UsageError(
             f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
         ) from None
-
-
-def _model_id_of(model: object) -> str | None:
-    if model is None or isinstance(model, str):
-        return model
-    model_id = getattr(model, "model_id", None)
-    if isinstance(model_id, str):
-        return model_id
-    raise UsageError(
-        f"model={model!r} is no model; write provider:model, or give nbagent.offline.script([...])"
-    )

@@ -17,8 +17,7 @@ def test_population_is_looked_up(fresh_agent):
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +27,6 @@ import pytest
 
 from nbagent import runtime
 from nbagent.agent import Agent
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.limits import forget_limits
@@ -38,13 +36,10 @@ from nbagent.run import Run
 from nbagent.session.active import at_work
 from nbagent.session.approval import forget_approvals
 from nbagent.session.frontend import use_frontend
+from nbagent.session.going_on import forget_remembered
 from nbagent.session.listed import forget_listings
-from nbagent.session.output import forget_types
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew
-
-_HOME = "NBAGENT_HOME"
-_MOST_CALLS = 20
 
 AgentMaker = Callable[..., tuple[Agent, Script]]
 """What the fixture `fresh_agent` gives."""
@@ -55,13 +50,8 @@ def fresh_process(home: Path | None = None) -> Generator[Path]:
     """Within: a store of its own, nothing configured, allowed, learnt or run before.
 
     Afterwards runs at work are stopped, all of it is forgotten, and what was configured before
-    holds again. What the environment and your settings file say holds within, too.
-
-    Args:
-        home: the folder of the store; a temporary one, which is deleted, by default.
-
-    Yields:
-        The folder of the store.
+    holds again. What the environment and your settings file say holds within, too. Yields the
+    folder of the store: `home`, or a temporary one that is deleted in the end.
 
     Raises:
         UsageError: a run is at work.
@@ -71,8 +61,8 @@ def fresh_process(home: Path | None = None) -> Generator[Path]:
     with ExitStack() as stack:
         stack.enter_context(begun_anew())
         folder = home or Path(stack.enter_context(TemporaryDirectory()))
-        before = os.environ.get(_HOME)
-        os.environ[_HOME] = str(folder)
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
+        environment.setenv("NBAGENT_HOME", str(folder))
         _forget()
         try:
             yield folder
@@ -81,10 +71,6 @@ def fresh_process(home: Path | None = None) -> Generator[Path]:
                 live.stop()
                 runtime.wait(live.courier)
             _forget()
-            if before is None:
-                del os.environ[_HOME]
-            else:
-                os.environ[_HOME] = before
 
 
 def _forget() -> None:
@@ -92,7 +78,7 @@ def _forget() -> None:
     close_stores()
     use_frontend(None)
     forget_approvals()
-    forget_types()
+    forget_remembered()
     forget_listings()
     forget_refusals()
     forget_limits()
@@ -123,55 +109,41 @@ def assert_called(
 ) -> ToolRun:
     """Fail unless a tool was called with these arguments, whatever others it had.
 
-    Returns:
-        The first such call.
+    Returns the first such call.
     """
     wanted = {**(arguments or {}), **named}
     calls = tool_runs_of(run)
-    for one in calls:
-        given = one.args or {}
-        if one.tool_name == tool and all(
-            name in given and given[name] == value for name, value in wanted.items()
-        ):
-            return one
-    raise AssertionError(
-        f"{_call(tool, wanted)} was not called; {_listed('called were', map(_described, calls))}"
-    )
+    for call in calls:
+        given = call.args or {}
+        if call.tool_name == tool and wanted == {n: given[n] for n in wanted if n in given}:
+            return call
+    lines = map(_described, calls)
+    raise AssertionError(_listed(f"{_call(tool, wanted)} was not called; called were", lines))
 
 
 def assert_no_errors(run: Run) -> None:
     """Fail when the run failed or was paused by a limit, or one of its calls had an error."""
-    failed = [_described(one) for one in tool_runs_of(run) if one.result and one.result.error]
-    ended = f"the run ended in {run.stop_reason or run.phase}: {run.error}"
-    told = ([ended] if run.error or run.phase in ("Failed", "Running") else []) + failed
-    if told:
-        raise AssertionError(_listed(f"run {run.id[:8]} has errors", told))
+    errors = [_described(call) for call in tool_runs_of(run) if call.result and call.result.error]
+    if run.error or run.phase in ("Failed", "Running"):
+        errors.insert(0, f"the run ended in {run.stop_reason or run.phase}: {run.error}")
+    if errors:
+        raise AssertionError(_listed(f"run {run.id[:8]} has errors", errors))
 
 
 def tool_runs_of(run: Run) -> list[ToolRun]:
     """All calls of a run, in their order."""
-    return [one for turn in run.turns for one in turn.tool_runs]
+    return [call for turn in run.turns for call in turn.tool_runs]
 
 
-def _listed(what: str, lines: Any) -> str:
-    shown = list(lines)
-    more = [f"and {len(shown) - _MOST_CALLS} more"] * (len(shown) > _MOST_CALLS)
-    return "\n  ".join([f"{what}:" if shown else f"{what}: none", *shown[:_MOST_CALLS], *more])
+def _listed(what: str, lines: Iterable[str]) -> str:
+    return "\n  ".join([f"{what}:", *lines])
 
 
-def _described(one: ToolRun) -> str:
-    error = one.result.error if one.result else None
-    return f"{_call(one.tool_name, one.args or {})}{f' → {error}' if error else ''}"
+def _described(run: ToolRun) -> str:
+    error = run.result.error if run.result else None
+    return f"{_call(run.tool_name, run.args or {})}{f' → {error}' if error else ''}"
 
 
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    given = ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
+    given = ", ".join(f"{key}={value!r}"[:200] for key, value in arguments.items())
     return f"{name}({given})"
-
-
-def _json(value: Any) -> str:
-    try:
-        text = dump_json(value).decode()
-    except TypeError:
-        text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"

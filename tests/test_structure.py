@@ -67,9 +67,9 @@ INSIDE = {
     ],
     "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
-        {"frontend", "composer", "clients", "policies"},
-        {"stores", "approval", "going_on"},
-        {"output", "recorded"},
+        {"frontend", "composer", "clients", "approval"},
+        {"stores", "going_on"},
+        {"recorded"},
         {"hosts", "listed"},
         {"prepare"},
         {"active"},

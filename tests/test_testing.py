@@ -115,25 +115,20 @@ def test_a_failed_assertion_says_what_was_called_instead(fresh_agent: AgentMaker
             assert_called(run, "population", **wanted)
         lines = str(failed.value).splitlines()
         assert lines[0].endswith("was not called; called were:")
-        assert lines[1] == '  population(city="Oslo", year=1990)'
-        assert lines[2].startswith('  population(city="Rome") → E_TOOL_FAILED')
+        assert lines[1] == "  population(city='Oslo', year=1990)"
+        assert lines[2].startswith("  population(city='Rome') → E_TOOL_FAILED")
     with pytest.raises(AssertionError, match=r"Rome.* → E_TOOL_FAILED"):
         assert_no_errors(run)
     with pytest.raises(AssertionError, match=r"delete\(\) was not called"):
         assert_called(run, "delete")
 
 
-@pytest.mark.parametrize(
-    ("step", "options", "said"),
-    [
+def test_a_run_that_failed_or_was_paused_has_errors(fresh_agent: AgentMaker) -> None:
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (error("LLM_QUOTA_EXCEEDED", "no money"), {}, "the run ended in error: LLM_QUOTA_EXCEEDED"),
         (call("population", city="Oslo"), {"max_turns": 1}, "the run ended in max_turns"),
-    ],
-)
-def test_a_run_that_failed_or_was_paused_has_errors(
-    fresh_agent: AgentMaker, step: Any, options: dict[str, Any], said: str
-) -> None:
-    agent, _ = fresh_agent(step, tools=[population], **options)
-    run = agent.run("How many?")
-    with pytest.raises(AssertionError, match=said):
-        assert_no_errors(run)
+    ]
+    for step, options, said in cases:
+        agent, _ = fresh_agent(step, tools=[population], **options)
+        with pytest.raises(AssertionError, match=said):
+            assert_no_errors(agent.run("How many?"))

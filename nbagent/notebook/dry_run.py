@@ -55,7 +55,7 @@ def text(dry: DryRun) -> str:
     """For a terminal, a script, an export: header, then everything, piece by piece."""
     rows = _facts(dry)
     width = max(len(name) for name, _ in rows)
-    lines = [f"dry run · {visible(dry.model)} · nothing was sent, nothing is kept"]
+    lines = [f"dry run · {visible(dry.run.model)} · nothing was sent, nothing is kept"]
     lines += [f"{name:<{width}}  {value}" for name, value in rows]
     for piece in _pieces(dry):
         lines += ["", f"── {piece.title} · {piece.facts}"]
@@ -78,7 +78,7 @@ def html(dry: DryRun) -> str:
         '<div class="nba-run nba-dry mathjax_ignore tex2jax_ignore">',
         f'<div class="nba-head"><span class="nba-mark nba-{tone}" aria-hidden="true">○</span> '
         f'<strong class="nba-phase">Dry run</strong> '
-        f'<code class="nba-chip">{escape(visible(dry.model))}</code> '
+        f'<code class="nba-chip">{escape(visible(dry.run.model))}</code> '
         '<span class="nba-facts">nothing was sent, nothing is kept</span></div>',
         f'<div class="nba-offline"><table>{rows}</table></div>',
         *(_details(piece) for piece in (*_pieces(dry), _body(dry))),
@@ -103,8 +103,8 @@ def _details(piece: _Piece) -> str:
 
 
 def _facts(dry: DryRun) -> list[tuple[str, str]]:
-    counted = f"{_n(len(dry.messages), 'message')}, {_n(len(dry.tools), 'tool')}"
-    images = sum(_images(message) for message in dry.messages)
+    counted = f"{_n(len(dry.request.messages), 'message')}, {_n(len(dry.request.tools), 'tool')}"
+    images = sum(_images(message) for message in dry.request.messages)
     tokens = _sizes(request_chars(dry.request), images)
     where = visible(dry.url or "no server: this model answers by itself, nothing leaves here")
     rows = [
@@ -117,13 +117,13 @@ def _facts(dry: DryRun) -> list[tuple[str, str]]:
     if dry.dropped_params:
         refused = ", ".join(dry.dropped_params)
         rows.append(("left out", f"{refused}: this server refused it before"))
-    return [*rows, *(("note", visible(notice)) for notice in dry.notices)]
+    return [*rows, *(("note", visible(notice)) for notice in dry.run.notices)]
 
 
 def _key(dry: DryRun) -> str:
     if dry.key != "missing":
         return _KEYS[dry.key]
-    variables = find_provider(dry.model.partition(":")[0]).key_variables
+    variables = find_provider(dry.run.model.partition(":")[0]).key_variables
     return f"{_KEYS[dry.key]} {' or '.join(variables)}"
 
 
@@ -134,16 +134,17 @@ def _parameters(dry: DryRun) -> str:
 
 
 def _limits(dry: DryRun) -> str:
-    values = dry.limits.model_dump(exclude_none=True)
+    values = dry.run.limits.model_dump(exclude_none=True)
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _kinship(dry: DryRun) -> str:
-    turn = f"turn {dry.turn_id} in session {visible(dry.session)!r}"
-    if dry.parent_id is None:
+    turn = f"turn {dry.turn_id} in session {visible(dry.run.session)!r}"
+    if dry.run.parent_id is None:
         return f"a new conversation: {turn}"
-    word = {"fork": "forks", "resume": "resumes"}.get(dry.kind, "goes on with")
-    return f"{word} run {dry.parent_id[:8]} ({_n(dry.earlier, 'message')} of it): {turn}"
+    word = {"fork": "forks", "resume": "resumes"}.get(dry.run.kind, "goes on with")
+    earlier = _n(dry.run.shared_messages, "message")
+    return f"{word} run {dry.run.parent_id[:8]} ({earlier} of it): {turn}"
 
 
 def _pieces(dry: DryRun) -> Iterator[_Piece]:
@@ -158,14 +159,14 @@ def _pieces(dry: DryRun) -> Iterator[_Piece]:
 
 
 def _all_pieces(dry: DryRun) -> Iterator[_Piece]:
-    if dry.system_prompt:
-        facts = _sizes(len(dry.system_prompt))
-        yield _piece("system prompt", facts, visible(dry.system_prompt))
-    for place, message in enumerate(dry.messages, 1):
+    if dry.request.system_prompt:
+        facts = _sizes(len(dry.request.system_prompt))
+        yield _piece("system prompt", facts, visible(dry.request.system_prompt))
+    for place, message in enumerate(dry.request.messages, 1):
         title = f"{place} {message.role}"
         title += f" {visible(message.name)}" if message.name else ""
         yield _message(title, message)
-    for tool in dry.tools:
+    for tool in dry.request.tools:
         yield _tool(tool)
 
 

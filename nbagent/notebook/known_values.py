@@ -228,6 +228,6 @@ def _recent() -> list[Any]:
     """The newest runs."""
     with suppress(Exception):
         if "nbagent.session.stores" in sys.modules or (store_home() / "runs.sqlite").is_file():
-            store = import_module("nbagent.session.stores").known_store()
-            return [] if store is None else store.runs(limit=_RECENT)
+            store = import_module("nbagent.session.stores").store_at(store_home())
+            return store.runs(limit=_RECENT)
     return []

@@ -11,13 +11,13 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
-from nbagent.session.approval import approvals
+from nbagent.session.approval import Policies, approvals
 from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
 from nbagent.session.listed import listings
-from nbagent.session.policies import Policies
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Tools, effective, origins
+from nbagent.tools.base import HostSet
 from nbagent.tools.hosts import host_words
 
 
@@ -33,17 +33,17 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     options = (given or RunOptions()).changed(tools=wanted)
     chosen = tools_of(options.tools, None, options=options, settings=settings, namespace=namespace)
     context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
-    listing = chosen.host.tools(context)
+    host = HostSet(chosen.hosts, hides=chosen.policies.hiding)
+    listing = host.tools(context)
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
     lines = [line for spec in specs for line in _tool_lines(spec, chosen.policies)]
     lines += [
         f"{spec.name}  [not shown to the model: {rule}]"
-        for spec in chosen.host.offered
+        for spec in host.offered
         if (rule := chosen.policies.hiding(spec))
     ]
-    lines = lines or [_none_of(chosen.host.host_names)]
-    lines += [f"note: {text}" for text in chosen.host.warnings]
-    lines += [f"note: {text}" for text in chosen.policies.doubts(chosen.host.offered)]
+    lines = lines or [_none_of(host.host_names)]
+    lines += [f"note: {text}" for text in host.warnings]
     lines += _more_hosts(names)
     return "\n".join(lines + _rules(chosen.policies))
 

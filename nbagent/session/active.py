@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -29,7 +28,7 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import Sink
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
 from nbagent.runtime import Courier
@@ -45,6 +44,7 @@ _LOCKED = (
     "done, or in half a minute"
 )
 _HELD_UP = "runs in the kernel; cells wait until it is done (■ stops it)"
+_log = logging.getLogger("nbagent")
 
 
 class CallbackSink:
@@ -71,14 +71,8 @@ class CallbackSink:
 class ActiveRun:
     """One run from its start on: the engine's EventPort, and what stops it.
 
-    Args:
-        ask: what is to be done.
-        store: where the run is kept; the current one by default.
-        here: where it is shown and served; the frontend of this process by default.
-
-    Raises:
-        UsageError: it cannot be done as asked.
-        StoreError: the store belongs to a newer nbagent.
+    Kept in the current store and shown by the frontend of this process, unless others are given.
+    UsageError where it cannot be done as asked.
     """
 
     def __init__(
@@ -89,33 +83,31 @@ class ActiveRun:
         # Its words are in the record, without what is secret in them.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
         self.courier = Courier()
-        self.prepared = prepare(ask, store=self.store, frontend=self._here, courier=self.courier)
-        self.plan, self._tools = self.prepared.plan, self.prepared.tools
+        self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
+        self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
-        """The initial record while the run is at work, the final one after it ended."""
-        self.plan.context = replace(self.plan.context, waiting=self._wait_for_host)
-        self.warnings = self.plan.notices
-        self._turns: list[EngineTurn] = []
-        self._messages: list[Message] = list(self.record.messages)
+        """What is committed of the run; after its end, the final record."""
         self._sinks: list[Sink] = []
-        self._late: list[Notice] = []
+        self._unsaid: list[Notice] = []
         self._waits: list[str] = []
         """What hosts said that the run waits for."""
-        self._begun = self._looked = False
-        self._approver = self._approver_and_audit()
+        self._begun = False
+        audit = self._audit()
+        self._approver = self.plan.approver = SessionApprover(
+            host=self.prepared.host,
+            policies=self.prepared.policies,
+            session=self.record.session,
+            callback=ask.on_approval,
+            buttons=self._buttons,
+            by_input=self._here.asker(),
+            record=audit.decided if audit else None,
+        )
         self.store.database.on_warning = self._warn_all
 
     @property
     def done(self) -> bool:
         """Whether the run is over."""
         return self.record.phase != "Running"
-
-    def so_far(self) -> RunRecord:
-        """The record with what is committed; after the end, the final one."""
-        if self.done:
-            return self.record
-        turns, messages = tuple(self._turns), tuple(self._messages)
-        return self.record.model_copy(update={"turns": turns, "messages": messages})
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
@@ -136,8 +128,7 @@ class ActiveRun:
         except Exception as error:
             self.warn(f"the run is not shown: {type(error).__name__}: {error}")
             view = None
-        sinks: tuple[Sink | None, ...] = (view, callback)
-        self._sinks += [sink for sink in sinks if sink is not None]
+        self._sinks.extend(sink for sink in (view, callback) if sink is not None)
         self._here.adopt(self.courier)
         stranded = f"waits for {self._here.waits_for}"
         self.courier.on_stranded = lambda tool: self._wait(tool, stranded)
@@ -167,7 +158,7 @@ class ActiveRun:
         else:
             info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
         end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
-        self.record = self.so_far().model_copy(update={**end, "notices": tuple(self.warnings)})
+        self.record = self.record.model_copy(update={**end, "notices": tuple(self.plan.notices)})
         if self._begun:
             with suppress(Exception):
                 self.store.release(self.record.id)
@@ -180,10 +171,10 @@ class ActiveRun:
         if isinstance(event, TurnStarted):
             self.look_at_tools()
         elif isinstance(event, RunFinished):
-            self._no_longer_waits()
+            self._wait_for_host("")
         self._hand_on(event)
-        while self._late:
-            self._hand_on(self._late.pop(0))
+        while self._unsaid:
+            self._hand_on(self._unsaid.pop(0))
 
     async def commit(self, event: Event) -> None:
         """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
@@ -192,11 +183,11 @@ class ActiveRun:
             self._begun = True
         elif isinstance(event, RunFinished):
             self.record = event.run
-        elif isinstance(event, TurnFinished):
-            self._turns.append(event.turn)
-            self._messages.extend(event.messages)
-        elif isinstance(event, MessagesAdded):
-            self._messages.extend(event.messages)
+        elif isinstance(event, TurnFinished | MessagesAdded):
+            added = (event.turn,) if isinstance(event, TurnFinished) else ()
+            turns = (*self.record.turns, *added)
+            messages = (*self.record.messages, *event.messages)
+            self.record = self.record.model_copy(update={"turns": turns, "messages": messages})
         self.emit(event)
 
     def _hand_on(self, event: Event) -> None:
@@ -215,8 +206,8 @@ class ActiveRun:
         """Tell the person, and keep it in the record."""
         text = redact(text)
         _log.warning("run %s: %s", self.record.id[:8], text)
-        self.warnings.append(text)
-        self._late.append(Notice("warning", text))
+        self.plan.notices.append(text)
+        self._unsaid.append(Notice("warning", text))
 
     def _warn_all(self, text: str) -> None:
         for run in at_work():
@@ -224,47 +215,34 @@ class ActiveRun:
                 run.warn(text)
 
     def look_at_tools(self) -> None:
-        """Say what there is to say about the tools, once these have been listed."""
-        self._no_longer_waits()
-        policies, host = self._tools.policies, self._tools.host
-        doubts = [] if self._looked else policies.doubts(host.offered)
-        self._looked = True
-        for text in (*_first_time(host.warnings), *doubts):
-            self.warn(text)
+        """Say what hosts warn of (a skill that is not as it should be), once in each process."""
+        self._wait_for_host("")
+        for text in self.prepared.host.warnings:
+            if text not in _said_warnings:
+                _said_warnings.add(text)
+                self.warn(text)
 
     def _wait(self, tool: str, why: str) -> None:
         self._hand_on(Waiting(None, f"{tool or 'a tool'} {why}"))
 
     def _wait_for_host(self, text: str) -> None:
-        self._waits.append(text)
-        self._hand_on(Waiting(None, "; ".join(self._waits)))
-
-    def _no_longer_waits(self) -> None:
-        if self._waits:
-            self._waits.clear()
-            self._hand_on(Waiting(None, ""))
+        """Say what the run waits for before its tools can be listed; no text: no longer."""
+        if text or self._waits:
+            self._waits = [*self._waits, text] if text else []
+            self._hand_on(Waiting(None, "; ".join(self._waits)))
 
     # Questions
 
-    def _approver_and_audit(self) -> SessionApprover:
-        audit = None
-        if is_audited(self._tools.host.host_names):  # its tools touch the world
-            if self.store.path is None:
-                self.warn("this run is not audited: its store is in memory only")
-            else:
-                audit = AuditSink(self.store.path.parent, on_warning=self.warn)
-                self._sinks.append(audit)
-        approver = SessionApprover(
-            self._tools.host,
-            self._tools.policies,
-            session=self.record.session,
-            callback=self.ask.on_approval,
-            buttons=self._buttons,
-            by_input=self._here.asker(),
-            record=audit.decided if audit else None,
-        )
-        self.plan.approver = approver
-        return approver
+    def _audit(self) -> AuditSink | None:
+        """The sink for the audit log of a run whose tools touch the world."""
+        if not is_audited(self.prepared.host.host_names):
+            return None
+        if self.store.path is None:
+            self.warn("this run is not audited: its store is in memory only")
+            return None
+        audit = AuditSink(self.store.path.parent, on_warning=self.warn)
+        self._sinks.append(audit)
+        return audit
 
     def _buttons(self) -> bool | None:
         """Whether a view with buttons is ready; None where there is none."""
@@ -272,7 +250,6 @@ class ActiveRun:
         return True if True in ready else False if False in ready else None
 
 
-_log = logging.getLogger("nbagent")
 _at_work: set[ActiveRun] = set()
 _said_warnings: set[str] = set()
 
@@ -280,10 +257,3 @@ _said_warnings: set[str] = set()
 def at_work() -> list[ActiveRun]:
     """The runs of this process that are not over."""
     return list(_at_work)
-
-
-def _first_time(warnings: Sequence[str]) -> tuple[str, ...]:
-    """What hosts warn of (a skill that is not as it should be), once for each process."""
-    fresh = tuple(text for text in warnings if text not in _said_warnings)
-    _said_warnings.update(warnings)
-    return fresh

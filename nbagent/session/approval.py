@@ -1,8 +1,8 @@
 """Decides about a tool call before it runs: by the policies, else by asking somebody.
 
-Owns what was approved for the session, and the ways to ask: a callback, a view with buttons,
-`input()`. Where nobody can answer, a call that has to be asked about is denied. How a question
-looks belongs to the notebook.
+Owns how the person's policy and an agent's are joined, what was approved for the session, and the
+ways to ask: a callback, a view with buttons, `input()`. Where nobody can answer, a call that has
+to be asked about is denied. How a question looks belongs to the notebook.
 """
 
 from __future__ import annotations
@@ -11,48 +11,111 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import (
-    dump_json,
-    json_object,
-    monotonic_ms,
-    sha_of,
-    utc_now,
-)
+from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sha_of, utc_now
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
-from nbagent.contracts.policy import CallPreview, PersonAnswer, Question, RuleHit
+from nbagent.contracts.policy import (
+    Approval,
+    CallPreview,
+    PersonAnswer,
+    Question,
+    Resolve,
+    RuleHit,
+    ToolPolicy,
+    as_written,
+    call_pattern,
+    stricter,
+)
 from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost
 from nbagent.contracts.secrets import redact
-from nbagent.session.policies import Policies
 from nbagent.shown import without_folders
 
 OnApproval = Callable[[Question], Any]
 Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
 """Is given each decision and what it is bound to."""
+ANSWERS = "give True, 'session', False, a reason, or a dict of other arguments"
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
-_NOBODY_AT_ALL = (
-    "it is asked about every time, whatever the rules allow, and nobody is here who could answer: "
-    "in a program give on_approval=…"
-)
-_NOBODY = (
-    "it has to be approved, and nobody is here who could: in a program give on_approval=…, in an "
-    "unattended notebook allow it with nbagent.configure(allow=…)"
-)
-_STOPPED = PersonAnswer(choice="deny", reason="the run was stopped before somebody answered")
-
-_Key = tuple[str, object, str]
-"""The session, the callback that answered (None: the person), and what was allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The person's policy, and an agent's, which can only be stricter."""
+
+    system: ToolPolicy = field(default_factory=ToolPolicy)
+    agent: ToolPolicy | None = None
+    resolve: Resolve = as_written
+    """Brings what rules say of paths to the form that paths have."""
+
+    @property
+    def effective(self) -> ToolPolicy:
+        """Limits and isolation that hold."""
+        if self.agent is None:
+            return self.system
+        kept_apart = "landlock" in (self.agent.isolation, self.system.isolation)
+        return replace(
+            self.system,
+            limits=self.system.limits.tightened(self.agent.limits),
+            isolation="landlock" if kept_apart else self.system.isolation,
+        )
+
+    def hiding(self, spec: ToolSpec) -> str:
+        """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._rules_about(spec)
+            if kind in ("hide", "deny") and not call_pattern(text).where
+        )
+        return next(found, "")
+
+    def about_some_calls(self, spec: ToolSpec) -> list[str]:
+        """The rules that speak of this tool with certain arguments only."""
+        rules = self._rules_about(spec)
+        return [f"{kind}={text}" for kind, text in rules if call_pattern(text).where]
+
+    def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a rule forbids this call; for hosts that look at many things in one call."""
+        hits = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
+        return any(hit is not None and hit.ruling == "deny" for hit in hits)
+
+    def says(
+        self, spec: ToolSpec, preview: CallPreview, *arguments: Mapping[str, Any] | None
+    ) -> RuleHit:
+        """What happens to a call; without arguments, to the tool in general.
+
+        Rules that allow are compared with the first form of the `arguments`, the checked ones;
+        rules that are stricter than the host with each form, also as the model wrote them.
+        """
+        name, host = spec.name, spec.traits.host
+        default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
+        forms = arguments or (None,)
+        hit = self.system.says(name, host, forms[0], self.resolve) or default
+        if preview.firm and stricter(hit.ruling, preview.ruling) != hit.ruling:
+            hit = default
+        for form in forms:
+            for policy in self._both():
+                other = policy.says(name, host, form, self.resolve)
+                if other and stricter(other.ruling, hit.ruling) != hit.ruling:
+                    hit = other
+        return hit
+
+    def _rules_about(self, spec: ToolSpec) -> list[tuple[str, str]]:
+        rules = [rule for policy in self._both() for rule in policy.rules]
+        host = spec.traits.host
+        return [rule for rule in rules if call_pattern(rule[1]).fits_tool(spec.name, host)]
+
+    def _both(self) -> tuple[ToolPolicy, ...]:
+        return (self.system,) if self.agent is None else (self.system, self.agent)
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Something that was allowed for a session."""
 
@@ -65,7 +128,8 @@ class Grant:
     at: datetime
 
 
-_granted: dict[_Key, Grant] = {}
+_granted: dict[tuple[str, object, str], Grant] = {}
+"""By session, the callback that answered (None: the person), and what was allowed."""
 
 
 def approvals() -> list[Grant]:
@@ -78,39 +142,26 @@ def forget_approvals() -> None:
     _granted.clear()
 
 
+@dataclass(kw_only=True, eq=False)
 class SessionApprover:
-    """The Approver of one run. `answer` may be called in any thread.
+    """The Approver of one run. `answer` may be called in any thread."""
 
-    Args:
-        host: prepares a call again after somebody was asked.
-        policies: what they allow and deny, nobody is asked about.
-        session: what is allowed for the session holds in this one.
-        callback: answers instead of a person.
-        buttons: whether a view is open whose front end answers; None where there is none, False
-            where it may yet get ready.
-        by_input: asks in the thread that waits; None where `input()` cannot be answered.
-        record: is given each decision before the tool begins.
-    """
-
-    def __init__(
-        self,
-        host: ToolHost,
-        policies: Policies,
-        *,
-        session: str,
-        callback: OnApproval | None = None,
-        buttons: Callable[[], bool | None] = lambda: None,
-        by_input: Callable[[Question], PersonAnswer] | None = None,
-        record: Record | None = None,
-    ) -> None:
-        self._host = host
-        self._policies = policies
-        self._session = session
-        self._callback = callback
-        self._buttons = buttons
-        self._by_input = by_input
-        self._record = record
-        self._open: dict[str, asyncio.Future[PersonAnswer]] = {}
+    host: ToolHost
+    """Prepares a call again after somebody was asked."""
+    policies: Policies
+    session: str
+    """What is allowed for the session holds in this one."""
+    callback: OnApproval | None
+    """Answers instead of a person."""
+    buttons: Callable[[], bool | None]
+    """Whether a view is open whose front end answers; None where there is none, False where it
+    may yet get ready."""
+    by_input: OnApproval | None
+    """Asks in the thread that waits, where somebody types."""
+    record: Record | None
+    _open: dict[str, asyncio.Future[PersonAnswer]] = field(
+        default_factory=dict[str, asyncio.Future[PersonAnswer]], init=False
+    )
 
     async def review(
         self,
@@ -120,99 +171,65 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        """Allow, deny or change one call.
+        """Allow, deny or change one call: ask until what the person saw is what would run.
 
         Raises:
             ToolError: after somebody was asked, it could no longer be prepared.
         """
-        decision = await self._decided(call, prepared, context, cancel, emit)
-        made = decision.prepared
-        used = call
-        if decision.arguments is not None:
-            used = call.model_copy(update={"arguments": decision.arguments})
-        if self._record is not None:
-            self._record(call, made.spec, context, decision, _bound(used, made))
-        return decision
-
-    async def _decided(
-        self,
-        call: ToolCall,
-        prepared: PreparedCall,
-        context: ToolContext,
-        cancel: CancelToken,
-        emit: Callable[[Event], None],
-    ) -> Decision:
-        hit = self._hit(prepared, call.arguments)
-        if hit.ruling == "allow":
-            return Decision(prepared=prepared)
+        approval, by, reason, arguments = cast("Approval", "allowed"), "", "", None
         changed, waited_ms = "", 0.0
+        hit = self._hit(call, prepared)
         while hit.ruling == "ask":
-            grant = (self._session, self._callback, _bound(call, prepared))
+            bound = _bound(call, prepared)
+            grant = (self.session, self.callback, bound)
             if grant in _granted and not prepared.preview.every_time:
-                return Decision(prepared=prepared, by="session", waited_ms=waited_ms)
-            question = _question(call, prepared, context, changed + _why(hit, prepared.preview))
-            firm = prepared.preview.firm or prepared.preview.every_time
+                by = "session"
+                break
+            question = _question(call, prepared, context, changed + _why(hit, prepared))
             asked_ms = monotonic_ms()
-            by, answer = await self._ask(
-                question, context, cancel, emit, _NOBODY_AT_ALL if firm else _NOBODY
-            )
+            asked, answer = await self._ask(question, prepared, context, cancel, emit)
             waited_ms += monotonic_ms() - asked_ms
             if cancel.is_set:
-                # Nobody decided: the call is told that the run was stopped.
-                return Decision(prepared=prepared, waited_ms=waited_ms)
+                break  # Nobody decided: the call is told that the run was stopped.
             if answer.choice == "deny":
-                return Decision(
-                    prepared=prepared,
-                    approval="denied",
-                    by=by,
-                    reason=answer.reason,
-                    waited_ms=waited_ms,
-                )
-            shown = prepared
-            prepared = await self._host.prepare(call, context)
-            same = _bound(call, prepared) == _bound(call, shown)
-            hit = self._hit(prepared, call.arguments)
-            if same and hit.ruling != "deny":
-                edited = answer.arguments is not None and dict(answer.arguments) != call.arguments
-                if edited:
-                    assert answer.arguments is not None
-                    return await self._edited(call, dict(answer.arguments), context, by, waited_ms)
-                if answer.choice == "session":
-                    _granted[grant] = self._grant(call, prepared, by)
-                return Decision(prepared=prepared, by=by, waited_ms=waited_ms)
-            # What was shown changed meanwhile: the person looks at it again.
-            changed = "what it would do changed while it was decided; "
-        if hit.ruling == "allow":
-            return Decision(prepared=prepared, waited_ms=waited_ms)
-        return _denied_by(hit, prepared, waited_ms)
-
-    def _grant(self, call: ToolCall, prepared: PreparedCall, by: str) -> Grant:
-        whole = prepared.preview.for_tool
-        shown = "" if whole else redact(dump_json(call.arguments).decode())
-        tool = prepared.spec.name
-        return Grant(session=self._session, tool=tool, call=shown, by=by, at=utc_now())
-
-    async def _edited(
-        self,
-        call: ToolCall,
-        arguments: dict[str, Any],
-        context: ToolContext,
-        by: str,
-        waited_ms: float,
-    ) -> Decision:
-        """The call with other arguments, which the policy judges anew; the person has seen them."""
-        edited = call.model_copy(update={"arguments": arguments})
-        prepared = await self._host.prepare(edited, context)
-        hit = self._hit(prepared, arguments)
+                approval, by, reason = "denied", asked, answer.reason
+                break
+            prepared = await self.host.prepare(call, context)
+            hit = self._hit(call, prepared)
+            if _bound(call, prepared) != bound:
+                changed = "what it would do changed while it was decided; "
+                continue
+            by, used = asked, _with(call, answer.arguments)
+            if hit.ruling != "deny" and used.arguments != call.arguments:
+                # The policy judges the edited call anew; the person has seen it.
+                prepared = await self.host.prepare(used, context)
+                hit = self._hit(used, prepared)
+                approval, arguments = "edited", used.arguments
+            elif hit.ruling != "deny" and answer.choice == "session":
+                whole = prepared.preview.for_tool
+                shown = "" if whole else redact(dump_json(call.arguments).decode())
+                _granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
+            break
         if hit.ruling == "deny":
-            return _denied_by(hit, prepared, waited_ms)
-        return Decision(
-            prepared=prepared, approval="edited", by=by, arguments=arguments, waited_ms=waited_ms
+            approval, by, arguments = "denied", "policy", None
+            reason = f"the policy denies this call: {hit.why}"
+        decision = Decision(
+            prepared=prepared,
+            approval=approval,
+            by=by,
+            reason=reason,
+            arguments=arguments,
+            waited_ms=waited_ms,
         )
+        if self.record is not None:
+            bound = _bound(_with(call, arguments), prepared)
+            self.record(call, prepared.spec, context, decision, bound)
+        return decision
 
-    def _hit(self, prepared: PreparedCall, written: Mapping[str, Any] | None) -> RuleHit:
-        spec, preview = prepared.spec, prepared.preview
-        return self._policies.says(spec, preview, prepared.arguments, written)
+    def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
+        return self.policies.says(
+            prepared.spec, prepared.preview, prepared.arguments, call.arguments
+        )
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -225,48 +242,41 @@ class SessionApprover:
     async def _ask(
         self,
         question: Question,
+        prepared: PreparedCall,
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
-        nobody: str,
     ) -> tuple[str, PersonAnswer]:
         """Who answered, and what; a stop, which cancels this task, ends the question."""
-        try:
-            return await self._asked(question, context, emit, nobody)
-        except asyncio.CancelledError:
-            if not cancel.is_set:
-                raise
-            return "nobody", _STOPPED  # so that the time waited is kept
-        finally:
-            self._open.pop(question.tool_call_id, None)
-
-    async def _asked(
-        self, question: Question, context: ToolContext, emit: Callable[[Event], None], nobody: str
-    ) -> tuple[str, PersonAnswer]:
         call_id = question.tool_call_id
         answered: asyncio.Future[PersonAnswer] = asyncio.get_running_loop().create_future()
         self._open[call_id] = answered
-        if self._callback is None and not await self._somebody_is_there():
-            return "nobody", PersonAnswer(choice="deny", reason=nobody)
-        emit(
-            ApprovalRequested(
-                question.turn_id, call_id, question.tool, question.arguments, question
+        try:
+            if self.callback is None and not await self._somebody_is_there():
+                return "nobody", PersonAnswer(choice="deny", reason=_nobody(prepared))
+            emit(
+                ApprovalRequested(
+                    question.turn_id, call_id, question.tool, question.arguments, question
+                )
             )
-        )
-        if self._callback is not None:
-            answer, trouble = await _called(self._callback, question, context)
-            if trouble:
-                emit(Notice("warning", trouble, question.turn_id))
-            return "callback", answer
-        if not self._buttons() and self._by_input is not None:
-            return "person", await _typed(self._by_input, question, context)
-        return "person", await answered
+            if self.callback is not None:
+                return "callback", await _called(self.callback, question, context, emit)
+            if self.by_input is not None and not self.buttons():
+                return "person", await _called(self.by_input, question, context, emit)
+            return "person", await answered
+        except asyncio.CancelledError:
+            if not cancel.is_set:
+                raise
+            # Not raised, so that the time waited is kept.
+            return "nobody", PersonAnswer(choice="deny", reason="the run was stopped")
+        finally:
+            self._open.pop(call_id, None)
 
     async def _somebody_is_there(self) -> bool:
         until_ms = monotonic_ms() + 1000 * READY_S
-        while self._buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
+        while self.buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
-        return bool(self._buttons()) or self._by_input is not None
+        return bool(self.buttons()) or self.by_input is not None
 
 
 def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
@@ -274,11 +284,9 @@ def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
         future.set_result(answer)
 
 
-def _denied_by(hit: RuleHit, prepared: PreparedCall, waited_ms: float) -> Decision:
-    reason = f"the policy denies this call: {hit.why}"
-    return Decision(
-        prepared=prepared, approval="denied", by="policy", reason=reason, waited_ms=waited_ms
-    )
+def _with(call: ToolCall, arguments: Any) -> ToolCall:
+    """The call with the arguments that a person gave, if any."""
+    return call if arguments is None else call.model_copy(update={"arguments": dict(arguments)})
 
 
 def _bound(call: ToolCall, prepared: PreparedCall) -> str:
@@ -288,21 +296,22 @@ def _bound(call: ToolCall, prepared: PreparedCall) -> str:
     return sha_of([*whole, preview.binds, None if preview.for_tool else call.arguments])
 
 
-def _why(hit: RuleHit, preview: CallPreview) -> str:
+def _why(hit: RuleHit, prepared: PreparedCall) -> str:
     """What the call would do, and the rule that asks, when one does."""
-    if not hit.rule or not preview.why:
-        return hit.why
-    return f"{preview.why} (the rule {hit.why} asks)"
+    why = prepared.preview.why
+    return f"{why} (the rule {hit.why} asks)" if hit.rule and why else hit.why
 
 
-def _scope(spec: ToolSpec, preview: CallPreview) -> str:
-    if preview.every_time:
-        return ""
-    return f"every call of {spec.name}" if preview.for_tool else "this very call"
+def _nobody(prepared: PreparedCall) -> str:
+    reason = "it has to be approved, and nobody is here who could: in a program give on_approval=…"
+    if prepared.preview.firm or prepared.preview.every_time:
+        return f"{reason}; it is asked about every time, whatever the rules allow"
+    return f"{reason}, in an unattended notebook allow it with nbagent.configure(allow=…)"
 
 
 def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:
     spec, preview = prepared.spec, prepared.preview
+    scope = f"every call of {spec.name}" if preview.for_tool else "this very call"
     return Question(
         run_id=context.run_id,
         turn_id=context.turn_id,
@@ -312,87 +321,56 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         arguments=copy.deepcopy(call.arguments or {}),
         why=why,
         pieces=tuple(replace(piece, text=redact(piece.text)) for piece in preview.pieces),
-        scope=_scope(spec, preview),
+        scope="" if preview.every_time else scope,
         display_name=spec.title,
     )
 
 
 async def _called(
-    callback: OnApproval, question: Question, context: ToolContext
-) -> tuple[PersonAnswer, str]:
-    """The answer of the person's program, and what was wrong with the program."""
+    ask: OnApproval, question: Question, context: ToolContext, emit: Callable[[Event], None]
+) -> PersonAnswer:
+    """The answer of the person's program or of `input()`; whatever fails there is a denial."""
     label = f"the question about {question.tool}"
+    runner = context.runner
     try:
-        if inspect.iscoroutinefunction(callback):
-            given, _ = await context.runner.run_async(lambda: callback(question), label=label)
+        if inspect.iscoroutinefunction(ask):
+            given, _ = await runner.run_async(lambda: ask(question), label=label)
         else:
-            given, _ = await context.runner.run_sync(
-                lambda: callback(question), where="waiting", label=label
-            )
-        return answer_of(given), ""
+            given, _ = await runner.run_sync(lambda: ask(question), where="waiting", label=label)
+        return answer_of(given)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # SystemExit would end the loop
         failure = without_folders(redact(f"{type(error).__name__}: {error}"))
-        reason = f"on_approval failed ({failure}), so the call is denied"
-        return PersonAnswer(choice="deny", reason=reason), reason
+        reason = f"asking failed ({failure}), so the call is denied"
+        emit(Notice("warning", reason, question.turn_id))
+        return PersonAnswer(choice="deny", reason=reason)
 
 
-async def _typed(
-    ask: Callable[[Question], PersonAnswer], question: Question, context: ToolContext
-) -> PersonAnswer:
-    label = f"the question about {question.tool}"
-    try:
-        answer, _ = await context.runner.run_sync(
-            lambda: ask(question), where="waiting", label=label
-        )
-    except Exception as error:
-        # EOFError where nobody types, StdinNotImplementedError where nobody can.
-        failure = f"{type(error).__name__}: {error}"
-        return PersonAnswer(choice="deny", reason=f"nobody answered ({failure})")
-    return answer
-
-
-def checked_callback(given: OnApproval | None) -> OnApproval | None:
-    """`on_approval` as it was given; UsageError when it cannot be called."""
-    if given is not None and not callable(cast("Any", given)):
-        raise UsageError(
-            f"on_approval={given!r} is no function; give one that takes a Question and returns "
-            "True, 'session', False, a reason, or a dict of other arguments"
-        )
-    return given
-
-
-_MEANT_TRUE = frozenset({"y", "yes", "ok", "true"})
+_MEANT_TRUE = frozenset({"y", "yes", "ok", "true", "once", "allow"})
 """Texts that would deny the call with a strange reason, and hardly mean that."""
 
 
 def answer_of(given: object) -> PersonAnswer:
     """What `on_approval` returned, as an answer.
 
-    True, `"once"` or `"allow"` allow the call, `"session"` allows it for the session; False, None
-    or `"deny"` deny it, and any other text denies it with that reason; a dict allows it with these
-    arguments instead.
-
-    Raises:
-        UsageError: it is none of these, or `"yes"`, which says `True` here.
+    True allows the call, `"session"` allows it for the session, False and None deny it, any other
+    text denies it with that reason; a dict allows it with these arguments instead. A text such as
+    `"yes"` is an error that says `True`.
     """
     if isinstance(given, PersonAnswer):
         return given
-    if given is True or given in ("once", "allow"):
+    if given is True:
         return PersonAnswer(choice="once")
+    if given is None or given is False:
+        return PersonAnswer(choice="deny", reason="the person's program denied this call")
     if given == "session":
         return PersonAnswer(choice="session")
-    if given is None or given is False or given == "deny":
-        return PersonAnswer(choice="deny", reason="the person's program denied this call")
-    if isinstance(given, str) and given.strip().lower() in _MEANT_TRUE:
-        raise UsageError(f"on_approval returned {given!r}; return True to allow the call")
     if isinstance(given, str):
+        if given.strip().lower() in _MEANT_TRUE:
+            raise UsageError(f"on_approval returned {given!r}; return True to allow the call")
         return PersonAnswer(choice="deny", reason=given)
     arguments = json_object(cast("Any", given))
     if arguments is None:
-        raise UsageError(
-            f"on_approval returned a {type(given).__name__}; return True, 'session', False, a "
-            "reason, or a dict of other arguments"
-        )
+        raise UsageError(f"on_approval returned a {type(given).__name__}; {ANSWERS}")
     return PersonAnswer(choice="once", arguments=arguments)

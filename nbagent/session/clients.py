@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ProviderConfig, Usage
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ChatClient, Cost
-from nbagent.contracts.secrets import MASK, SecretKey
+from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.prices import context_tokens, cost_of
-from nbagent.providers.registry import find_provider, normal_base_url, origin, split_model_id
-from nbagent.providers.replay import Cassette, Mode, ReplayClient
+from nbagent.providers.registry import find_provider, origin, split_model_id
 from nbagent.settings import RunOptions, Settings, checked_value, provider_of
 
 Key = Literal["sent", "none", "missing"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """The model of a run and how to reach it."""
 
@@ -32,9 +30,9 @@ class Chosen:
     client: ChatClient
     why: str | None
     """Why this model, when nobody named one."""
-    key: Key = "none"
+    key: Key
     """Whether a key goes along; `missing` where the server answers only with one."""
-    extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    extra_body: dict[str, Any] = field(repr=False)
 
     def price(self, usage: Usage, model: str) -> Cost | None:
         """Cost by part; None when the price is unknown."""
@@ -43,25 +41,6 @@ class Chosen:
     def context_tokens(self) -> int | None:
         """What the model takes, as the price list has it; None when it is not known."""
         return context_tokens(self.provider, self.model, base_url=self.base_url)
-
-    def recorded(self, mode: Mode | Literal["off"], cassette: Cassette) -> ChatClient:
-        """The client of one run, which answers from a record. Offline models are as cheap."""
-        if mode == "off" or self.provider == "offline":
-            return self.client
-        # The port of a local server is another one each time.
-        server = "" if self.provider == "local" else origin(self.base_url) or ""
-        return ReplayClient(
-            self.client,
-            server=server,
-            mode=mode,
-            cassette=cassette,
-            extra_body=self.extra_body,
-        )
-
-
-def cache_file(home: Path, run_id: str) -> Path:
-    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
-    return home / "cache" / f"{run_id}.jsonl"
 
 
 _clients: dict[tuple[Any, ...], ChatClient] = {}
@@ -81,46 +60,10 @@ def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
     model_id = qualified(model) if ":" not in model else model
     name, wire_model = split_model_id(model_id)
     provider = find_provider(name)
-    named = config_of(asked, need_key=need_key)
-    config = provider.resolve(replace(named, base_url=base_url), os.environ)
-    if asked.key_variable and named.api_key is None:
-        # A dry run: no other key than the named one is meant.
-        config = replace(config, api_key=None)
-    # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
-    checked_value("base_url", config.base_url)
-    own_server = config.base_url == provider.default_base_url
-    needed = asked.key_variable is not None or (provider.needs_key and own_server)
-    missing = config.api_key is None and needed
-    if missing and need_key:
-        variables = " or ".join(provider.key_variables)
-        raise UsageError(
-            f"{name} needs a key: set {variables} in the environment before the kernel starts, "
-            "or use --base-url for another server, or --model offline:demo to go on without one",
-            code="LLM_AUTH_FAILED",
-        )
-    key: Key = "missing" if missing else "none" if config.api_key is None else "sent"
-    client = _client(name, config)
-    extra = config.extra_body
-    return Chosen(model_id, name, wire_model, config.base_url, client, why, key, extra)
-
-
-def config_of(asked: Settings, *, need_key: bool = True) -> ProviderConfig:
-    """How a server is to be asked, as the options say.
-
-    Raises:
-        UsageError: the variable that is to hold the key is not set.
-    """
-    variable = asked.key_variable
-    text = os.environ.get(variable, "").strip() if variable else ""
-    if variable and not text and need_key:
-        raise UsageError(
-            f"the key is to be in {variable} (key_variable), which is not set; set it in the "
-            "environment before the kernel starts, or name another variable",
-            code="LLM_AUTH_FAILED",
-        )
-    return ProviderConfig(
+    text = os.environ.get(asked.key_variable, "").strip() if asked.key_variable else ""
+    said = ProviderConfig(
         api_key=SecretKey(text) if text else None,
-        base_url=asked.base_url,
+        base_url=base_url,
         organization_id=asked.organization_id,
         project_id=asked.project_id,
         timeout_s=asked.timeout_s,
@@ -128,6 +71,40 @@ def config_of(asked: Settings, *, need_key: bool = True) -> ProviderConfig:
         headers=asked.headers or {},
         extra_body=asked.extra_body or {},
     )
+    config = provider.resolve(said, os.environ)
+    if asked.key_variable:  # no other key than the named one is meant
+        config = replace(config, api_key=said.api_key)
+    # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
+    checked_value("base_url", config.base_url)
+    own_server = config.base_url == provider.default_base_url
+    needed = asked.key_variable is not None or (provider.needs_key and own_server)
+    missing = config.api_key is None and needed
+    if missing and need_key:
+        variables = asked.key_variable or " or ".join(provider.key_variables)
+        raise UsageError(
+            f"{name} needs a key: set {variables} in the environment before the kernel starts, "
+            "or use --base-url for another server, or --model offline:demo to go on without one",
+            code="LLM_AUTH_FAILED",
+        )
+    return Chosen(
+        model_id=model_id,
+        provider=name,
+        model=wire_model,
+        base_url=config.base_url,
+        client=_client(name, config),
+        why=why,
+        key="missing" if missing else "none" if config.api_key is None else "sent",
+        extra_body=config.extra_body,
+    )
+
+
+def _client(name: str, config: ProviderConfig) -> ChatClient:
+    secret = config.api_key.reveal() if config.api_key else ""
+    plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
+    key = (name, sha_of(plain), hash(secret))
+    if key not in _clients:
+        _clients[key] = find_provider(name).open(config)
+    return _clients[key]
 
 
 def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
@@ -141,27 +118,9 @@ def same_server(options: RunOptions, model: str | None, base_url: str | None) ->
     return origin(options.base_url) == origin(usual)
 
 
-def address(model: str, base_url: str | None) -> str | None:
-    """Where a model is asked, in one spelling: people leave a path out, or copy an endpoint."""
-    wires = find_provider(provider_of(model)).wires
-    if not base_url or MASK in base_url or wires is None:
-        return base_url
-    wire = wires(ProviderConfig(base_url=base_url))[0]
-    return normal_base_url(base_url, home=wire.home, endings=wire.endings)
-
-
 def asked_of(options: RunOptions, settings: Settings) -> Settings:
     """What holds for one run. What the settings say for one server goes to no other."""
     stays = same_server(options, settings.model, settings.base_url)
     rows = Settings.rows()
     usual = {n: value for n, value in settings.given.items() if stays or not rows[n].server}
     return Settings(**usual).changed(**{n: v for n, v in options.given.items() if n in rows})
-
-
-def _client(name: str, config: ProviderConfig) -> ChatClient:
-    secret = config.api_key.reveal() if config.api_key else ""
-    plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
-    key = (name, sha_of(plain), hash(secret))
-    if key not in _clients:
-        _clients[key] = find_provider(name).open(config)
-    return _clients[key]

@@ -1,12 +1,42 @@
-"""The base of a chat's requests: the person's system prompt and the tool policy."""
+"""The base of a chat's requests, and answers of a type: their schema, their check, the retries.
+
+Where the provider binds answers to a schema, the answer is text; elsewhere the model gives it by
+calling `final_answer`, a tool that is offered beside the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
-from nbagent.contracts.chat import Message, ToolSpec
-from nbagent.contracts.ports import Composition, Verdict
-from nbagent.contracts.records import EngineTurn
+from pydantic import TypeAdapter, ValidationError
+
+from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, sha_of
+from nbagent.contracts.chat import (
+    FINAL_ANSWER,
+    ChatRequest,
+    Message,
+    ToolCall,
+    ToolSpec,
+    ToolTraits,
+)
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
+from nbagent.contracts.ports import (
+    ChatClient,
+    Composition,
+    PreparedCall,
+    SchemaClient,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+    Verdict,
+)
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
+from nbagent.contracts.secrets import redact
+from nbagent.tools.base import HostSet
+from nbagent.tools.hints import adapted, type_name
 
 TOOL_POLICY = """\
 You can call tools. Call one when it brings you closer to the answer, several at once when they \
@@ -14,23 +44,195 @@ do not depend on each other, and none when you know the answer.
 Each result is JSON: {"ok": true, "data": …} or {"ok": false, "error": {"code", "message"}}. \
 After an error change the arguments or the tool; do not repeat a call that failed. \
 Use only what the results say, and tell the person when they do not suffice."""
+MOST_CORRECTIONS = 2
+_ONLY = "answer"
+"""The one field of the object that holds an answer which is no object itself."""
+_FENCED = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
+_MOST_PROBLEMS = 10
+_BY_CALL = f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
+
+
+class Output:
+    """The type that an answer has to be of; UsageError for one that JSON cannot say."""
+
+    def __init__(self, kind: Any) -> None:
+        self.name = type_name(kind)
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
+            schema = self._adapter.json_schema()
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            raise UsageError(
+                f"output={self.name} is no type for an answer ({why}); give a pydantic model, a "
+                "TypedDict, a dataclass, or a list of one"
+            ) from None
+        self._wrapped = schema.get("type") != "object"
+        if self._wrapped:
+            shared = schema.pop("$defs", None)
+            schema = {
+                "type": "object",
+                "properties": {_ONLY: schema},
+                "required": [_ONLY],
+                "additionalProperties": False,
+                **({"$defs": shared} if shared else {}),
+            }
+        self.schema: dict[str, Any] = schema
+
+    def read(self, text: str) -> Any:
+        """The value that a text says; ToolError, for the model, where it does not fit."""
+        fenced = _FENCED.fullmatch(text)
+        try:
+            value = load_json(fenced[1] if fenced else text)
+        except (ValueError, RecursionError):
+            raise _unfit("it is no JSON") from None
+        return self.value_of(value)
+
+    def value_of(self, value: Any) -> Any:
+        """The same of a JSON value."""
+        if self._wrapped and isinstance(value, dict) and set(cast("Any", value)) == {_ONLY}:
+            value = cast("Any", value)[_ONLY]
+        try:
+            return self._adapter.validate_json(dump_json(value))
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}"
+                for one in error.errors(include_url=False, include_input=False)
+            ]
+            raise _unfit("; ".join(problems[:_MOST_PROBLEMS])) from None
+        except Exception as error:  # of a validator of the person's
+            raise _unfit(f"{type(error).__name__}: {error}") from None
+
+    def rows(self, value: Any) -> list[dict[str, Any]]:
+        """The value as rows of a table: one for each of a list, one for a single object."""
+        plain = self._adapter.dump_python(value)
+        listed = isinstance(plain, list | tuple | set | frozenset)
+        items: list[Any] = list(cast("Any", plain)) if listed else [plain]
+        return [cast("Any", one) if isinstance(one, dict) else {"value": one} for one in items]
+
+
+def _unfit(why: str) -> ToolError:
+    return ToolError(redact(f"the answer does not fit: {why}"), code="E_SCHEMA_VALIDATION")
+
+
+def answer_text(record: RunRecord) -> str | None:
+    """The answer of a run that has one, as JSON: what `final_answer` was given, or its text."""
+    if not record.turns or record.stop_reason not in ("answered", "workflow_complete"):
+        return None
+    last = record.turns[-1]
+    for run in reversed(last.tool_runs):
+        if run.tool_name == FINAL_ANSWER and run.result is not None and run.result.ok:
+            return dump_json(run.args).decode()
+    return last.text
+
+
+class AnswerHosts(HostSet):
+    """The hosts of a run, and `final_answer` beside them unless the provider binds answers."""
+
+    def __init__(
+        self,
+        hosts: Sequence[ToolHost],
+        *,
+        hides: Callable[[ToolSpec], str],
+        output: Output,
+        client: ChatClient,
+        model: str,
+    ) -> None:
+        super().__init__(hosts, hides=hides)
+        self._output = output
+        self._client = client
+        self._model = model
+        self._spec = ToolSpec(
+            name=FINAL_ANSWER,
+            description="Give the final answer. Call this once, when nothing else is left to do.",
+            parameters=output.schema,
+            traits=ToolTraits(host="output", sha=sha_of(output.schema)[:16]),
+        )
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """The tools of all hosts, and the one for the answer."""
+        tools = await super().tools(context)
+        if any(spec.name == FINAL_ANSWER for spec in self.offered):
+            raise UsageError(f"a tool is called {FINAL_ANSWER}, as the one for output=…; rename it")
+        request = ChatRequest(
+            model=self._model,
+            messages=(),
+            tools=tuple(tools),
+            output_schema=self._output.schema,
+        )
+        binds = isinstance(self._client, SchemaClient) and self._client.has_schema_mode(request)
+        return tools if binds else [*tools, self._spec]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check an answer, or a call on the host that has the tool."""
+        if call.name != FINAL_ANSWER:
+            return await super().prepare(call, context)
+        # Validators of the person's may take their time.
+        await asyncio.to_thread(self._output.value_of, call.arguments)
+
+        async def accept(context: ToolContext) -> ToolOutcome:
+            result = ToolResult(ok=True, data="accepted")
+            return ToolOutcome(result=result, started_at_ms=monotonic_ms())
+
+        return PreparedCall(spec=self._spec, arguments=call.arguments or {}, run=accept)
 
 
 class ChatComposer:
-    """Chat mode: no workflow, the prompt goes out as it was typed."""
+    """Chat mode: no workflow, the prompt goes out as it was typed.
 
-    def __init__(self, system: str | None, *, opening: tuple[Message, ...] = ()) -> None:
-        """Compose with a system prompt; `opening` enters the history before the first request."""
+    With `output` it says how the answer is given, and sends back what does not fit; a run that goes
+    on begins to count anew. `opening` enters the history before the first request.
+    """
+
+    def __init__(
+        self,
+        system: str | None,
+        *,
+        opening: tuple[Message, ...] = (),
+        output: Output | None = None,
+    ) -> None:
         self._system = (system or "").strip()
         self._opening = opening
+        self._output = output
+        self._by_call = False
+        self._failed = 0
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
-        """The system prompt, then the tool policy where there are tools."""
-        pieces = [self._system, TOOL_POLICY if tools else ""]
+        """The system prompt, the tool policy where there are tools, and how an answer is given."""
+        output = self._output
+        self._by_call = output is not None and any(spec.name == FINAL_ANSWER for spec in tools)
+        pieces = [self._system, TOOL_POLICY if tools else "", _BY_CALL if self._by_call else ""]
         opening, self._opening = self._opening, ()
-        text = "\n\n".join(piece for piece in pieces if piece)
-        return Composition(system_prompt=text, new_messages=opening)
+        return Composition(
+            system_prompt="\n\n".join(piece for piece in pieces if piece),
+            new_messages=opening,
+            output_schema=output.schema if output and not self._by_call else None,
+        )
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
-        """An answer is an answer."""
-        return Verdict()
+        """Whether the answer fits; what does not goes back, at most twice."""
+        if self._output is None:
+            return Verdict()
+        answers = [run.result for run in turn.tool_runs if run.tool_name == FINAL_ANSWER]
+        errors = [result.error for result in answers if result and result.error]
+        if len(errors) < len(answers):
+            return Verdict(answered=True)
+        if turn.tool_runs and not errors:
+            return Verdict()
+        if errors:
+            why = errors[-1].message
+        else:
+            try:
+                await asyncio.to_thread(self._output.read, turn.text)
+                return Verdict()
+            except ToolError as error:
+                why = error.message
+        self._failed += 1
+        how = f"Give the answer by calling {FINAL_ANSWER}."
+        if not self._by_call:
+            schema = dump_json(self._output.schema).decode()
+            how = f"Answer with nothing but JSON that fits this JSON Schema: {schema}"
+        again = (Message.of("user", f"{why}. {how}"),)
+        if self._failed <= MOST_CORRECTIONS:
+            return Verdict(new_messages=again)
+        text = f"{self._failed} answers were no {self._output.name}: {why}"
+        return Verdict(error=ErrorInfo("E_SCHEMA_VALIDATION", text), new_messages=again)

@@ -53,10 +53,7 @@ class Frontend:
         return None
 
     def asker(self) -> Asker | None:
-        """What asks by `input()` in the thread that waits; None where nobody types.
-
-        Called where a run starts.
-        """
+        """What asks by `input()` in the thread that waits; None where nobody types."""
         return None
 
     def pump(self) -> Pump | None:

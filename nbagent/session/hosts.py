@@ -1,4 +1,4 @@
-"""Which tools a run has: from names, words and objects to one set of hosts, and their policy.
+"""Which tools a run has: from names, words and objects to hosts, and the policy for them.
 
 Owns the meaning of `--tools`. What each host does is its own affair.
 """
@@ -6,7 +6,7 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -18,19 +18,19 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
-from nbagent.files.mounts import Mount, Mounts, parse_mount
-from nbagent.session.policies import Policies, check_agent_policy
+from nbagent.files.mounts import Mounts, parse_mount
+from nbagent.session.approval import Policies
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
-from nbagent.tools.base import HostOrder, HostSet, HostSource, nearest
+from nbagent.tools.base import HostOrder, HostSource
 from nbagent.tools.function_host import FunctionHost, namespace_tools
-from nbagent.tools.hosts import OWN, host_of, host_words, open_hosts
+from nbagent.tools.hosts import OWN, host_of, open_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTools:
     """What a run has of tools."""
 
-    host: HostSet
+    hosts: tuple[ToolHost, ...]
     policies: Policies
     mounts: Mapping[str, Any]
     """A `files.mounts.Mounts`; empty where no host has asked for one."""
@@ -43,7 +43,6 @@ def tools_of(
     options: RunOptions,
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
-    join: Callable[..., HostSet] = HostSet,
 ) -> RunTools:
     """The hosts of a run, opened, and the policy for them.
 
@@ -54,34 +53,42 @@ def tools_of(
         options: mounts, skills, policy and session of the run.
         settings: what holds for every run.
         namespace: the notebook's names.
-        join: makes one host of the hosts.
-
-    Raises:
-        UsageError: a name is unknown, or a host cannot be opened.
     """
-    if options.policy is not None:
-        check_agent_policy(options.policy)
+    if options.policy is not None and options.policy.allow:
+        raise UsageError(
+            "an agent may only tighten the policy, not allow "
+            f"{', '.join(options.policy.allow)}; allow it for yourself with "
+            "nbagent.configure(allow=[…]), or answer with on_approval=…"
+        )
     policies = Policies(system=settings.policy, agent=options.policy)
-    own, words = _named(tools, objects is not None, namespace())
+    names, words = _named(tools, objects is not None, namespace())
     if tools != "none":
         # Who gives a folder wants it used.
         asked = {host_of(word) for word in words}
-        words += ("fs",) if options.mounts and "filesystem" not in asked else ()
-        words += ("skills",) if options.skills and "skills" not in asked else ()
-    given = objects or ()
-    sources = [cast("HostSource", one) for one in given if _is_source(one)]
-    ready = [cast("ToolHost", one) for one in given if _is_host(one)]
-    functions = [one for one in given if not (_is_source(one) or _is_host(one))]
-    mounts: Mapping[str, Any] = {}
+        words += ["fs"] if options.mounts and "filesystem" not in asked else []
+        words += ["skills"] if options.skills and "skills" not in asked else []
+    functions: list[Any] = []
+    sources: list[HostSource] = []
+    ready: list[ToolHost] = []
+    for given in objects or ():
+        # By their types: a callable's own attributes may raise anything.
+        kind = type(given)
+        if callable(getattr(kind, "open_hosts", None)):
+            sources.append(cast("HostSource", given))
+        elif hasattr(kind, "prepare") and hasattr(kind, "tools"):
+            ready.append(cast("ToolHost", given))
+        else:
+            functions.append(given)
     hosts: list[ToolHost] = []
-    if own != () or functions or not (words or sources or ready):
-        visible = None if own == () else namespace
+    if names != [] or functions or not (words or sources or ready):
+        visible = None if names == [] else namespace
+        own = None if names is None else tuple(names)
         hosts.append(FunctionHost(functions, namespace=visible, names=own))
+    mounts: Mapping[str, Any] = {}
     if words or sources:
         asked = {host_of(word) for word in words}
         skills = _skills(options, settings) if "skills" in asked else None
-        shown = skills.mounts if skills and "filesystem" in asked else ()
-        mounts = _mounts(options, settings, shown)
+        mounts = _mounts(options, settings, skills if "filesystem" in asked else None)
         policies = replace(policies, resolve=resolving(mounts))
         order = HostOrder(
             words=(),
@@ -94,55 +101,30 @@ def tools_of(
         )
         hosts += open_hosts(words, order)
         hosts += [host for source in sources for host in source.open_hosts(order)]
-    host = join([*hosts, *ready], hides=policies.hiding)
-    return RunTools(host=host, policies=policies, mounts=mounts)
+    return RunTools(hosts=(*hosts, *ready), policies=policies, mounts=mounts)
 
 
 def _named(
     tools: Tools | None, has_objects: bool, namespace: Mapping[str, Any]
-) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+) -> tuple[list[str] | None, list[str]]:
     """The notebook's functions (None for all of them) and the words that are named."""
     if tools is None:
-        return (() if has_objects else None), ()
-    if tools == "none":
-        return (), ()
-    names = (tools,) if isinstance(tools, str) else tools
+        return ([] if has_objects else None), []
     marked = namespace_tools(namespace)
+    if tools == "none":
+        return [], []
+    if tools == "all" and "all" not in marked:
+        return None, []
     own: list[str] = []
     words: list[str] = []
-    for name in names:
-        if name in (OWN, "all") and name not in marked:
+    for name in (tools,) if isinstance(tools, str) else tools:
+        if name == OWN and name not in marked:
             own += marked
-        elif name in marked or type(namespace.get(name)) is FunctionType:
-            own.append(name)
-        elif not host_of(name):
-            _check_no_slip(name, marked, namespace)
+        elif name in marked or type(namespace.get(name)) is FunctionType or not host_of(name):
             own.append(name)
         else:
             words.append(name)
-    if set(names) == {"all"}:
-        return None, ()
-    return tuple(own), tuple(words)
-
-
-def _check_no_slip(name: str, marked: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
-    """Raise UsageError for what is nearly the word of a host, and no name of the notebook's."""
-    words = host_words()
-    if name.partition(".")[0] not in namespace and nearest(name, [*marked, *words]) in words:
-        raise UsageError(
-            f"there is no tool {name!r}; did you mean {nearest(name, words)!r}? The words for "
-            f"whole hosts are {', '.join(words)} (mcp:NAME for one server)"
-        )
-
-
-def _is_source(given: object) -> bool:
-    # By their types: a callable's own attributes may raise anything.
-    return callable(getattr(type(given), "open_hosts", None))
-
-
-def _is_host(given: object) -> bool:
-    kind = type(given)
-    return hasattr(kind, "prepare") and hasattr(kind, "tools")
+    return own, words
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:
@@ -151,13 +133,17 @@ def _skills(options: RunOptions, settings: Settings) -> Any:
     return folders.find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
 
 
-def _mounts(options: RunOptions, settings: Settings, skills: Iterable[Mount]) -> Mounts:
+def _mounts(options: RunOptions, settings: Settings, skills: Any) -> Mounts:
     """The mounts of a run, with those of skills that the file tools may read."""
+    project = project_folder()
     given = [*settings.mounts, *(options.mounts or ())]
     return Mounts.of(
-        project=project_folder(),
-        state=state_folder(options.session or settings.session),
-        extra=[*(parse_mount(text, base=project_folder()) for text in given), *skills],
+        project=project,
+        state=_state_folder(options.session or settings.session),
+        extra=[
+            *(parse_mount(text, base=project) for text in given),
+            *(skills.mounts if skills else ()),
+        ],
         closed=[store_home()],
     )
 
@@ -172,7 +158,7 @@ def resolving(mounts: Mounts) -> Resolve:
     return resolve
 
 
-def state_folder(session: str) -> Path:
+def _state_folder(session: str) -> Path:
     """Where a session's `@state` is kept. Made when something is written."""
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
     if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):

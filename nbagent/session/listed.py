@@ -17,7 +17,6 @@ from nbagent.providers.registry import find_provider, provider_names
 from nbagent.runtime import engine_loop
 from nbagent.session.clients import asked_of, choose
 from nbagent.settings import RunOptions, effective, provider_of
-from nbagent.shown.texts import error_line
 
 _LIST_S = 10.0
 """A provider has so many seconds to list its models, unless said otherwise."""
@@ -49,23 +48,13 @@ def forget_listings() -> None:
 
 
 def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
-    """What one provider lists, asked with its key; without a name, what is reachable now.
+    """What one provider lists, asked as `given` says; without a name, what is reachable now.
 
-    Args:
-        provider: its name.
-        given: how its server is to be asked.
-
-    Raises:
-        UsageError: there is no provider of this name, or no key for it.
-        ModelError: it does not answer.
+    UsageError where no provider is called so or it has no key, ModelError where it does not answer.
     """
-    if provider is None:
-        return _reachable_now()
-    models = _asked(provider, given)
-    return [Listing(provider, models, why="" if models else "lists no models")]
-
-
-def _reachable_now() -> list[Listing]:
+    if provider is not None:
+        models = _asked(provider, given or RunOptions())
+        return [Listing(provider, models, why="" if models else "lists no models")]
     servers = local_servers(os.environ, effective().base_url)
     answers = ask_local(servers)
     offers: list[Listing] = []
@@ -76,7 +65,7 @@ def _reachable_now() -> list[Listing]:
         elif name in servers:
             offers.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
         elif name == "offline":
-            offers.append(Listing(name, _asked(name)))
+            offers.append(Listing(name, _asked(name, RunOptions())))
         else:
             offers.append(_by_its_key(name))
     return offers
@@ -84,13 +73,14 @@ def _reachable_now() -> list[Listing]:
 
 def _by_its_key(name: str) -> Listing:
     """A provider elsewhere, which is not asked: a key is there, or it is not."""
+    settings = effective()
+    # A server that is set is one of the provider whose model is set.
+    mine = name == provider_of(qualified(settings.model or ""))
     try:
         provider = find_provider(name)
-    except NbagentError as error:  # of an installed package
-        return Listing(name, reachable=False, why=error.message)
-    try:
-        config = provider.resolve(ProviderConfig(base_url=_server_of(name)), os.environ)
-    except NbagentError as error:  # a server that has to be named
+        given = ProviderConfig(base_url=settings.base_url if mine else None)
+        config = provider.resolve(given, os.environ)
+    except NbagentError as error:  # an installed package, or a server that has to be named
         return Listing(name, reachable=False, why=error.message)
     own_server = config.base_url == provider.default_base_url
     usual = (ModelInfo(id=provider.default_model),) if provider.default_model else ()
@@ -100,17 +90,16 @@ def _by_its_key(name: str) -> Listing:
         variables = " or ".join(provider.key_variables)
         why = f"no key; set {variables} in the environment before the kernel starts"
         return Listing(name, models, reachable=False, why=why)
-    more = "" if kept else f"%agent models {name} asks it for all"
-    return Listing(name, models, why=more)
+    return Listing(name, models, why="" if kept else f"%agent models {name} asks it for all")
 
 
-def _asked(name: str, given: RunOptions | None = None) -> tuple[ModelInfo, ...]:
+def _asked(name: str, given: RunOptions) -> tuple[ModelInfo, ...]:
     model = find_provider(name).default_model or "any"
-    given = given or RunOptions()
     wait_s = given.timeout_s or _LIST_S
     asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
     chosen = choose(asked_of(asked, effective()))
-    future = asyncio.run_coroutine_threadsafe(_list(name, chosen.client, wait_s), engine_loop())
+    listing = asyncio.wait_for(_list(name, chosen.client), wait_s)
+    future = asyncio.run_coroutine_threadsafe(listing, engine_loop())
     try:
         models = future.result()
     except TimeoutError:
@@ -126,25 +115,14 @@ def _asked(name: str, given: RunOptions | None = None) -> tuple[ModelInfo, ...]:
     return models
 
 
-async def _list(name: str, client: ChatClient, wait_s: float) -> tuple[ModelInfo, ...]:
-    async def listed() -> tuple[ModelInfo, ...]:
-        try:
-            return tuple([one for one in await client.list_models() if one.id])
-        except (NbagentError, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # of another package; SystemExit would end the engine
-            why = " ".join(error_line(error).split())
-            raise ModelError(
-                f"provider {name!r} cannot list its models: {why}; name one with --model"
-                f" {name}:MODEL, or repair its package.",
-                code="LLM_BAD_RESPONSE",
-            ) from error
-
-    return await asyncio.wait_for(listed(), wait_s)
-
-
-def _server_of(name: str) -> str | None:
-    """The server that is set, where it is one of this provider."""
-    settings = effective()
-    usual = provider_of(qualified(settings.model or ""))
-    return settings.base_url if name == usual else None
+async def _list(name: str, client: ChatClient) -> tuple[ModelInfo, ...]:
+    try:
+        return tuple([model for model in await client.list_models() if model.id])
+    except (NbagentError, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # of another package; SystemExit would end the engine
+        raise ModelError(
+            f"provider {name!r} cannot list its models: {type(error).__name__}: {error}; name one "
+            f"with --model {name}:MODEL, or repair its package",
+            code="LLM_BAD_RESPONSE",
+        ) from error

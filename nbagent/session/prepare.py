@@ -5,57 +5,39 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from nbagent import __version__
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import MASK
 from nbagent.engine import EnginePlan
-from nbagent.providers.registry import origin
 from nbagent.runtime import Courier
-from nbagent.session.approval import OnApproval
-from nbagent.session.clients import Chosen, address, asked_of, choose, same_server
-from nbagent.session.composer import ChatComposer
+from nbagent.session.approval import OnApproval, Policies
+from nbagent.session.clients import Chosen, asked_of, choose, same_server
+from nbagent.session.composer import AnswerHosts, ChatComposer, Output
 from nbagent.session.frontend import Frontend
 from nbagent.session.going_on import (
     Conversation,
     check_answered,
     check_resumable,
     conversation_of,
+    joined,
     opening,
+    remember,
 )
-from nbagent.session.hosts import RunTools, tools_of
-from nbagent.session.output import (
-    AnswerComposer,
-    AnswerHosts,
-    Output,
-    output_of,
-    remember_type,
-)
-from nbagent.session.recorded import cassette_of, recorded_hosts
-from nbagent.settings import (
-    RunOptions,
-    Settings,
-    check_limits,
-    effective,
-    without_secrets,
-)
+from nbagent.session.hosts import tools_of
+from nbagent.session.recorded import RecordedHost, recording_of
+from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
 
 Kind = Literal["start", "continue", "resume", "fork"]
-
-_SAID_LIMITS = ("max_turns", "max_tokens")
-"""Limits that may surprise when they go on; said in a notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,50 +67,61 @@ class Ask:
     """What the person should know of it, beside what is found here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A run that can start."""
+class Prepared(NamedTuple):
+    """A run that can start, once it has an approver."""
 
     plan: EnginePlan
-    """Without an approver."""
-    tools: RunTools
+    host: HostSet
+    policies: Policies
     chosen: Chosen
 
 
-def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> Prepared:
-    """Check and resolve everything.
-
-    Raises:
-        UsageError: something cannot be done as asked; nothing was started.
-    """
+def prepare(
+    ask: Ask, store: Store, frontend: Frontend, courier: Courier, waiting: Callable[[str], None]
+) -> Prepared:
+    """Check and resolve everything; UsageError where something cannot be done as asked."""
     # First: it finds the keys of the environment, and what is read from here on is kept and sent.
     given = without_secrets(ask.options)
-    parent = store.load(ask.parent_id) if ask.parent_id else None
-    options = _merged(given, parent, ask.dropped)
     settings = effective()
+    parent = store.load(ask.parent_id) if ask.parent_id else None
+    options = joined(given, parent, ask.dropped, settings)
     asked = without_secrets(asked_of(options, settings))
     limits = _limits(options, asked)
     base = conversation_of(parent, ask.fork_turn, store)
-    words = _words(ask, base, limits.ceiling)
+    words = _words(ask, parent, base, limits.ceiling)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
-    inherits = parent is not None and "output" not in ask.dropped
-    kind, output = output_of(options.output, parent.id if parent and inherits else None)
-    join = HostSet
-    if output is not None:
-        join = partial(AnswerHosts, output=output, client=chosen.client, model=chosen.model)
+    one_token = Usage(prompt_tokens=1, total_tokens=1)
+    if limits.max_cost_usd is not None and chosen.price(one_token, chosen.model) is None:
+        raise UsageError(
+            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
+            "limit its tokens with max_total_tokens=…"
+        )
+    kind = options.output
+    output = None if kind is None or kind is str else Output(kind)
     run_id = new_id()
-    mode, cassette = cassette_of(asked, store, run_id)
-    if asked.replay_tools:
-        join = recorded_hosts(cassette, mode, join)
+    recording = recording_of(asked, store, run_id)
+    names = ask.options.tools
+    if ask.tools is None:
+        names = options.tools if options.tools is not None else settings.tools
     tools = tools_of(
-        _named_tools(ask, options, settings),
+        names,
         ask.tools,
         options=options,
         settings=settings,
         namespace=frontend.namespace,
-        join=join,
     )
-    _check_price(limits, chosen)
+    hosts: Sequence[Any] = tools.hosts
+    if recording is not None and asked.replay_tools:
+        hosts = [RecordedHost(host, recording) for host in hosts]
+    host = HostSet(hosts, hides=tools.policies.hiding)
+    if output is not None:
+        host = AnswerHosts(
+            hosts,
+            hides=tools.policies.hiding,
+            output=output,
+            client=chosen.client,
+            model=chosen.model,
+        )
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last.
     said = ask if ask.prompt or parent is None else parent
@@ -150,43 +143,39 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
             base_url=chosen.base_url,
             template=said.template,
             prompt=said.prompt or "",
-            options=_kept(options.changed(cassette=asked.cassette), chosen, output),
+            options=_kept(options, chosen, output),
             limits=limits,
             started_at=utc_now(),
+            notices=(
+                *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
+                *([store.warning] if store.warning else ()),
+                *(_changes(given, options, chosen, parent, base) if parent else ()),
+                *ask.notices,
+            ),
             messages=words,
         )
     )
-    notices = (
-        *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
-        *([store.warning] if store.warning else ()),
-        *_lost_type(parent, kind, inherits),
-        *_moved(record, base),
-        *_limits_that_go_on(given, options, parent),
-        *ask.notices,
-    )
-    record = record.model_copy(update={"notices": notices})
     if not ask.dry_run:
-        _remember(record.id, options)
-        remember_type(record.id, kind)
-    begin = opening(record.messages, base.history)
-    composer = ChatComposer(asked.system, opening=begin)
-    if output is not None:
-        composer = AnswerComposer(asked.system, opening=begin, output=output, hosts=tools.host)
+        remember(run_id, options)
+    client = chosen.client
+    if recording is not None and not ask.dry_run:
+        client = recording.client(chosen)
     plan = EnginePlan(
         run=record,
         history=base.history,
-        client=chosen.client if ask.dry_run else chosen.recorded(mode, cassette),
+        client=client,
         model=chosen.model,
-        host=tools.host,
-        composer=composer,
+        host=host,
+        composer=ChatComposer(asked.system, opening=opening(words, base.history), output=output),
         context=ToolContext(
-            run_id=record.id,
+            run_id=run_id,
             session=record.session,
             runner=courier,
             namespace=frontend.namespace,
             run_code=frontend.run_code(),
             mounts=tools.mounts,
             policy=tools.policies.effective,
+            waiting=waiting,
         ),
         cancel=courier.cancel,
         params=_params(options, asked),
@@ -196,15 +185,17 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         price=chosen.price,
         trim=asked.trim == "tool-results",
-        before=base.turn_before(record),
+        before=base.turn if base.asked == (record.model, record.base_url) else None,
         context_tokens=chosen.context_tokens,
-        turn_places=lambda: _turn_places(record, store),
-        notices=list(notices),
+        turn_places=lambda: store.turn_places(parent.id) if parent else {},
+        notices=list(record.notices),
     )
-    return Prepared(plan=plan, tools=tools, chosen=chosen)
+    return Prepared(plan, host, tools.policies, chosen)
 
 
-def _words(ask: Ask, base: Conversation, ceiling: int) -> tuple[Message, ...]:
+def _words(
+    ask: Ask, parent: RunRecord | None, base: Conversation, ceiling: int
+) -> tuple[Message, ...]:
     """What the person says, as messages."""
     if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
         raise UsageError("the prompt is empty; write what you want to ask")
@@ -212,64 +203,16 @@ def _words(ask: Ask, base: Conversation, ceiling: int) -> tuple[Message, ...]:
     if ask.prompt:
         parts = ask.parts or (TextPart(text=ask.prompt),)
         return (*ask.messages, Message(role="user", content=parts))
-    if base.parent is not None and ask.kind == "resume" and not ask.messages:
-        check_resumable(base.parent, base, ceiling)
+    if parent is not None and ask.kind == "resume" and not ask.messages:
+        check_resumable(parent, base.requests, ceiling)
     return ask.messages
 
 
-def _named_tools(ask: Ask, options: RunOptions, settings: Settings) -> Any:
-    if ask.tools is not None:
-        return ask.options.tools
-    return options.tools if options.tools is not None else settings.tools
-
-
-def _merged(options: RunOptions, parent: RunRecord | None, dropped: tuple[str, ...]) -> RunOptions:
-    """The options, with what the parent's run had where they say nothing."""
-    if parent is None:
-        return options
-    kept: dict[str, Any] = {"session": parent.session, **parent.options}
-    stays = same_server(options, kept.get("model") or parent.model, kept.get("base_url"))
-    changes: dict[str, Any] = {}
-    for name, row in RunOptions.rows().items():
-        said = name in options.given or name in dropped
-        if name in kept and row.goes_on and not said and (stays or not row.server):
-            changes[name] = _known_again(parent.id, name, kept[name]) if row.secret else kept[name]
-    if MASK in (changes.get("base_url") or ""):
-        raise UsageError(
-            "the base URL of that run held a key, which is never kept; give it again: base_url=…"
-        )
-    return RunOptions(**changes).changed(**options.given)
-
-
-_secret: dict[str, dict[str, Any]] = {}
-"""By run, of the last runs of this process: what no record keeps, for the runs that go on."""
-_REMEMBERED = 1000
-
-
-def _remember(run_id: str, options: RunOptions) -> None:
-    rows = RunOptions.rows()
-    values = {name: value for name, value in options.given.items() if rows[name].secret}
-    if values:
-        _secret[run_id] = values
-        for old in list(_secret)[:-_REMEMBERED]:
-            _secret.pop(old, None)
-
-
-def _known_again(run_id: str, name: str, kept: dict[str, Any]) -> dict[str, Any] | None:
-    """The values that a record has the names of; None where the settings have them."""
-    values = _secret.get(run_id, {}).get(name)
-    if values is None and not (getattr(effective(), name) or {}).keys() >= kept.keys():
-        raise UsageError(
-            f"that run had {name} ({', '.join(kept)}), whose values are never kept; "
-            f"give them again: {name}={{…}}"
-        )
-    return values
-
-
 def _limits(options: RunOptions, asked: Settings) -> Limits:
-    given = options.max_turns is not None
+    # Who lowers only the ceiling means both.
+    lowered = asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling)
     limits = Limits(
-        max_turns=asked.max_turns if given else min(asked.max_turns, asked.ceiling),
+        max_turns=lowered,
         ceiling=asked.ceiling,
         loop_limit=asked.loop_limit,
         max_total_tokens=asked.max_total_tokens,
@@ -277,16 +220,6 @@ def _limits(options: RunOptions, asked: Settings) -> Limits:
     )
     check_limits(limits.max_turns, limits.ceiling)
     return limits
-
-
-def _check_price(limits: Limits, chosen: Chosen) -> None:
-    if limits.max_cost_usd is None:
-        return
-    if chosen.price(Usage(prompt_tokens=1, total_tokens=1), chosen.model) is None:
-        raise UsageError(
-            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
-            "limit its tokens with max_total_tokens=…"
-        )
 
 
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
@@ -311,50 +244,24 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
     }
 
 
-def _turn_places(record: RunRecord, store: Store) -> Mapping[int, str]:
-    """The turns of the conversation before, for what is said of a request that is too long."""
-    if record.parent_id is not None:
-        with suppress(NbagentError):  # a forgotten ancestor takes only the names away
-            return store.turn_places(record.parent_id)
-    return {}
-
-
-def _moved(record: RunRecord, base: Conversation) -> tuple[str, ...]:
-    """That the conversation goes to another model or server than before, and what stays behind."""
-    parent = base.parent
-    if parent is None:
-        return ()
-    notices: list[str] = []
-    if address(parent.model, parent.base_url) != address(record.model, record.base_url):
-        same = origin(parent.base_url) == origin(record.base_url)
-        before, now = parent.base_url or parent.model, record.base_url or record.model
-        what = "path on the server" if same else "server"
-        notices.append(f"The {what} changed: {before} before, {now} now.")
-    if parent.model != record.model and any(message.reasoning for message in base.history):
-        notices.append(
-            f"Earlier reasoning stays with {parent.model}: it is not sent to {record.model}."
+def _changes(
+    given: RunOptions, options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
+) -> list[str]:
+    """What the person should know of how this run differs from the one before, or does not."""
+    said: list[str] = []
+    now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
+    if not same_server(now, parent.model, parent.base_url):
+        before, after = parent.base_url or parent.model, chosen.base_url or chosen.model_id
+        said.append(f"The server changed: {before} before, {after} now.")
+    if parent.model != chosen.model_id and any(message.reasoning for message in base.history):
+        said.append(
+            f"Earlier reasoning stays with {parent.model}: it is not sent to {chosen.model_id}."
         )
-    return tuple(notices)
-
-
-def _limits_that_go_on(
-    given: RunOptions, options: RunOptions, parent: RunRecord | None
-) -> tuple[str, ...]:
-    """Which limits go on from the run before although nobody said so."""
-    names = [
-        name
-        for name in _SAID_LIMITS
-        if getattr(options, name) is not None and getattr(given, name) is None
-    ]
-    if parent is None or not names:
-        return ()
-    limits = " and ".join(f"{name}={getattr(options, name)}" for name in names)
-    return (f"As in run {parent.id[:8]}: {limits}. Give other values to change that.",)
-
-
-def _lost_type(parent: RunRecord | None, kind: Any, inherits: bool) -> tuple[str, ...]:
-    """That the answer is no longer of a type, because this process does not have it."""
-    name = parent.options.get("output") if parent and inherits and kind is None else None
-    return (
-        f"The type {name} is not known here, so the answer is text; output=… gives it.",
-    ) * bool(name)
+    kind = parent.options.get("output")
+    if kind and options.output is None:
+        said.append(f"The type {kind} is not known here, so the answer is text; output=… gives it.")
+    names = [n for n in ("max_turns", "max_tokens") if n in options.given and n not in given.given]
+    if names:
+        limits = " and ".join(f"{name}={options.given[name]}" for name in names)
+        said.append(f"As in run {parent.id[:8]}: {limits}. Give other values to change that.")
+    return said

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object, load_json
-from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, redacted
+from nbagent.contracts.chat import ChatRequest, redacted
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import Limits
-from nbagent.contracts.records import turn_id
+from nbagent.contracts.records import RunRecord, turn_id
 from nbagent.contracts.secrets import redact_json
 from nbagent.engine import first_request
 from nbagent.runtime import engine_loop, on_engine_thread
@@ -35,8 +34,8 @@ _INTERNAL = {"tools": {"__all__": {"traits"}}}
 class DryRun:
     """What would be sent first, but for keys and the values of `extra_body`, which are hidden."""
 
-    model: str
-    """`provider:model`."""
+    run: RunRecord
+    """As it would begin: its model, session, limits, parent and notices."""
     request: ChatRequest
     """System prompt, messages, tools and parameters as the client is given them."""
     body: dict[str, Any]
@@ -49,33 +48,11 @@ class DryRun:
     dropped_params: tuple[str, ...]
     """What is left out because the server refused it before."""
     stream: bool
-    limits: Limits
     turn_id: str
-    kind: str
-    parent_id: str | None
-    earlier: int
-    """How many of the messages come from the runs before."""
-    session: str
-    notices: tuple[str, ...]
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The conversation, without the system prompt."""
-        return self.request.messages
-
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """What the model is shown of the tools."""
-        return self.request.tools
-
-    @property
-    def system_prompt(self) -> str:
-        """The person's own one and the tool policy."""
-        return self.request.system_prompt
 
     def __repr__(self) -> str:
-        counts = f"{len(self.messages)} messages, {len(self.tools)} tools"
-        return f"<DryRun {self.model}, {counts}, {self.body_bytes:,} bytes>"
+        counts = f"{len(self.request.messages)} messages, {len(self.request.tools)} tools"
+        return f"<DryRun {self.run.model}, {counts}, {self.body_bytes:,} bytes>"
 
     def __str__(self) -> str:
         return frontend().bundle(self)["text/plain"]
@@ -85,11 +62,7 @@ class DryRun:
 
 
 def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
-    """What the run would send first.
-
-    Raises:
-        UsageError: the run could not start as asked; a missing key alone is no reason.
-    """
+    """What the run would send first; a missing key alone is no error."""
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
     active = ActiveRun(ask, store=store)
@@ -102,9 +75,8 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
     body = json_object(load_json(wire.body)) or {}
     body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
     body, url = redact_json((body, wire.url))
-    record = plan.run
     return DryRun(
-        model=record.model,
+        run=plan.run.model_copy(update={"notices": tuple(plan.notices)}),
         request=redacted(request),
         body=body,
         body_bytes=len(wire.body),
@@ -112,13 +84,7 @@ def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
         key=chosen.key,
         dropped_params=wire.dropped_params,
         stream=plan.stream,
-        limits=record.limits,
         turn_id=turn_id(plan.first_index),
-        kind=record.kind,
-        parent_id=record.parent_id,
-        earlier=len(plan.history),
-        session=record.session,
-        notices=tuple(active.warnings),
     )
 
 
@@ -129,7 +95,7 @@ async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
 
     request, notices = await first_request(plan, active)
     active.look_at_tools()
-    active.warnings.extend(notices)
+    plan.notices.extend(notices)
     if isinstance(plan.client, WireClient):
         return request, plan.client.wire_request(request, stream=plan.stream)
     body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)

@@ -1,4 +1,4 @@
-"""Results of tools from a cassette: what is recorded there is not run, the rest is recorded.
+"""Answers and results of tools from a cassette: what is recorded there is not asked or run again.
 
 A result is found by the tool's name, the arguments and which time of the run it is. Results are
 as the tools gave them; a person's denials and edits are not in them.
@@ -8,60 +8,71 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ModelError, ToolError, UsageError
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import ChatClient, PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.providers.replay import Cassette, Mode, RecordedResult
-from nbagent.session.clients import cache_file
+from nbagent.providers.registry import origin
+from nbagent.providers.replay import Cassette, Mode, RecordedResult, ReplayClient
+from nbagent.session.clients import Chosen
 from nbagent.session.stores import home_of
 from nbagent.settings import Settings, project_folder
-from nbagent.tools.base import HostSet
 
 
-def cassette_of(
-    asked: Settings, store: Store, run_id: str
-) -> tuple[Mode | Literal["off"], Cassette]:
-    """The record of a run, and how it is used: who names a cassette wants it used.
+def cache_file(home: Path, run_id: str) -> Path:
+    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
+    return home / "cache" / f"{run_id}.jsonl"
 
-    Raises:
-        UsageError: results of tools are to come from a record, and there is none.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The record of a run, and how it is used."""
+
+    mode: Mode
+    cassette: Cassette
+
+    def client(self, chosen: Chosen) -> ChatClient:
+        """The client of one run, which answers from the record. Offline models are as cheap."""
+        if chosen.provider == "offline":
+            return chosen.client
+        # The port of a local server is another one each time.
+        server = "" if chosen.provider == "local" else origin(chosen.base_url) or ""
+        return ReplayClient(
+            chosen.client,
+            server=server,
+            mode=self.mode,
+            cassette=self.cassette,
+            extra_body=chosen.extra_body,
+        )
+
+
+def recording_of(asked: Settings, store: Store, run_id: str) -> Recording | None:
+    """The record that a run has; who names a cassette wants it used."""
     mode = asked.cache or ("auto" if asked.cassette else "off")
-    if asked.replay_tools and mode == "off":
-        raise UsageError("replay_tools needs a record: cassette=FILE.jsonl or cache=auto")
+    if mode == "off":
+        if asked.replay_tools:
+            raise UsageError("replay_tools needs a record: cassette=FILE.jsonl or cache=auto")
+        return None
     if asked.cassette is None:
         cassette = Cassette(cache_file(home_of(store), run_id), cache=True)
     else:
         cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
-    return cast("Mode", mode), cassette
-
-
-def recorded_hosts(
-    cassette: Cassette, mode: Mode | Literal["off"], join: Callable[..., HostSet]
-) -> Callable[..., HostSet]:
-    """What joins hosts as `join` does, each with its results from the cassette."""
-
-    def joined(hosts: Sequence[ToolHost], **given: Any) -> HostSet:
-        return join([RecordedHost(host, cassette, cast("Mode", mode)) for host in hosts], **given)
-
-    return joined
+    return Recording(cast("Mode", mode), cassette)
 
 
 class RecordedHost:
-    """A host for one run, whose results come from a cassette as far as they are there."""
+    """A host for one run, whose results come from a record as far as they are there."""
 
-    def __init__(self, inner: ToolHost, cassette: Cassette, mode: Mode) -> None:
+    def __init__(self, inner: ToolHost, recording: Recording) -> None:
         self._inner = inner
-        self._cassette = cassette
-        self._mode: Mode = mode
+        self._cassette, self._mode = recording.cassette, recording.mode
         self._specs: dict[str, ToolSpec] = {}
         self._made: Counter[str] = Counter()
         self._numbers: dict[tuple[str, str, str], int] = {}
@@ -69,11 +80,6 @@ class RecordedHost:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-    @property
-    def name(self) -> str:
-        """As the host within."""
-        return self._inner.name
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """As the host within."""
@@ -87,19 +93,21 @@ class RecordedHost:
         Raises:
             ToolError: there is none in mode `replay`, or the call cannot be made.
         """
-        key = RecordedResult.key_of(call.name, call.arguments or {})
+        arguments = call.arguments or {}
+        key = RecordedResult.key_of(call.name, arguments)
         this_call = (context.turn_id, call.id, key)
         if this_call not in self._numbers:
             self._made[key] += 1
-        n = self._numbers.setdefault(this_call, self._made[key])
-        found = None if self._mode == "refresh" else await self._found(key, n)
-        if found is not None and call.name in self._specs:
-            return self._replayed(call, found)
+            self._numbers[this_call] = self._made[key]
+        n = self._numbers[this_call]
+        if self._mode != "refresh" and call.name in self._specs:
+            found = await self._found(key, n)
+            if found is not None:
+                return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=found)
         if self._mode == "replay":
-            times = f" a {n}. time" if n > 1 else ""
             raise ToolError(
-                f"{self._cassette.name} holds no result of {call.name} with these arguments"
-                f"{times}, and nothing was run; cache=auto runs and records it",
+                f"{self._cassette.name} holds no result number {n} of {call.name} with these "
+                "arguments, and nothing was run; cache=auto runs and records it",
                 code="E_PRECONDITION_FAILED",
             )
         try:
@@ -108,18 +116,20 @@ class RecordedHost:
             await self._keep(key, n, call, ToolOutcome(result=ToolResult.failure(error.info)))
             raise
 
-        async def run(context: ToolContext) -> ToolOutcome:
+        async def run_and_keep(context: ToolContext) -> ToolOutcome:
             return await self._keep(key, n, call, await prepared.run(context))
 
-        return replace(prepared, run=run)
+        return replace(prepared, run=run_and_keep)
 
-    async def _found(self, key: str, n: int) -> RecordedResult | None:
+    async def _found(self, key: str, n: int) -> Callable[..., Awaitable[ToolOutcome]] | None:
+        """What gives the recorded result instead of a run."""
         try:
-            return await asyncio.to_thread(self._cassette.find_result, key, n)
+            found = await asyncio.to_thread(self._cassette.find_result, key, n)
         except ModelError as error:
             raise ToolError(error.message, code="E_PRECONDITION_FAILED") from None
+        if found is None:
+            return None
 
-    def _replayed(self, call: ToolCall, found: RecordedResult) -> PreparedCall:
         async def give(context: ToolContext) -> ToolOutcome:
             return ToolOutcome(
                 result=found.result,
@@ -128,8 +138,7 @@ class RecordedHost:
                 notes=(f"from {self._cassette.name}; the tool was not run",),
             )
 
-        spec = self._specs[call.name]
-        return PreparedCall(spec=spec, arguments=call.arguments or {}, run=give)
+        return give
 
     async def _keep(self, key: str, n: int, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
         """Record an outcome; none is lost by it."""

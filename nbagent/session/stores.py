@@ -33,14 +33,10 @@ def current_store() -> Store:
 
 
 def store_at(path: str | os.PathLike[str]) -> Store:
-    """The store in a folder (`.nbagent`), or whose file this is; it has to be there.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """The store in a folder (`.nbagent`), or whose file this is; UsageError where there is none."""
     given = Path(path).expanduser().absolute()
     home = given.parent if given.name == FILE_NAME else given
-    if not (home / FILE_NAME).is_file():
+    if home not in _stores and not (home / FILE_NAME).is_file():
         raise UsageError(f"there is no store at {given}; give a folder that holds {FILE_NAME}")
     return _opened(home)
 
@@ -50,13 +46,6 @@ def _opened(home: Path) -> Store:
         if home not in _stores:
             _stores[home] = Store.open_or_memory(home)
         return _stores[home]
-
-
-def known_store() -> Store | None:
-    """The same where there is one already: looking for runs makes no store."""
-    home = store_home().absolute()
-    there = home in _stores or (home / FILE_NAME).is_file()
-    return current_store() if there else None
 
 
 def home_of(store: Store) -> Path:
@@ -77,13 +66,10 @@ atexit.register(close_stores)
 
 
 def find_run(ref: str, *, session: str | None = None) -> str:
-    """The id of the run that is meant by `last`, a name, or the start of an id.
+    """The id of the run that is meant by `last`, a name, or the start of an id; else UsageError.
 
     `last` is the last run of the session where one is named, else the one that the person started
     last in this process, and in a fresh process the last one of this notebook.
-
-    Raises:
-        UsageError: there is none, or several begin so.
     """
     store = current_store()
     if ref.strip() != "last":
@@ -95,7 +81,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
             "lists them), or begin anew"
         )
     if here is not None:
-        return _still_there(store, here)
+        return store.find(here)  # another kernel may have deleted it
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
@@ -105,16 +91,6 @@ def find_run(ref: str, *, session: str | None = None) -> str:
             "(nbagent.runs() lists them)"
         )
     return run_id
-
-
-def _still_there(store: Store, run_id: str) -> str:
-    try:
-        return store.find(run_id)
-    except UsageError:
-        raise UsageError(
-            f"the last run of this kernel, {run_id[:8]}, was forgotten in another one; name the "
-            "run that you mean (%agent runs lists them)"
-        ) from None
 
 
 def note_last(run_id: str, store: Store) -> None:

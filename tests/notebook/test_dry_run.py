@@ -161,12 +161,12 @@ def test_agent_gives_the_same_as_a_value() -> None:
         agent = Agent("openai:little", base_url=server.url, tools=[area], system="Be brief.")
         value = agent.dry_run("Of Oslo?", temperature=0)
         assert server.requests == []
-        assert [message.text for message in value.messages] == ["Of Oslo?"]
-        assert [tool.name for tool in value.tools] == ["area"]
-        assert value.system_prompt.startswith("Be brief.\n\n")
+        assert [message.text for message in value.request.messages] == ["Of Oslo?"]
+        assert [tool.name for tool in value.request.tools] == ["area"]
+        assert value.request.system_prompt.startswith("Be brief.\n\n")
         assert (value.body["temperature"], value.stream, value.turn_id) == (0, True, "C01")
         with pytest.raises(AttributeError):
-            value.model = "other"  # pyright: ignore[reportAttributeAccessIssue]
+            value.url = "other"  # pyright: ignore[reportAttributeAccessIssue]
         run = agent.run("Of Oslo?", temperature=0, max_turns=1)
         assert value.body == server.bodies[0]
         assert value.request == run.request_of("C01")

@@ -33,6 +33,8 @@ def look(path: str) -> str:
 def ran(
     *steps: Any, tools: Any = (delete, look), answer: Any = None, **options: Any
 ) -> tuple[Any, Any]:
+    """A run of these steps, and the model; nothing was deleted before."""
+    done.clear()
     model = script([*steps, "Done."])
     run = nbagent.Agent(model=model, tools=list(tools), on_approval=answer, **options).run("Go.")
     return check_run(run, model), model
@@ -44,6 +46,10 @@ class Asked:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.questions: list[Question] = []
+
+    @property
+    def paths(self) -> list[str]:
+        return [question.arguments["path"] for question in self.questions]
 
     def __call__(self, question: Question) -> Any:
         self.questions.append(question)
@@ -67,10 +73,10 @@ class Shifting:
     ) -> None:
         self.looks, self.base, self.form = looks, preview, form
         self.approved: list[str] = []
+        self.spec = ToolSpec(name="shift", traits=ToolTraits(host=self.name, ruling=preview.ruling))
 
     async def tools(self, context: ToolContext) -> list[ToolSpec]:
-        traits = ToolTraits(host=self.name, sha="1", ruling=self.base.ruling)
-        return [ToolSpec(name="shift", description="Shift.", traits=traits)]
+        return [self.spec]
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         state = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
@@ -79,8 +85,6 @@ class Shifting:
             self.approved.append(state)
             return ToolOutcome(result=ToolResult(ok=True, data="ok"))
 
-        (spec, *more) = await self.tools(context)
-        spec = next((one for one in more if one.name == call.name), spec)
-        preview = replace(self.base, binds=state)
         arguments = self.form or call.arguments or {}
-        return PreparedCall(spec=spec, arguments=arguments, preview=preview, run=run)
+        preview = replace(self.base, binds=state)
+        return PreparedCall(spec=self.spec, arguments=arguments, preview=preview, run=run)

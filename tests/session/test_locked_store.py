@@ -6,7 +6,6 @@ import asyncio
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from engine.laws import check_run, codes
 import nbagent
 from nbagent.archive import database
 from nbagent.contracts.events import Event, TurnStarted, Waiting
-from nbagent.providers.offline import call, script
+from nbagent.providers.offline import call, calls, script
 from nbagent.session.stores import close_stores, current_store
 
 
@@ -34,33 +33,50 @@ def locked() -> Generator[None]:
             other.execute("ROLLBACK")
 
 
-def test_a_run_waits_for_the_store_says_so_and_is_kept_whole() -> None:
-    seen: list[Event] = []
-    waits = threading.Event()
+class Watch:
+    """An `on_event` that hears when a run waits."""
 
-    def watch(event: Event) -> None:
-        seen.append(event)
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self.waits = threading.Event()
+
+    @property
+    def said(self) -> list[str]:
+        return [event.text for event in self.seen if isinstance(event, Waiting)]
+
+    def __call__(self, event: Event) -> None:
+        self.seen.append(event)
         if isinstance(event, Waiting):
-            waits.set()
+            self.waits.set()
 
+
+def test_a_run_waits_for_the_store_says_so_and_is_kept_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    watch = Watch()
     model = script([call("look"), "Done."])
     look = nbagent.tool(name="look")(lambda: 1)
     current_store()
     with locked():
         run = nbagent.Agent(model=model, tools=[look]).start("Go.", on_event=watch)
-        assert waits.wait(10)
+        assert watch.waits.wait(10)
         assert model.requests == [], "nothing is asked before the run is on disk"
-        assert not any(isinstance(event, TurnStarted) for event in seen)
+        assert not any(isinstance(event, TurnStarted) for event in watch.seen)
+        with monkeypatch.context() as patched:
+            patched.setenv("NBAGENT_HOME", str(tmp_path_factory.mktemp("other")))
+            other = nbagent.Agent(model=script(["Two."]), tools=[]).start("Go.")
+            assert other.wait(timeout=20).text == "Two.", "another store is not held up"
+        assert run.phase == "Running"
     check_run(run.wait(timeout=20), model)
     assert run.ok
-    assert "another process is writing" in next(e.text for e in seen if isinstance(e, Waiting))
+    assert "another process is writing" in watch.said[0]
     close_stores()
     assert nbagent.open_run(run.id).record == run.record
 
 
 def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> None:
     began, cut = threading.Event(), threading.Event()
-    said: list[str] = []
+    watch = Watch()
 
     async def endless() -> None:
         """Work."""
@@ -76,42 +92,20 @@ def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> No
         holder.__enter__()
         return 1
 
-    def watch(event: Event) -> None:
-        if isinstance(event, Waiting):
-            said.append(event.text)
-
-    model = script([nbagent.offline.calls([call("endless"), call("quick")])])
     tools = [endless, nbagent.tool(threaded=True)(quick)]
     holder = locked()
-    run = nbagent.Agent(model=model, tools=tools).start("Go.", on_event=watch)
-    # The result of `quick` cannot be committed while the file is locked.
-    until = time.monotonic() + 10
-    while not said and time.monotonic() < until:
-        time.sleep(0.02)
+    agent = nbagent.Agent(model=script([calls([call("endless"), call("quick")])]), tools=tools)
+    run = agent.start("Go.", on_event=watch)
+    assert watch.waits.wait(10), "the result of `quick` cannot be committed"
     run.stop()
     assert cut.wait(2), "the running tool is interrupted while the commit waits"
-    assert ["or stops, when it is done" in text for text in said] == [True]
+    assert ["or stops, when it is done" in text for text in watch.said] == [True]
     holder.__exit__(None, None, None)
     check_run(run.wait(timeout=20))
     assert (run.phase, run.stop_reason) == ("Failed", "stopped")
     assert codes(run) == ["E_INTERRUPTED", None]
     close_stores()
     assert nbagent.open_run(run.id).record == run.record
-
-
-def test_a_run_of_another_store_is_not_held_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    current_store()
-    with locked():
-        waiting = nbagent.Agent(model=script(["One."]), tools=[]).start("Go.")
-        home = tmp_path_factory.mktemp("other")
-        with monkeypatch.context() as patched:
-            patched.setenv("NBAGENT_HOME", str(home))
-            other = nbagent.Agent(model=script(["Two."]), tools=[]).start("Go.")
-            assert other.wait(timeout=20).text == "Two."
-        assert waiting.phase == "Running"
-    assert waiting.wait(timeout=20).text == "One."
 
 
 def test_a_file_that_stays_locked_in_a_run_moves_the_runs_into_memory_and_says_so(
@@ -125,8 +119,7 @@ def test_a_file_that_stays_locked_in_a_run_moves_the_runs_into_memory_and_says_s
         holder.__enter__()
         return "locked"
 
-    model = script([call("lock"), "One."])
-    run = nbagent.Agent(model=model, tools=[lock]).run("Go.")
+    run = nbagent.Agent(model=script([call("lock"), "One."]), tools=[lock]).run("Go.")
     assert run.ok
     assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
     assert "database is locked" in run.record.notices[0]
@@ -140,24 +133,16 @@ def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_erro
 ) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.3)
     agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
-    current_store()
-    with locked(), pytest.raises(nbagent.StoreError, match="nothing was started"):
-        agent.run("Go.")
-    assert current_store().path is not None
-    assert agent.run("Go.").text == "One."
-    assert len(nbagent.runs()) == 1
-
-
-def test_a_store_that_cannot_be_opened_because_it_stays_locked_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(database, "BUSY_S", 0.3)
     home = Path(os.environ["NBAGENT_HOME"])
     home.mkdir(parents=True)
     with closing(sqlite3.connect(home / "runs.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(nbagent.StoreError, match="locked by another process"):
-            nbagent.Agent(model=script(["One."]), tools=[]).run("Go.")
+            agent.run("Go.")
         other.execute("ROLLBACK")
-    assert nbagent.Agent(model=script(["Two."]), tools=[]).run("Go.").text == "Two."
+    current_store()  # opened after all
+    with locked(), pytest.raises(nbagent.StoreError, match="nothing was started"):
+        agent.run("Go.")
     assert current_store().path is not None
+    assert agent.run("Go.").text == "One."
+    assert len(nbagent.runs()) == 1

@@ -59,25 +59,15 @@ def ran(*steps: Any, **options: Any) -> tuple[Any, Any]:
     return check_run(run, model), model
 
 
+BOTH = {"answer": [OSLO, BERGEN]}
 KINDS: dict[str, tuple[Any, Any, Any, list[dict[str, Any]]]] = {
     "a model": (City, OSLO, City(**OSLO), [OSLO]),
     "a dataclass": (Town, OSLO, Town(**OSLO), [OSLO]),
     "a TypedDict": (Row, OSLO, OSLO, [OSLO]),
-    "a list of models": (
-        list[City],
-        {"answer": [OSLO, BERGEN]},
-        [City(**OSLO), City(**BERGEN)],
-        [OSLO, BERGEN],
-    ),
-    "a list of dataclasses": (list[Town], {"answer": [OSLO]}, [Town(**OSLO)], [OSLO]),
+    "a list of models": (list[City], BOTH, [City(**OSLO), City(**BERGEN)], [OSLO, BERGEN]),
     "a list of TypedDicts": (list[Row], {"answer": [OSLO]}, [OSLO], [OSLO]),
     "numbers": (list[int], {"answer": [1, 2]}, [1, 2], [{"value": 1}, {"value": 2}]),
-    "one of two": (
-        Literal["Oslo", "Bergen"],
-        {"answer": "Oslo"},
-        "Oslo",
-        [{"value": "Oslo"}],
-    ),
+    "a choice": (Literal["Oslo", "Rome"], {"answer": "Oslo"}, "Oslo", [{"value": "Oslo"}]),
 }
 
 
@@ -96,16 +86,11 @@ def test_an_answer_by_a_call_is_the_value_and_its_rows(kind: str) -> None:
     assert nbagent.open_run(run.id).output == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "Oslo", "population": 717710}',
-        '```json\n{"name":"Oslo","population":"717710"}\n```',
-    ],
-)
-def test_an_answer_in_text_counts_too_when_it_fits(text: str) -> None:
-    run, _ = ran(text)
-    assert run.output == City(**OSLO)
+def test_an_answer_in_text_counts_too_when_it_fits() -> None:
+    plain = '{"name": "Oslo", "population": "717710"}'
+    for text in plain, f"```json\n{plain}\n```":
+        run, _ = ran(text)
+        assert run.output == City(**OSLO)
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -138,7 +123,7 @@ def test_what_does_not_fit_goes_back_and_twice_is_forgiven(wrong: str) -> None:
     assert resumed.output == City(**OSLO), "the correction is in the conversation"
 
 
-def test_other_tools_run_first_and_beside_the_answer() -> None:
+def test_other_tools_run_first_and_beside_the_answer_and_none_has_its_name() -> None:
     both = calls([call("population", city="Oslo"), call("final_answer", OSLO)])
     run, model = ran(call("population", city="Bergen"), both, tools=[population])
     assert [turn.stop_reason for turn in run.turns] == [None, "answered"]
@@ -147,6 +132,9 @@ def test_other_tools_run_first_and_beside_the_answer() -> None:
     frame: Any = nbagent.tool_runs(run=run.id)
     row = frame.iloc[-1]
     assert (row["tool_name"], row["host"], row["ok"]) == ("final_answer", "output", True)
+    taken = nbagent.tool(name="final_answer")(lambda: "Mine.")
+    run, _ = ran("Hello.", tools=[taken])
+    assert "rename it" in run.error.message
 
 
 def test_an_answer_in_the_last_turn_that_is_allowed_is_an_answer() -> None:
@@ -172,7 +160,7 @@ def test_the_type_goes_on_with_the_conversation_until_another_is_given() -> None
     assert run.output is None
 
 
-def test_an_option_of_the_run_wins_over_the_agents() -> None:
+def test_the_demo_model_gives_answers_of_a_type_and_the_runs_type_wins_over_the_agents() -> None:
     agent = nbagent.Agent(model="offline:demo", tools=[population], output=City, quiet=True)
     assert agent.run("What is the population of Oslo?").output == City(**OSLO)
     run = agent.run("What is the population of Oslo and of Bergen?", output=list[Row])
@@ -187,16 +175,6 @@ def test_what_is_no_type_is_refused_before_anything_is_asked(given: Any) -> None
     with pytest.raises(nbagent.UsageError, match="is no type for an answer"):
         nbagent.Agent(model=model, tools=[], output=given).run("Hello?")
     assert not model.requests
-
-
-def test_a_tool_of_the_name_is_refused() -> None:
-    @nbagent.tool
-    def final_answer(text: str) -> str:
-        """Mine."""
-        return text
-
-    run, _ = ran("Hello.", tools=[final_answer])
-    assert "rename it" in run.error.message
 
 
 def test_another_process_asks_for_the_type() -> None:
@@ -240,16 +218,14 @@ MODES: dict[str, tuple[bool, bool]] = {
 def test_the_schema_mode_of_a_provider_is_used_where_it_holds(model: str) -> None:
     for tools, by_schema in zip(([population], []), MODES[model], strict=True):
         dry = nbagent.Agent(model=model, tools=tools, output=list[City]).dry_run("Hello?")
-        names = [tool.name for tool in dry.tools]
+        names = [tool.name for tool in dry.request.tools]
         assert ("final_answer" in names) != by_schema, dry.body
         assert (dry.request.output_schema is not None) == by_schema
         assert "population" in str({k: v for k, v in dry.body.items() if k != "messages"})
-
-
-def test_a_schema_that_anthropic_would_change_is_given_as_a_tool() -> None:
-    for output in (dict[str, int], list[dict[str, City]]):
-        agent = nbagent.Agent(model="anthropic:claude-sonnet-4-5", tools=[], output=output)
-        assert [tool.name for tool in agent.dry_run("Hello?").tools] == ["final_answer"]
+    if model.startswith("anthropic"):
+        # A schema that Anthropic would change is given as a tool.
+        changed = nbagent.Agent(model=model, tools=[], output=dict[str, int]).dry_run("Hello?")
+        assert [tool.name for tool in changed.request.tools] == ["final_answer"]
 
 
 def test_a_schema_mode_answer_is_text_and_its_request_is_kept() -> None:

@@ -16,8 +16,9 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ToolCall
 from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
-from nbagent.providers.replay import Cassette, ReplayClient
+from nbagent.providers.replay import Cassette
 from nbagent.session.clients import choose
+from nbagent.session.recorded import Recording
 from nbagent.settings import Settings
 
 CANARY = "sk-canary-0123456789abcdef"
@@ -82,20 +83,14 @@ def test_recorded_run_goes_again_without_server_with_its_tools(file: Path, strea
     assert sources(again) == ["hit", "hit"]
 
 
-def test_cassette_has_a_readable_line_for_each_exchange(file: Path) -> None:
-    recorded(file)
+def test_cassette_has_a_readable_line_for_each_exchange_and_streams_words(file: Path) -> None:
+    server = recorded(file)
     first, second = lines(file)
     assert list(first) == ["key", "n", "request", "response"]
     assert first["request"]["new"] == ["user: How many live in Oslo?"]
     assert second["request"]["new"] == ['population: {"ok":true,"data":717710}']
     assert first["response"]["message"]["tool_calls"][0]["arguments_raw"] == '{"city": "Oslo"}'
     assert second["response"]["message"]["content"] == [{"type": "text", "text": THEN.text}]
-    assert second["response"]["usage"]["total_tokens"] > 0
-    assert len(second["request"]["messages"]) == 3
-
-
-def test_recorded_stream_is_a_stream_of_words(file: Path) -> None:
-    server = recorded(file)
     events: list[Event] = []
     agent(server, file, cache="replay").run("How many live in Oslo?", on_event=events.append)
     texts = [e.text for e in events if isinstance(e, TextDelta)]
@@ -103,7 +98,6 @@ def test_recorded_stream_is_a_stream_of_words(file: Path) -> None:
     assert len([e for e in events if isinstance(e, ReasoningDelta)]) == 7
     deltas = [e for e in events if isinstance(e, ToolCallDelta)]
     assert "".join(e.arguments for e in deltas) == '{"city": "Oslo"}'
-    assert len(deltas) > 2
 
 
 PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -174,7 +168,7 @@ def test_equal_requests_of_a_run_are_told_apart(file: Path) -> None:
     request = ChatRequest(model="little", messages=(Message.of("user", "A number?"),))
 
     async def ask(mode: Any, times: int) -> list[str]:
-        client = chosen.recorded(mode, Cassette(file))
+        client = Recording(mode, Cassette(file)).client(chosen)
         try:
             return [(await client.chat(request)).message.text for _ in range(times)]
         finally:
@@ -206,25 +200,35 @@ def test_ids_and_vendor_fields_do_not_tell_requests_apart(file: Path) -> None:
     assert second.text == "Large."
 
 
-def test_recording_follows_no_link_that_came_with_the_folder(file: Path) -> None:
+def test_recording_follows_no_link_and_keeps_a_last_line_without_an_end(file: Path) -> None:
     mine = file.with_name("mine.txt")
     file.parent.mkdir(parents=True, exist_ok=True)
     mine.write_text("mine")
-    file.with_name(f".{file.name}.new").symlink_to(mine)
+    file.with_name(f".{file.name}.new").symlink_to(mine)  # it came with a stranger's folder
     recorded(file)
     assert (mine.read_text(), len(lines(file)), file.is_symlink()) == ("mine", 2, False)
+    file.write_bytes(file.read_bytes()[:-1])  # as an editor may leave it
+    with ModelServer(["Yes."]) as server:
+        agent(server, file).run("Is it torn?")
+    assert len(lines(file)) == 3
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [Reply(text="Half", cut=True), Reply(status=400), Reply(text="Half", finish="error")],
-    ids=["cut", "refused", "error"],
-)
-def test_failed_answers_are_not_recorded(file: Path, reply: Reply) -> None:
-    with ModelServer([reply] * 3) as server:
-        assert agent(server, file).run("Hello?").error is not None
+NOT_RECORDED: dict[str, tuple[Reply, dict[str, Any]]] = {
+    "cut": (Reply(text="Half", cut=True), {}),
+    "refused": (Reply(status=400), {}),
+    "error": (Reply(text="Half", finish="error"), {}),
+    "off": (Reply(text="One."), {"cache": "off"}),
+    "offline": (Reply(text="One."), {"model": "offline:demo"}),
+}
+
+
+@pytest.mark.parametrize("case", NOT_RECORDED)
+def test_failed_and_offline_answers_are_not_recorded(file: Path, case: str) -> None:
+    reply, options = NOT_RECORDED[case]
+    with ModelServer([reply] * 8) as server:
+        runs = [agent(server, file, **options).run("Hello?") for _ in range(2)]
+        assert all("hit" not in sources(run) for run in runs)
         assert not file.exists()
-    assert server.requests
 
 
 def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,14 +273,6 @@ def test_line_that_is_no_answer_is_named_and_nothing_is_asked(file: Path, odd: s
     assert file.read_text("utf-8") == text
 
 
-def test_last_line_without_an_end_stays(file: Path) -> None:
-    recorded(file, prompt="Another question?")
-    file.write_bytes(file.read_bytes()[:-1])  # as an editor may leave it
-    with ModelServer(["Yes."]) as server:
-        agent(server, file).run("Is it torn?")
-    assert len(lines(file)) == 3
-
-
 def test_many_runs_record_into_one_file_at_once(file: Path) -> None:
     with ModelServer([f"Answer {i}." for i in range(12)]) as server:
         runs = [agent(server, file, tools="none").start(f"Q{i % 6}?") for i in range(12)]
@@ -319,39 +315,25 @@ def test_cache_goes_on_with_the_conversation_and_is_forgotten_with_the_run(file:
         server.then("Four.")
         assert agent(server, None, cache="refresh").run("First?").text == "Four."
         assert agent(server, None, cache="replay").run("First?").text == "Four."
-    server = recorded(file)
-    run = nbagent.open_run("last")
-    with pytest.warns(UserWarning, match=r"answers\.jsonl is a file of yours"):
-        run.forget()
 
 
-def test_off_and_offline_models_record_nothing(file: Path) -> None:
-    with ModelServer(["One.", "Two."]) as server:
-        for _ in range(2):
-            assert sources(agent(server, file, cache="off").run("First?")) == ["live"]
-    assert sources(nbagent.Agent("offline:demo", cassette=str(file)).run("Hi?")) == ["offline"]
-    assert not file.exists()
+def paid(url: str | None) -> str:
+    return "https://api.openai.com"
 
 
-def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(file: Path) -> None:
-    request = ChatRequest(model="gpt-4o-mini", messages=(Message.of("user", "Hello?"),))
-    place: Any = {"server": "https://api.openai.com:443", "cassette": Cassette(file)}
-
-    async def ask(**more: Any) -> None:
-        client = ReplayClient(inner, **more, **place)
-        try:
-            await client.chat(request)
-        finally:
-            await client.close()
-
-    with ModelServer(["Hello."]) as server:
-        paid = Settings(model="openai:gpt-4o-mini", base_url=server.url, timeout_s=9)
-        inner = choose(paid).client
-        asyncio.run(ask(mode="auto"))
-    with pytest.raises(nbagent.ModelError, match=r"\+ extra_body: "):
-        asyncio.run(ask(mode="replay", extra_body={"seed": 1}))
-    agent = nbagent.Agent("openai:gpt-4o-mini", cache="replay", cassette=str(file), tools="none")
-    run = agent.run("Hello?").raise_for_error()
-    assert run.text == "Hello."
+def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"cache": "replay", "cassette": str(file), "tools": [population]}
+    with ModelServer([FIRST, THEN]) as server:
+        # As if this server were the paid one.
+        monkeypatch.setattr("nbagent.session.recorded.origin", paid)
+        again: dict[str, Any] = {**given, "cache": "auto", "base_url": server.url}
+        nbagent.Agent("openai:gpt-4o-mini", **again).run("How many live in Oslo?")
+    run = nbagent.Agent("openai:gpt-4o-mini", **given).run("How many live in Oslo?")
+    assert (run.raise_for_error().text, run.cost_usd) == (THEN.text, 0.0)
     assert run.usage.total_tokens > 0
-    assert run.cost_usd == 0.0
+    changed = nbagent.Agent("openai:gpt-4o-mini", extra_body={"seed": 1}, **given)
+    error = changed.run("How many live in Oslo?").error
+    assert error is not None
+    assert "+ extra_body: " in error.message

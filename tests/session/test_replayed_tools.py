@@ -51,8 +51,9 @@ def results(run: nbagent.Run) -> list[Any]:
     return [one.result.body for one in tool_runs_of(run) if one.result]
 
 
+SIX = call("roll", sides=6)
 STEPS = (
-    calls([call("roll", sides=6), call("roll", sides=6), call("roll", sides=20)]),
+    calls([SIX, SIX, call("roll", sides=20)]),
     call("roll", sides=0),
     call("roll", sides="many"),
     call("delete", path="a"),
@@ -70,56 +71,42 @@ def test_what_is_recorded_is_not_run_again_nor_asked_about(file: Path) -> None:
         again = ran(file, *STEPS, cache=mode)
         assert len(done) == 6, "nothing was run"
         assert results(again) == results(first)
-        assert {one.notes for one in tool_runs_of(again)} == {
-            ("from answers.jsonl; the tool was not run",)
-        }
+        notes = {one.notes for one in tool_runs_of(again)}
+        assert notes == {("from answers.jsonl; the tool was not run",)}
         assert [one.approval for one in tool_runs_of(again)] == [None] * 7
     rows: Any = nbagent.tool_runs(run=again.id)
     assert "not run" in rows["notes"].iloc[0]
+    nbagent.configure(deny="roll(sides=6)")
+    assert results(ran(file, SIX))[0]["error"]["code"] == "E_DENIED", "rules hold"
 
 
 def test_the_order_of_names_does_not_count_and_the_time_does(file: Path) -> None:
     ran(file, call("roll", {"sides": 6, "label": "a"}))
-    run = ran(file, *[call("roll", {"label": "a", "sides": 6})] * 2)
-    assert [body["data"]["rolled"] for body in results(run)] == [1, 2]
+    again = call("roll", {"label": "a", "sides": 6})
+    assert [body["data"]["rolled"] for body in results(ran(file, again, again))] == [1, 2]
     assert done == ["roll 6", "roll 6"], "the second one was not recorded yet, and is now"
-    ran(file, *[call("roll", {"label": "a", "sides": 6})] * 2, cache="replay")
+    other = call("roll", sides=7)
+    *good, third, missing = results(ran(file, again, again, again, other, cache="replay"))
+    assert [body["ok"] for body in good] == [True, True]
+    assert third["error"]["code"] == missing["error"]["code"] == "E_PRECONDITION_FAILED"
+    assert "no result number 3 of roll" in third["error"]["message"]
+    assert "answers.jsonl holds no result number 1 of roll" in missing["error"]["message"]
     assert len(done) == 2
 
 
-def test_a_result_that_is_missing_in_mode_replay_is_a_clear_error(file: Path) -> None:
-    ran(file, call("roll", sides=6))
-    run = ran(
-        file, call("roll", sides=6), call("roll", sides=6), call("roll", sides=7), cache="replay"
-    )
-    good, second, other = results(run)
-    assert good["ok"]
-    assert second["error"]["code"] == other["error"]["code"] == "E_PRECONDITION_FAILED"
-    assert "a 2. time" in second["error"]["message"]
-    assert "answers.jsonl holds no result of roll with these arguments" in other["error"]["message"]
-    assert done == ["roll 6"]
-
-
 def test_refresh_runs_again_and_records_anew(file: Path) -> None:
-    ran(file, call("roll", sides=6))
-    ran(file, call("roll", sides=6), cache="refresh")
+    ran(file, SIX)
+    ran(file, SIX, cache="refresh")
     (line,) = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     assert (line["tool"], line["n"], line["result"]["data"]["rolled"]) == ("roll", 1, 2)
 
 
-def test_rules_hold_for_what_is_replayed(file: Path) -> None:
-    ran(file, call("roll", sides=6))
-    nbagent.configure(deny="roll(sides=6)")
-    run = ran(file, call("roll", sides=6))
-    assert results(run)[0]["error"]["code"] == "E_DENIED"
-
-
 def test_the_cache_serves_results_and_without_a_record_it_is_an_error(file: Path) -> None:
-    ran(None, call("roll", sides=6), cache="auto")
-    assert results(ran(None, call("roll", sides=6), cache="replay"))[0]["data"]["rolled"] == 1
+    ran(None, SIX, cache="auto")
+    assert results(ran(None, SIX, cache="replay"))[0]["data"]["rolled"] == 1
     with pytest.raises(nbagent.UsageError, match="replay_tools needs a record"):
-        ran(None, call("roll", sides=6))
-    ran(file, call("roll", sides=6), replay_tools=False)
+        ran(None, SIX)
+    ran(file, SIX, replay_tools=False)
     assert done == ["roll 6", "roll 6"]
     assert not file.exists(), "results are recorded only where they are asked for"
 
@@ -133,16 +120,14 @@ def test_the_cache_serves_results_and_without_a_record_it_is_an_error(file: Path
     ],
 )
 def test_a_strangers_line_is_checked(file: Path, old: str, new: str, said: str) -> None:
-    ran(file, call("roll", sides=6))
+    ran(file, SIX)
     file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
-    body = results(ran(file, call("roll", sides=6), cache="replay"))[0]
-    assert body["error"]["code"] == "E_PRECONDITION_FAILED"
-    assert said in body["error"]["message"]
+    error = results(ran(file, SIX, cache="replay"))[0]["error"]
+    assert (error["code"], said in error["message"]) == ("E_PRECONDITION_FAILED", True)
 
 
 def test_a_whole_run_is_played_from_the_record_without_server_and_tool(file: Path) -> None:
-    with ModelServer() as server:
-        server.then(Reply(calls=[("roll", {"sides": 6})]), Reply(text="A one."))
+    with ModelServer([Reply(calls=[("roll", {"sides": 6})]), "A one."]) as server:
         given: dict[str, Any] = {"model": "openai:little", "base_url": server.url, "quiet": True}
         given |= {"tools": [roll], "cassette": str(file), "replay_tools": True}
         first = nbagent.Agent(**given).run("Roll a die.")

@@ -13,7 +13,7 @@ from engine.laws import check_run, column, look, results
 import nbagent
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import RunFinished, RunStarted, TurnFinished
+from nbagent.contracts.events import RunFinished, RunStarted, TextDelta, TurnFinished
 from nbagent.providers.offline import Step, call, calls, script, step, text
 
 
@@ -67,25 +67,17 @@ def where(place: str) -> str:
     return f"{place} in {threading.current_thread().name}"
 
 
-def test_arun_side_by_side_on_one_loop() -> None:
+def test_arun_side_by_side_on_one_loop_and_run_inside_it() -> None:
     agent = nbagent.Agent(model=by_prompt("look"), tools=[look])
 
     async def main() -> list[nbagent.Run]:
-        return await asyncio.gather(*(agent.arun(f"place {n}") for n in range(10)))
+        runs = await asyncio.gather(*(agent.arun(f"place {n}") for n in range(10)))
+        return [*runs, agent.run("place 10")]
 
-    for n, run in enumerate(asyncio.run(main())):
+    runs = asyncio.run(main())
+    for n, run in enumerate(runs):
         assert f"seen place {n}" in check_run(run).text
-
-
-def test_run_works_inside_a_running_loop() -> None:
-    agent = nbagent.Agent(model=by_prompt("look"), tools=[look])
-
-    async def main() -> nbagent.Run:
-        return agent.run("here")
-
-    run = asyncio.run(main())
-    assert "seen here" in check_run(run).text
-    assert run.turns[0].tool_runs[0].ran_in == "main thread"
+    assert runs[-1].turns[0].tool_runs[0].ran_in == "main thread"
 
 
 def test_stream_yields_every_event_of_its_own_run_in_order() -> None:
@@ -106,44 +98,35 @@ def test_stream_yields_every_event_of_its_own_run_in_order() -> None:
         assert nbagent.open_run(events[-1].run.id).record == events[-1].run
 
 
-def test_leaving_the_stream_stops_the_run() -> None:
-    model = script([step(text="One two three four five.", delay_ms=300)])
+@pytest.mark.parametrize("way", ["leaving the stream", "cancelling arun"])
+def test_who_goes_away_stops_the_run_and_its_text_is_kept(way: str) -> None:
+    agent = nbagent.Agent(model=script([step(text="One two three four five.", delay_ms=300)]))
 
-    async def main() -> None:
-        stream = nbagent.Agent(model=model).stream("Go.")
+    async def leave() -> None:
+        stream = agent.stream("Go.")
         async for event in stream:
-            if type(event).__name__ == "TextDelta":
+            if isinstance(event, TextDelta):
                 break
         await stream.aclose()
 
-    asyncio.run(main())
-    run = nbagent.open_run("last")
-    assert (run.phase, run.stop_reason) == ("Failed", "stopped")
-    assert run.text
-    assert "five" not in run.text
-    check_run(run)
-
-
-def test_cancelling_arun_stops_the_run_and_keeps_its_text() -> None:
-    model = script([step(text="One two three four five.", delay_ms=300)])
-
-    async def main() -> None:
+    async def cancel() -> None:
         words = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def on_event(event: Any) -> None:
-            if type(event).__name__ == "TextDelta":
+            if isinstance(event, TextDelta):
                 loop.call_soon_threadsafe(words.set)
 
-        task = asyncio.create_task(nbagent.Agent(model=model).arun("Go.", on_event=on_event))
+        task = asyncio.create_task(agent.arun("Go.", on_event=on_event))
         await words.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(main())
+    asyncio.run(leave() if way == "leaving the stream" else cancel())
     run = check_run(nbagent.open_run("last"))
-    assert (run.stop_reason, run.text[:3]) == ("stopped", "One")
+    assert (run.phase, run.stop_reason, run.text[:3]) == ("Failed", "stopped", "One")
+    assert "five" not in run.text
 
 
 def test_an_error_before_the_start_comes_out_of_the_stream() -> None:
@@ -155,23 +138,14 @@ def test_an_error_before_the_start_comes_out_of_the_stream() -> None:
         asyncio.run(main())
 
 
-def test_a_tool_may_run_an_agent() -> None:
+def test_a_tool_may_run_an_agent_and_an_async_one_awaits_it() -> None:
     inner = nbagent.Agent(model=by_prompt("look"), tools=[look])
 
-    def delegate(task: str) -> str:
+    def plainly(task: str) -> str:
         """Let another agent do it."""
         return inner.run(task).text
 
-    model = script([calls([call("delegate", task="a"), call("delegate", task="b")]), "Done."])
-    run = check_run(nbagent.Agent(model=model, tools=[delegate]).run("Go."), model)
-    assert ["seen a" in r["data"] for r in results(run)] == [True, False]
-    assert len(nbagent.runs()) == 3
-
-
-def test_an_async_tool_may_await_an_agent_and_is_told_so() -> None:
-    inner = nbagent.Agent(model=by_prompt("look"), tools=[look])
-
-    async def delegate(task: str) -> str:
+    async def awaiting(task: str) -> str:
         """Let another agent do it."""
         return (await inner.arun(task)).text
 
@@ -179,12 +153,13 @@ def test_an_async_tool_may_await_an_agent_and_is_told_so() -> None:
         """Let another agent do it, and block the loop."""
         return inner.run(task).text
 
-    model = script([calls([call("delegate", task="a"), call("wrongly", task="b")]), "Done."])
-    run = check_run(nbagent.Agent(model=model, tools=[delegate, wrongly]).run("Go."), model)
-    good, bad = results(run)
-    assert "seen a" in good["data"]
+    tools = [plainly, awaiting, wrongly]
+    model = script([calls([call(tool.__name__, task="a") for tool in tools]), "Done."])
+    run = check_run(nbagent.Agent(model=model, tools=tools).run("Go."), model)
+    *good, bad = results(run)
+    assert all("seen a" in result["data"] for result in good)
     assert "await agent.arun" in bad["error"]["message"]
-    assert len(nbagent.runs()) == 2, "the run that could not be waited for was not started"
+    assert len(nbagent.runs()) == 3, "the run that could not be waited for was not started"
 
 
 def test_wait_with_a_timeout_leaves_the_run_at_work() -> None:

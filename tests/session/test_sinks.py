@@ -63,8 +63,7 @@ def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> N
     use_frontend(StandIn(view=view.open))
     model = model_of()
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=on_event)
-    check_run(run, model)
-    assert run.ok
+    assert check_run(run, model).ok
     assert isinstance(seen[-1], TurnFinished), "it hears nothing more"
     assert f"on_event was detached: {type(error).__name__}" in run.record.notices[0]
     assert [e.text for e in view.events if isinstance(e, Notice)] == list(run.record.notices)
@@ -74,69 +73,64 @@ def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> N
 
 @pytest.mark.parametrize("fails", ["open", "close", "RunStarted", "TextDelta", "RunFinished"])
 def test_a_view_that_fails_anywhere_does_not_touch_the_run(fails: str) -> None:
-    view = View(fails)
-    use_frontend(StandIn(view=view.open))
+    use_frontend(StandIn(view=View(fails).open))
     heard: list[Event] = []
     model = model_of()
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=heard.append)
-    check_run(run, model)
-    assert run.ok
+    assert check_run(run, model).ok
     assert len([e for e in heard if isinstance(e, TurnFinished)]) == 2
     if fails != "close":
         assert any(isinstance(e, Notice) and "RuntimeError" in e.text for e in heard)
 
 
-def test_events_are_seen_only_after_they_are_committed() -> None:
+def test_events_are_seen_only_after_they_are_committed_and_deltas_are_never_stored() -> None:
     stored: list[tuple[str, int]] = []
+    deltas: list[Event] = []
 
     def on_event(event: Event) -> None:
         if isinstance(event, TurnFinished):
             record = current_store().load(event.turn.run_id)
             stored.append((record.turns[-1].id, len(record.messages)))
+        elif isinstance(event, TextDelta):
+            deltas.append(event)
 
-    assert nbagent.Agent(model=model_of(), tools=[look]).run("Go.", on_event=on_event).ok
+    model = script([call("look", place="a"), " ".join(f"word{n}" for n in range(300))])
+    assert nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=on_event).ok
     assert stored == [("C01", 3), ("C02", 4)]
+    assert len(deltas) > 100
+    counts = current_store().counts()
+    assert counts == {"runs": 1, "turns": 2, "tool_runs": 1, "messages": 4}
 
 
-def test_a_full_disk_moves_the_run_into_memory_and_says_so_loudly(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("way", ["full", "deleted", "replaced"])
+def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_loudly(
+    way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fill() -> str:
-        """Fill the disk."""
-        fill_disk()
-        return "x" * 200_000
-
-    nbagent.Agent(model=script(["Before."])).run("First.", name="before")
-    model = script([call("fill"), call("look", place="b"), "Done.", "More."])
-    agent = nbagent.Agent(model=model, tools=[nbagent.tool(max_result_chars=10**6)(fill), look])
-    run = check_run(agent.run("Go."), model)
-    assert (run.ok, len(run.turns)) == (True, 3)
-    (notice,) = run.record.notices
-    assert notice.startswith("RUNS ARE NO LONGER KEPT ON DISK")
-    assert "full" in notice
-    assert notice in capsys.readouterr().err
-    assert nbagent.open_run("before").text == "Before."
-    assert check_run(run.resume("More."), model).record.notices == run.record.notices
-
-
-@pytest.mark.parametrize("way", ["deleted", "replaced"])
-def test_a_store_that_vanishes_in_the_middle_loses_nothing_of_the_run(way: str) -> None:
     path = current_store().path
     assert path is not None
 
-    def remove() -> str:
-        """Remove the store."""
+    def spoil() -> str:
+        """Spoil the disk."""
+        if way == "full":
+            fill_disk()
+            return "x" * 200_000
         shutil.rmtree(path.parent)
         if way == "replaced":
             Store.open(path.parent).close()
         return "gone"
 
-    model = script([call("remove"), "Done."])
-    run = check_run(nbagent.Agent(model=model, tools=[remove]).run("Go."), model)
-    assert run.ok
+    nbagent.Agent(model=script(["Before."])).run("First.", name="before")
+    model = script([call("spoil"), call("look", place="b"), "Done.", "More."])
+    agent = nbagent.Agent(model=model, tools=[nbagent.tool(max_result_chars=10**6)(spoil), look])
+    run = check_run(agent.run("Go."), model)
+    assert (run.ok, len(run.turns)) == (True, 3)
     (notice,) = run.record.notices
     assert notice.startswith("RUNS ARE NO LONGER KEPT ON DISK")
-    assert "deleted or replaced" in notice
+    assert ("full" if way == "full" else "deleted or replaced") in notice
+    assert notice in capsys.readouterr().err
+    if way == "full":
+        assert nbagent.open_run("before").text == "Before."
+        assert check_run(run.resume("More."), model).record.notices == run.record.notices
     current_store().heartbeat()
     close_stores()
 
@@ -169,9 +163,14 @@ def test_where_no_folder_can_be_made_runs_are_in_memory_and_say_so(
     assert "RUNS ARE NOT KEPT ON DISK" in capsys.readouterr().err
 
 
-def test_echo_prints_plain_lines_also_of_a_call_that_was_cut_and_not_run(
+def test_a_script_prints_what_the_person_should_know_and_with_echo_plain_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    nbagent.Agent(model=model_of(), tools=[look]).run("Go.")
+    assert capsys.readouterr() == ("", "")
+    nbagent.Agent(tools=[]).run("Hello.")
+    said = capsys.readouterr()
+    assert (said.out, "offline:demo was chosen" in said.err) == ("", True)
     cut = step(calls=call("look", place="a").calls, finish_reason="length")
     model = script([call("look", place="a"), cut, "Done."])
     nbagent.Agent(model=model, tools=[look], echo=True).run("Go.")
@@ -179,23 +178,3 @@ def test_echo_prints_plain_lines_also_of_a_call_that_was_cut_and_not_run(
     assert 'C01  look(place="a") …' in printed
     assert 'C02  look(place="a") ✕ E_INVALID_ARGUMENTS' in printed
     assert "Done." in printed
-
-
-def test_in_a_script_nothing_is_printed_but_what_the_person_should_know(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    nbagent.Agent(model=model_of(), tools=[look]).run("Go.")
-    assert capsys.readouterr() == ("", "")
-    nbagent.Agent(tools=[]).run("Hello.")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "offline:demo was chosen" in said.err
-
-
-def test_deltas_are_never_stored(tmp_path: Path) -> None:
-    model = script([" ".join(f"word{n}" for n in range(300))])
-    deltas: list[Event] = []
-    nbagent.Agent(model=model).run("Go.", on_event=deltas.append)
-    assert sum(isinstance(event, TextDelta) for event in deltas) > 100
-    counts = current_store().counts()
-    assert counts == {"runs": 1, "turns": 1, "tool_runs": 0, "messages": 2}

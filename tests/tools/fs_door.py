@@ -11,8 +11,8 @@ from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
+from nbagent.session.approval import Policies
 from nbagent.session.hosts import resolving
-from nbagent.session.policies import Policies
 from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import open_hosts
 

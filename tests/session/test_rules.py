@@ -1,0 +1,179 @@
+"""Rules: what they allow, ask, deny and hide, and what they mean by the arguments they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from frontends import StandIn
+from session.approval_stage import Asked, Shifting, delete, done, look, only, ran
+
+import nbagent
+from nbagent.contracts.chat import ToolSpec, ToolTraits
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import CallPreview, ToolPolicy
+from nbagent.notebook.listings import tools_text
+from nbagent.providers.offline import call, calls, script
+from nbagent.session.approval import Policies
+from nbagent.session.frontend import use_frontend
+
+
+def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
+    nbagent.configure(allow="delete(path=tmp/*)", ask=["look"], deny="delete(path=tmp/keep*)")
+    paths = [("delete", "tmp/a"), ("delete", "tmp/keep"), ("delete", "b"), ("look", "b")]
+    run, _ = ran(calls([call(name, path=path) for name, path in paths]))
+    runs = run.turns[0].tool_runs
+    assert [it.approval for it in runs] == [None, "denied", "denied", "denied"]
+    assert [it.approved_by for it in runs] == [None, "policy", "nobody", "nobody"]
+    assert done == ["tmp/a"]
+    assert "tmp/keep" in runs[1].result.error.message
+    nbagent.configure(allow=None, ask=None, deny=None, hide="delete")
+    run, model = ran(call("delete", path="a"))
+    assert [tool.name for tool in model.requests[0].tools] == ["look"]
+    assert only(run).result.error.code == "E_DENIED"
+
+
+def test_an_agent_may_tighten_and_never_loosen() -> None:
+    policy = ToolPolicy(deny=["look(path=secret*)"], ask=["look"])
+    both = calls([call("look", path="secrets"), call("look", path="a")])
+    run, _ = ran(both, policy=policy, answer=Asked(True))
+    assert [it.approval for it in run.turns[0].tool_runs] == ["denied", "allowed"]
+    child = run.resume("Again.", model=script([call("look", path="secrets"), "Done."]))
+    assert only(child).approved_by == "policy"
+    with pytest.raises(UsageError, match="only tighten"):
+        ran(call("look", path="a"), policy=ToolPolicy(allow=["delete"]))
+    nbagent.configure(deny="delete")
+    _, model = ran("Hello.", policy=ToolPolicy(ask=["delete"]))
+    assert [tool.name for tool in model.requests[0].tools] == ["look"]
+
+
+def test_limits_and_isolation_of_settings_and_agent_are_joined_to_the_stricter() -> None:
+    def held(system: dict[str, Any], agent: dict[str, Any]) -> ToolPolicy:
+        usual = ToolPolicy()
+        made = [
+            replace(
+                usual,
+                limits=replace(usual.limits, max_read_bytes=given.get("read", 100)),
+                isolation=given.get("isolation", "auto"),
+            )
+            for given in (system, agent)
+        ]
+        return Policies(system=made[0], agent=made[1]).effective
+
+    assert held({}, {"read": 10}).limits.max_read_bytes == 10
+    assert held({}, {"read": 1000}).limits.max_read_bytes == 100
+    assert held({"isolation": "landlock"}, {"isolation": "process"}).isolation == "landlock"
+    assert held({}, {"isolation": "process"}).isolation == "auto"
+    assert held({"isolation": "process"}, {"isolation": "landlock"}).isolation == "landlock"
+
+
+def test_an_edited_call_is_judged_anew() -> None:
+    nbagent.configure(deny="delete(path=/etc/*)")
+    run, _ = ran(call("delete", path="a"), answer=Asked({"path": "/etc/passwd"}))
+    assert (only(run).approval, only(run).approved_by, done) == ("denied", "policy", [])
+
+
+def test_a_firm_question_is_asked_whatever_the_settings_allow() -> None:
+    nbagent.configure(allow="shift")
+    for firm, by, ok in (True, "nobody", False), (False, None, True):
+        host = Shifting(["one"], CallPreview(ruling="ask", firm=firm, why="asks"))
+        run, _ = ran(call("shift"), tools=[host])
+        assert (only(run).approved_by, only(run).result.ok) == (by, ok)
+
+
+@pytest.mark.parametrize("path", ["x", "@a/x"])
+def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
+    nbagent.configure(deny=[f"shift(path={path})"])
+    host = Shifting(["one"], CallPreview(), form={"path": "@a/x"})
+    run, _ = ran(call("shift", path="x"), tools=[host])
+    assert only(run).approved_by == "policy"
+
+
+@pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])
+def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
+    spec = ToolSpec(name="git__log", traits=ToolTraits(host="mcp:git"))
+    assert Policies(system=ToolPolicy(deny=[rule])).hiding(spec)
+
+
+def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
+    use_frontend(StandIn({"delete": delete, "look": look}))
+    nbagent.configure(ask="look", deny="delete(path=/etc/*)")
+    said = tools_text(None)
+    assert "look(path: string)  [asks first: ask='look']" in said
+    assert "delete(path: string)  [asks first, some calls: deny=delete(path=/etc/*)]" in said
+    assert "Rules of this notebook" in said
+
+
+HOLD: list[tuple[str, dict[str, Any]]] = [
+    ('erase(tags=["prod"])', {"tags": ["prod"]}),
+    ('erase(tags=["prod"])', {"tags": [" PROD"]}),
+    ('erase(tags=["a", "b"], n=5)', {"tags": ["a", "b"], "n": 5}),
+    ("erase(tags=*prod*)", {"tags": ["dev", "Prod"]}),
+    ('erase(where={"b": 1, "a": "x, y"})', {"where": {"a": "x, y", "b": 1}}),
+    ("erase(path=prod)", {"path": " Prod\n"}),
+    ("erase(path=A b.md, n=5)", {"path": "a b.md", "n": 5}),
+    ('erase(path="prod")', {"path": "prod"}),
+    ("erase(path=usual)", {}),
+    ("erase(n=5)", {"n": 5}),
+]
+MISS: list[tuple[str, dict[str, Any]]] = [
+    ('erase(tags=["prod"])', {"tags": ["dev"]}),
+    ('erase(tags=["prod"])', {"tags": ["prod", "dev"]}),
+    ("erase(path=prod, n=5)", {"path": "prod", "n": 6}),
+    ("erase(path=prod)", {"n": 5}),
+]
+
+
+@nbagent.tool(ask=True)
+def erase(
+    tags: list[str] = [],  # noqa: B006
+    where: dict[str, Any] = {},  # noqa: B006
+    path: str = "usual",
+    n: int = 0,
+) -> str:
+    """Erase something."""
+    return "gone"
+
+
+def denied(arguments: dict[str, Any], answer: Any = None, **rules: Any) -> bool:
+    nbagent.configure(**rules)
+    run, _ = ran(calls([call("erase", **arguments)]), tools=[erase], answer=answer)
+    error = only(run).result.error
+    return error is not None and error.code == "E_DENIED"
+
+
+@pytest.mark.parametrize(("rule", "arguments"), HOLD)
+def test_a_rule_holds_as_it_is_written(rule: str, arguments: dict[str, Any]) -> None:
+    assert denied(arguments, deny=[rule], answer=Asked(True))
+
+
+@pytest.mark.parametrize(("rule", "arguments"), MISS)
+def test_a_rule_is_about_no_other_call(rule: str, arguments: dict[str, Any]) -> None:
+    assert not denied(arguments, deny=[rule], answer=Asked(True))
+
+
+def test_what_is_allowed_is_allowed_as_it_is_written_alone() -> None:
+    assert not denied({"path": "prod"}, allow="erase(path=prod)")
+    assert denied({"path": "Prod"}, allow="erase(path=prod)")
+
+
+ODD: list[dict[str, Any]] = [
+    *({"deny": [rule]} for rule in ("", "a b", "f(path)", "f(", "(path=a)", "f(=x)", "f(n=1, b)")),
+    *({"deny": [rule]} for rule in (5, ["a"])),
+    {"limits": None},
+    {"limits": {"max_read_bytes": 1}},
+    {"isolation": "bogus"},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_an_odd_policy_is_one_clear_error(odd: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="pattern for calls" if "deny" in odd else "does not fit"):
+        ToolPolicy(**odd)
+
+
+@pytest.mark.parametrize("value", ["x", None, float("nan"), -1, 0, True])
+def test_an_odd_limit_is_one_clear_error(value: Any) -> None:
+    with pytest.raises(UsageError, match="max_read_bytes"):
+        nbagent.ToolLimits(max_read_bytes=value)
