@@ -7,7 +7,7 @@ requests extend one another. The short form itself is in `contracts/records`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json
@@ -21,9 +21,10 @@ CHARS_PER_TOKEN = 4
 """A token of English text has about four characters; used where nobody said how many it has."""
 IMAGE_CHARS = 4_000
 """An image is some thousand tokens for a model, however many bytes it has."""
-_NAMED = 3
 _IN_LINE = 4
+"""So many pieces of a request are named in the error's text."""
 _LARGE_SHARE = 0.03
+"""A tool result that takes more of a request is a piece of its own."""
 
 
 class Overflow:
@@ -44,7 +45,7 @@ class Overflow:
             places = [p for p in before.request.trimmed.places if p < len(plan.history)]
             self._short = {p: shortened(plan.history[p], self._keep_chars) for p in places}
         if before.error is not None and before.error.code == OVERFLOW:
-            self._refused_chars = _count(before.error.details, "request_chars")
+            self._refused_chars = before.error.details.get("request_chars")
 
     @property
     def trimmed(self) -> Trimmed | None:
@@ -81,9 +82,8 @@ class Overflow:
         if not self._plan.trim:
             return None
         self._refused_chars = request_chars(request)
-        every = [place for place, message in enumerate(history) if is_worth_it(message)]
         old = self._shorten(_old_results(history), history, turns, "was")
-        return old or self._shorten(every, history, turns, "was")
+        return old or self._shorten(range(len(history)), history, turns, "was")
 
     def _shorten(
         self,
@@ -92,27 +92,24 @@ class Overflow:
         turns: Sequence[EngineTurn],
         tense: str,
     ) -> str | None:
-        done: list[int] = []
+        saved: dict[int, int] = {}
         for place in places:
-            short = shortened(history[place], self._keep_chars)
-            if place not in self._short and message_chars(short) < message_chars(history[place]):
-                self._short[place] = short
-                done.append(place)
-        if not done:
+            message = history[place]
+            if place in self._short or not is_worth_it(message):
+                continue
+            short = shortened(message, self._keep_chars)
+            if (chars := message_chars(message) - message_chars(short)) > 0:
+                self._short[place], saved[place] = short, chars
+        if not saved:
             return None
-        names = _turns_of(history, self._turn_places(turns))
-        largest = sorted(done, key=lambda place: -message_chars(history[place]))
-        named = [
-            f"{history[p].name}{f' in {names[p]}' if p in names else ''} "
-            f"({message_chars(history[p]):,} to {message_chars(self._short[p]):,} characters)"
-            for p in largest[:_NAMED]
-        ]
-        named += [f"and {len(done) - _NAMED} more"] if len(done) > _NAMED else []
-        are = "s are" if len(done) > 1 else " is"
+        largest = max(saved, key=lambda place: saved[place])
+        turn = _turns_of(history, self._turn_places(turns)).get(largest)
         return (
-            f"{len(done)} tool result{are} sent shortened from here on, because the request "
-            f"{tense} too long for the model: {', '.join(named)}. The conversation keeps them "
-            "whole."
+            f"{len(saved)} tool result{'s are' if len(saved) > 1 else ' is'} sent shortened from "
+            f"here on, because the request {tense} too long for the model. The largest is "
+            f"{history[largest].name}{f' in {turn}' if turn else ''} "
+            f"({message_chars(history[largest]):,} to {message_chars(self._short[largest]):,} "
+            "characters). The conversation keeps them whole."
         )
 
     def explain(
@@ -120,26 +117,27 @@ class Overflow:
     ) -> ErrorInfo:
         """The refusal as a person can act on it: how large, what takes the room, what to do."""
         chars = request_chars(request)
-        said = _count(error.details, "request_tokens")
+        said: int | None = error.details.get("request_tokens")
         tokens = said or chars // CHARS_PER_TOKEN
-        context, source = _count(error.details, "context_tokens"), "server"
-        if context is None:
-            context, source = self._plan.context_tokens(), "price list"
+        context: int | None = error.details.get("context_tokens")
+        source = "server" if context else "price list"
+        context = context or self._plan.context_tokens()
         pieces = _pieces(request, self._turn_places(turns))
         size = f"{tokens:,} tokens" if said else f"about {tokens:,} tokens (estimated)"
         takes = f", it takes {context:,}" if context else ""
         if context and request.max_tokens and tokens <= context:
             takes = f" and {request.max_tokens:,} kept for the answer (max_tokens){takes}"
+        shares = [f"{piece['what']} {piece['share']:.0%}" for piece in pieces[:_IN_LINE]]
         text = (
             f"the request is too long for the model: {size}{takes}. "
-            f"What takes the room: {_in_words(pieces, chars)}. {self._advice(request)}"
+            f"What takes the room: {', '.join(shares)}. {self._advice(request)}"
         )
         details: dict[str, Any] = {
             **error.details,
             "request_tokens": tokens,
             "request_tokens_from": "server" if said else "characters",
             "request_chars": chars,
-            "pieces": [piece.as_details(chars, tokens) for piece in pieces],
+            "pieces": pieces,
             "shortened_results": len(self._short),
             "server_said": error.message,
         }
@@ -148,16 +146,14 @@ class Overflow:
         return replace(error, message=text, details=details)
 
     def _advice(self, request: ChatRequest) -> str:
-        keeps = "Nothing is lost: "
-        if self._plan.trim:
-            keeps = "There is no tool result left to shorten. " + keeps
-        elif any(is_worth_it(message) for message in request.messages):
+        if not self._plan.trim and any(is_worth_it(message) for message in request.messages):
             return (
-                f'{keeps}run.resume(trim="tool-results") sends old tool results shortened, '
-                "run.resume(model=…) asks a model with more room."
+                'Nothing is lost: run.resume(trim="tool-results") sends old tool results '
+                "shortened, run.resume(model=…) asks a model with more room."
             )
+        none_left = "There is no tool result left to shorten. " if self._plan.trim else ""
         return (
-            f"{keeps}run.resume(model=…) asks a model with more room, "
+            f"{none_left}Nothing is lost: run.resume(model=…) asks a model with more room, "
             "run.fork(TURN, …) asks an earlier turn anew."
         )
 
@@ -167,10 +163,9 @@ class Overflow:
         return before | {t.request.n_messages: t.id for t in turns if t.response is not None}
 
 
-def _old_results(history: Sequence[Message]) -> list[int]:
-    """The tool results that an answer has followed."""
-    last = max((i for i, m in enumerate(history) if m.role == "assistant"), default=0)
-    return [place for place, message in enumerate(history[:last]) if is_worth_it(message)]
+def _old_results(history: Sequence[Message]) -> Sequence[int]:
+    """The places before the last answer."""
+    return range(max((i for i, m in enumerate(history) if m.role == "assistant"), default=0))
 
 
 def message_chars(message: Message) -> int:
@@ -196,73 +191,41 @@ def tools_chars(tools: Sequence[ToolSpec]) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """One thing that takes room in a request."""
-
-    kind: str
-    what: str
-    chars: int
-    turn: str | None = None
-    tool: str | None = None
-
-    def as_details(self, all_chars: int, tokens: int) -> dict[str, Any]:
-        share = self.chars / (all_chars or 1)
-        row: dict[str, Any] = {"kind": self.kind, "what": self.what, "chars": self.chars}
-        row |= {"tokens_est": round(tokens * share), "share": round(share, 4)}
-        return row | {k: v for k, v in (("turn", self.turn), ("tool", self.tool)) if v}
-
-
 def _turns_of(messages: Sequence[Message], places: Mapping[int, str]) -> dict[int, str]:
     """The turn of each tool message, by its place, from the turns by the place of the response."""
-    found: dict[int, str] = {}
+    by_place: dict[int, str] = {}
     turn = ""
     for place, message in enumerate(messages):
         if message.role == "assistant":
             turn = places.get(place, "")
         elif message.role == "tool" and turn:
-            found[place] = turn
-    return found
+            by_place[place] = turn
+    return by_place
 
 
-def _pieces(request: ChatRequest, places: Mapping[int, str]) -> list[_Piece]:
+def _pieces(request: ChatRequest, places: Mapping[int, str]) -> list[dict[str, Any]]:
     """What takes the room, largest first; each large tool result by itself."""
     turns = _turns_of(request.messages, places)
-    words = answers = rest = n_rest = 0
-    large = _LARGE_SHARE * request_chars(request)
-    pieces: list[_Piece] = []
+    all_chars = request_chars(request) or 1
+    kinds = {"results": 0, "words": 0, "answers": 0}
+    pieces: list[dict[str, Any]] = []
     for place, message in enumerate(request.messages):
         chars = message_chars(message)
-        if message.role == "assistant":
-            answers += chars
-        elif message.role != "tool":
-            words += chars
-        elif chars < large:
-            rest, n_rest = rest + chars, n_rest + 1
+        if message.role == "tool" and chars >= _LARGE_SHARE * all_chars:
+            turn = turns.get(place)
+            what = f"result of {message.name}{f' in {turn}' if turn else ''}"
+            piece = {"kind": "result", "what": what, "chars": chars, "tool": message.name}
+            pieces.append(piece | ({"turn": turn} if turn else {}))
         else:
-            turn, tool = turns.get(place), message.name or "a tool"
-            where = f" in {turn}" if turn else ""
-            pieces.append(_Piece("result", f"result of {tool}{where}", chars, turn, tool))
-    n = len(request.tools)
-    pieces += [
-        _Piece("results", f"{n_rest} other tool result{'s' * (n_rest != 1)}", rest),
-        _Piece("system", "system prompt", len(request.system_prompt)),
-        _Piece("tools", f"schemas of {n} tool{'s' * (n != 1)}", tools_chars(request.tools)),
-        _Piece("words", "your words", words),
-        _Piece("answers", "the model's answers", answers),
-    ]
-    return sorted((p for p in pieces if p.chars), key=lambda p: -p.chars)
-
-
-def _in_words(pieces: Sequence[_Piece], all_chars: int) -> str:
-    """The largest pieces in one line: `result of fetch in C03 61 %, your words 5 %`."""
-    named = [(piece.what, piece.chars) for piece in pieces[:_IN_LINE]]
-    rest = sum(piece.chars for piece in pieces[_IN_LINE:])
-    named += [("all else", rest)] if rest else []
-    shares = [(what, 100 * chars / (all_chars or 1)) for what, chars in named]
-    return ", ".join(f"{w} {s:.0f} %" if s >= 0.5 else f"{w} under 1 %" for w, s in shares)
-
-
-def _count(details: Mapping[str, Any], name: str) -> int | None:
-    value = details.get(name)
-    return value if isinstance(value, int) and value > 0 else None
+            kind = {"tool": "results", "assistant": "answers"}.get(message.role, "words")
+            kinds[kind] += chars
+    for kind, what, chars in (
+        ("results", "other tool results", kinds["results"]),
+        ("system", "system prompt", len(request.system_prompt)),
+        ("tools", f"schemas of {len(request.tools)} tools", tools_chars(request.tools)),
+        ("words", "your words", kinds["words"]),
+        ("answers", "the model's answers", kinds["answers"]),
+    ):
+        pieces += [{"kind": kind, "what": what, "chars": chars}] if chars else []
+    pieces.sort(key=lambda piece: -piece["chars"])
+    return [{**piece, "share": round(piece["chars"] / all_chars, 4)} for piece in pieces]

@@ -103,7 +103,7 @@ def test_a_request_that_is_too_long_pauses_and_says_what_takes_the_room() -> Non
     line = run.error.message
     assert "\n" not in line
     assert f"{details['request_tokens']:,} tokens, it takes 15,000" in line
-    assert "result of fetch in C01 57 %" in line
+    assert "result of fetch in C01 57%" in line
     assert 'run.resume(trim="tool-results")' in line
     assert "maximum context length is 15000" in details["server_said"]
 

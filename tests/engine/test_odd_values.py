@@ -66,7 +66,7 @@ def test_arguments_that_are_nested_too_deeply_are_answered_with_an_error(
     assert (run.stop_reason, run.text) == ("answered", "Done.")
     assert run.turns[0].text == "Let me see."
     assert codes(run) == ["E_INVALID_ARGUMENTS", None]
-    assert f"more than {MAX_DEPTH} levels" in results(run)[0]["error"]["message"]
+    assert f"at most {MAX_DEPTH} levels" in results(run)[0]["error"]["message"]
     assert not (secret and "a-secret-of-the-deep" in repr(run.record))
 
 
@@ -78,18 +78,13 @@ def test_arguments_of_the_greatest_depth_reach_the_tool_and_every_form_of_the_re
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        ('{"a":1e999}', "number that is too large"),
-        ('{"a":[{"b":-1e400}]}', "number that is too large"),
-        ("{a", "JSON"),
-    ],
+    "raw", ['{"a":1e999}', '{"a":[{"b":-1e400}]}', "{a"], ids=["infinite", "deep inside", "words"]
 )
-def test_arguments_that_are_no_json_survive_in_every_form(raw: str, said: str) -> None:
+def test_arguments_that_are_no_json_survive_in_every_form(raw: str) -> None:
     run = nbagent.Agent(model=script([call("take", raw=raw), "Done."]), tools=[take]).run("Go.")
     check_forms(run)
     assert codes(run) == ["E_INVALID_ARGUMENTS"]
-    assert said in results(run)[0]["error"]["message"]
+    assert "not a JSON object" in results(run)[0]["error"]["message"]
 
 
 def test_a_tool_may_return_what_is_nested_deeply() -> None:
@@ -102,14 +97,12 @@ def test_a_tool_may_return_what_is_nested_deeply() -> None:
         """Fall."""
         raise nbagent.ToolError("too deep", details={"a": nested(600)})
 
-    # How deep JSON can be written differs: 1,000 levels in Python 3.11, 10,000 in 3.13.
     asks = [call("dig", depth=d, kind=k) for d in (600, 100_000) for k in ("plain", "result")]
     model = script([calls([*asks, call("fall")]), "Done."])
     run = nbagent.Agent(model=model, tools=[dig, fall]).run("Go.")
     check_forms(run)
     assert run.text == "Done."
-    assert codes(run) == [None, None, None, "E_TOOL_FAILED", "E_TOOL_FAILED"]
-    assert results(run)[1]["data"].startswith("[[[[")
+    assert codes(run) == [None, "E_TOOL_FAILED", None, "E_TOOL_FAILED", "E_TOOL_FAILED"]
 
 
 class Digger:
