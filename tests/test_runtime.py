@@ -161,7 +161,7 @@ def test_second_waiter_takes_over_when_the_first_leaves(bench: Bench) -> None:
     assert results[0][0] == results[0][1][0]
 
 
-def test_channel_wakes_its_consumer_once_for_many_events() -> None:
+def test_channel_wakes_its_consumer_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = EventChannel()
     events = [Notice("info", str(n)) for n in range(1000)]
 
@@ -170,16 +170,21 @@ def test_channel_wakes_its_consumer_once_for_many_events() -> None:
             channel.put(event)
         channel.close()
 
-    async def consume() -> list[list[Any]]:
-        engine_loop().call_soon_threadsafe(feed)
-        batches: list[list[Any]] = []
-        while batch := await channel.next_batch():
-            batches.append(batch)
-        return batches
+    async def consume() -> tuple[list[Any], int]:
+        loop, wakes = asyncio.get_running_loop(), list[object]()
+        wake = loop.call_soon_threadsafe
 
-    batches = asyncio.run(consume())
-    assert [event for batch in batches for event in batch] == events
-    assert len(batches) < 200
+        def counted(callback: Callable[[], object]) -> None:
+            wakes.append(callback)
+            wake(callback)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        engine_loop().call_soon_threadsafe(feed)
+        return [event async for event in channel], len(wakes)
+
+    came, wakes = asyncio.run(consume())
+    assert came == events
+    assert wakes < 200
 
 
 def test_process_ends_quietly_and_stops_what_is_at_work() -> None:

@@ -9,7 +9,7 @@ from nbagent.contracts.chat import ChatRequest, Usage
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.ports import Cost
 from nbagent.contracts.records import EngineTurn, Phase, StopReason
-from nbagent.engine.overflow import CHARS_PER_TOKEN, message_chars, request_chars
+from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.engine.plan import EnginePlan
 
 RESUME = "%agent resume goes on"
@@ -53,7 +53,8 @@ class Spent:
         limits = self.plan.run.limits
         if limits.max_total_tokens is None and limits.max_cost_usd is None:
             return None
-        prompt_tokens = self._estimated(request)
+        known = self._last.prompt_tokens + self._last.completion_tokens if self._last else 0
+        prompt_tokens = max(known, request_chars(request) // CHARS_PER_TOKEN)
         answer: int = self.plan.params.get("max_tokens") or 0
         tokens = self.tokens + prompt_tokens + answer
         over = ""
@@ -73,18 +74,6 @@ class Spent:
                 )
         text = f"{over}; raise it to go on, or {RESUME}"
         return End("WaitingUser", "budget", ErrorInfo("ENGINE_BUDGET", text)) if over else None
-
-    def _estimated(self, request: ChatRequest) -> int:
-        """Tokens of a request's prompt: the one before it, its answer and what is new, if known."""
-        if self._last is None:
-            return request_chars(request) // CHARS_PER_TOKEN
-        new_chars = 0
-        for message in reversed(request.messages):
-            if message.role == "assistant":
-                break
-            new_chars += message_chars(message)
-        known = self._last.prompt_tokens + self._last.completion_tokens
-        return max(known + new_chars // CHARS_PER_TOKEN, request_chars(request) // CHARS_PER_TOKEN)
 
     def after_calls(self) -> End:
         """Where the run stands after a turn whose calls were answered."""

@@ -6,14 +6,15 @@ requests extend one another. The short form itself is in `contracts/records`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import KEEP_CHARS, EngineTurn, Trimmed, is_worth_it, shortened
+from nbagent.contracts.records import KEEP_CHARS, Trimmed, is_worth_it, shortened
 from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
@@ -23,8 +24,6 @@ IMAGE_CHARS = 4_000
 """An image is some thousand tokens for a model, however many bytes it has."""
 _IN_LINE = 4
 """So many pieces of a request are named in the error's text."""
-_LARGE_SHARE = 0.03
-"""A tool result that takes more of a request is a piece of its own."""
 
 
 class Overflow:
@@ -61,20 +60,16 @@ class Overflow:
             return tuple(history)
         return tuple(short.get(place, message) for place, message in enumerate(history))
 
-    def fit(
-        self, request: ChatRequest, history: Sequence[Message], turns: Sequence[EngineTurn]
-    ) -> str | None:
+    def fit(self, request: ChatRequest, history: Sequence[Message]) -> str | None:
         """Shorten before a request that is as long as one that was refused.
 
         Returns what to tell the person, or None.
         """
         if self._refused_chars is None or request_chars(request) < self._refused_chars:
             return None
-        return self._shorten(_old_results(history), history, turns, "would be")
+        return self._shorten(_old_results(history), history, "would be")
 
-    def refused(
-        self, request: ChatRequest, history: Sequence[Message], turns: Sequence[EngineTurn]
-    ) -> str | None:
+    def refused(self, request: ChatRequest, history: Sequence[Message]) -> str | None:
         """Shorten after a refusal: old results, and when these are short those of the last turn.
 
         Returns what to tell the person; None when there is nothing left to shorten.
@@ -82,39 +77,28 @@ class Overflow:
         if not self._plan.trim:
             return None
         self._refused_chars = request_chars(request)
-        old = self._shorten(_old_results(history), history, turns, "was")
-        return old or self._shorten(range(len(history)), history, turns, "was")
+        old = self._shorten(_old_results(history), history, "was")
+        return old or self._shorten(range(len(history)), history, "was")
 
-    def _shorten(
-        self,
-        places: Sequence[int],
-        history: Sequence[Message],
-        turns: Sequence[EngineTurn],
-        tense: str,
-    ) -> str | None:
-        saved: dict[int, int] = {}
+    def _shorten(self, places: Sequence[int], history: Sequence[Message], tense: str) -> str | None:
+        whole = short = n = 0
         for place in places:
-            message = history[place]
-            if place in self._short or not is_worth_it(message):
+            if place in self._short or not is_worth_it(history[place]):
                 continue
-            short = shortened(message, self._keep_chars)
-            if (chars := message_chars(message) - message_chars(short)) > 0:
-                self._short[place], saved[place] = short, chars
-        if not saved:
+            message = shortened(history[place], self._keep_chars)
+            if message_chars(message) < message_chars(history[place]):
+                self._short[place] = message
+                whole, short = whole + message_chars(history[place]), short + message_chars(message)
+                n += 1
+        if not n:
             return None
-        largest = max(saved, key=lambda place: saved[place])
-        turn = _turns_of(history, self._turn_places(turns)).get(largest)
         return (
-            f"{len(saved)} tool result{'s are' if len(saved) > 1 else ' is'} sent shortened from "
-            f"here on, because the request {tense} too long for the model. The largest is "
-            f"{history[largest].name}{f' in {turn}' if turn else ''} "
-            f"({message_chars(history[largest]):,} to {message_chars(self._short[largest]):,} "
-            "characters). The conversation keeps them whole."
+            f"{n} tool result{'s are' if n > 1 else ' is'} sent shortened from here on, because "
+            f"the request {tense} too long for the model: {whole:,} to {short:,} characters. "
+            "The conversation keeps them whole."
         )
 
-    def explain(
-        self, request: ChatRequest, error: ErrorInfo, turns: Sequence[EngineTurn]
-    ) -> ErrorInfo:
+    def explain(self, request: ChatRequest, error: ErrorInfo) -> ErrorInfo:
         """The refusal as a person can act on it: how large, what takes the room, what to do."""
         chars = request_chars(request)
         said: int | None = error.details.get("request_tokens")
@@ -122,12 +106,12 @@ class Overflow:
         context: int | None = error.details.get("context_tokens")
         source = "server" if context else "price list"
         context = context or self._plan.context_tokens()
-        pieces = _pieces(request, self._turn_places(turns))
         size = f"{tokens:,} tokens" if said else f"about {tokens:,} tokens (estimated)"
         takes = f", it takes {context:,}" if context else ""
         if context and request.max_tokens and tokens <= context:
             takes = f" and {request.max_tokens:,} kept for the answer (max_tokens){takes}"
-        shares = [f"{piece['what']} {piece['share']:.0%}" for piece in pieces[:_IN_LINE]]
+        pieces = _pieces(request)
+        shares = [f"{what} {n / (chars or 1):.0%}" for what, n in pieces.most_common(_IN_LINE)]
         text = (
             f"the request is too long for the model: {size}{takes}. "
             f"What takes the room: {', '.join(shares)}. {self._advice(request)}"
@@ -137,7 +121,7 @@ class Overflow:
             "request_tokens": tokens,
             "request_tokens_from": "server" if said else "characters",
             "request_chars": chars,
-            "pieces": pieces,
+            "pieces": dict(pieces.most_common()),
             "shortened_results": len(self._short),
             "server_said": error.message,
         }
@@ -156,11 +140,6 @@ class Overflow:
             f"{none_left}Nothing is lost: run.resume(model=…) asks a model with more room, "
             "run.fork(TURN, …) asks an earlier turn anew."
         )
-
-    def _turn_places(self, turns: Sequence[EngineTurn]) -> Mapping[int, str]:
-        n = len(self._plan.history)  # a fork has only the start of its parent's conversation
-        before = {place: turn for place, turn in self._plan.turn_places().items() if place < n}
-        return before | {t.request.n_messages: t.id for t in turns if t.response is not None}
 
 
 def _old_results(history: Sequence[Message]) -> Sequence[int]:
@@ -181,8 +160,7 @@ def message_chars(message: Message) -> int:
 
 def request_chars(request: ChatRequest) -> int:
     """Characters of a whole request."""
-    messages = sum(message_chars(message) for message in request.messages)
-    return messages + len(request.system_prompt) + tools_chars(request.tools)
+    return _pieces(request).total()
 
 
 def tools_chars(tools: Sequence[ToolSpec]) -> int:
@@ -191,41 +169,14 @@ def tools_chars(tools: Sequence[ToolSpec]) -> int:
     )
 
 
-def _turns_of(messages: Sequence[Message], places: Mapping[int, str]) -> dict[int, str]:
-    """The turn of each tool message, by its place, from the turns by the place of the response."""
-    by_place: dict[int, str] = {}
-    turn = ""
-    for place, message in enumerate(messages):
-        if message.role == "assistant":
-            turn = places.get(place, "")
-        elif message.role == "tool" and turn:
-            by_place[place] = turn
-    return by_place
-
-
-def _pieces(request: ChatRequest, places: Mapping[int, str]) -> list[dict[str, Any]]:
-    """What takes the room, largest first; each large tool result by itself."""
-    turns = _turns_of(request.messages, places)
-    all_chars = request_chars(request) or 1
-    kinds = {"results": 0, "words": 0, "answers": 0}
-    pieces: list[dict[str, Any]] = []
-    for place, message in enumerate(request.messages):
-        chars = message_chars(message)
-        if message.role == "tool" and chars >= _LARGE_SHARE * all_chars:
-            turn = turns.get(place)
-            what = f"result of {message.name}{f' in {turn}' if turn else ''}"
-            piece = {"kind": "result", "what": what, "chars": chars, "tool": message.name}
-            pieces.append(piece | ({"turn": turn} if turn else {}))
+def _pieces(request: ChatRequest) -> Counter[str]:
+    """What takes how many characters of a request."""
+    pieces = Counter({"system prompt": len(request.system_prompt)})
+    pieces["schemas of the tools"] = tools_chars(request.tools)
+    for message in request.messages:
+        if message.role == "tool":
+            what = f"results of {message.name}"
         else:
-            kind = {"tool": "results", "assistant": "answers"}.get(message.role, "words")
-            kinds[kind] += chars
-    for kind, what, chars in (
-        ("results", "other tool results", kinds["results"]),
-        ("system", "system prompt", len(request.system_prompt)),
-        ("tools", f"schemas of {len(request.tools)} tools", tools_chars(request.tools)),
-        ("words", "your words", kinds["words"]),
-        ("answers", "the model's answers", kinds["answers"]),
-    ):
-        pieces += [{"kind": kind, "what": what, "chars": chars}] if chars else []
-    pieces.sort(key=lambda piece: -piece["chars"])
-    return [{**piece, "share": round(piece["chars"] / all_chars, 4)} for piece in pieces]
+            what = "the model's answers" if message.role == "assistant" else "your words"
+        pieces[what] += message_chars(message)
+    return +pieces

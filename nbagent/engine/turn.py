@@ -74,7 +74,7 @@ class Turn:
             tools=tools,
             **params,
         )
-        text = overflow.fit(self.request, history, state.turns)
+        text = overflow.fit(self.request, history)
         if text is not None:
             self.answer.notices.append(text)
             self._shorten()
@@ -131,10 +131,10 @@ class Turn:
         overflow, state, error = self.state.overflow, self.state, self.answer.error
         text = None
         if self.answer.response is None:
-            text = overflow.refused(self.request, state.history, state.turns)
+            text = overflow.refused(self.request, state.history)
         if text is None:
             assert error is not None
-            self.answer.error = overflow.explain(self.request, error, state.turns)
+            self.answer.error = overflow.explain(self.request, error)
             return False
         self._shorten()
         self.sent = self.sent.model_copy(update={"trimmed": overflow.trimmed})

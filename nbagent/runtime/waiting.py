@@ -1,4 +1,4 @@
-"""Waiting for a run: in a thread (`wait`), on a loop (`await_here`), with its events (`follow`).
+"""Waiting for a run, in a thread (`wait`) or on a loop (`await_here`).
 
 Whoever waits runs the jobs of the run, so that they happen in its thread.
 """
@@ -9,21 +9,12 @@ import asyncio
 import queue
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 from nbagent.contracts.errors import EngineError, ToolError, UsageError
-from nbagent.contracts.events import Event
-from nbagent.runtime.channel import EventChannel
-from nbagent.runtime.courier import (
-    Courier,
-    give_to_tool_loop,
-    here,
-    inside_a_tool,
-    loop_is_running,
-    perform_soon,
-)
+from nbagent.runtime.courier import Courier, here, inside_a_tool, loop_is_running, perform_soon
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
 from nbagent.runtime.loop import on_engine_thread
@@ -34,10 +25,6 @@ _TICK_S = 0.1 if sys.platform == "win32" else 0.5
 STOP_LIMIT_S = 30.0
 """A stopped run that has not ended after this long is left behind."""
 
-_NOT_TWICE = (
-    "this thread's event loop is running and cannot be entered again: start the run with "
-    "`await agent.arun(...)`"
-)
 NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -127,9 +114,14 @@ class _Waiting:
         self.bell: queue.SimpleQueue[Courier | None] = queue.SimpleQueue()
         self.watch = Watch.of(run.cancel)
         self.watch.heeded, self.watch.ring = True, self.ring
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.tick_s = _TICK_S if pump is None else _POLL_S
+        self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
         self.stop_limit_s = stop_limit_s
         self.stopped_at: float | None = None
+
+    def ring(self, courier: Courier | None = None) -> None:
+        """Wake this thread; any thread, and a signal handler."""
+        self.bell.put(courier)
 
     def run(self) -> None:
         desks = (here.desk, self.courier.desk)
@@ -145,36 +137,27 @@ class _Waiting:
                         if not self.watch.abandoned:
                             # The handler was not ours (a tool replaced it): the same rules.
                             self.watch.noted()
-                    self._check()
+                    if not self.courier.done:
+                        self._check()
         finally:
             for desk in desks:
                 desk.detach(self.ring)
 
-    def ring(self, courier: Courier | None = None) -> None:
-        """Wake this thread; any thread, and a signal handler."""
-        self.bell.put(courier)
-
     def _turn(self) -> None:
         courier = None
         with suppress(queue.Empty):
-            courier = self.bell.get(timeout=self._tick())
+            left_s = max(self.deadline - time.monotonic(), 0.0)
+            courier = self.bell.get(timeout=min(self.tick_s, left_s))
         job = courier and courier.take(self.ring)
         if courier is not None and job is not None:
-            self._perform(courier, job)
+            if job.place == "notebook loop" and loop_is_running():
+                self._perform_nested(job)
+            else:
+                courier.serve(job, self.watch if courier is self.courier else None)
             self.stopped_at = None
-            courier.tell()
+            courier.wake()
         if self.pump is not None:
             self.watch.run_foreign(self.pump.poll)
-
-    def _perform(self, courier: Courier, job: Job) -> None:
-        if job.place == "notebook loop":
-            try:
-                self.watch.run_foreign(lambda: self._perform_nested(job))
-            except KeyboardInterrupt:
-                job.stop()
-                raise
-        else:
-            courier.run_here(job, self.watch if courier is self.courier else None)
 
     def _perform_nested(self, job: Job) -> None:
         async def polled() -> None:
@@ -184,29 +167,27 @@ class _Waiting:
                 if self.pump is not None:
                     self.pump.poll()
 
-        if not loop_is_running():
-            give_to_tool_loop(job)
-        elif _Process.run_nested is None:
-            job.end(error=ToolError(_NOT_TWICE))
-        else:
-            try:
-                _Process.run_nested(polled())
-            except Exception as error:
-                job.end(error=error)
+        def perform() -> None:
+            if _Process.run_nested is None:
+                raise ToolError(
+                    "this thread's event loop is running and cannot be entered again: start the "
+                    "run with `await agent.arun(...)`"
+                )
+            _Process.run_nested(polled())
 
-    def _tick(self) -> float:
-        tick = _TICK_S if self.pump is None else _POLL_S
-        if self.deadline is not None:
-            tick = min(tick, max(self.deadline - time.monotonic(), 0.0))
-        return tick
+        try:
+            self.watch.run_foreign(perform)
+        except Exception as error:
+            job.end(error=error)
+        except KeyboardInterrupt:
+            job.stop()
+            raise
 
     def _check(self) -> None:
-        if self.courier.done:
-            return
         if self.watch.abandoned:
             raise KeyboardInterrupt
         now = time.monotonic()
-        if self.deadline is not None and now >= self.deadline:
+        if now >= self.deadline:
             raise TimeoutError("the run is still at work; wait() again, or stop() it")
         if self.courier.lost:
             raise EngineError(
@@ -233,9 +214,9 @@ async def await_here(
     ours (an async tool that runs an agent) the outer run's waiting thread does the work.
     """
     run.refuse_deadlock()
-    waiting = _Awaiting(run, pump)
+    waiting = _Awaiting(run)
     try:
-        return await waiting.run()
+        return await waiting.run(pump)
     finally:
         if waiting.interrupted:
             _Process.interrupted = execution
@@ -244,25 +225,24 @@ async def await_here(
 class _Awaiting:
     """One call of `await_here`."""
 
-    def __init__(self, run: Courier, pump: Pump | None) -> None:
+    def __init__(self, run: Courier) -> None:
         self.courier = run
-        self.pump = pump
         self.loop = asyncio.get_running_loop()
         self.over = asyncio.Event()
         self.abandoned = False
         self.interrupted = False
 
-    async def run(self) -> Any:
+    async def run(self, pump: Pump | None) -> Any:
         serves = not (on_engine_thread() and inside_a_tool())
         if serves:
             self.courier.desk.attach(self._ring)
         self.courier.add_done_callback(lambda: self._soon(self.over.set))
         cancelled = False
         try:
-            with self.pump or nullcontext():
+            with pump or nullcontext():
                 while not self.over.is_set():
                     try:
-                        await self._turn()
+                        await self._turn(pump)
                     except asyncio.CancelledError:
                         if cancelled:
                             raise
@@ -279,13 +259,13 @@ class _Awaiting:
             raise asyncio.CancelledError
         return self.courier.result()
 
-    async def _turn(self) -> None:
-        if self.pump is None:
+    async def _turn(self, pump: Pump | None) -> None:
+        if pump is None:
             await self.over.wait()
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self.over.wait(), _POLL_S)
-        self.pump.poll()
+        pump.poll()
 
     def _ring(self, courier: Courier) -> None:
         self._soon(lambda: self._serve(courier))
@@ -299,45 +279,15 @@ class _Awaiting:
         job = courier.take(self._ring)
         if job is None:
             return
-        if job.place == "notebook loop":
-            perform_soon(job)
+        try:
+            watch = courier.serve(job)
+        except KeyboardInterrupt:
+            # Never into the loop: it would end the kernel.
+            job.stop()
+            self.abandoned = True
         else:
-            try:
-                watch = courier.run_here(job)
-            except KeyboardInterrupt:
-                # Never into the loop: it would end the kernel.
-                job.stop()
-                self.abandoned = True
-            else:
-                self.interrupted = self.interrupted or watch.interrupted
-                self.abandoned = self.abandoned or watch.abandoned
-            if self.abandoned:
-                self.over.set()
-        courier.tell()
-
-
-async def follow(
-    channel: EventChannel, ending: Coroutine[Any, Any, object]
-) -> AsyncGenerator[Event]:
-    """The events of a run while `ending` (its `await_here`) is awaited beside.
-
-    Closing this waits for the end; leaving early stops the run. What `ending`
-    raises is raised after the last event.
-    """
-    waiter = asyncio.ensure_future(ending)
-    waiter.add_done_callback(lambda _: channel.close())
-    loop = waiter.get_loop()
-    try:
-        async for event in channel:
-            yield event
-    except (asyncio.CancelledError, GeneratorExit):
-        if not loop.is_closed():
-            waiter.cancel()
-        raise
-    finally:
-        # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
-        if loop.is_running():
-            await asyncio.wait([waiter])
-        failed = waiter.done() and not waiter.cancelled() and waiter.exception()
-    if failed:
-        raise failed
+            self.interrupted |= watch is not None and watch.interrupted
+            self.abandoned |= watch is not None and watch.abandoned
+        if self.abandoned:
+            self.over.set()
+        courier.wake()

@@ -5,8 +5,7 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast
@@ -15,7 +14,7 @@ from nbagent import __version__
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import RunRecord
@@ -198,7 +197,6 @@ def prepare(ask: Ask, *, store: Store, frontend: Frontend, courier: Courier) -> 
         trim=asked.trim == "tool-results",
         before=base.turn_before(record),
         context_tokens=chosen.context_tokens,
-        turn_places=lambda: _turn_places(record, store),
         notices=list(notices),
     )
     return Prepared(plan=plan, tools=tools, chosen=chosen)
@@ -309,14 +307,6 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
     return {
         k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
     }
-
-
-def _turn_places(record: RunRecord, store: Store) -> Mapping[int, str]:
-    """The turns of the conversation before, for what is said of a request that is too long."""
-    if record.parent_id is not None:
-        with suppress(NbagentError):  # a forgotten ancestor takes only the names away
-            return store.turn_places(record.parent_id)
-    return {}
 
 
 def _moved(record: RunRecord, base: Conversation) -> tuple[str, ...]:
