@@ -162,7 +162,7 @@ class Watch:
             if self._stack[-1] is not self:
                 self.due = True
                 above = self._stack[self._stack.index(self) + 1 :]
-            elif self._main and _handles_sigint():
+            elif self._main and signal.getsignal(signal.SIGINT) is _on_sigint:
                 self.wanted = self._signals.sent = True
                 _send_sigint(self._thread)
             else:
@@ -182,8 +182,7 @@ class Watch:
     def noted(self) -> None:
         """Heed a KeyboardInterrupt of the person that came although the handler was not ours."""
         self.interrupted = True
-        if self.stopping:
-            self.abandoned = True
+        self.abandoned = self.abandoned or self.stopping
         self.ask()
 
     def _disarm(self) -> None:
@@ -222,7 +221,8 @@ class Watch:
             if self._signals.late:
                 self._signals.late = False
                 signal.raise_signal(signal.SIGINT)
-        elif self._stack and self._stack[-1]._take_due():
+        elif self._stack and self._stack[-1].due and self._stack[-1].armed:
+            self._stack[-1].due = self._stack[-1].armed = False
             raise KeyboardInterrupt
 
     def _take_sigint(self) -> None:
@@ -234,16 +234,6 @@ class Watch:
             self._previous = signal.signal(signal.SIGINT, _on_sigint)
         except ValueError:  # a subinterpreter
             self._signals.ours = False
-
-    def _take_due(self) -> bool:
-        due = self.due and self.armed
-        if due:
-            self.due = self.armed = False
-        return due
-
-
-def _handles_sigint() -> bool:
-    return signal.getsignal(signal.SIGINT) is _on_sigint
 
 
 def _on_sigint(signum: int, frame: FrameType | None) -> None:
@@ -260,11 +250,9 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
             watch.wanted = False
             _strike(stack, index, ask_from=index + 1)
             return
-    if own:
-        return
-    if stack:
+    if stack and not own:
         _pressed(stack)
-    else:
+    elif not own:
         signals.late = True
 
 
