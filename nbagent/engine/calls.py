@@ -29,8 +29,10 @@ Refusal = tuple[ErrorCode, str]
 """Why a call is answered with an error instead of being run."""
 
 
-def planned(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> tuple[ToolRun, ...]:
-    """What the store is told before any of the calls starts."""
+def unstarted(
+    calls: Sequence[ToolCall], tools: Sequence[ToolSpec] = (), refusal: Refusal | None = None
+) -> tuple[ToolRun, ...]:
+    """What the store is told before the calls start, or the runs of those that never start."""
     now, traits = utc_now(), {tool.name: tool.traits for tool in tools}
     return tuple(
         ToolRun(
@@ -38,23 +40,10 @@ def planned(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> tuple[ToolR
             tool_name=call.name,
             host=of_tool.host if (of_tool := traits.get(call.name)) else "",
             args=call.arguments,
+            result=_failure(*refusal) if refusal else None,
             queued_at=now,
-            started_at=now,
+            started_at=None if refusal else now,
             tool_sha=of_tool.sha if of_tool else "",
-        )
-        for call in calls
-    )
-
-
-def refused(calls: Sequence[ToolCall], refusal: Refusal) -> tuple[ToolRun, ...]:
-    """The runs of calls that are never started."""
-    return tuple(
-        ToolRun(
-            tool_call_id=call.id,
-            tool_name=call.name,
-            args=call.arguments,
-            result=_failure(*refusal),
-            queued_at=utc_now(),
         )
         for call in calls
     )
@@ -72,7 +61,7 @@ class Calls:
     def refuse(self, calls: Sequence[ToolCall], refusal: Refusal) -> tuple[ToolRun, ...]:
         """Answer them with errors; what is refused again and again is a loop, too."""
         runs: list[ToolRun] = []
-        for call, run in zip(calls, refused(calls, refusal), strict=True):
+        for call, run in zip(calls, unstarted(calls, refusal=refusal), strict=True):
             counted = run.model_copy(update={"repeat_n": self.repeats.begin(call)})
             runs.append(self.repeats.judged(call, counted))
         return tuple(runs)

@@ -15,7 +15,7 @@ from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
-from nbagent.engine.calls import Calls, Refusal, planned, refused
+from nbagent.engine.calls import Calls, Refusal, unstarted
 from nbagent.engine.limits import RESUME, End, Spent
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
@@ -162,7 +162,7 @@ class Turn:
         if refusal is not None:
             self.runs = work.refuse(calls, refusal)
             return
-        begun = self._record(planned(calls, self.tools))
+        begun = self._record(unstarted(calls, self.tools))
         system = self.composition.system_prompt
         await self.events.commit(ResponseReceived(begun, response.message, system, self.tools))
         self.runs = await work.run(calls)
@@ -223,7 +223,7 @@ class Turn:
         calls = self.answer.response.message.tool_calls if self.answer.response else ()
         if len(self.runs) < len(calls):
             text = "nbagent failed before this call had a result"
-            self.runs = refused(calls, ("E_INTERNAL", text))
+            self.runs = unstarted(calls, refusal=("E_INTERNAL", text))
         self.end_with(broken(error))
 
     def end_with(self, end: End) -> None:

@@ -66,14 +66,9 @@ async def follow(
     try:
         async for event in channel:
             yield event
-    except (asyncio.CancelledError, GeneratorExit):
-        if not loop.is_closed():
-            waiter.cancel()
-        raise
     finally:
         # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
         if loop.is_running():
+            waiter.cancel()
             await asyncio.wait([waiter])
-        failed = waiter.done() and not waiter.cancelled() and waiter.exception()
-    if failed:
-        raise failed
+    waiter.result()

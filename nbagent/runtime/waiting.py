@@ -22,7 +22,7 @@ from nbagent.runtime.loop import on_engine_thread
 _POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.
 _TICK_S = 0.1 if sys.platform == "win32" else 0.5
-STOP_LIMIT_S = 30.0
+_STOP_LIMIT_S = 30.0
 """A stopped run that has not ended after this long is left behind."""
 
 NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -66,7 +66,6 @@ def wait(
     pump: Pump | None = None,
     timeout: float | None = None,
     execution: str | None = None,
-    stop_limit_s: float = STOP_LIMIT_S,
 ) -> Any:
     """Wait in this thread for a run; its synchronous jobs run here, in order.
 
@@ -79,11 +78,9 @@ def wait(
         pump: polled while this thread waits.
         timeout: seconds; the run goes on after them.
         execution: the cell execution that waits; see `check_interrupted`.
-        stop_limit_s: seconds after a stop at which a run that does not end is left behind.
 
     Raises:
         TimeoutError: `timeout` is over.
-        KeyboardInterrupt: a second interrupt.
         EngineError: the run can never end, or did not end after a stop.
     """
     if on_engine_thread():
@@ -92,10 +89,19 @@ def wait(
             "`await agent.arun(...)`"
         )
     run.refuse_deadlock()
-    waiting = _Waiting(run, pump, timeout, stop_limit_s)
+    waiting = _Waiting(run, pump, timeout)
+    desks = (here.desk, run.desk)
     try:
         with waiting.watch:
-            waiting.run()
+            for desk in desks:
+                desk.attach(waiting.ring)
+            try:
+                run.add_done_callback(waiting.ring)
+                with pump or nullcontext():
+                    waiting.run()
+            finally:
+                for desk in desks:
+                    desk.detach(waiting.ring)
     finally:
         if waiting.watch.interrupted:
             _Process.interrupted = execution
@@ -105,9 +111,7 @@ def wait(
 class _Waiting:
     """One call of `wait`."""
 
-    def __init__(
-        self, run: Courier, pump: Pump | None, timeout: float | None, stop_limit_s: float
-    ) -> None:
+    def __init__(self, run: Courier, pump: Pump | None, timeout: float | None) -> None:
         self.courier = run
         self.pump = pump
         # SimpleQueue.put may be called in a signal handler, even one that interrupts its get.
@@ -116,7 +120,6 @@ class _Waiting:
         self.watch.heeded, self.watch.ring = True, self.ring
         self.tick_s = _TICK_S if pump is None else _POLL_S
         self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self.stop_limit_s = stop_limit_s
         self.stopped_at: float | None = None
 
     def ring(self, courier: Courier | None = None) -> None:
@@ -124,24 +127,16 @@ class _Waiting:
         self.bell.put(courier)
 
     def run(self) -> None:
-        desks = (here.desk, self.courier.desk)
-        for desk in desks:
-            desk.attach(self.ring)
-        try:
-            self.courier.add_done_callback(self.ring)
-            with self.pump or nullcontext():
-                while not self.courier.done:
-                    try:
-                        self._turn()
-                    except KeyboardInterrupt:
-                        if not self.watch.abandoned:
-                            # The handler was not ours (a tool replaced it): the same rules.
-                            self.watch.noted()
-                    if not self.courier.done:
-                        self._check()
-        finally:
-            for desk in desks:
-                desk.detach(self.ring)
+        """Serve until the run is over."""
+        while not self.courier.done:
+            try:
+                self._turn()
+            except KeyboardInterrupt:
+                if not self.watch.abandoned:
+                    # The handler was not ours (a tool replaced it): the same rules.
+                    self.watch.noted()
+            if not self.courier.done:
+                self._check()
 
     def _turn(self) -> None:
         courier = None
@@ -197,9 +192,9 @@ class _Waiting:
         if not self.watch.stopping:
             return
         self.stopped_at = self.stopped_at or now
-        if now - self.stopped_at > self.stop_limit_s:
+        if now - self.stopped_at > _STOP_LIMIT_S:
             raise EngineError(
-                f"the run has not ended {self.stop_limit_s:g} s after it was stopped and is left "
+                f"the run has not ended {_STOP_LIMIT_S:g} s after it was stopped and is left "
                 "behind; look at its tools for one that never returns"
             )
 
@@ -214,52 +209,47 @@ async def await_here(
     ours (an async tool that runs an agent) the outer run's waiting thread does the work.
     """
     run.refuse_deadlock()
-    waiting = _Awaiting(run)
+    waiting = _Awaiting()
+    serves = not (on_engine_thread() and inside_a_tool())
+    if serves:
+        run.desk.attach(waiting.ring)
+    run.add_done_callback(lambda: waiting.soon(waiting.over.set))
+    cancelled = False
     try:
-        return await waiting.run(pump)
+        with pump or nullcontext():
+            while not waiting.over.is_set():
+                try:
+                    await waiting.wait(pump)
+                except asyncio.CancelledError:
+                    if cancelled:
+                        raise
+                    cancelled = True
+                    run.cancel.set()
+                if waiting.abandoned:
+                    raise asyncio.CancelledError("interrupted twice")
     finally:
+        if serves:
+            run.desk.detach(waiting.ring)
+        if not run.done:
+            run.cancel.set()  # nobody is left who would see its end
         if waiting.interrupted:
             _Process.interrupted = execution
+    if cancelled:
+        raise asyncio.CancelledError
+    return run.result()
 
 
 class _Awaiting:
     """One call of `await_here`."""
 
-    def __init__(self, run: Courier) -> None:
-        self.courier = run
+    def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = asyncio.Event()
         self.abandoned = False
         self.interrupted = False
 
-    async def run(self, pump: Pump | None) -> Any:
-        serves = not (on_engine_thread() and inside_a_tool())
-        if serves:
-            self.courier.desk.attach(self._ring)
-        self.courier.add_done_callback(lambda: self._soon(self.over.set))
-        cancelled = False
-        try:
-            with pump or nullcontext():
-                while not self.over.is_set():
-                    try:
-                        await self._turn(pump)
-                    except asyncio.CancelledError:
-                        if cancelled:
-                            raise
-                        cancelled = True
-                        self.courier.cancel.set()
-                    if self.abandoned:
-                        raise asyncio.CancelledError("interrupted twice")
-        finally:
-            if serves:
-                self.courier.desk.detach(self._ring)
-            if not self.courier.done:
-                self.courier.cancel.set()  # nobody is left who would see its end
-        if cancelled:
-            raise asyncio.CancelledError
-        return self.courier.result()
-
-    async def _turn(self, pump: Pump | None) -> None:
+    async def wait(self, pump: Pump | None) -> None:
+        """Wait for the end, or until it is time to poll."""
         if pump is None:
             await self.over.wait()
             return
@@ -267,16 +257,18 @@ class _Awaiting:
             await asyncio.wait_for(self.over.wait(), _POLL_S)
         pump.poll()
 
-    def _ring(self, courier: Courier) -> None:
-        self._soon(lambda: self._serve(courier))
+    def ring(self, courier: Courier) -> None:
+        """Serve a run soon. Any thread."""
+        self.soon(lambda: self._serve(courier))
 
-    def _soon(self, call: Callable[[], object]) -> None:
+    def soon(self, call: Callable[[], object]) -> None:
+        """Call on the loop. Any thread."""
         with suppress(RuntimeError):  # the loop has gone
             self.loop.call_soon_threadsafe(call)
 
     def _serve(self, courier: Courier) -> None:
         # One job a call, so that the loop breathes between two.
-        job = courier.take(self._ring)
+        job = courier.take(self.ring)
         if job is None:
             return
         try:
