@@ -15,7 +15,7 @@ from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
-from nbagent.engine.calls import Calls, Refusal, unstarted
+from nbagent.engine.calls import Calls, unstarted
 from nbagent.engine.limits import RESUME, End, Spent
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
@@ -156,54 +156,48 @@ class Turn:
         response = self.answer.response
         if response is None or not response.message.tool_calls:
             return
-        calls = response.message.tool_calls
-        work = Calls(self.plan, self.events, self.id, self.state.repeats)
-        refusal = self._refusal()
-        if refusal is not None:
+        calls, work = (
+            response.message.tool_calls,
+            Calls(self.plan, self.events, self.id, self.state.repeats),
+        )
+        cut = self._cut_short()
+        if cut is not None:
+            self.runs = work.refuse(calls, ("E_INTERRUPTED", f"{cut[0]}; this call was not run"))
+        elif response.finish_reason == "length":
+            text = "the response hit its length limit in the middle of this call, so it was not run"
+            refusal = "E_INVALID_ARGUMENTS", f"{text}; call again with shorter arguments"
             self.runs = work.refuse(calls, refusal)
-            return
-        begun = self._record(unstarted(calls, self.tools))
-        system = self.composition.system_prompt
-        await self.events.commit(ResponseReceived(begun, response.message, system, self.tools))
-        self.runs = await work.run(calls)
+        else:
+            begun = self._record(unstarted(calls, self.tools))
+            system = self.composition.system_prompt
+            await self.events.commit(ResponseReceived(begun, response.message, system, self.tools))
+            self.runs = await work.run(calls)
 
-    def _refusal(self) -> Refusal | None:
-        """Why the calls of this response are answered with errors instead of being run."""
-        if self._stopped():
-            return "E_INTERRUPTED", "the person stopped the run; this call was not run"
-        if self.answer.error is not None:
-            return "E_INTERRUPTED", "the response was cut off; this call was not run"
-        reason = self.answer.response.finish_reason if self.answer.response else "stop"
-        if reason == "length":
-            return (
-                "E_INVALID_ARGUMENTS",
-                "the response hit its length limit in the middle of this call, so it was not run; "
-                "call again with shorter arguments",
-            )
-        if reason in ("content_filter", "error"):
-            return "E_INTERRUPTED", f"the response ended in {reason!r}; this call was not run"
+    def _cut_short(self) -> tuple[str, End] | None:
+        """Why no call of this response runs, and where that leaves the run; None if they may."""
+        error = self.answer.error
+        finish = self.answer.response.finish_reason if self.answer.response else "stop"
+        if self.answer.stopped or self.plan.cancel.is_set:
+            return "the person stopped the run", aborted()
+        if error is not None and self._overflows():
+            # Nothing failed that trying again would mend: the person decides what is left out.
+            return "the response was cut off", End("WaitingUser", "length", error)
+        if error is None and finish == "error":
+            error = ErrorInfo("LLM_BAD_RESPONSE", f"the model ended with an error; {RESUME}")
+        if error is not None:
+            return "the response was cut off", End("Failed", "error", error)
+        if finish == "content_filter":
+            return "the response was filtered", End("WaitingUser", "content_filter")
         return None
 
-    def _stopped(self) -> bool:
-        return self.answer.stopped or self.plan.cancel.is_set
-
     def _end(self) -> End:
-        finish = self.answer.response.finish_reason if self.answer.response else "stop"
-        if self._stopped():
-            return aborted()
-        if self._overflows():
-            # Nothing failed that trying again would mend: the person decides what is left out.
-            return End("WaitingUser", "length", self.answer.error)
-        if self.answer.error is not None:
-            return End("Failed", "error", self.answer.error)
-        if finish == "error":
-            text = f"the model ended with an error; {RESUME}"
-            return End("Failed", "error", ErrorInfo("LLM_BAD_RESPONSE", text))
-        if finish == "content_filter":
-            return End("WaitingUser", "content_filter")
+        cut = self._cut_short()
+        if cut is not None:
+            return cut[1]
         if self.runs:
             return self.next_end()
-        return End("WaitingUser", "length" if finish == "length" else "answered")
+        length = self.answer.response is not None and self.answer.response.finish_reason == "length"
+        return End("WaitingUser", "length" if length else "answered")
 
     def next_end(self) -> End:
         """Another turn follows, unless a limit or a stop is in the way."""

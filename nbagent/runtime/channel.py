@@ -62,7 +62,7 @@ async def follow(
     """
     waiter = asyncio.ensure_future(ending)
     waiter.add_done_callback(lambda _: channel.close())
-    loop = waiter.get_loop()
+    loop, failed = waiter.get_loop(), None
     try:
         async for event in channel:
             yield event
@@ -71,4 +71,6 @@ async def follow(
         if loop.is_running():
             waiter.cancel()
             await asyncio.wait([waiter])
-    waiter.result()
+            failed = None if waiter.cancelled() else waiter.exception()
+    if failed is not None:
+        raise failed

@@ -105,7 +105,8 @@ class Courier:
         self._job: Job | None = None
         """What a thread runs right now."""
         self._thread: LoopThread | None = None
-        self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        """How it ended."""
 
     # The task
 
@@ -123,10 +124,10 @@ class Courier:
             except BaseException as error:
                 # SystemExit and the like as well: they must reach who waits, not end the thread.
                 self._ended()
-                self._future.set_exception(error)
+                self.future.set_exception(error)
             else:
                 self._ended()
-                self._future.set_result(value)
+                self.future.set_result(value)
 
         self._thread = engine_thread()
         self._thread.spawn(main, context)
@@ -137,22 +138,9 @@ class Courier:
         self.place.couriers.discard(self)
 
     @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._future.done()
-
-    @property
     def lost(self) -> bool:
         """Whether it can never end: its thread died, or this is a forked child."""
-        return not self.done and not (self._thread and self._thread.is_alive())
-
-    def result(self) -> Any:
-        """What it returned; raises what it raised. Only when `done`."""
-        return self._future.result(timeout=0)
-
-    def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call back on the engine thread when it ends, or at once when it has ended."""
-        self._future.add_done_callback(lambda _: callback())
+        return not self.future.done() and not (self._thread and self._thread.is_alive())
 
     def stop(self) -> None:
         """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""

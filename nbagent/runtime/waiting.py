@@ -96,7 +96,7 @@ def wait(
             for desk in desks:
                 desk.attach(waiting.ring)
             try:
-                run.add_done_callback(waiting.ring)
+                run.future.add_done_callback(lambda _: waiting.ring())
                 with pump or nullcontext():
                     waiting.run()
             finally:
@@ -105,7 +105,7 @@ def wait(
     finally:
         if waiting.watch.interrupted:
             _Process.interrupted = execution
-    return run.result()
+    return run.future.result(timeout=0)
 
 
 class _Waiting:
@@ -128,14 +128,14 @@ class _Waiting:
 
     def run(self) -> None:
         """Serve until the run is over."""
-        while not self.courier.done:
+        while not self.courier.future.done():
             try:
                 self._turn()
             except KeyboardInterrupt:
                 if not self.watch.abandoned:
                     # The handler was not ours (a tool replaced it): the same rules.
                     self.watch.noted()
-            if not self.courier.done:
+            if not self.courier.future.done():
                 self._check()
 
     def _turn(self) -> None:
@@ -213,7 +213,7 @@ async def await_here(
     serves = not (on_engine_thread() and inside_a_tool())
     if serves:
         run.desk.attach(waiting.ring)
-    run.add_done_callback(lambda: waiting.soon(waiting.over.set))
+    run.future.add_done_callback(lambda _: waiting.soon(waiting.over.set))
     cancelled = False
     try:
         with pump or nullcontext():
@@ -230,13 +230,13 @@ async def await_here(
     finally:
         if serves:
             run.desk.detach(waiting.ring)
-        if not run.done:
+        if not run.future.done():
             run.cancel.set()  # nobody is left who would see its end
         if waiting.interrupted:
             _Process.interrupted = execution
     if cancelled:
         raise asyncio.CancelledError
-    return run.result()
+    return run.future.result(timeout=0)
 
 
 class _Awaiting:
