@@ -57,23 +57,17 @@ class Spent:
         prompt_tokens = max(known, request_chars(request) // CHARS_PER_TOKEN)
         answer: int = self.plan.params.get("max_tokens") or 0
         tokens = self.tokens + prompt_tokens + answer
-        over = ""
+        usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=answer)
+        cost = self.price(usage, self.plan.model)
+        usd = self.cost_usd + (cost.total_usd if cost else 0.0)
         if limits.max_total_tokens is not None and tokens > limits.max_total_tokens:
-            over = (
-                f"{self.tokens:,} tokens used, the next request would make it about {tokens:,}, "
-                f"the budget is {limits.max_total_tokens:,}"
-            )
-        elif limits.max_cost_usd is not None:
-            usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=answer)
-            cost = self.price(usage, self.plan.model)
-            next_usd = self.cost_usd + (cost.total_usd if cost else 0.0)
-            if next_usd > limits.max_cost_usd:
-                over = (
-                    f"${self.cost_usd:.4f} spent, the next request would make it about "
-                    f"${next_usd:.4f}, the budget is ${limits.max_cost_usd:.4f}"
-                )
-        text = f"{over}; raise it to go on, or {RESUME}"
-        return End("WaitingUser", "budget", ErrorInfo("ENGINE_BUDGET", text)) if over else None
+            over = f"{tokens:,} tokens, the budget is {limits.max_total_tokens:,}"
+        elif limits.max_cost_usd is not None and usd > limits.max_cost_usd:
+            over = f"${usd:.4f}, the budget is ${limits.max_cost_usd:.4f}"
+        else:
+            return None
+        text = f"the next request would make it about {over}; raise it to go on, or {RESUME}"
+        return End("WaitingUser", "budget", ErrorInfo("ENGINE_BUDGET", text))
 
     def after_calls(self) -> End:
         """Where the run stands after a turn whose calls were answered."""

@@ -37,8 +37,6 @@ class _Signals:
         """By thread: its watches, the innermost one last."""
         self.ours = False
         """SIGINT comes to us."""
-        self.sent = False
-        """We sent a SIGINT to ourselves, for a job, and have not seen it yet."""
         self.late = False
         """A SIGINT of the person came while the handler was ours and no watch was on."""
 
@@ -163,7 +161,7 @@ class Watch:
                 self.due = True
                 above = self._stack[self._stack.index(self) + 1 :]
             elif self._main and signal.getsignal(signal.SIGINT) is _on_sigint:
-                self.wanted = self._signals.sent = True
+                self.wanted = True
                 _send_sigint(self._thread)
             else:
                 self._struck, self.armed = True, False
@@ -195,11 +193,10 @@ class Watch:
                 if self._struck:
                     raise_in(self._thread, None)
                     self._struck = False
-                if self._main and self._signals.sent:
+                if self.wanted:
                     # A signal to this thread is delivered at the latest when a system call ends.
                     time.sleep(0)
-                    self._signals.sent = False
-                self.wanted = False
+                    self.wanted = False
             except KeyboardInterrupt:
                 continue
             return
@@ -242,7 +239,6 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
     signals = _signals()
     if not signals.ours:  # a forked child has left its parent's watches behind, not the handler
         signal.default_int_handler(signum, frame)
-    own, signals.sent = signals.sent, False
     stack = signals.stacks.get(threading.get_ident(), [])
     for index, watch in enumerate(stack):
         if watch.wanted:
@@ -250,9 +246,9 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
             watch.wanted = False
             _strike(stack, index, ask_from=index + 1)
             return
-    if stack and not own:
+    if stack:
         _pressed(stack)
-    elif not own:
+    else:
         signals.late = True
 
 
