@@ -103,9 +103,7 @@ class Overflow:
         chars = request_chars(request)
         said: int | None = error.details.get("request_tokens")
         tokens = said or chars // CHARS_PER_TOKEN
-        context: int | None = error.details.get("context_tokens")
-        source = "server" if context else "price list"
-        context = context or self._plan.context_tokens()
+        context: int | None = error.details.get("context_tokens") or self._plan.context_tokens()
         size = f"{tokens:,} tokens" if said else f"about {tokens:,} tokens (estimated)"
         takes = f", it takes {context:,}" if context else ""
         if context and request.max_tokens and tokens <= context:
@@ -119,14 +117,11 @@ class Overflow:
         details: dict[str, Any] = {
             **error.details,
             "request_tokens": tokens,
-            "request_tokens_from": "server" if said else "characters",
             "request_chars": chars,
+            "context_tokens": context,
             "pieces": dict(pieces.most_common()),
-            "shortened_results": len(self._short),
             "server_said": error.message,
         }
-        if context:
-            details |= {"context_tokens": context, "context_tokens_from": source}
         return replace(error, message=text, details=details)
 
     def _advice(self, request: ChatRequest) -> str:

@@ -132,12 +132,9 @@ class ModelAnswer:
         self._calls: dict[int, _Call] = {}
         self._over = False
 
-    def asked_again(self) -> None:
-        """Forget a refusal; the times and notices of the turn go on."""
-        self.error, self._over = None, False
-
     async def ask(self, plan: EnginePlan, request: ChatRequest) -> None:
-        """Make the request and tell what happens. Never raises."""
+        """Make the request, also once more after a refusal, and tell what happens. Never raises."""
+        self.error, self._over = None, False
         self.times.begin()
         task = await plan.cancel.finished(self._take_all(plan, request), _GRACE_S)
         self._over = True

@@ -119,8 +119,7 @@ class Turn:
         # Once: a price list takes longer than the rest of the turn's record.
         self._cost = self._priced()
         await self._run_calls()
-        self.end = self._end()
-        self._assemble()
+        self.end_with(self._end())
 
     def _overflows(self) -> bool:
         error = self.answer.error
@@ -141,7 +140,6 @@ class Turn:
         self.answer.notices.append(text)
         self.events.emit(Notice("warning", text, self.id))
         self._say_start()
-        self.answer.asked_again()
         await self.answer.ask(self.plan, self.request)
         return True
 
@@ -221,11 +219,8 @@ class Turn:
         self.end_with(broken(error))
 
     def end_with(self, end: End) -> None:
-        """End otherwise than the answer says."""
+        """End so: make the record of the turn and the messages that it adds."""
         self.end = end
-        self._assemble()
-
-    def _assemble(self) -> None:
         self.finished = self._record(self.runs)
         response = self.answer.response
         if response is not None and (response.message.content or response.message.tool_calls):
