@@ -18,19 +18,18 @@ from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
-    ClientNotice,
     Message,
-    ModelInfo,
     ToolCall,
     ToolSpec,
     Usage,
 )
 from nbagent.contracts.events import Event, RunFinished, TextDelta, TurnStarted
-from nbagent.contracts.ports import Composition, Decision, PreparedCall, ToolContext, Verdict
+from nbagent.contracts.ports import Composition, ToolContext, Verdict
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
+from nbagent.session.composer import ChatComposer
 from nbagent.tools.base import HostSet
 from nbagent.tools.function_host import FunctionHost
 
@@ -45,34 +44,8 @@ async def look(place: str) -> str:
 class Client:
     """A client around one function."""
 
-    provider = "odd"
-
     def __init__(self, stream: Streamer) -> None:
-        self._stream = stream
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        return self._stream(request)
-
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        raise NotImplementedError
-
-    async def list_models(self) -> list[ModelInfo]:
-        return []
-
-    async def close(self) -> None:
-        return None
-
-
-class Composer:
-    """Adds nothing."""
-
-    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
-        return Composition(system_prompt="Be brief.")
-
-    async def after_turn(self, turn: EngineTurn) -> Verdict:
-        return Verdict()
+        self.chat_stream = stream
 
 
 def plan_of(client: Any, **changes: Any) -> EnginePlan:
@@ -89,7 +62,7 @@ def plan_of(client: Any, **changes: Any) -> EnginePlan:
         client=client,
         model="m",
         host=HostSet([FunctionHost([look])]),
-        composer=Composer(),
+        composer=ChatComposer("Be brief."),
         context=ToolContext(run_id=run_id, session="s", runner=Courier()),
         cancel=CancelToken(),
     )
@@ -263,26 +236,16 @@ def test_a_part_that_raises_ends_the_run_with_the_turns_so_far(
     assert method == "before_turn" or part == "host" or record.turns[-1].error == record.error
 
 
-@pytest.mark.parametrize("part", ["host", "approver"])
-def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(part: str) -> None:
-    class Parts:
-        name = "odd"
-
-        async def review(self, *asked: Any) -> Decision:
-            raise RuntimeError("cannot decide")
-
-        async def tools(self, context: Any) -> Sequence[ToolSpec]:
-            return [ToolSpec(name="look")]
-
-        async def prepare(self, call: Any, context: Any) -> PreparedCall:
-            raise RuntimeError("cannot run")
-
-    record = run_plan(plan_of(two_turns(), **{part: Parts()}))
+@pytest.mark.parametrize(("part", "method"), [("host", "prepare"), ("approver", "review")])
+def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(
+    part: str, method: str
+) -> None:
+    plan = plan_of(two_turns())
+    record = run_plan(replace(plan, **{part: Raises(getattr(plan, part), method)}))
     assert record.stop_reason == "answered"
     (tool_run,) = record.turns[0].tool_runs
     assert tool_run.result is not None
-    assert tool_run.result.error is not None
-    assert tool_run.result.error.code == "E_INTERNAL"
+    assert str(tool_run.result.error) == f"E_INTERNAL: RuntimeError: {method} is broken"
 
 
 def test_a_price_list_that_raises_is_an_unknown_price() -> None:
@@ -294,7 +257,7 @@ def test_a_price_list_that_raises_is_an_unknown_price() -> None:
 
 
 def test_a_composer_can_go_on_and_complete_and_its_words_stay() -> None:
-    class Workflow(Composer):
+    class Workflow:
         def __init__(self) -> None:
             self.turns = 0
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from engine.test_broken_parts import Client, plan_of, run_plan, whole
+from engine.test_broken_parts import plan_of, run_plan, whole
 
 from nbagent.archive import frames
 from nbagent.archive.store import Store
@@ -24,14 +24,13 @@ LIMIT = "waiting 0.2 s: rate limit of api.openai.com"
 Step = ClientNotice | ChatChunk | float | ModelError | str
 
 
-class Waits(Client):
+class Waits:
     """Plays its steps: a notice or chunk is told, a number slept, a text answered."""
 
     def __init__(self, *steps: Step) -> None:
-        super().__init__(self._play)
         self._steps = steps
 
-    async def _play(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
         for one in self._steps:
             match one:
                 case ClientNotice():
