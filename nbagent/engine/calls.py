@@ -111,12 +111,11 @@ class _Work:
         task = await self.turn.plan.cancel.finished(self._outcome(), self._grace_s)
         left = not task.done()
         if left or task.cancelled():
-            return self._tool_run(_refused(*self._interrupted(left=left)))
-        error = task.exception()
-        # A host never raises; one that does is a defect, and still the call gets its one result.
-        return self._tool_run(
-            task.result() if error is None else _refused("E_INTERNAL", described(error))
-        )
+            return self._tool_run(self._interrupted(left=left))
+        if (error := task.exception()) is not None:
+            # A host never raises; one that does is a defect, and still the call has one result.
+            return self._tool_run(_refused("E_INTERNAL", described(error)))
+        return self._tool_run(task.result())
 
     def _grace_s(self) -> float | None:
         """How long a stop lets it end; None once a tool runs that may not be interrupted."""
@@ -150,7 +149,7 @@ class _Work:
             return ToolOutcome(result=ToolResult.failure(error.info))
         self.decision = decision
         if plan.cancel.is_set:
-            return _refused(*self._interrupted(left=False))
+            return self._interrupted(left=False)
         if decision.approval == "denied":
             return _refused("E_DENIED", decision.reason or "the person denied this call")
         used = call.arguments if decision.arguments is None else decision.arguments
@@ -171,12 +170,12 @@ class _Work:
 
         return progress
 
-    def _interrupted(self, *, left: bool) -> Refusal:
+    def _interrupted(self, *, left: bool) -> ToolOutcome:
         if self.began_ms is None:
-            return "E_INTERRUPTED", "the person stopped the run before the tool began"
+            return _refused("E_INTERRUPTED", "the person stopped the run before the tool began")
         text = f"{self.call.name} was stopped before it had finished; what it did so far is unknown"
         text += "; it was left behind and may still be running" if left else ""
-        return "E_INTERRUPTED", text
+        return _refused("E_INTERRUPTED", text)
 
     def _tool_run(self, outcome: ToolOutcome) -> ToolRun:
         call, decision, result = self.call, self.decision, outcome.result

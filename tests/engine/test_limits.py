@@ -115,7 +115,7 @@ def wavers() -> int:
 _numbers, _waves = count(), count()
 BAD, GOOD, BEST = (call("moody", mood=mood) for mood in ("bad", "good", "best"))
 SAME = call("look", place=1)
-LOOPS: dict[str, tuple[list[Step], dict[str, int], int, str]] = {
+LOOPS: dict[str, tuple[list[Step], dict[str, Any], int, str]] = {
     "failures": ([BAD] * 6, {}, 3, "failed 3 times"),
     "one failure": ([BAD] * 6, {"loop_limit": 1}, 1, "failed 1 times"),
     "five failures": ([BAD] * 6, {"loop_limit": 5}, 5, "failed 5 times"),
@@ -129,7 +129,7 @@ LOOPS: dict[str, tuple[list[Step], dict[str, int], int, str]] = {
 
 @pytest.mark.parametrize(("steps", "limit", "turns", "why"), LOOPS.values(), ids=LOOPS)
 def test_going_in_circles_pauses_the_run(
-    steps: list[Step], limit: dict[str, int], turns: int, why: str
+    steps: list[Step], limit: dict[str, Any], turns: int, why: str
 ) -> None:
     model = script([*steps, "Done."])
     run = nbagent.Agent(model=model, tools=[look, moody, wavers], **limit).run("Go.")
