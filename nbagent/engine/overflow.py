@@ -14,7 +14,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import KEEP_CHARS, Trimmed, is_worth_it, shortened
+from nbagent.contracts.records import Trimmed, is_worth_it, shortened
 from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
@@ -33,25 +33,21 @@ class Overflow:
         self._plan = plan
         self._short: dict[int, Message] = {}
         """The shortened messages by place; the same objects for every request."""
-        self._keep_chars = KEEP_CHARS
         self._refused_chars: int | None = None
         """A request of so many characters was refused."""
         before = plan.before
         if before is None or not plan.trim:
             return
         if before.request.trimmed is not None:
-            self._keep_chars = before.request.trimmed.keep_chars
             places = [p for p in before.request.trimmed.places if p < len(plan.history)]
-            self._short = {p: shortened(plan.history[p], self._keep_chars) for p in places}
+            self._short = {p: shortened(plan.history[p]) for p in places}
         if before.error is not None and before.error.code == OVERFLOW:
             self._refused_chars = before.error.details.get("request_chars")
 
     @property
     def trimmed(self) -> Trimmed | None:
         """What the next request sends shortened."""
-        if not self._short:
-            return None
-        return Trimmed(places=tuple(sorted(self._short)), keep_chars=self._keep_chars)
+        return Trimmed(places=tuple(sorted(self._short))) if self._short else None
 
     def sent(self, history: Sequence[Message]) -> tuple[Message, ...]:
         """The history as it is sent."""
@@ -85,7 +81,7 @@ class Overflow:
         for place in places:
             if place in self._short or not is_worth_it(history[place]):
                 continue
-            message = shortened(history[place], self._keep_chars)
+            message = shortened(history[place])
             if message_chars(message) < message_chars(history[place]):
                 self._short[place] = message
                 whole, short = whole + message_chars(history[place]), short + message_chars(message)
