@@ -8,15 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from engine.laws import codes
 
-from nbagent import Agent, Run, tool
-from nbagent.contracts.cancel import CancelToken
+from nbagent import Agent, tool
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.events import Notice
-from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.runtime import (
     Courier,
@@ -27,49 +26,32 @@ from nbagent.runtime import (
 )
 
 
-class Bench:
-    """One run under test: a courier, a token, and a body that runs on the engine thread."""
+def started(body: Callable[[Courier], Awaitable[Any]]) -> Courier:
+    """A run whose task is this body."""
+    courier = Courier()
 
-    def __init__(self) -> None:
-        self.cancel = CancelToken()
-        self.courier = Courier(self.cancel)
+    async def run() -> Any:
+        return await body(courier)
 
-    def start(self, body: Callable[[Bench], Awaitable[Any]]) -> Courier:
-        async def run() -> Any:
-            return await body(self)
-
-        return self.courier.start(run)
-
-    async def call(
-        self,
-        work: Callable[[], Any],
-        where: Literal["waiting", "worker"] = "waiting",
-        interruptible: bool = True,
-    ) -> tuple[Any, str]:
-        return await self.courier.run_sync(
-            work, where=where, interruptible=interruptible, label="work"
-        )
-
-    async def call_async(self, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
-        return await self.courier.run_async(work, where="notebook")
+    return courier.start(run)
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+async def here(courier: Courier, work: Callable[[], Any]) -> Any:
+    """Run a function in the thread that waits."""
+    return (await courier.run_sync(work, where="waiting"))[0]
 
 
-def test_wait_raises_what_the_task_raised_and_the_engine_lives_on(bench: Bench) -> None:
-    async def leave(_: Bench) -> None:
+def test_wait_raises_what_the_task_raised_and_the_engine_lives_on() -> None:
+    async def leave(_: Courier) -> None:
         sys.exit(4)
 
     loop = engine_loop()
     with pytest.raises(SystemExit):
-        wait(bench.start(leave))
+        wait(started(leave))
     assert engine_loop() is loop
 
 
-def test_pump_is_polled_while_waiting_and_between_jobs(bench: Bench) -> None:
+def test_pump_is_polled_while_waiting_and_between_jobs() -> None:
     class Pump:
         polls = 0
 
@@ -82,42 +64,38 @@ def test_pump_is_polled_while_waiting_and_between_jobs(bench: Bench) -> None:
         def poll(self) -> None:
             self.polls += 1
 
-    async def body(bench: Bench) -> int:
-        before = (await bench.call(lambda: pump.polls))[0]
-        return (await bench.call(lambda: pump.polls))[0] - before
+    async def body(courier: Courier) -> int:
+        before = await here(courier, lambda: pump.polls)
+        return await here(courier, lambda: pump.polls) - before
 
     pump = Pump()
-    assert wait(bench.start(body), pump=pump) >= 1
+    assert wait(started(body), pump=pump) >= 1
     assert not pump.entered
     polls = pump.polls
-    wait(Bench().start(lambda b: asyncio.sleep(0.3)), pump=pump)
+    wait(started(lambda _: asyncio.sleep(0.3)), pump=pump)
     assert pump.polls - polls >= 3
 
 
-def test_waiting_for_the_own_run_is_refused(bench: Bench) -> None:
-    def tool() -> None:
+def test_waiting_where_it_would_never_end_is_refused() -> None:
+    def wait_for_itself() -> None:
         with pytest.raises(UsageError, match="belongs to"):
             wait(task)
 
-    task = bench.start(lambda b: b.call(tool))
-    wait(task)
-
-
-def test_waiting_on_the_engine_thread_is_refused(bench: Bench) -> None:
-    async def body(_: Bench) -> None:
+    async def wait_on_the_engine(_: Courier) -> None:
         with pytest.raises(UsageError, match="arun"):
-            wait(Bench().start(lambda b: asyncio.sleep(0)))
+            wait(started(lambda _: asyncio.sleep(0)))
 
-    wait(bench.start(body))
+    task = started(lambda courier: here(courier, wait_for_itself))
+    wait(task)
+    wait(started(wait_on_the_engine))
 
 
-def test_async_job_under_a_running_loop_needs_the_nested_runner(bench: Bench) -> None:
+def test_async_job_under_a_running_loop_needs_the_nested_runner() -> None:
     async def cell(task: Courier) -> Any:
         return wait(task)
 
     def job() -> Courier:
-        bench = Bench()
-        return bench.start(lambda b: b.call_async(lambda: asyncio.sleep(0, "nested")))
+        return started(lambda c: c.run_async(lambda: asyncio.sleep(0, "nested"), where="notebook"))
 
     with pytest.raises(ToolError, match="arun"):
         asyncio.run(cell(job()))
@@ -136,14 +114,14 @@ def test_async_job_under_a_running_loop_needs_the_nested_runner(bench: Bench) ->
         use_nested_runner(None)
 
 
-def test_second_waiter_takes_over_when_the_first_leaves(bench: Bench) -> None:
+def test_second_waiter_takes_over_when_the_first_leaves() -> None:
     go = asyncio.Event()
 
-    async def body(bench: Bench) -> Any:
+    async def body(courier: Courier) -> Any:
         await go.wait()
-        return await bench.call(threading.get_ident)
+        return await here(courier, threading.get_ident)
 
-    task = bench.start(body)
+    task = started(body)
     results: list[Any] = []
 
     def leave_early() -> None:
@@ -158,10 +136,10 @@ def test_second_waiter_takes_over_when_the_first_leaves(bench: Bench) -> None:
     first.join(10)
     engine_loop().call_soon_threadsafe(go.set)
     second.join(10)
-    assert results[0][0] == results[0][1][0]
+    assert results[0][0] == results[0][1]
 
 
-def test_channel_wakes_its_consumer_once_for_many_events() -> None:
+def test_channel_wakes_its_consumer_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = EventChannel()
     events = [Notice("info", str(n)) for n in range(1000)]
 
@@ -170,22 +148,27 @@ def test_channel_wakes_its_consumer_once_for_many_events() -> None:
             channel.put(event)
         channel.close()
 
-    async def consume() -> list[list[Any]]:
-        engine_loop().call_soon_threadsafe(feed)
-        batches: list[list[Any]] = []
-        while batch := await channel.next_batch():
-            batches.append(batch)
-        return batches
+    async def consume() -> tuple[list[Any], int]:
+        loop, wakes = asyncio.get_running_loop(), list[object]()
+        wake = loop.call_soon_threadsafe
 
-    batches = asyncio.run(consume())
-    assert [event for batch in batches for event in batch] == events
-    assert len(batches) < 200
+        def counted(callback: Callable[[], object]) -> None:
+            wakes.append(callback)
+            wake(callback)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        engine_loop().call_soon_threadsafe(feed)
+        return [event async for event in channel], len(wakes)
+
+    came, wakes = asyncio.run(consume())
+    assert came == events
+    assert wakes < 200
 
 
 def test_process_ends_quietly_and_stops_what_is_at_work() -> None:
     code = """
 import asyncio
-from nbagent import Agent, Run, tool
+from nbagent import Agent, tool
 from nbagent.contracts.cancel import CancelToken
 from nbagent.runtime import Courier, wait
 cancel, courier = CancelToken(), Courier()
@@ -249,13 +232,8 @@ def test_async_tool_that_never_waits_ends_alone(held: Any, end: str) -> None:
         first.stop()
     ended = [run.wait() for run in (first, *others)]
     assert time.monotonic() - began < 3
-    codes = [(r.error.code if (r := t.result) and r.error else "") for t in tools_of(first)]
-    assert codes == ["E_TIMEOUT" if end == "timeout" else "E_INTERRUPTED"]
+    assert codes(first) == ["E_TIMEOUT" if end == "timeout" else "E_INTERRUPTED"]
     assert [run.text for run in ended] == ["went on" if end == "timeout" else "", *["done"] * 3]
-
-
-def tools_of(run: Run) -> tuple[ToolRun, ...]:
-    return run.turns[0].tool_runs
 
 
 @pytest.mark.parametrize("within", ["a cell", "a tool"])
@@ -319,15 +297,15 @@ def test_a_tool_that_waits_does_not_run_the_calls_of_other_runs() -> None:
 
 
 @pytest.mark.parametrize("where", ["waiting", "worker", "tools"])
-def test_work_over_its_time_is_ended(bench: Bench, where: Any) -> None:
-    async def body(bench: Bench) -> None:
+def test_work_over_its_time_is_ended(where: Any) -> None:
+    async def body(courier: Courier) -> None:
         limit: Any = {"where": where, "timeout_s": 0.1}
         with pytest.raises(TimeoutError):
             if where == "tools":
-                await bench.courier.run_async(lambda: asyncio.sleep(20), **limit)
+                await courier.run_async(lambda: asyncio.sleep(20), **limit)
             else:
-                await bench.courier.run_sync(lambda: time.sleep(20), **limit)
+                await courier.run_sync(lambda: time.sleep(20), **limit)
 
     began = time.monotonic()
-    wait(bench.start(body))
+    wait(started(body))
     assert time.monotonic() - began < 5

@@ -122,17 +122,6 @@ class Reading(ABC):
                         return _request(run, turn, _conversation(c, [(row, _ALL), *line[i + 1 :]]))
         raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
 
-    def turn_places(self, run_id: str) -> dict[int, str]:
-        """The ids of a conversation's turns, by the place of the response in it."""
-        places: dict[int, str] = {}
-        with self.reading() as c:
-            for row, end in _lineage(c, run_id):
-                sql = "SELECT message_at, printf('C%02d', turn) FROM turns WHERE run = ?"
-                for at, turn_id in c.execute(f"{sql} AND message_at >= 0", (row["n"],)):
-                    if row["shared_messages"] + at < end:
-                        places[row["shared_messages"] + at] = turn_id
-        return places
-
     def requests_since_words(self, run_id: str) -> int:
         """How many requests were made since the person last said something."""
         count = 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class CancelToken:
@@ -47,28 +49,35 @@ class CancelToken:
         return lambda: None
 
     async def finished(
-        self, task: asyncio.Future[Any], grace_s: Callable[[], float | None] | float
-    ) -> bool:
-        """Wait for a task of this loop; a stop cancels it and leaves it after `grace_s` seconds.
+        self, work: Awaitable[T], grace_s: Callable[[], float | None] | float
+    ) -> asyncio.Task[T]:
+        """Await this in a task; a stop cancels it and leaves it behind after `grace_s` seconds.
 
         Where the function says None, when the stop comes, it is waited for to its end. Returns
-        whether it ended; what it ended with is for the caller to look at.
+        the task, not done if it was left; what it ended with is for the caller to look at.
         """
         loop = asyncio.get_running_loop()
-        stopped: asyncio.Future[None] = loop.create_future()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not over.done():
+                over.set_result(None)
 
         def stop() -> None:
-            if not stopped.done():
-                stopped.set_result(None)
+            with suppress(RuntimeError):  # the loop has gone
+                loop.call_soon_threadsafe(wake)
 
-        def soon() -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(stop)
+        async def run() -> T:
+            # Not a callback of the task: that would come one round of the loop later.
+            try:
+                return await work
+            finally:
+                wake()
 
-        forget = self.on_set(soon)
-        task.add_done_callback(lambda _: stop())
+        task = loop.create_task(run())
+        forget = self.on_set(stop)
         try:
-            await stopped
+            await over
             left_s = grace_s() if callable(grace_s) else grace_s
             if not task.done() and left_s is not None:
                 task.cancel()
@@ -82,7 +91,7 @@ class CancelToken:
             if not task.done():
                 # Whatever it ends with is of no use to anybody, and no news for asyncio's log.
                 task.add_done_callback(lambda it: it.cancelled() or it.exception())
-        return task.done()
+        return task
 
     def _forget(self, callback: Callable[[], object]) -> None:
         with self._lock, suppress(ValueError):

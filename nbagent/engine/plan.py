@@ -46,7 +46,5 @@ class EnginePlan:
     """The last turn that asked this model before this run; in a fork, the one asked anew."""
     context_tokens: Callable[[], int | None] = lambda: None
     """What the model takes, as far as it is known without asking. Only called after a refusal."""
-    turn_places: Callable[[], Mapping[int, str]] = dict[int, str]
-    """The turns of `history` by the place of their response. Only called after a refusal."""
     notices: list[str] = field(default_factory=list[str])
     """What others (the store, a detached sink) told the person; ends up in the record."""

@@ -1,228 +1,212 @@
 """One turn: compose, ask, run the calls, and decide where the run stands then.
 
-Owns the rules for the ends of a turn. Does not keep the history.
+Owns the rules for the ends of a turn, and what the turns of a run share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
 from nbagent.contracts.chat import ChatRequest, Message, TextPart, ToolSpec
-from nbagent.contracts.errors import ErrorCode, ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
-from nbagent.engine.calls import CallSet, failed_run
+from nbagent.engine.calls import Calls, unstarted
 from nbagent.engine.limits import RESUME, End, Spent
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.repeats import Repeats
-from nbagent.engine.request import ModelAnswer, ask, described
+from nbagent.engine.request import ModelAnswer, described
 
 
-class ToolsSha:
-    """`toolset_sha`, computed again only when a spec is another object."""
+class RunState:
+    """What the turns of one run share. The history only grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: EnginePlan, events: EventPort) -> None:
+        self.plan, self.events = plan, events
+        self.history: list[Message] = [*plan.history, *plan.run.messages]
+        self.turns: list[EngineTurn] = []
+        self.n_sent = len(plan.history)
+        """So many messages of the history were in a request."""
+        self.spent = Spent(plan)
+        self.repeats = Repeats(plan.run.limits)
+        self.overflow = Overflow(plan)
         self._tools: tuple[ToolSpec, ...] = ()
-        self._sha = ""
+        self._tools_sha = ""
 
-    def of(self, tools: tuple[ToolSpec, ...]) -> str:
-        """The hash of these tools."""
-        same = len(tools) == len(self._tools) and all(
-            a is b for a, b in zip(tools, self._tools, strict=True)
-        )
-        if not same:
-            self._tools, self._sha = tools, toolset_sha(tools)
-        return self._sha
+    def toolset_sha(self, tools: tuple[ToolSpec, ...]) -> str:
+        """The hash of these tools, computed again only when they are others."""
+        if tools != self._tools:  # of the same objects this compares pointers
+            self._tools, self._tools_sha = tools, toolset_sha(tools)
+        return self._tools_sha
 
 
-@dataclass(slots=True)
 class Turn:
-    """One turn at work; `finished` and `messages` are there when `run` has ended."""
+    """One turn at work; `finished` and `messages` are there when `run` has ended.
 
-    plan: EnginePlan
-    events: EventPort
-    index: int
-    history: Sequence[Message]
-    n_new: int
-    composition: Composition
-    tools: tuple[ToolSpec, ...]
-    tools_sha: ToolsSha
-    spent: Spent
-    repeats: Repeats
-    overflow: Overflow
-    earlier: Sequence[EngineTurn]
-    """The run's turns before this one."""
-    answer: ModelAnswer = field(default_factory=ModelAnswer)
-    runs: tuple[ToolRun, ...] = ()
-    end: End = field(default_factory=End)
-    messages: tuple[Message, ...] = ()
-    finished: EngineTurn | None = None
-    _request: TurnRequest | None = None
-    _costs: tuple[Cost | None] | None = None
-    _started_at: datetime = field(default_factory=utc_now)
-    _began_ms: float = field(default_factory=monotonic_ms)
+    Making it composes the request, before anything is said or sent; raises what a bad value raises.
+    """
 
-    @property
-    def id(self) -> str:
-        """`C01`, …"""
-        return turn_id(self.index)
+    def __init__(
+        self, state: RunState, composition: Composition, tools: tuple[ToolSpec, ...]
+    ) -> None:
+        self.state, self.plan, self.events = state, state.plan, state.events
+        self.composition, self.tools = composition, tools
+        self._started_at, self._began_ms = utc_now(), monotonic_ms()
+        self.index = self.plan.first_index + len(state.turns)
+        self.id = turn_id(self.index)
+        self.answer = ModelAnswer(self.id, self.events)
+        self.runs: tuple[ToolRun, ...] = ()
+        self.end = End()
+        self.messages: tuple[Message, ...] = ()
+        self.finished: EngineTurn | None = None
+        self._cost: Cost | None = None
+        overflow, history = state.overflow, state.history
+        params = self._params()
+        self.request = ChatRequest(
+            model=self.plan.model,
+            messages=overflow.sent(history),
+            system_prompt=composition.system_prompt,
+            tools=tools,
+            **params,
+        )
+        text = overflow.fit(self.request, history)
+        if text is not None:
+            self.answer.notices.append(text)
+            self._shorten()
+        system = composition.system_prompt
+        self.sent = TurnRequest(
+            n_messages=len(history),
+            n_new=len(history) - state.n_sent,
+            model=self.plan.model,
+            # As JSON has them, so that the record equals the one that is read back.
+            params={k: list(v) if k == "stop_sequences" else v for k, v in params.items()},
+            system_sha=sha256_hex(system) if system else "",
+            toolset_sha=state.toolset_sha(tools),
+            n_tools=len(tools),
+            trimmed=overflow.trimmed,
+        )
 
-    def compose(self) -> ChatRequest:
-        """The request, before anything is said or sent. Raises what a bad value raises."""
+    def _params(self) -> dict[str, Any]:
         params = dict(self.plan.params)
         choice = params.pop("tool_choice", None)
         if self.tools:
             _check_choice(choice, self.tools)
             # A forced choice holds for the first request only: else the loop could never answer.
             forced = choice not in (None, "auto", "none")
-            again = choice is None or (forced and self.spent.turns)
+            again = choice is None or (forced and self.state.turns)
             params["tool_choice"] = "auto" if again else choice
         if self.composition.output_schema is not None:
             params["output_schema"] = self.composition.output_schema
-        request = ChatRequest(
-            model=self.plan.model,
-            messages=self.overflow.sent(self.history),
-            system_prompt=self.composition.system_prompt,
-            tools=self.tools,
-            **params,
-        )
-        text = self.overflow.fit(request, self.history, self.earlier)
-        if text is not None:
-            self.answer.notices.append(text)
-            request = request.model_copy(update={"messages": self.overflow.sent(self.history)})
-        system = self.composition.system_prompt
-        self._request = TurnRequest(
-            n_messages=len(self.history),
-            n_new=self.n_new,
-            model=self.plan.model,
-            # As JSON has them, so that the record equals the one that is read back.
-            params={k: list(v) if k == "stop_sequences" else v for k, v in params.items()},
-            system_sha=sha256_hex(system) if system else "",
-            toolset_sha=self.tools_sha.of(self.tools),
-            n_tools=len(self.tools),
-            trimmed=self.overflow.trimmed,
-        )
-        return request
+        return params
 
-    async def run(self, request: ChatRequest) -> None:
+    def _shorten(self) -> None:
+        messages = self.state.overflow.sent(self.state.history)
+        self.request = self.request.model_copy(update={"messages": messages})
+
+    async def run(self) -> None:
         """Make the turn; tells all of its events but TurnFinished."""
-        self._start()
+        self._say_start()
         for text in self.answer.notices:  # of what was shortened before the request
             self.events.emit(Notice("warning", text, self.id))
-        await ask(self.plan, request, self.answer, self.id, self.events)
-        while self._overflows() and not self.plan.cancel.is_set:
-            untouched = self.answer.response is None
-            text = self.overflow.refused(request, self.history, self.earlier) if untouched else None
-            if text is None:
-                assert self.answer.error is not None
-                self.answer.error = self.overflow.explain(request, self.answer.error, self.earlier)
-                break
-            request = request.model_copy(update={"messages": self.overflow.sent(self.history)})
-            await self._ask_again(request, text)
+        await self.answer.ask(self.plan, self.request)
+        while self._overflows() and not self.plan.cancel.is_set and await self._asked_again():
+            pass
+        # Once: a price list takes longer than the rest of the turn's record.
+        self._cost = self._priced()
         await self._run_calls()
-        self._decide()
-        self._assemble()
-
-    async def _ask_again(self, request: ChatRequest, text: str) -> None:
-        """Once more with shorter tool results."""
-        assert self._request is not None
-        self.answer = ModelAnswer(notices=[*self.answer.notices, text], times=self.answer.times)
-        self._request = self._request.model_copy(update={"trimmed": self.overflow.trimmed})
-        self.events.emit(Notice("warning", text, self.id))
-        self._start()
-        await ask(self.plan, request, self.answer, self.id, self.events)
-
-    def _start(self) -> None:
-        assert self._request is not None
-        self.events.emit(
-            TurnStarted(
-                self.plan.run.id,
-                self.id,
-                self.index,
-                self._request,
-                tuple(self.history[len(self.history) - self.n_new :]),
-                self.composition.system_prompt,
-                self.tools,
-            )
-        )
+        self.end_with(self._end())
 
     def _overflows(self) -> bool:
         error = self.answer.error
         return error is not None and error.code == OVERFLOW
 
+    async def _asked_again(self) -> bool:
+        """Whether there was something to shorten; else the refusal is explained."""
+        overflow, state, error = self.state.overflow, self.state, self.answer.error
+        text = None
+        if self.answer.response is None:
+            text = overflow.refused(self.request, state.history)
+        if text is None:
+            assert error is not None
+            self.answer.error = overflow.explain(self.request, error)
+            return False
+        self._shorten()
+        self.sent = self.sent.model_copy(update={"trimmed": overflow.trimmed})
+        self.answer.notices.append(text)
+        self.events.emit(Notice("warning", text, self.id))
+        self._say_start()
+        await self.answer.ask(self.plan, self.request)
+        return True
+
+    def _say_start(self) -> None:
+        new = tuple(self.state.history[len(self.state.history) - self.sent.n_new :])
+        system = self.composition.system_prompt
+        self.events.emit(
+            TurnStarted(self.plan.run.id, self.id, self.index, self.sent, new, system, self.tools)
+        )
+
     async def _run_calls(self) -> None:
         response = self.answer.response
-        calls = response.message.tool_calls if response else ()
-        if response is None or not calls:
+        if response is None or not response.message.tool_calls:
             return
-        refusal = self._why_not_run()
-        if refusal is not None:
-            self.runs = tuple(
-                self.repeats.judged(
-                    failed_run(call, *refusal, repeat_n=self.repeats.begin(call)),
-                    call.arguments_raw,
-                )
-                for call in calls
-            )
-            return
-        work = CallSet(
-            calls=calls,
-            plan=self.plan,
-            events=self.events,
-            turn_id=self.id,
-            repeats=self.repeats,
-            specs={tool.name: tool for tool in self.tools},
+        calls, work = (
+            response.message.tool_calls,
+            Calls(self.plan, self.events, self.id, self.state.repeats),
         )
-        begun = self._record(work.planned(), End())
-        prompt = self.composition.system_prompt
-        await self.events.commit(ResponseReceived(begun, response.message, prompt, self.tools))
-        self.runs = await work.run()
+        cut = self._cut_short()
+        if cut is not None:
+            self.runs = work.refuse(calls, ("E_INTERRUPTED", f"{cut[0]}; this call was not run"))
+        elif response.finish_reason == "length":
+            text = "the response hit its length limit in the middle of this call, so it was not run"
+            refusal = "E_INVALID_ARGUMENTS", f"{text}; call again with shorter arguments"
+            self.runs = work.refuse(calls, refusal)
+        else:
+            begun = self._record(unstarted(calls, self.tools))
+            system = self.composition.system_prompt
+            await self.events.commit(ResponseReceived(begun, response.message, system, self.tools))
+            self.runs = await work.run(calls)
 
-    def _why_not_run(self) -> tuple[ErrorCode, str] | None:
-        """Why the calls of this response are answered with errors instead of being run."""
-        response = self.answer.response
+    def _cut_short(self) -> tuple[str, End] | None:
+        """Why no call of this response runs, and where that leaves the run; None if they may."""
+        error = self.answer.error
+        finish = self.answer.response.finish_reason if self.answer.response else "stop"
         if self.answer.stopped or self.plan.cancel.is_set:
-            return "E_INTERRUPTED", "the person stopped the run; this call was not run"
-        if self.answer.error is not None:
-            return "E_INTERRUPTED", "the response was cut off; this call was not run"
-        reason = response.finish_reason if response else "stop"
-        if reason == "length":
-            return (
-                "E_INVALID_ARGUMENTS",
-                "the response hit its length limit in the middle of this call, so it was not run; "
-                "call again with shorter arguments",
-            )
-        if reason in ("content_filter", "error"):
-            return "E_INTERRUPTED", f"the response ended in {reason!r}; this call was not run"
+            return "the person stopped the run", aborted()
+        if error is not None and self._overflows():
+            # Nothing failed that trying again would mend: the person decides what is left out.
+            return "the response was cut off", End("WaitingUser", "length", error)
+        if error is None and finish == "error":
+            error = ErrorInfo("LLM_BAD_RESPONSE", f"the model ended with an error; {RESUME}")
+        if error is not None:
+            return "the response was cut off", End("Failed", "error", error)
+        if finish == "content_filter":
+            return "the response was filtered", End("WaitingUser", "content_filter")
         return None
 
-    def _decide(self) -> None:
-        response = self.answer.response
-        finish = response.finish_reason if response else "stop"
-        if self.answer.stopped or self.plan.cancel.is_set:
-            self.end = aborted()
-        elif self._overflows():
-            # Nothing failed that trying again would mend: the person decides what is left out.
-            self.end = End("WaitingUser", "length", self.answer.error)
-        elif self.answer.error is not None:
-            self.end = End("Failed", "error", self.answer.error)
-        elif finish == "error":
-            text = f"the model ended with an error; {RESUME}"
-            self.end = End("Failed", "error", ErrorInfo("LLM_BAD_RESPONSE", text))
-        elif finish == "content_filter":
-            self.end = End("WaitingUser", "content_filter")
-        elif self.runs:
-            self.end = self.next_end()
-        elif finish == "length":
-            self.end = End("WaitingUser", "length")
-        else:
-            self.end = End("WaitingUser", "answered")
+    def _end(self) -> End:
+        cut = self._cut_short()
+        if cut is not None:
+            return cut[1]
+        if self.runs:
+            return self.next_end()
+        length = self.answer.response is not None and self.answer.response.finish_reason == "length"
+        return End("WaitingUser", "length" if length else "answered")
+
+    def next_end(self) -> End:
+        """Another turn follows, unless a limit or a stop is in the way."""
+        if self.plan.cancel.is_set:
+            return aborted()
+        if self.state.repeats.loop is not None:
+            text = f"{self.state.repeats.loop}; the run is paused, {RESUME}"
+            return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
+        if self.plan.cancel.after_turn:
+            return End("WaitingUser", "stopped")
+        return self.state.spent.after_calls()
 
     def fail(self, error: Exception) -> None:
         """Something of ours, or plugged into us, raised: end here, with every call answered."""
@@ -231,59 +215,39 @@ class Turn:
         calls = self.answer.response.message.tool_calls if self.answer.response else ()
         if len(self.runs) < len(calls):
             text = "nbagent failed before this call had a result"
-            self.runs = tuple(failed_run(call, "E_INTERNAL", text) for call in calls)
+            self.runs = unstarted(calls, refusal=("E_INTERNAL", text))
         self.end_with(broken(error))
 
     def end_with(self, end: End) -> None:
-        """End otherwise than the answer says."""
+        """End so: make the record of the turn and the messages that it adds."""
         self.end = end
-        self._assemble()
+        self.finished = self._record(self.runs)
+        response = self.answer.response
+        if response is not None and (response.message.content or response.message.tool_calls):
+            self.messages = (response.message, *(_tool_message(run) for run in self.runs))
 
-    def next_end(self) -> End:
-        """Another turn follows, unless a limit or a stop is in the way."""
-        if self.plan.cancel.is_set:
-            return aborted()
-        if self.repeats.loop is not None:
-            text = f"{self.repeats.loop}; the run is paused, {RESUME}"
-            return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
-        if self.plan.cancel.after_turn:
-            return End("WaitingUser", "stopped")
-        chars = sum(len(run.result.to_json()) for run in self.runs if run.result)
-        return self.spent.after_calls(self.answer.response, chars)
-
-    def _cost(self) -> Cost | None:
+    def _priced(self) -> Cost | None:
+        """What the response cost; None where it is unknown."""
         response = self.answer.response
         if response is None or response.usage is None:
             return None
-        if self._costs is None:
-            # Looked up once: a price list takes longer than the rest of the turn's record.
-            cost = self.spent.price(response.usage, response.model or self.plan.model)
-            if cost is not None and response.meta.source in ("hit", "replay"):
-                cost = Cost(saved_usd=cost.total_usd)  # what was recorded has been paid
-            self._costs = (cost,)
-        return self._costs[0]
+        cost = self.state.spent.price(response.usage, response.model or self.plan.model)
+        if cost is not None and response.meta.source in ("hit", "replay"):
+            return Cost(saved_usd=cost.total_usd)  # what was recorded has been paid
+        return cost
 
-    def _assemble(self) -> None:
-        self.finished = self._record(self.runs, self.end)
-        response = self.answer.response
-        if response is None or not (response.message.content or response.message.tool_calls):
-            self.messages = ()
-            return
-        self.messages = (response.message, *(_tool_message(run) for run in self.runs))
-
-    def _record(self, runs: tuple[ToolRun, ...], end: End) -> EngineTurn:
-        assert self._request is not None
-        times, cost = self.answer.times, self._cost()
+    def _record(self, runs: tuple[ToolRun, ...]) -> EngineTurn:
+        times, cost = self.answer.times, self._cost
         return EngineTurn(
             id=self.id,
             run_id=self.plan.run.id,
             index=self.index,
-            phase_before="Running" if self.spent.turns else self.plan.phase_before,
-            request=self._request,
+            phase_before="Running" if self.state.turns else self.plan.phase_before,
+            request=self.sent,
             response=self.answer.response,
             tool_runs=runs,
-            phase_after=end.phase,
-            stop_reason=end.stop_reason,
+            phase_after=self.end.phase,
+            stop_reason=self.end.stop_reason,
             started_at=self._started_at,
             duration_ms=monotonic_ms() - self._began_ms,
             model_ms=times.model_ms,
@@ -297,7 +261,7 @@ class Turn:
             saved_usd=cost.saved_usd if cost else None,
             node=self.composition.node,
             agent=self.composition.agent,
-            error=end.error,
+            error=self.end.error,
             notices=tuple(self.answer.notices),
         )
 

@@ -6,7 +6,7 @@ notebooks: only the standard library and contracts.
 Inside, imports go: loop → interrupt → jobs → courier → waiting; channel stands alone.
 """
 
-from nbagent.runtime.channel import EventChannel
+from nbagent.runtime.channel import EventChannel, follow
 from nbagent.runtime.courier import Courier, inside_a_tool
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.loop import engine_loop, on_engine_thread
@@ -14,7 +14,6 @@ from nbagent.runtime.waiting import (
     Pump,
     await_here,
     check_interrupted,
-    follow,
     use_nested_runner,
     wait,
 )

@@ -23,7 +23,7 @@ from nbagent.runtime.jobs import Job
 from nbagent.runtime.loop import LoopThread, engine_thread, on_engine_thread, running, tool_thread
 
 T = TypeVar("T")
-STRANDED_S = 1.0
+_STRANDED_S = 1.0
 """A job that nobody came for after this long is reported."""
 _HELD_S = 5.0
 """An async tool that could not begin for so long begins in a fresh thread."""
@@ -57,22 +57,23 @@ class Desk:
 
     def waiter(self) -> Waiter | None:
         """The first one who waits; when it leaves, the next one."""
-        own = next(iter(self._waiters), None)
-        return own if own is not None or self.parent is None else self.parent.waiter()
+        if self._waiters:
+            return self._waiters[0]
+        return self.parent and self.parent.waiter()
 
     def attach(self, waiter: Waiter) -> None:
         """Take part in serving."""
         self._waiters.append(waiter)
-        self._tell()
+        self._wake()
 
     def detach(self, waiter: Waiter) -> None:
         """Leave; what is still queued goes to the next one."""
         self._waiters.remove(waiter)
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         for courier in tuple(self.couriers):
-            courier.tell()
+            courier.wake()
 
 
 class _Here(threading.local):
@@ -104,7 +105,8 @@ class Courier:
         self._job: Job | None = None
         """What a thread runs right now."""
         self._thread: LoopThread | None = None
-        self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        """How it ended."""
 
     # The task
 
@@ -122,32 +124,23 @@ class Courier:
             except BaseException as error:
                 # SystemExit and the like as well: they must reach who waits, not end the thread.
                 self._ended()
-                self._future.set_exception(error)
+                self.future.set_exception(error)
             else:
                 self._ended()
-                self._future.set_result(value)
+                self.future.set_result(value)
 
         self._thread = engine_thread()
         self._thread.spawn(main, context)
         return self
 
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._future.done()
+    def _ended(self) -> None:
+        running().discard(self.cancel)
+        self.place.couriers.discard(self)
 
     @property
     def lost(self) -> bool:
         """Whether it can never end: its thread died, or this is a forked child."""
-        return not self.done and not (self._thread and self._thread.is_alive())
-
-    def result(self) -> Any:
-        """What it returned; raises what it raised. Only when `done`."""
-        return self._future.result(timeout=0)
-
-    def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call back on the engine thread when it ends, or at once when it has ended."""
-        self._future.add_done_callback(lambda _: callback())
+        return not self.future.done() and not (self._thread and self._thread.is_alive())
 
     def stop(self) -> None:
         """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""
@@ -157,10 +150,6 @@ class Courier:
         elif job is not None and self.cancel.is_set:
             job.stop(again=True)
         self.cancel.set()
-
-    def _ended(self) -> None:
-        running().discard(self.cancel)
-        self.place.couriers.discard(self)
 
     # Its calls
 
@@ -174,10 +163,10 @@ class Courier:
         label: str = "",
     ) -> tuple[T, RanIn]:
         """Run a function in the thread that waits (in order), or in a worker thread."""
-        job = Job(work, interruptible=interruptible, timeout_s=timeout_s, label=label)
+        place: RanIn = "waiting thread" if where == "waiting" else "worker thread"
+        job = Job(work, place=place, interruptible=interruptible, timeout_s=timeout_s, label=label)
         if where == "waiting":
-            return await self._carried(job)
-        job.place = "worker thread"
+            return await self._queued(job)
         name = f"nbagent-tool-{label}"
         threading.Thread(target=job.run_alone, name=name, daemon=True).start()
         return await job.outcome()
@@ -192,48 +181,39 @@ class Courier:
         label: str = "",
     ) -> tuple[T, RanIn]:
         """Await a coroutine function on the loop of async tools, or of the thread that waits."""
-        job = Job(work, interruptible=interruptible, timeout_s=timeout_s, label=label)
-        job.place = "tool loop" if where == "tools" else "notebook loop"
-        return await (self._among_tools(job) if where == "tools" else self._carried(job))
-
-    async def _among_tools(self, job: Job) -> tuple[Any, RanIn]:
+        place: RanIn = "tool loop" if where == "tools" else "notebook loop"
+        job = Job(work, place=place, interruptible=interruptible, timeout_s=timeout_s, label=label)
+        if where == "notebook":
+            return await self._queued(job)
         give_to_tool_loop(job)
-        held = asyncio.get_running_loop().call_later(_HELD_S, self._begin_elsewhere, job)
+        held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
         try:
             return await job.outcome()
         finally:
             held.cancel()
 
-    def _begin_elsewhere(self, job: Job) -> None:
-        if job.state == "queued":
-            tool_thread().retired = True
-            give_to_tool_loop(job)
-
-    async def _carried(self, job: Job) -> tuple[Any, RanIn]:
-        loop, reported = asyncio.get_running_loop(), set[str]()
+    async def _queued(self, job: Job) -> tuple[Any, RanIn]:
+        """Let the thread that waits take it; report, once each, what is in its way."""
+        loop, reported = asyncio.get_running_loop(), set[object]()
 
         def look() -> None:
             nonlocal timer
-            timer = loop.call_later(STRANDED_S, look)
-            self._look_at(job, reported)
+            timer = loop.call_later(_STRANDED_S, look)
+            # Behind another call of its own run it waits its turn: nothing is in the way.
+            stuck = job.state == "queued" and self._job is None
+            held = job.state == "running" and job.task is None
+            report = self.on_stranded if stuck else self.on_slow if held else None
+            if report is not None and report not in reported and self.desk.waiter() is None:
+                reported.add(report)
+                report(job.label)
 
-        timer = loop.call_later(STRANDED_S, look)
+        timer = loop.call_later(_STRANDED_S, look)
         self._jobs.append(job)
-        self.tell()
+        self.wake()
         try:
             return await job.outcome()
         finally:
             timer.cancel()
-
-    def _look_at(self, job: Job, reported: set[str]) -> None:
-        """Report, once each, a job that nobody takes, and one that holds an idle kernel up."""
-        # Behind another call of its own run it waits its turn: nothing is in the way.
-        stuck = job.state == "queued" and self._job is None
-        held = job.state == "running" and job.task is None
-        report = self.on_stranded if stuck else self.on_slow if held else None
-        if report is not None and self.desk.waiter() is None and job.state not in reported:
-            reported.add(job.state)
-            report(job.label)
 
     # Whoever takes them
 
@@ -248,29 +228,35 @@ class Courier:
                     return job
         return None
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake who takes the next job, if there is one."""
-        waiter = self.desk.waiter()
-        if not self._jobs:
-            return
-        if waiter is not None:
-            waiter(self)
-        elif self.on_idle_job is not None:
-            self.on_idle_job()
+        if self._jobs:
+            waiter = self.desk.waiter()
+            if waiter is not None:
+                waiter(self)
+            elif self.on_idle_job is not None:
+                self.on_idle_job()
 
-    def run_here(self, job: Job, watch: Watch | None = None) -> Watch:
-        """Run a job in this thread, under a watch of its own if none is given."""
-        if watch is None:
+    def serve(self, job: Job, watch: Watch | None = None) -> Watch | None:
+        """Run a job in this thread, under a watch of its own if none is given, or on its loop."""
+        if job.place == "notebook loop":
+            if loop_is_running():
+                perform_soon(job)
+            else:
+                give_to_tool_loop(job)
+        elif watch is None:
             with Watch(self.cancel) as watch:
                 watch.heeded = True
-                return self.run_here(job, watch)
-        before, self._job = self._job, job
-        desk, here.desk = here.desk, Desk()
-        job.place = "main thread" if _in_main_thread() else "waiting thread"
-        try:
-            job.run_in(watch)
-        finally:
-            here.desk, self._job = desk, before
+                return self.serve(job, watch)
+        else:
+            before, self._job = self._job, job
+            desk, here.desk = here.desk, Desk()
+            in_main = threading.current_thread() is threading.main_thread()
+            job.place = "main thread" if in_main else "waiting thread"
+            try:
+                job.run_in(watch)
+            finally:
+                here.desk, self._job = desk, before
         return watch
 
     def drain(self) -> None:
@@ -280,12 +266,7 @@ class Courier:
         """
         while (job := self.take(None)) is not None:
             try:
-                if job.place != "notebook loop":
-                    self.run_here(job)
-                elif loop_is_running():
-                    perform_soon(job)
-                else:
-                    give_to_tool_loop(job)
+                self.serve(job)
             except KeyboardInterrupt:
                 job.stop()
 
@@ -298,10 +279,6 @@ class Courier:
             courier = courier.outer
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def give_to_tool_loop(job: Job) -> None:
     """Let a job run on the loop of async tools."""
     thread = tool_thread()
@@ -310,7 +287,10 @@ def give_to_tool_loop(job: Job) -> None:
     thread.spawn(job.perform, job.context)
 
 
-_performed: set[asyncio.Task[None]] = set()
+def _begin_elsewhere(job: Job) -> None:
+    if job.state == "queued":
+        tool_thread().retired = True
+        give_to_tool_loop(job)
 
 
 def loop_is_running() -> bool:
@@ -319,6 +299,9 @@ def loop_is_running() -> bool:
         return asyncio.get_running_loop().is_running()
     except RuntimeError:
         return False
+
+
+_performed: set[asyncio.Task[None]] = set()
 
 
 def perform_soon(job: Job) -> asyncio.Task[None]:

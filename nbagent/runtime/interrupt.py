@@ -37,8 +37,6 @@ class _Signals:
         """By thread: its watches, the innermost one last."""
         self.ours = False
         """SIGINT comes to us."""
-        self.sent = False
-        """We sent a SIGINT to ourselves, for a job, and have not seen it yet."""
         self.late = False
         """A SIGINT of the person came while the handler was ours and no watch was on."""
 
@@ -162,8 +160,8 @@ class Watch:
             if self._stack[-1] is not self:
                 self.due = True
                 above = self._stack[self._stack.index(self) + 1 :]
-            elif self._main and _handles_sigint():
-                self.wanted = self._signals.sent = True
+            elif self._main and signal.getsignal(signal.SIGINT) is _on_sigint:
+                self.wanted = True
                 _send_sigint(self._thread)
             else:
                 self._struck, self.armed = True, False
@@ -182,8 +180,7 @@ class Watch:
     def noted(self) -> None:
         """Heed a KeyboardInterrupt of the person that came although the handler was not ours."""
         self.interrupted = True
-        if self.stopping:
-            self.abandoned = True
+        self.abandoned = self.abandoned or self.stopping
         self.ask()
 
     def _disarm(self) -> None:
@@ -196,11 +193,10 @@ class Watch:
                 if self._struck:
                     raise_in(self._thread, None)
                     self._struck = False
-                if self._main and self._signals.sent:
+                if self.wanted:
                     # A signal to this thread is delivered at the latest when a system call ends.
                     time.sleep(0)
-                    self._signals.sent = False
-                self.wanted = False
+                    self.wanted = False
             except KeyboardInterrupt:
                 continue
             return
@@ -222,7 +218,8 @@ class Watch:
             if self._signals.late:
                 self._signals.late = False
                 signal.raise_signal(signal.SIGINT)
-        elif self._stack and self._stack[-1]._take_due():
+        elif self._stack and self._stack[-1].due and self._stack[-1].armed:
+            self._stack[-1].due = self._stack[-1].armed = False
             raise KeyboardInterrupt
 
     def _take_sigint(self) -> None:
@@ -235,16 +232,6 @@ class Watch:
         except ValueError:  # a subinterpreter
             self._signals.ours = False
 
-    def _take_due(self) -> bool:
-        due = self.due and self.armed
-        if due:
-            self.due = self.armed = False
-        return due
-
-
-def _handles_sigint() -> bool:
-    return signal.getsignal(signal.SIGINT) is _on_sigint
-
 
 def _on_sigint(signum: int, frame: FrameType | None) -> None:
     # Runs in the main thread between any two of its instructions: takes no lock, and raises only
@@ -252,7 +239,6 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
     signals = _signals()
     if not signals.ours:  # a forked child has left its parent's watches behind, not the handler
         signal.default_int_handler(signum, frame)
-    own, signals.sent = signals.sent, False
     stack = signals.stacks.get(threading.get_ident(), [])
     for index, watch in enumerate(stack):
         if watch.wanted:
@@ -260,8 +246,6 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
             watch.wanted = False
             _strike(stack, index, ask_from=index + 1)
             return
-    if own:
-        return
     if stack:
         _pressed(stack)
     else:

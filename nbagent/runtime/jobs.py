@@ -27,10 +27,10 @@ class Job:
         self,
         work: Callable[[], Any],
         *,
-        place: RanIn = "waiting thread",
-        interruptible: bool = True,
-        timeout_s: float | None = None,
-        label: str = "",
+        place: RanIn,
+        interruptible: bool,
+        timeout_s: float | None,
+        label: str,
     ) -> None:
         self.work = work
         self.place: RanIn = place
@@ -45,10 +45,11 @@ class Job:
         self.state: Literal["queued", "running", "over"] = "queued"
         self.task: asyncio.Task[Any] | None = None
         """What runs it, on the loop that it runs on."""
-        self.value: Any = None
-        self.error: BaseException | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
+        self._bell: asyncio.Future[None] = self._loop.create_future()
+        self._clock: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
         self._strike: Callable[[bool], None] = lambda again: None
 
@@ -60,20 +61,23 @@ class Job:
             CancelledError: it was stopped.
         """
         try:
-            async with asyncio.timeout(None) as self._limit:
-                await self._over.wait()
+            await self._bell
         except (asyncio.CancelledError, TimeoutError) as why:
             self.stop()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), GRACE_S)
-            if not self._over.is_set():
+            self._bell = self._loop.create_future()
+            if self.state != "over":
+                await asyncio.wait((self._bell,), timeout=GRACE_S)
+            if self.state != "over":
                 self.on_left()
             unwanted = self.interruptible and isinstance(why, asyncio.CancelledError)
-            if unwanted or self.error is not None or not self._over.is_set():
+            if unwanted or self._error is not None or self.state != "over":
                 raise
-        if self.error is not None:
-            raise self.error
-        return self.value, self.place
+        finally:
+            if self._clock is not None:
+                self._clock.cancel()
+        if self._error is not None:
+            raise self._error
+        return self._value, self.place
 
     def begin(self, strike: Callable[[bool], None]) -> bool:
         """Say that it runs now and how to interrupt it; false when it is not wanted any more."""
@@ -106,8 +110,8 @@ class Job:
         with self._lock:
             if self.state == "over":
                 return
-            self.state, self.value, self.error = "over", value, error
-        self._on_its_loop(self._over.set)
+            self.state, self._value, self._error = "over", value, error
+        self._on_its_loop(self._ring)
 
     def run_in(self, watch: Watch) -> None:
         """Run it in this thread, which `watch` guards. Whatever it raises is its outcome."""
@@ -147,8 +151,16 @@ class Job:
             self.end(error=_tamed(error))
 
     def _start_clock(self) -> None:
-        with suppress(RuntimeError):  # it is over already
-            self._limit.reschedule(self._loop.time() + (self.timeout_s or 0.0))
+        if self.state == "running":
+            self._clock = self._loop.call_later(self.timeout_s or 0.0, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if not self._bell.done() and not self.stop_wanted:
+            self._bell.set_exception(TimeoutError())
+
+    def _ring(self) -> None:
+        if not self._bell.done():
+            self._bell.set_result(None)
 
     def _on_its_loop(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop that wanted it has gone

@@ -48,7 +48,7 @@ class LoopThread(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(_note)
+        self.loop.set_exception_handler(_log_quietly)
         self.retired = False
         """Nothing new comes here; what is at work goes on."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -57,12 +57,12 @@ class LoopThread(threading.Thread):
     @property
     def serves(self) -> bool:
         """Whether it takes work."""
-        return self.is_alive() and not self.retired and not self.loop.is_closed()
+        return self.is_alive() and not self.retired
 
     def run(self) -> None:
         """Run the loop. SystemExit in a task falls through it; others must not die of it."""
         asyncio.set_event_loop(self.loop)
-        while not self.loop.is_closed() and not (self.retired and not self._tasks):
+        while not self.retired or self._tasks:
             try:
                 self.loop.run_forever()
             except BaseException:
@@ -92,15 +92,10 @@ class LoopThread(threading.Thread):
             self.retired = True
             raise_in(self.ident, KeyboardInterrupt)
 
-    def close(self) -> None:
-        """Cancel what is at work and end, within a second."""
-        with suppress(RuntimeError):
-            self.spawn(self._end, contextvars.copy_context())
-        self.join(_EXIT_S)
-
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """Retire it, and cancel what is at work."""
         self.retired = True
-        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -109,7 +104,7 @@ class LoopThread(threading.Thread):
         self._tasks.clear()
 
 
-def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     _log.debug("on a loop of ours: %s", context.get("message"), exc_info=context.get("exception"))
 
 
@@ -130,6 +125,17 @@ class _Threads:
 _threads = PerProcess(_Threads)
 
 
+def _thread(name: str) -> LoopThread:
+    threads = _threads()
+    thread = threads.serving.get(name)
+    if thread is None or not thread.serves:
+        with threads.lock:
+            thread = threads.serving.get(name)
+            if thread is None or not thread.serves:
+                thread = threads.serving[name] = LoopThread(name)
+    return thread
+
+
 def engine_thread() -> LoopThread:
     """The thread of model requests, servers and the store, which nothing may block."""
     return _thread("nbagent-engine")
@@ -138,18 +144,6 @@ def engine_thread() -> LoopThread:
 def tool_thread() -> LoopThread:
     """The thread of async tools; a fresh one when a tool has held it for too long."""
     return _thread("nbagent-tools")
-
-
-def _thread(name: str) -> LoopThread:
-    threads = _threads()
-    found = threads.serving.get(name)
-    if found is not None and found.serves:
-        return found
-    with threads.lock:
-        found = threads.serving.get(name)
-        if found is None or not found.serves:
-            found = threads.serving[name] = LoopThread(name)
-        return found
 
 
 def engine_loop() -> asyncio.AbstractEventLoop:
@@ -177,4 +171,6 @@ def _finish() -> None:
         time.sleep(0.01)
     for thread in threads.serving.values():
         if thread.serves:
-            thread.close()
+            with suppress(RuntimeError):
+                thread.spawn(thread.end, contextvars.copy_context())
+            thread.join(_EXIT_S)

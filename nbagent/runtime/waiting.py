@@ -1,4 +1,4 @@
-"""Waiting for a run: in a thread (`wait`), on a loop (`await_here`), with its events (`follow`).
+"""Waiting for a run, in a thread (`wait`) or on a loop (`await_here`).
 
 Whoever waits runs the jobs of the run, so that they happen in its thread.
 """
@@ -9,21 +9,12 @@ import asyncio
 import queue
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 from nbagent.contracts.errors import EngineError, ToolError, UsageError
-from nbagent.contracts.events import Event
-from nbagent.runtime.channel import EventChannel
-from nbagent.runtime.courier import (
-    Courier,
-    give_to_tool_loop,
-    here,
-    inside_a_tool,
-    loop_is_running,
-    perform_soon,
-)
+from nbagent.runtime.courier import Courier, here, inside_a_tool, loop_is_running, perform_soon
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
 from nbagent.runtime.loop import on_engine_thread
@@ -31,13 +22,9 @@ from nbagent.runtime.loop import on_engine_thread
 _POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.
 _TICK_S = 0.1 if sys.platform == "win32" else 0.5
-STOP_LIMIT_S = 30.0
+_STOP_LIMIT_S = 30.0
 """A stopped run that has not ended after this long is left behind."""
 
-_NOT_TWICE = (
-    "this thread's event loop is running and cannot be entered again: start the run with "
-    "`await agent.arun(...)`"
-)
 NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -79,7 +66,6 @@ def wait(
     pump: Pump | None = None,
     timeout: float | None = None,
     execution: str | None = None,
-    stop_limit_s: float = STOP_LIMIT_S,
 ) -> Any:
     """Wait in this thread for a run; its synchronous jobs run here, in order.
 
@@ -92,11 +78,9 @@ def wait(
         pump: polled while this thread waits.
         timeout: seconds; the run goes on after them.
         execution: the cell execution that waits; see `check_interrupted`.
-        stop_limit_s: seconds after a stop at which a run that does not end is left behind.
 
     Raises:
         TimeoutError: `timeout` is over.
-        KeyboardInterrupt: a second interrupt.
         EngineError: the run can never end, or did not end after a stop.
     """
     if on_engine_thread():
@@ -105,76 +89,70 @@ def wait(
             "`await agent.arun(...)`"
         )
     run.refuse_deadlock()
-    waiting = _Waiting(run, pump, timeout, stop_limit_s)
+    waiting = _Waiting(run, pump, timeout)
+    desks = (here.desk, run.desk)
     try:
         with waiting.watch:
-            waiting.run()
+            for desk in desks:
+                desk.attach(waiting.ring)
+            try:
+                run.future.add_done_callback(lambda _: waiting.ring())
+                with pump or nullcontext():
+                    waiting.run()
+            finally:
+                for desk in desks:
+                    desk.detach(waiting.ring)
     finally:
         if waiting.watch.interrupted:
             _Process.interrupted = execution
-    return run.result()
+    return run.future.result(timeout=0)
 
 
 class _Waiting:
     """One call of `wait`."""
 
-    def __init__(
-        self, run: Courier, pump: Pump | None, timeout: float | None, stop_limit_s: float
-    ) -> None:
+    def __init__(self, run: Courier, pump: Pump | None, timeout: float | None) -> None:
         self.courier = run
         self.pump = pump
         # SimpleQueue.put may be called in a signal handler, even one that interrupts its get.
         self.bell: queue.SimpleQueue[Courier | None] = queue.SimpleQueue()
         self.watch = Watch.of(run.cancel)
         self.watch.heeded, self.watch.ring = True, self.ring
-        self.deadline = None if timeout is None else time.monotonic() + timeout
-        self.stop_limit_s = stop_limit_s
+        self.tick_s = _TICK_S if pump is None else _POLL_S
+        self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
         self.stopped_at: float | None = None
-
-    def run(self) -> None:
-        desks = (here.desk, self.courier.desk)
-        for desk in desks:
-            desk.attach(self.ring)
-        try:
-            self.courier.add_done_callback(self.ring)
-            with self.pump or nullcontext():
-                while not self.courier.done:
-                    try:
-                        self._turn()
-                    except KeyboardInterrupt:
-                        if not self.watch.abandoned:
-                            # The handler was not ours (a tool replaced it): the same rules.
-                            self.watch.noted()
-                    self._check()
-        finally:
-            for desk in desks:
-                desk.detach(self.ring)
 
     def ring(self, courier: Courier | None = None) -> None:
         """Wake this thread; any thread, and a signal handler."""
         self.bell.put(courier)
 
+    def run(self) -> None:
+        """Serve until the run is over."""
+        while not self.courier.future.done():
+            try:
+                self._turn()
+            except KeyboardInterrupt:
+                if not self.watch.abandoned:
+                    # The handler was not ours (a tool replaced it): the same rules.
+                    self.watch.noted()
+            if not self.courier.future.done():
+                self._check()
+
     def _turn(self) -> None:
         courier = None
         with suppress(queue.Empty):
-            courier = self.bell.get(timeout=self._tick())
+            left_s = max(self.deadline - time.monotonic(), 0.0)
+            courier = self.bell.get(timeout=min(self.tick_s, left_s))
         job = courier and courier.take(self.ring)
         if courier is not None and job is not None:
-            self._perform(courier, job)
+            if job.place == "notebook loop" and loop_is_running():
+                self._perform_nested(job)
+            else:
+                courier.serve(job, self.watch if courier is self.courier else None)
             self.stopped_at = None
-            courier.tell()
+            courier.wake()
         if self.pump is not None:
             self.watch.run_foreign(self.pump.poll)
-
-    def _perform(self, courier: Courier, job: Job) -> None:
-        if job.place == "notebook loop":
-            try:
-                self.watch.run_foreign(lambda: self._perform_nested(job))
-            except KeyboardInterrupt:
-                job.stop()
-                raise
-        else:
-            courier.run_here(job, self.watch if courier is self.courier else None)
 
     def _perform_nested(self, job: Job) -> None:
         async def polled() -> None:
@@ -184,29 +162,27 @@ class _Waiting:
                 if self.pump is not None:
                     self.pump.poll()
 
-        if not loop_is_running():
-            give_to_tool_loop(job)
-        elif _Process.run_nested is None:
-            job.end(error=ToolError(_NOT_TWICE))
-        else:
-            try:
-                _Process.run_nested(polled())
-            except Exception as error:
-                job.end(error=error)
+        def perform() -> None:
+            if _Process.run_nested is None:
+                raise ToolError(
+                    "this thread's event loop is running and cannot be entered again: start the "
+                    "run with `await agent.arun(...)`"
+                )
+            _Process.run_nested(polled())
 
-    def _tick(self) -> float:
-        tick = _TICK_S if self.pump is None else _POLL_S
-        if self.deadline is not None:
-            tick = min(tick, max(self.deadline - time.monotonic(), 0.0))
-        return tick
+        try:
+            self.watch.run_foreign(perform)
+        except Exception as error:
+            job.end(error=error)
+        except KeyboardInterrupt:
+            job.stop()
+            raise
 
     def _check(self) -> None:
-        if self.courier.done:
-            return
         if self.watch.abandoned:
             raise KeyboardInterrupt
         now = time.monotonic()
-        if self.deadline is not None and now >= self.deadline:
+        if now >= self.deadline:
             raise TimeoutError("the run is still at work; wait() again, or stop() it")
         if self.courier.lost:
             raise EngineError(
@@ -216,9 +192,9 @@ class _Waiting:
         if not self.watch.stopping:
             return
         self.stopped_at = self.stopped_at or now
-        if now - self.stopped_at > self.stop_limit_s:
+        if now - self.stopped_at > _STOP_LIMIT_S:
             raise EngineError(
-                f"the run has not ended {self.stop_limit_s:g} s after it was stopped and is left "
+                f"the run has not ended {_STOP_LIMIT_S:g} s after it was stopped and is left "
                 "behind; look at its tools for one that never returns"
             )
 
@@ -233,111 +209,77 @@ async def await_here(
     ours (an async tool that runs an agent) the outer run's waiting thread does the work.
     """
     run.refuse_deadlock()
-    waiting = _Awaiting(run, pump)
+    waiting = _Awaiting()
+    serves = not (on_engine_thread() and inside_a_tool())
+    if serves:
+        run.desk.attach(waiting.ring)
+    run.future.add_done_callback(lambda _: waiting.soon(waiting.over.set))
+    cancelled = False
     try:
-        return await waiting.run()
+        with pump or nullcontext():
+            while not waiting.over.is_set():
+                try:
+                    await waiting.wait(pump)
+                except asyncio.CancelledError:
+                    if cancelled:
+                        raise
+                    cancelled = True
+                    run.cancel.set()
+                if waiting.abandoned:
+                    raise asyncio.CancelledError("interrupted twice")
     finally:
+        if serves:
+            run.desk.detach(waiting.ring)
+        if not run.future.done():
+            run.cancel.set()  # nobody is left who would see its end
         if waiting.interrupted:
             _Process.interrupted = execution
+    if cancelled:
+        raise asyncio.CancelledError
+    return run.future.result(timeout=0)
 
 
 class _Awaiting:
     """One call of `await_here`."""
 
-    def __init__(self, run: Courier, pump: Pump | None) -> None:
-        self.courier = run
-        self.pump = pump
+    def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = asyncio.Event()
         self.abandoned = False
         self.interrupted = False
 
-    async def run(self) -> Any:
-        serves = not (on_engine_thread() and inside_a_tool())
-        if serves:
-            self.courier.desk.attach(self._ring)
-        self.courier.add_done_callback(lambda: self._soon(self.over.set))
-        cancelled = False
-        try:
-            with self.pump or nullcontext():
-                while not self.over.is_set():
-                    try:
-                        await self._turn()
-                    except asyncio.CancelledError:
-                        if cancelled:
-                            raise
-                        cancelled = True
-                        self.courier.cancel.set()
-                    if self.abandoned:
-                        raise asyncio.CancelledError("interrupted twice")
-        finally:
-            if serves:
-                self.courier.desk.detach(self._ring)
-            if not self.courier.done:
-                self.courier.cancel.set()  # nobody is left who would see its end
-        if cancelled:
-            raise asyncio.CancelledError
-        return self.courier.result()
-
-    async def _turn(self) -> None:
-        if self.pump is None:
+    async def wait(self, pump: Pump | None) -> None:
+        """Wait for the end, or until it is time to poll."""
+        if pump is None:
             await self.over.wait()
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self.over.wait(), _POLL_S)
-        self.pump.poll()
+        pump.poll()
 
-    def _ring(self, courier: Courier) -> None:
-        self._soon(lambda: self._serve(courier))
+    def ring(self, courier: Courier) -> None:
+        """Serve a run soon. Any thread."""
+        self.soon(lambda: self._serve(courier))
 
-    def _soon(self, call: Callable[[], object]) -> None:
+    def soon(self, call: Callable[[], object]) -> None:
+        """Call on the loop. Any thread."""
         with suppress(RuntimeError):  # the loop has gone
             self.loop.call_soon_threadsafe(call)
 
     def _serve(self, courier: Courier) -> None:
         # One job a call, so that the loop breathes between two.
-        job = courier.take(self._ring)
+        job = courier.take(self.ring)
         if job is None:
             return
-        if job.place == "notebook loop":
-            perform_soon(job)
+        try:
+            watch = courier.serve(job)
+        except KeyboardInterrupt:
+            # Never into the loop: it would end the kernel.
+            job.stop()
+            self.abandoned = True
         else:
-            try:
-                watch = courier.run_here(job)
-            except KeyboardInterrupt:
-                # Never into the loop: it would end the kernel.
-                job.stop()
-                self.abandoned = True
-            else:
-                self.interrupted = self.interrupted or watch.interrupted
-                self.abandoned = self.abandoned or watch.abandoned
-            if self.abandoned:
-                self.over.set()
-        courier.tell()
-
-
-async def follow(
-    channel: EventChannel, ending: Coroutine[Any, Any, object]
-) -> AsyncGenerator[Event]:
-    """The events of a run while `ending` (its `await_here`) is awaited beside.
-
-    Closing this waits for the end; leaving early stops the run. What `ending`
-    raises is raised after the last event.
-    """
-    waiter = asyncio.ensure_future(ending)
-    waiter.add_done_callback(lambda _: channel.close())
-    loop = waiter.get_loop()
-    try:
-        async for event in channel:
-            yield event
-    except (asyncio.CancelledError, GeneratorExit):
-        if not loop.is_closed():
-            waiter.cancel()
-        raise
-    finally:
-        # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
-        if loop.is_running():
-            await asyncio.wait([waiter])
-        failed = waiter.done() and not waiter.cancelled() and waiter.exception()
-    if failed:
-        raise failed
+            self.interrupted |= watch is not None and watch.interrupted
+            self.abandoned |= watch is not None and watch.abandoned
+        if self.abandoned:
+            self.over.set()
+        courier.wake()

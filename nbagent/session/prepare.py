@@ -187,7 +187,6 @@ def prepare(
         trim=asked.trim == "tool-results",
         before=base.turn if base.asked == (record.model, record.base_url) else None,
         context_tokens=chosen.context_tokens,
-        turn_places=lambda: store.turn_places(parent.id) if parent else {},
         notices=list(record.notices),
     )
     return Prepared(plan, host, tools.policies, chosen)

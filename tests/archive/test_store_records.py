@@ -128,11 +128,3 @@ def test_same_run_cannot_begin_twice(store: Store) -> None:
 def test_event_of_a_run_that_was_not_begun_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match="RunStarted first"):
         store.write(plain_run(0, run_id="a" * 16)[-1])
-
-
-def test_turns_of_a_conversation_end_where_a_fork_left_it(store: Store) -> None:
-    write(store, plain_run(3, run_id="a" * 16))
-    fork = plain_run(1, run_id="b" * 16, parent_id="a" * 16, kind="fork", shared_messages=3)
-    write(store, fork)
-    assert store.turn_places("a" * 16) == {1: "C01", 3: "C02", 5: "C03"}
-    assert store.turn_places("b" * 16) == {1: "C01", 4: "C01"}

@@ -18,19 +18,18 @@ from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
-    ClientNotice,
     Message,
-    ModelInfo,
     ToolCall,
     ToolSpec,
     Usage,
 )
 from nbagent.contracts.events import Event, RunFinished, TextDelta, TurnStarted
-from nbagent.contracts.ports import Composition, Decision, PreparedCall, ToolContext, Verdict
+from nbagent.contracts.ports import Composition, ToolContext, Verdict
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
+from nbagent.session.composer import ChatComposer
 from nbagent.tools.base import HostSet
 from nbagent.tools.function_host import FunctionHost
 
@@ -45,34 +44,8 @@ async def look(place: str) -> str:
 class Client:
     """A client around one function."""
 
-    provider = "odd"
-
     def __init__(self, stream: Streamer) -> None:
-        self._stream = stream
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        return self._stream(request)
-
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        raise NotImplementedError
-
-    async def list_models(self) -> list[ModelInfo]:
-        return []
-
-    async def close(self) -> None:
-        return None
-
-
-class Composer:
-    """Adds nothing."""
-
-    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
-        return Composition(system_prompt="Be brief.")
-
-    async def after_turn(self, turn: EngineTurn) -> Verdict:
-        return Verdict()
+        self.chat_stream = stream
 
 
 def plan_of(client: Any, **changes: Any) -> EnginePlan:
@@ -89,7 +62,7 @@ def plan_of(client: Any, **changes: Any) -> EnginePlan:
         client=client,
         model="m",
         host=HostSet([FunctionHost([look])]),
-        composer=Composer(),
+        composer=ChatComposer("Be brief."),
         context=ToolContext(run_id=run_id, session="s", runner=Courier()),
         cancel=CancelToken(),
     )
@@ -134,42 +107,39 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("odd"), Unspeakable(), asyncio.CancelledError(), TimeoutError(), MemoryError()],
-    ids=lambda error: type(error).__name__,
+HALF = (
+    ChatChunk(content="Half "),
+    ChatChunk(tool_call_delta=CallDelta(0, id="c", name="look", arguments='{"pl')),
 )
-def test_whatever_a_client_raises_ends_the_run_with_its_part_kept(error: BaseException) -> None:
+ODD: Any = "a str"
+ENDS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "ValueError": ((ValueError("odd"),), "UNKNOWN"),
+    "an error without words": ((Unspeakable(),), "UNKNOWN"),
+    "CancelledError": ((asyncio.CancelledError(),), "LLM_BAD_RESPONSE"),
+    "MemoryError": ((MemoryError(),), "UNKNOWN"),
+    "nothing": ((), "LLM_BAD_RESPONSE"),
+    "None": ((None,), "UNKNOWN"),
+    "no response": ((ChatChunk(done=True),), "LLM_BAD_RESPONSE"),
+    "an odd response": ((ChatChunk(done=True, response=ODD),), "UNKNOWN"),
+}
+
+
+@pytest.mark.parametrize(("last", "code"), ENDS.values(), ids=ENDS)
+def test_however_a_client_ends_wrongly_the_run_keeps_its_part(
+    last: tuple[Any, ...], code: str
+) -> None:
     async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
-        yield ChatChunk(content="Half ")
-        yield ChatChunk(tool_call_delta=CallDelta(0, id="c", name="look", arguments='{"pl'))
-        raise error
+        for chunk in (*HALF, *last):
+            if isinstance(chunk, BaseException):
+                raise chunk
+            yield chunk
 
     record = run_plan(plan_of(Client(stream)))
     assert (record.phase, record.stop_reason) == ("Failed", "error")
     assert record.error is not None
+    assert record.error.code == code
     assert record.text == "Half "
     assert [m.role for m in record.messages] == ["user", "assistant", "tool"]
-
-
-@pytest.mark.parametrize("last", ["nothing", "None", "a str", "no response", "odd response"])
-def test_a_client_that_ends_wrongly_is_a_bad_response(last: str) -> None:
-    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
-        yield ChatChunk(content="Half")
-        if last == "None":
-            yield None
-        elif last == "a str":
-            yield "text"
-        elif last == "no response":
-            yield ChatChunk(done=True)
-        elif last == "odd response":
-            odd: Any = "a str"
-            yield ChatChunk(done=True, response=odd)
-
-    record = run_plan(plan_of(Client(stream)))
-    assert record.error is not None
-    assert record.error.code == ("UNKNOWN" if last == "odd response" else "LLM_BAD_RESPONSE")
-    assert record.text == "Half"
 
 
 def test_a_client_that_fails_after_its_whole_answer_has_answered() -> None:
@@ -242,52 +212,40 @@ def two_turns() -> Any:
     return script([call("look", place="a"), "Done."])
 
 
-@pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize(
-    ("part", "method"),
-    [("composer", "before_turn"), ("host", "tools")],
+    ("part", "method", "nth", "turns"),
+    [
+        ("composer", "before_turn", 1, 0),
+        ("composer", "before_turn", 2, 1),
+        ("composer", "after_turn", 1, 1),
+        ("composer", "after_turn", 2, 2),
+        ("host", "tools", 1, 0),
+        ("host", "tools", 2, 1),
+    ],
 )
-def test_a_part_that_raises_before_a_turn_ends_the_run_with_the_turns_before(
-    part: str, method: str, nth: int
+def test_a_part_that_raises_ends_the_run_with_the_turns_so_far(
+    part: str, method: str, nth: int, turns: int
 ) -> None:
     plan = plan_of(two_turns())
-    broken = Raises(getattr(plan, part), method, nth)
-    record = run_plan(replace(plan, **{part: broken}))
+    record = run_plan(replace(plan, **{part: Raises(getattr(plan, part), method, nth)}))
     assert (record.phase, record.stop_reason) == ("Failed", "error")
     assert record.error is not None
     assert record.error.code == "E_INTERNAL"
     assert f"{method} is broken" in record.error.message
-    assert len(record.turns) == nth - 1
+    assert (len(record.turns), record.text) == (turns, "Done." if turns == 2 else "")
+    assert method == "before_turn" or part == "host" or record.turns[-1].error == record.error
 
 
-@pytest.mark.parametrize(("nth", "text"), [(1, ""), (2, "Done.")])
-def test_a_composer_that_raises_after_a_turn_keeps_the_turn(nth: int, text: str) -> None:
+@pytest.mark.parametrize(("part", "method"), [("host", "prepare"), ("approver", "review")])
+def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(
+    part: str, method: str
+) -> None:
     plan = plan_of(two_turns())
-    record = run_plan(replace(plan, composer=Raises(plan.composer, "after_turn", nth)))
-    assert (record.phase, record.text, len(record.turns)) == ("Failed", text, nth)
-    assert record.turns[-1].error == record.error
-
-
-@pytest.mark.parametrize("part", ["host", "approver"])
-def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(part: str) -> None:
-    class Parts:
-        name = "odd"
-
-        async def review(self, *asked: Any) -> Decision:
-            raise RuntimeError("cannot decide")
-
-        async def tools(self, context: Any) -> Sequence[ToolSpec]:
-            return [ToolSpec(name="look")]
-
-        async def prepare(self, call: Any, context: Any) -> PreparedCall:
-            raise RuntimeError("cannot run")
-
-    record = run_plan(plan_of(two_turns(), **{part: Parts()}))
+    record = run_plan(replace(plan, **{part: Raises(getattr(plan, part), method)}))
     assert record.stop_reason == "answered"
     (tool_run,) = record.turns[0].tool_runs
     assert tool_run.result is not None
-    assert tool_run.result.error is not None
-    assert tool_run.result.error.code == "E_INTERNAL"
+    assert str(tool_run.result.error) == f"E_INTERNAL: RuntimeError: {method} is broken"
 
 
 def test_a_price_list_that_raises_is_an_unknown_price() -> None:
@@ -299,7 +257,7 @@ def test_a_price_list_that_raises_is_an_unknown_price() -> None:
 
 
 def test_a_composer_can_go_on_and_complete_and_its_words_stay() -> None:
-    class Workflow(Composer):
+    class Workflow:
         def __init__(self) -> None:
             self.turns = 0
 

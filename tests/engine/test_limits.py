@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def look(place: int) -> int:
     return place
 
 
-def broken(place: int) -> int:
+def broken(place: int, b: int = 0) -> int:
     """Fail."""
     raise RuntimeError(f"nothing at {place}")
 
@@ -84,7 +85,9 @@ def test_a_larger_max_turns_than_the_ceiling_is_an_error_before_anything_is_sent
 
 
 def test_the_second_failure_warns_the_model_and_the_third_stops() -> None:
-    model = script([call("broken", place=1)] * 3 + ["Never."])
+    # The order of the arguments does not hide it.
+    raws = ('{"place":1,"b":2}', '{"b":2,"place":1}', '{ "place":1, "b":2 }')
+    model = script([*[call("broken", raw=raw) for raw in raws], "Never."])
     run = check_run(nbagent.Agent(model=model, tools=[broken]).run("Go."), model)
     assert state(run) == ("WaitingUser", "loop_detected", "ENGINE_LOOP_DETECTED")
     told = [result["error"].get("details", {}).get("warning") for result in results(run)]
@@ -94,69 +97,48 @@ def test_the_second_failure_warns_the_model_and_the_third_stops() -> None:
     assert check_run(run.resume(), model).text == "Never."
 
 
-def test_the_order_of_the_arguments_does_not_hide_a_loop() -> None:
-    def pair(a: int, b: int) -> int:
-        """Fail."""
-        raise ValueError("no")
-
-    model = script(
-        [call("pair", raw=raw) for raw in ('{"a":1,"b":2}', '{"b":2,"a":1}', '{ "a":1, "b":2 }')]
-    )
-    run = check_run(nbagent.Agent(model=model, tools=[pair]).run("Go."), model)
-    assert run.stop_reason == "loop_detected"
+def moody(mood: str) -> int:
+    """Fail, or give another number each time."""
+    if mood == "bad":
+        raise RuntimeError("not now")
+    return next(_numbers)
 
 
-def test_a_success_between_two_failures_begins_the_count_again() -> None:
-    fails = iter([True, True, False, True, True])
-
-    def moody() -> str:
-        """Fail now and then."""
-        if next(fails):
-            raise RuntimeError("not now")
-        return "fine"
-
-    model = script([call("moody")] * 5 + ["Done."])
-    assert check_run(nbagent.Agent(model=model, tools=[moody]).run("Go."), model).ok
+def wavers() -> int:
+    """Fail twice, then not, and so on."""
+    number = next(_waves)
+    if number % 3 < 2:
+        raise RuntimeError("not now")
+    return number
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
-def test_loop_limit_says_how_many_failures_are_too_many(limit: int) -> None:
-    model = script([call("broken", place=1)] * 6)
-    agent = nbagent.Agent(model=model, tools=[broken], loop_limit=limit)
-    run = check_run(agent.run("Go."), model)
-    assert (run.stop_reason, len(run.turns)) == ("loop_detected", limit)
+_numbers, _waves = count(), count()
+BAD, GOOD, BEST = (call("moody", mood=mood) for mood in ("bad", "good", "best"))
+SAME = call("look", place=1)
+LOOPS: dict[str, tuple[list[Step], dict[str, Any], int, str]] = {
+    "failures": ([BAD] * 6, {}, 3, "failed 3 times"),
+    "one failure": ([BAD] * 6, {"loop_limit": 1}, 1, "failed 1 times"),
+    "five failures": ([BAD] * 6, {"loop_limit": 5}, 5, "failed 5 times"),
+    "side by side": ([calls([BAD] * 3)], {}, 1, "failed 3 times"),
+    "the same result": ([SAME] * 8, {}, 6, "the same result 6 times"),
+    "two calls in turns": ([GOOD, BEST] * 6, {}, 8, "take turns, 4 times"),
+    "a success between": ([call("wavers")] * 5, {}, 0, ""),
+    "other results": ([GOOD] * 8, {}, 0, ""),
+}
 
 
-def test_the_same_result_six_times_is_a_loop_and_a_changing_one_is_not() -> None:
-    model = script([call("look", place=1)] * 8)
-    run = check_run(nbagent.Agent(model=model, tools=[look]).run("Go."), model)
-    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 6)
-    count = iter(range(100))
-
-    def clock() -> int:
-        """Tell the time."""
-        return next(count)
-
-    model = script([*[call("clock")] * 8, "Late."])
-    assert check_run(nbagent.Agent(model=model, tools=[clock]).run("Go."), model).ok
-
-
-def test_two_calls_that_take_turns_four_times_are_a_loop() -> None:
-    count = iter(range(100))
-
-    def left() -> int:
-        """Go left."""
-        return next(count)
-
-    def right() -> int:
-        """Go right."""
-        return next(count)
-
-    model = script([call("left"), call("right")] * 6)
-    run = check_run(nbagent.Agent(model=model, tools=[left, right]).run("Go."), model)
-    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 8)
-    assert run.error is not None
-    assert "take turns" in run.error.message
+@pytest.mark.parametrize(("steps", "limit", "turns", "why"), LOOPS.values(), ids=LOOPS)
+def test_going_in_circles_pauses_the_run(
+    steps: list[Step], limit: dict[str, Any], turns: int, why: str
+) -> None:
+    model = script([*steps, "Done."])
+    run = nbagent.Agent(model=model, tools=[look, moody, wavers], **limit).run("Go.")
+    check_run(run, model)
+    if turns:
+        assert (run.stop_reason, len(run.turns)) == ("loop_detected", turns)
+        assert why in str(run.error)
+    else:
+        assert run.ok, run.error
 
 
 @pytest.mark.parametrize("kind", ["the person", "a rule", "length"])
@@ -176,12 +158,6 @@ def test_a_call_that_is_refused_again_and_again_is_a_loop(kind: str) -> None:
     run = check_run(agent.run("Go.", on_approval=deny), model)
     assert (run.stop_reason, len(run.turns)) == ("loop_detected", 3)
     assert len(asked) == (2 if kind == "the person" else 0), "nobody is asked the same three times"
-
-
-def test_three_failures_side_by_side_are_a_loop_too() -> None:
-    model = script([calls([call("broken", place=1)] * 3)])
-    run = check_run(nbagent.Agent(model=model, tools=[broken]).run("Go."), model)
-    assert (run.stop_reason, len(run.turns)) == ("loop_detected", 1)
 
 
 def test_the_run_pauses_before_a_request_that_would_pass_the_budget() -> None:
@@ -207,11 +183,6 @@ def test_a_first_request_over_the_budget_is_not_sent_and_max_tokens_counts() -> 
     assert agent.run("Go.").ok
 
 
-def test_an_answer_over_the_budget_is_still_an_answer() -> None:
-    model = script([step(text="Long.", usage=Usage(total_tokens=10_000))])
-    assert nbagent.Agent(model=model, max_total_tokens=500).run("Go.").ok
-
-
 def test_a_budget_in_usd_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0001")
     agent = nbagent.Agent("openai:m", base_url="https://llm.example.org/v1", max_cost_usd=1)
@@ -219,8 +190,10 @@ def test_a_budget_in_usd_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
         agent.run("Go.")
 
 
-def test_offline_models_cost_nothing_and_never_meet_a_budget_in_usd() -> None:
-    model = script([call("look", place=1), "Done."])
-    run = nbagent.Agent(model=model, tools=[look], max_cost_usd=0.01).run("Go.")
-    assert run.ok
-    assert not run.cost_usd
+def test_offline_models_cost_nothing_and_an_answer_over_the_budget_is_an_answer() -> None:
+    long = step(text="Long.", usage=Usage(total_tokens=10_000))
+    limits: dict[str, Any] = {"max_cost_usd": 0.01, "max_total_tokens": 500}
+    run = nbagent.Agent(model=script([call("look", place=1), long]), tools=[look]).run(
+        "Go.", **limits
+    )
+    assert (run.ok, run.cost_usd or 0) == (True, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine.laws import check_run, codes, results
-from engine.test_broken_parts import Client, asked, plan_of, run_plan, whole
+from engine.test_broken_parts import Client, plan_of, run_plan, whole
 
 import nbagent
 from nbagent.archive.codec import packed, unpacked
@@ -18,11 +18,8 @@ from nbagent.contracts.chat import (
     ChatResponse,
     Message,
     ToolCall,
-    ToolSpec,
     Usage,
 )
-from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.view_state import view_of
@@ -52,47 +49,34 @@ def check_forms(run: nbagent.Run) -> None:
     assert view_of(run.record)["turns"]
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH, 300, 600, 5_000, 100_000])
+ODD = {
+    **{f"depth {depth}": deep_json(depth) for depth in (MAX_DEPTH, 300, 5_000, 100_000)},
+    "infinite": '{"a":1e999}',
+    "infinite inside": '{"a":[{"b":-1e400}]}',
+    "no JSON": "{a",
+}
+
+
+@pytest.mark.parametrize("raw", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("secret", [False, True], ids=["no secret", "a secret is known"])
-def test_arguments_that_are_nested_too_deeply_are_answered_with_an_error(
-    depth: int, secret: bool
+def test_arguments_that_no_record_can_hold_are_answered_with_an_error(
+    raw: str, secret: bool
 ) -> None:
     if secret:
         SecretKey("a-secret-of-the-deep")
-    asks = calls([call("take", raw=deep_json(depth)), call("take", a="a-secret-of-the-deep")])
+    most = call("take", raw=deep_json(MAX_DEPTH - 1))
+    asks = calls([call("take", raw=raw), call("take", a="a-secret-of-the-deep"), most])
     model = script([step(text="Let me see.", calls=[asks]), "Done."])
     run = nbagent.Agent(model=model, tools=[take]).run("Go.")
     check_forms(run)
     assert (run.stop_reason, run.text) == ("answered", "Done.")
     assert run.turns[0].text == "Let me see."
-    assert codes(run) == ["E_INVALID_ARGUMENTS", None]
-    assert f"more than {MAX_DEPTH} levels" in results(run)[0]["error"]["message"]
+    assert codes(run) == ["E_INVALID_ARGUMENTS", None, None]
+    assert f"at most {MAX_DEPTH} levels" in results(run)[0]["error"]["message"]
     assert not (secret and "a-secret-of-the-deep" in repr(run.record))
 
 
-def test_arguments_of_the_greatest_depth_reach_the_tool_and_every_form_of_the_record() -> None:
-    asks = call("take", raw=deep_json(MAX_DEPTH - 1))
-    run = nbagent.Agent(model=script([asks, "Done."]), tools=[take]).run("Go.")
-    check_forms(run)
-    assert codes(run) == [None]
-
-
-@pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        ('{"a":1e999}', "number that is too large"),
-        ('{"a":[{"b":-1e400}]}', "number that is too large"),
-        ("{a", "JSON"),
-    ],
-)
-def test_arguments_that_are_no_json_survive_in_every_form(raw: str, said: str) -> None:
-    run = nbagent.Agent(model=script([call("take", raw=raw), "Done."]), tools=[take]).run("Go.")
-    check_forms(run)
-    assert codes(run) == ["E_INVALID_ARGUMENTS"]
-    assert said in results(run)[0]["error"]["message"]
-
-
-def test_a_tool_may_return_what_is_nested_deeply() -> None:
+def test_a_result_that_no_record_can_hold_is_an_error_for_the_model() -> None:
     def dig(depth: int, kind: str) -> Any:
         """Dig."""
         value = nested(depth)
@@ -102,48 +86,12 @@ def test_a_tool_may_return_what_is_nested_deeply() -> None:
         """Fall."""
         raise nbagent.ToolError("too deep", details={"a": nested(600)})
 
-    # How deep JSON can be written differs: 1,000 levels in Python 3.11, 10,000 in 3.13.
     asks = [call("dig", depth=d, kind=k) for d in (600, 100_000) for k in ("plain", "result")]
     model = script([calls([*asks, call("fall")]), "Done."])
     run = nbagent.Agent(model=model, tools=[dig, fall]).run("Go.")
     check_forms(run)
     assert run.text == "Done."
-    assert codes(run) == [None, None, None, "E_TOOL_FAILED", "E_TOOL_FAILED"]
-    assert results(run)[1]["data"].startswith("[[[[")
-
-
-class Digger:
-    """A tool host whose results are nested as deeply as it likes."""
-
-    def __init__(self, result: ToolResult) -> None:
-        self._result = result
-
-    async def tools(self, context: ToolContext) -> list[ToolSpec]:
-        return [ToolSpec(name="look")]
-
-    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        async def run(context: ToolContext) -> ToolOutcome:
-            return ToolOutcome(result=self._result)
-
-        return PreparedCall(spec=ToolSpec(name="look"), arguments={}, run=run)
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        ToolResult(ok=True, data={"a": nested(600)}),
-        ToolResult(ok=True, data=nested(50_000)),
-        ToolResult.failure(ErrorInfo("E_TOOL_FAILED", "no", {"a": nested(600)})),
-    ],
-    ids=["deep", "deeper", "details"],
-)
-def test_a_host_may_give_what_is_nested_deeply(result: ToolResult) -> None:
-    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
-        yield whole("Done.") if len(request.messages) > 1 else whole("", asked("c", "a"))
-
-    record = run_plan(plan_of(Client(stream), host=Digger(result)))
-    assert record.text == "Done."
-    assert unpacked(json.loads(json.dumps(packed(record)))) == record
+    assert codes(run) == [None, "E_TOOL_FAILED", None, "E_TOOL_FAILED", "E_TOOL_FAILED"]
 
 
 def test_what_a_client_gives_and_no_record_can_hold_is_left_out() -> None:
@@ -156,15 +104,13 @@ def test_what_a_client_gives_and_no_record_can_hold_is_left_out() -> None:
     )
 
     async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
-        if len(request.messages) > 1:
-            yield whole("Done.")
-            return
-        message = Message.of("assistant", "Half.").model_copy(
-            update={"tool_calls": (odd,), "raw": {"a": nested(600)}}
-        )
-        usage = Usage(prompt_tokens=7, completion_tokens=-1, total_tokens=2**70)
-        chunk = whole()
-        chunk.response = ChatResponse(message=message, usage=usage, model="m")
+        chunk = whole("Done.")
+        if len(request.messages) == 1:
+            message = Message.of("assistant", "Half.").model_copy(
+                update={"tool_calls": (odd,), "raw": {"a": nested(600)}}
+            )
+            usage = Usage(prompt_tokens=7, completion_tokens=-1, total_tokens=2**70)
+            chunk.response = ChatResponse(message=message, usage=usage, model="m")
         yield chunk
 
     record = run_plan(plan_of(Client(stream)))

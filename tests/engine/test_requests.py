@@ -22,6 +22,12 @@ def look(place: str) -> str:
     return f"seen {place}"
 
 
+@nbagent.tool(name="db.read")
+def read(place: str) -> str:
+    """Read a place."""
+    return f"seen {place}"
+
+
 @pytest.mark.parametrize(
     ("asked", "first", "second"),
     [
@@ -36,8 +42,9 @@ def test_a_forced_tool_choice_holds_for_the_first_request_only(
     asked: str | None, first: str, second: str
 ) -> None:
     model = script([call("look", place="a"), "Done.", "Again."])
-    run = nbagent.Agent(model=model, tools=[look]).run("Go.", tool_choice=asked)
+    run = nbagent.Agent(model=model, tools=[look], system="Be brief.").run("Go.", tool_choice=asked)
     check_run(run, model)
+    assert model.requests[0].system_prompt == f"Be brief.\n\n{TOOL_POLICY}"
     assert [r.tool_choice for r in model.requests] == [first, second]
     check_run(run.resume("More."), model)
     assert model.requests[2].tool_choice == "auto"
@@ -57,13 +64,6 @@ def test_without_tools_no_tool_key_and_no_policy_is_sent() -> None:
     assert (request.tools, request.tool_choice) == ((), None)
     assert request.system_prompt == "Be brief."
     assert request.messages[0].text == "  Go\n", "the prompt goes out as typed"
-
-
-def test_with_tools_the_policy_follows_the_system_prompt() -> None:
-    model = script(["Hello."])
-    run = nbagent.Agent(model=model, tools=[look], system="Be brief.").run("Go.")
-    assert model.requests[0].system_prompt == f"Be brief.\n\n{TOOL_POLICY}"
-    assert list(run.record.system_prompts.values()) == [model.requests[0].system_prompt]
 
 
 def test_no_parameter_is_sent_that_nobody_set() -> None:
@@ -94,17 +94,22 @@ def test_parameters_that_were_set_are_sent_kept_and_inherited() -> None:
 def test_each_body_on_the_wire_extends_the_one_before_byte_by_byte() -> None:
     answers = [
         Reply(calls=[("look", {"place": "ä"}), ("look", {"place": "b"})], reasoning="Hm."),
-        Reply(calls=[("look", '{"place": "c",}')]),
+        Reply(calls=[("look", '{"place": "c",}'), ("db__read", {"place": "x"})]),
         Reply(text="Half", cut=True),
         Reply(text="Done."),
         Reply(text="Again."),
     ]
     with ModelServer(answers) as server:
         agent = nbagent.Agent(
-            model="openai:m", base_url=server.url, tools=[look], system="Be brief."
+            model="openai:m",
+            base_url=server.url,
+            tools=[look, read],
+            system="Be brief.",
         )
         run = check_run(agent.run("Go."))
         assert (run.stop_reason, run.text) == ("error", "Half")
+        assert run.turns[1].tool_runs[1].tool_name == "db.read", "mapped on the wire and back"
+        assert results(run)[3] == {"ok": True, "data": "seen x"}
         second = check_run(run.resume())
         third = check_run(second.resume("And now?"))
         assert third.text == "Again."
@@ -113,13 +118,8 @@ def test_each_body_on_the_wire_extends_the_one_before_byte_by_byte() -> None:
     for earlier, later in pairwise(bodies):
         assert json.dumps(later["messages"]).startswith(json.dumps(earlier["messages"])[:-1])
         assert later["tools"] == earlier["tools"]
-    assert [turn.id for r in (run, second, third) for turn in r.turns] == [
-        "C01",
-        "C02",
-        "C03",
-        "C04",
-        "C05",
-    ]
+    ids = [turn.id for r in (run, second, third) for turn in r.turns]
+    assert ids == ["C01", "C02", "C03", "C04", "C05"]
     last = third.request_of("C05")
     assert [m.role for m in last.messages] == [m["role"] for m in bodies[-1]["messages"][1:]]
     assert last.messages[-1].text == bodies[-1]["messages"][-1]["content"]
@@ -159,16 +159,6 @@ def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any,
     assert codes(run) == [code, None]
 
 
-def test_a_tool_with_a_dot_in_its_name_keeps_it_in_the_record() -> None:
-    read = nbagent.tool(name="db.read")(look)
-    with ModelServer([Reply(calls=[("db__read", {"place": "x"})]), "Done."]) as server:
-        run = check_run(nbagent.Agent("openai:m", base_url=server.url, tools=[read]).run("Go."))
-        assert server.bodies[0]["tools"][0]["function"]["name"] == "db__read"
-    assert run.ok, run.error
-    assert run.turns[0].tool_runs[0].tool_name == "db.read"
-    assert results(run) == [{"ok": True, "data": "seen x"}]
-
-
 ODD_PROMPTS = {
     "a megabyte": "word " * 200_000,
     "a lone surrogate": "before \ud800 after",
@@ -189,41 +179,7 @@ def test_odd_prompts_reach_a_real_server(prompt: str) -> None:
     assert sent.replace("\ufffd", "\ud800") == prompt
 
 
-@pytest.mark.parametrize("prompt", ["", "  \n\t"], ids=["empty", "blank"])
-def test_an_empty_prompt_is_refused(prompt: str) -> None:
-    with pytest.raises(UsageError, match="the prompt is empty"):
-        nbagent.Agent(model=script(["Never."])).run(prompt)
-
-
-def test_a_tool_redefined_in_the_middle_is_called_in_its_new_form_and_the_turn_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from frontends import StandIn
-
-    from nbagent.session.frontend import use_frontend
-
-    namespace: dict[str, Any] = {}
-
-    def first(place: str) -> str:
-        """Look."""
-        namespace["peek"] = nbagent.tool(name="peek")(second)
-        return "old"
-
-    def second(place: str) -> str:
-        """Look, and better."""
-        return "new"
-
-    namespace["peek"] = nbagent.tool(name="peek")(first)
-    use_frontend(StandIn(namespace))
-    try:
-        model = script([call("peek", place="a"), call("peek", place="b"), "Done."])
-        run = check_run(nbagent.Agent(model=model).run("Go."), model)
-    finally:
-        use_frontend(None)
-    assert [r["data"] for r in results(run)] == ["old", "new"]
-    assert run.turns[0].tool_runs[0].notes == ()
-    assert run.turns[0].tool_runs[0].tool_sha != run.turns[1].tool_runs[0].tool_sha
-    assert "redefined" in run.turns[1].tool_runs[0].notes[0]
-    shas = [turn.request.toolset_sha for turn in run.turns]
-    assert (shas[0] != shas[1], shas[1] == shas[2]) == (True, True)
-    assert model.requests[1].tools[0].description == "Look, and better."
+def test_an_empty_prompt_is_refused() -> None:
+    for prompt in ("", "  \n\t"):
+        with pytest.raises(UsageError, match="the prompt is empty"):
+            nbagent.Agent(model=script(["Never."])).run(prompt)

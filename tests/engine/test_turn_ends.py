@@ -79,7 +79,16 @@ def test_a_turn_ends_as_the_page_says_and_the_run_goes_on(end: str, stream: bool
     if stream or "cut" not in end:
         assert codes(run) == tool_codes
     assert not made, "no call of a turn that ended so is run"
+    if stream and end == "cut in a call":
+        assert [m.role for m in run.messages] == ["user", "assistant", "tool", "tool"]
+        arguments = [made.arguments for made in run.messages[1].tool_calls]
+        assert arguments == [{"number": 1}, None], "cut in the middle of the arguments"
     before = run.record
+    if run.phase == "Failed":
+        with pytest.raises(nbagent.NbagentError, match=code):
+            run.raise_for_error()
+    else:
+        assert run.raise_for_error() is run
     if reason in ("answered", "content_filter"):
         with pytest.raises(UsageError, match="say something"):
             run.resume()
@@ -102,17 +111,6 @@ def test_length_with_calls_tells_the_model_and_goes_on() -> None:
     assert not made
 
 
-def test_a_cut_stream_keeps_its_text_and_answers_its_calls() -> None:
-    model = script([cut("I look them up.", calls=TWO)])
-    run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
-    assert run.text == "I look them up."
-    assert [m.role for m in run.messages] == ["user", "assistant", "tool", "tool"]
-    assert run.messages[1].tool_calls[0].arguments == {"number": 1}
-    assert run.messages[1].tool_calls[1].arguments is None, "cut in the middle of the arguments"
-    assert run.turns[0].response is not None
-    assert run.turns[0].response.finish_reason == "error"
-
-
 def test_calls_run_and_their_results_go_back_in_order() -> None:
     model = script([calls(TWO), "2 and 4."])
     run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
@@ -121,14 +119,6 @@ def test_calls_run_and_their_results_go_back_in_order() -> None:
     assert [m.role for m in model.requests[1].messages] == ["user", "assistant", "tool", "tool"]
     assert [t.stop_reason for t in run.turns] == [None, "answered"]
     model.assert_complete()
-
-
-def test_raise_for_error_raises_the_class_of_the_code_and_only_after_a_failure() -> None:
-    failed = nbagent.Agent(model=script([error("LLM_QUOTA_EXCEEDED", "no money")])).run("Go.")
-    with pytest.raises(nbagent.ModelError, match="LLM_QUOTA_EXCEEDED: no money"):
-        failed.raise_for_error()
-    fine = nbagent.Agent(model=script(["Yes."])).run("Go.")
-    assert fine.raise_for_error() is fine
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

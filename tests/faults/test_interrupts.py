@@ -207,10 +207,11 @@ with quickly():
     "a run that does not end is left behind": (
         """
 from nbagent.contracts.errors import EngineError
+sys.modules["nbagent.runtime.waiting"]._STOP_LIMIT_S = 0.5
 c = Cell()
 threading.Timer(0.1, c.cancel.set).start()
 try:
-    wait(c.start(lambda c: asyncio.sleep(30)), stop_limit_s=0.5)
+    wait(c.start(lambda c: asyncio.sleep(30)))
 except EngineError as error:
     print(error.code)
 """,

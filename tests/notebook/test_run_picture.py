@@ -328,7 +328,7 @@ def test_the_pause_of_a_request_too_long_says_in_every_form_what_takes_the_room(
     assert len(forms) == 4
     for form in forms:
         text = form.replace("\\", "").replace("&quot;", '"')
-        for words in ("about 4,6", "tokens (estimated)", "result of fetch in C01 48 %"):
+        for words in ("about 4,6", "tokens (estimated)", "results of fetch 9"):
             assert words in text
         assert "Paused: the request is too long" in text
         assert "‖ LLM_CONTEXT_OVERFLOW: the request is too long for the model" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine
@@ -74,10 +73,9 @@ class HostDoor:
             prepared = await self.host.prepare(_call(name, arguments), context)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
-        task = asyncio.ensure_future(prepared.run(context))
         # As the engine stops a call.
         grace_s = 1.0 if prepared.spec.traits.interruptible else None
-        await self.cancel.finished(task, lambda: grace_s)
+        task = await self.cancel.finished(prepared.run(context), lambda: grace_s)
         if not task.done() or task.cancelled():
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()
