@@ -88,7 +88,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "--max\u2013turns 3": ("--max-turns",),
     "--system \u201cBe brief.\u201d": ("\u201c", "typographic quote"),
     "--system=\u2018Be brief.\u2019": ("\u2018", "typographic quote"),
-    "--trim tool-result": ("'tool-result'", "did you mean 'tool-results'"),
     "--trim all": ("'all'", "'tool-results' or 'none'"),
     "--dryrun": ("--dryrun", "--dry-run"),
 }
