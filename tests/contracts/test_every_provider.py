@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from engine.laws import column
 from servers.dialects import CHAT, DIALECTS, Called
 from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply
@@ -50,7 +52,7 @@ def test_every_provider_runs_tools_answers_and_lists_its_models(
     calls = [Called(f"c{n}", "population", {"city": it}) for n, it in enumerate(("Oslo", "Bergen"))]
     steps = [says(provider, "One moment.", *calls), says(provider, "Oslo."), says(provider, "")]
     with ModelServer(steps) as server:
-        asked = {"base_url": server.url, "key_variable": "CANARY_KEY"}
+        asked: dict[str, Any] = {"base_url": server.url, "key_variable": "CANARY_KEY"}
         agent = nbagent.Agent(f"{provider}:little", tools=[population], **asked)
         run = agent.run("Which is larger?").raise_for_error()
         listed = nbagent.models(provider, **asked)
@@ -58,7 +60,7 @@ def test_every_provider_runs_tools_answers_and_lists_its_models(
     assert [it.result and it.result.data for it in runs] == [717_710, 291_940]
     assert len({it.tool_call_id for it in runs}) == 2
     assert (run.turns[0].text, run.text, run.stop_reason) == ("One moment.", "Oslo.", "answered")
-    (model,) = map(str, listed["id"])
+    (model,) = column(listed, "id")
     assert model.endswith("little")
     assert CANARY not in f"{agent!r} {agent.options!r} {run.record!r}"
 
