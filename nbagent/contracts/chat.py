@@ -322,12 +322,9 @@ def is_keepable(value: Any) -> bool:
 
 
 def parse_arguments(raw: str) -> dict[str, Any] | None:
-    """Decode a call's arguments: `""` and `null` are `{}`.
-
-    None for anything but an object, and for one that no record can hold (`is_keepable`).
-    """
+    """Decode a call's arguments: `""` and `null` are `{}`, anything but an object is None."""
     try:
         value = load_json(raw) if raw.strip() else None
     except (ValueError, RecursionError):
         return None
-    return {} if value is None else json_object(value) if is_keepable(value) else None
+    return {} if value is None else json_object(value)

@@ -15,12 +15,10 @@ from wires.harness import (
     ABSENT,
     JSON,
     KEY,
-    TOOLS,
     AnswerCase,
     ModelsCase,
     WireSetup,
     answer_case,
-    ask,
 )
 
 DONE = b"data: [DONE]\n\n"
@@ -566,49 +564,14 @@ def errors() -> Iterator[AnswerCase]:
         yield answer_case(id, **given)
 
 
-WRITTEN: dict[str, Calls] = {
-    '{"name": "fs__look", "arguments": {"at": "a"}}': LOOKED,
-    '{"name": "b", "parameters": {"n": 1}}': ONE,
-    '{"name": "b", "arguments": "{\\"n\\": 1}"}': ONE,
-    '[{"name": "b", "arguments": {}}, {"name": "c"}]': [("b", {}), ("c", {})],
-    '{"function": {"name": "b", "arguments": "{}"}}': BARE,
-    '{"name": "b", "arguments": {}}\n{"name": "c", "arguments": {}}': [("b", {}), ("c", {})],
-    '<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>': BARE,
-    '<function=b>{"n": {"m": 1}}</function>': [("b", {"n": {"m": 1}})],
-    '<function=fs__look{"n": 1}</function>': [("fs.look", {"n": 1})],
-    '<function=b>{"n": "}</function>': [("b", '{"n": "}')],
-    '```json\n{"name": "b", "arguments": {}}\n```': BARE,
-    "I would like to look at the weather.": [],
-    '{"name": "b", "argu': [],
-    '{"name": "b", "arguments": {}} {"name": "c", "argu': [],
-    '<function=b>{}</function><function=c>{"n': [],
-    "": [],
-    '{"arguments": {}} {"name": 3}': [],
-}
-
-
 def groq() -> Iterator[AnswerCase]:
-    """Calls that the server could not read, in an error or in a stream."""
-    failed = {"message": "Failed to call a function.", "code": "tool_use_failed"}
-    for n, (written, found) in enumerate(WRITTEN.items()):
-        error = {**failed, "type": "invalid_request_error", "failed_generation": written}
-        body, status = error_of(**error), 400
-        end: JSON = {"calls": found} if found else {"error": HTTP, "words": "Failed to call"}
-        yield answer_case(f"Groq: an unread call, {n} #53", status=status, body=body, **end)
-        yield streamed(f"Groq: an unread call in a stream, {n}", {"error": error}, end=b"", **end)
-        if not found:
-            again: JSON = {"then": FINE, "text": "fine", "asked": 2}
-            yield answer_case(f"Groq: asked once more, {n}", status=status, body=body, **again)
-            twice: JSON = {"body": sse({"error": error}), "then": body, "asked": 2, **end}
-            yield answer_case(f"Groq: asked once more and no more, {n}", **twice)
-            continue
-        aside: JSON = {"choices": [], "x_groq": {"error": error}}
-        end["text"] = "I look."
-        yield streamed(f"Groq: unread behind text, {n}", said("I look."), aside, end=b"", **end)
-        none = ask(tools=TOOLS, tool_choice="none")
-        for id, request in {"no tools": ask(), "none": none}.items():
-            given: JSON = {"status": status, "body": body, "request": request, "error": HTTP}
-            yield answer_case(f"Groq: {id}, so no call is made of an error, {n}", **given)
+    """A call that the server could not read, in an error or in a stream: asked for once more."""
+    error = {"message": "Failed to call a function.", "code": "tool_use_failed"}
+    body, said = error_of(**error, type="invalid_request_error"), "Failed to call"
+    again: JSON = {"then": FINE, "text": "fine", "asked": 2}
+    yield answer_case("Groq: asked once more #53", status=400, body=body, **again)
+    once: JSON = {"body": sse({"error": error}), "then": body, "asked": 2}
+    yield answer_case("Groq: asked once more and no more", **once, error=HTTP, words=said)
 
 
 ENDED = [calls(LOOK), BEGUN]
