@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.model_server import ModelServer
+from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
@@ -17,12 +17,9 @@ from nbagent.settings import RunOptions, Settings, checked_value, effective, ori
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    yield
-    (tmp_path / "pyproject.toml").unlink(missing_ok=True)
-    nbagent.configure(**{origin.name: None for origin in origins() if origin.source == "configure"})
 
 
 def source_of(name: str, environ: dict[str, str], folder: Path) -> tuple[Any, str]:
@@ -118,6 +115,8 @@ FIT: dict[str, list[tuple[Any, Any]]] = {
 def test_values_come_in_their_right_type(name: str) -> None:
     for given, value in FIT[name]:
         assert checked_value(name, given) == value
+        if name in RunOptions.rows():
+            assert getattr(RunOptions(**{name: given}), name) == value
 
 
 def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
@@ -131,13 +130,6 @@ def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
         nbagent.Agent("offline:demo", max_turns=60).run("Go.")
     nbagent.configure(max_turns=60, ceiling=60)
     assert effective().max_turns == 60
-    nbagent.configure(ceiling=None, max_turns=None)
-
-
-def test_options_are_checked_as_settings_are() -> None:
-    options = RunOptions(temperature=1, stop_sequences="x", tags="one", name="n")
-    assert (options.stop_sequences, options.tags, options.max_turns) == (("x",), ("one",), None)
-    assert options == RunOptions(name="n", tags=("one",), stop_sequences=["x"], temperature=1.0)
 
 
 def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
@@ -145,11 +137,8 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) 
     assert store_home({"NBAGENT_HOME": "~/kept"}) == Path.home() / "kept"
 
 
-WITH_A_KEY = [
-    *("http://h/v1?api-key=SECRET", "http://h/v1#SECRET", "http://h/v1?api-version=SECRET"),
-    *("http://h/v1?api-version=2024-10-21&key=SECRET", "localhost:8000/v1?SECRET"),
-    "http://user:SECRET@h/v1",
-]
+WITH_A_KEY = """http://h/v1?api-key=SECRET http://h/v1#SECRET http://h/v1?api-version=SECRET
+http://h/v1?api-version=2024-10-21&key=SECRET localhost:8000/v1?SECRET http://user:SECRET@h/v1"""
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
     *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:999999/v1"),
@@ -157,21 +146,18 @@ NO_ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("url", [*WITH_A_KEY, *NO_ADDRESSES])
-def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_wherever_it_stands(
-    url: str,
-) -> None:
+@pytest.mark.parametrize("url", [*WITH_A_KEY.split(), *NO_ADDRESSES])
+def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_at_each_door(url: str) -> None:
     doors: list[Any] = [nbagent.configure, RunOptions]
-    if url == url.strip():  # The environment's texts are stripped.
-        doors.append(from_environment)
+    # The environment's texts are stripped.
+    doors += [from_environment] if url == url.strip() else []
+    no_address = r": (base_url|NBAGENT_BASE_URL): base_url=.* expected an address: http://"
     for ask in doors:
-        no_address = r": (base_url|NBAGENT_BASE_URL): base_url=.* expected an address: http://"
         with pytest.raises(
-            UsageError, match="LLM_API_KEY" if url in WITH_A_KEY else no_address
-        ) as caught:
+            UsageError, match="LLM_API_KEY" if "SECRET" in url else no_address
+        ) as it:
             ask(base_url=url)
-        assert "SECRET" not in str(caught.value)
-    assert effective().base_url is None
+        assert "SECRET" not in str(it.value)
 
 
 LIMITS: dict[str, tuple[str, str, Any, bool]] = {
@@ -249,6 +235,13 @@ def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(
     (request,) = other.requests
     sent = f"{request.headers} {request.body}"
     assert not [word for word in ("sk-work", "corporate", "blue") if word in sent], sent
+
+
+def test_the_text_of_a_header_is_hidden_where_a_model_repeats_it() -> None:
+    with ModelServer([Reply(text="You are of confidential-team, by text/plain.")]) as server:
+        headers = {"X-Team": "confidential-team", "Accept": "text/plain"}
+        run = nbagent.Agent("openai:m", base_url=server.url, headers=headers).run("Who?")
+    assert run.text == "You are of [redacted], by text/plain."
 
 
 def test_what_a_project_chooses_comes_below_what_i_chose(

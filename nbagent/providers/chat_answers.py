@@ -19,10 +19,6 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 _DETAILS = "reasoning_details"
 OPAQUE_FIELDS = ("extra_content", _DETAILS)
 """Of a message: what only the server can read, and what goes back to it."""
-_MESSAGE_FIELDS = frozenset(
-    ("role", "content", "refusal", "tool_calls", "function_call", "name")
-    + (REASONING_FIELDS + OPAQUE_FIELDS)
-)
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _MOST_NEAR = 64  # Details are sent side by side by so many at most.
 _JOINED = ("text", "summary", "signature", "data")
@@ -135,8 +131,6 @@ class ChatParser(Parser):
         if extra := json_object(delta.get("extra_content")):
             # Gemini's signature of a plain answer.
             into.kept.setdefault("fields", {})["extra_content"] = extra
-        for name in delta.keys() - _MESSAGE_FIELDS:
-            into.keep_unknown(name, delta[name])
 
     def _take_reasoning(self, delta: dict[str, Any], *, whole: bool) -> None:
         for field in REASONING_FIELDS:

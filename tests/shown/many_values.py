@@ -41,62 +41,35 @@ def put(name: str, maker: Callable[[], Any], words: str) -> None:
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (30, 20)) -> Any:
-    """A small picture."""
     return Pillow.new(mode, size)
 
 
 def encoded(kind: str) -> bytes:
-    """A small picture's file."""
     out = io.BytesIO()
     picture().save(out, kind)
     return out.getvalue()
 
 
 def figure(size: tuple[float, float] = (2, 1)) -> Any:
-    """A figure with one line."""
     made: Any = matplotlib.figure.Figure(figsize=size)
     made.subplots().plot([1, 2])
     return made
 
 
-class Colour(enum.Enum):
-    """An enumeration."""
-
-    RED = "red"
-    PAIR = (1, 2)
-
-
-class Level(enum.IntEnum):
-    """Numbers with names."""
-
-    HIGH = 3
-
-
-@dataclasses.dataclass
-class Point:
-    """A dataclass."""
-
-    x: int
-    y: Any = None
-
-
-class City(pydantic.BaseModel):
-    """Of pydantic."""
-
-    name: str = "Oslo"
-    founded: date = date(1048, 1, 1)
-    extra: object = None
+Colour = enum.Enum("Colour", {"RED": "red"})
+Level = enum.IntEnum("Level", {"HIGH": 3})
+Point = dataclasses.make_dataclass("Point", ["x", "y"])
 
 
 class Pair(NamedTuple):
-    """A named tuple."""
-
     left: int
     right: int
 
 
-class Plain:
-    """Without a repr."""
+class City(pydantic.BaseModel):
+    name: str = "Oslo"
+    founded: date = date(1048, 1, 1)
+    extra: object = None
 
 
 def failing(name: str, base: type, *methods: str, error: type[BaseException] = ValueError) -> Any:
@@ -148,15 +121,10 @@ class WithBundle:
         }
 
 
-class WithPng:
-    """It draws itself."""
-
-    def _repr_png_(self) -> bytes:
-        return encoded("PNG")
+WithPng = type("WithPng", (), {"_repr_png_": lambda _: encoded("PNG")})
 
 
 def nested(depth: int) -> Any:
-    """Lists in lists."""
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -164,14 +132,12 @@ def nested(depth: int) -> Any:
 
 
 def ring() -> Any:
-    """A list that holds itself."""
     made: list[Any] = [1]
     made.append({"again": made})
     return made
 
 
 def laughs() -> Any:
-    """A billion laughs."""
     value: Any = ["lol"] * 10
     for _ in range(12):
         value = [value] * 10
@@ -179,13 +145,11 @@ def laughs() -> Any:
 
 
 def raising() -> Iterator[float]:
-    """Two items, then an error."""
     yield 1
     raise ZeroDivisionError
 
 
 def rows(kind: Any = None) -> Any:
-    """A cursor of SQLite."""
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.row_factory = kind
     cursor = connection.execute("SELECT 1 AS a UNION ALL SELECT 2")
@@ -194,7 +158,6 @@ def rows(kind: Any = None) -> Any:
 
 
 def frame(**columns: Any) -> Any:
-    """A table."""
     return pd.DataFrame(columns)
 
 
