@@ -33,8 +33,6 @@ class ChatParser(Parser):
         super().__init__(request, into)
         self._index: int | None = None
         """Of the choice that is read, once it is known. Choices are never mixed."""
-        self._is_modern = False
-        """Calls came in `tool_calls`: a `function_call` beside it is the same once more."""
 
     def event(self, name: bytes, data: Any) -> None:
         """Fold one chunk of a stream, or a whole body; an error may come in a list (Gemini)."""
@@ -99,7 +97,7 @@ class ChatParser(Parser):
         thoughts = into.has_reasoning or "fields" in into.kept
         came = {
             **dict.fromkeys(("content", "refusal"), into.has_text),
-            **dict.fromkeys(("tool_calls", "function_call"), into.has_calls),
+            "tool_calls": into.has_calls,
             **dict.fromkeys((*REASONING_FIELDS, _DETAILS), thoughts),
         }
         late = {name: value for name, value in message.items() if not came.get(name)}
@@ -124,10 +122,7 @@ class ChatParser(Parser):
             into.refused = True
             into.text(refusal)
         if calls := delta.get("tool_calls"):
-            self._is_modern = True
             self._take_calls(calls, whole=whole)
-        elif (old := delta.get("function_call")) and not self._is_modern:
-            self._take_calls([{"index": 0, "function": old}], whole=False)
         if extra := json_object(delta.get("extra_content")):
             # Gemini's signature of a plain answer.
             into.kept.setdefault("fields", {})["extra_content"] = extra

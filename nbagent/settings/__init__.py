@@ -55,7 +55,7 @@ __all__ = [
 V = TypeVar("V", bound=Values)
 _PROJECT = "pyproject.toml"
 _configured: dict[str, Any] = {}
-_start: list[Path] = []
+_start: Path | None = None
 """The folder where this process began."""
 
 
@@ -79,16 +79,14 @@ def configure(**values: Any) -> None:
     Raises:
         UsageError: an unknown name, or a value out of range. Nothing is changed then.
     """
-    checked = {name: checked_value(name, value) for name, value in values.items()}
-    before = _configured.copy()
-    merged = {**before, **checked}
-    _configured.clear()
-    _configured.update({name: value for name, value in merged.items() if value is not None})
+    global _configured
+    before = _configured
+    now = before | {name: checked_value(name, value) for name, value in values.items()}
+    _configured = {name: value for name, value in now.items() if value is not None}
     try:
         effective()  # two values may not go together; say so now
     except UsageError:
-        _configured.clear()
-        _configured.update(before)
+        _configured = before
         raise
 
 
@@ -174,24 +172,23 @@ def store_home(environ: Mapping[str, str] | None = None) -> Path:
 
 def project_folder() -> Path:
     """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
+    global _start
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
-    if not _start:
-        _start.append(Path.cwd())
-    return _start[0]
+    if _start is None:
+        _start = Path.cwd()
+    return _start
 
 
 @contextmanager
 def begun_anew() -> Generator[None]:
     """Within: nothing is configured, and the process began in the present folder. For tests."""
-    before, start = _configured.copy(), _start.copy()
-    _configured.clear()
-    _start.clear()
+    global _configured, _start
+    before = _configured, _start
+    _configured, _start = {}, None
     try:
         yield
     finally:
-        _configured.clear()
-        _configured.update(before)
-        _start[:] = start
+        _configured, _start = before
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -33,10 +33,8 @@ _ADDRESS = re.compile(
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
-_SWITCH = {
-    **dict[str, bool].fromkeys(("true", "1", "on", "yes"), True),
-    **dict[str, bool].fromkeys(("false", "0", "off", "no"), False),
-}
+_ON = ("true", "1", "on", "yes")
+_OFF = ("false", "0", "off", "no")
 _SHORTEST_KEY = 12
 """Of a word with letters and digits in a header or in extra fields."""
 _PLAIN_HEADERS = frozenset(
@@ -118,9 +116,10 @@ usd = number(0, 1e9, what="an amount in USD")
 
 def switch(value: Any) -> bool:
     """True or false, also as a word."""
-    if (word := str(value).lower()) not in _SWITCH:
+    word = str(value).lower()
+    if word not in _ON + _OFF:
         raise ValueError("true or false")
-    return _SWITCH[word]
+    return word in _ON
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

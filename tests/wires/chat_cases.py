@@ -222,8 +222,6 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
     "an old function_call beside tool_calls is the same": (
         {"tool_calls": [LOOK], "function_call": LOOK["function"]}, "stop",
         {"calls": LOOKED, "ids": ["c1"]}),
-    "the old function_call": (
-        {"function_call": {"name": "b", "arguments": B}}, "function_call", {"calls": ONE}),
     "an empty function_call is none": (
         {"content": "x", "function_call": NO_CALL}, "stop", {"text": "x"}),
     "an empty entry of tool_calls is none": (
