@@ -38,7 +38,10 @@ _OFF = ("false", "0", "off", "no")
 _SHORTEST_KEY = 12
 """Of a word with letters and digits in a header or in extra fields."""
 _PLAIN_HEADERS = frozenset(
-    {"accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"}
+    {
+        *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
+        *("anthropic-version", "anthropic-beta", "openai-beta"),
+    }
 )
 """Headers whose value is no secret."""
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})

@@ -249,11 +249,11 @@ def _words_for(value: Any) -> str | None:
 
 
 def _ordered(items: set[Any] | frozenset[Any]) -> list[Any]:
-    """A set's items in an order that is the same in the next process."""
+    """A set's items in an order that is the same in the next process, if that takes no time."""
     try:
         return sorted(items)
     except BROKEN:
-        return sorted(items, key=plain_repr)
+        return sorted(items, key=plain_repr) if len(items) < 10_000 else list(items)
 
 
 def is_iterator(value: object) -> bool:

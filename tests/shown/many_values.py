@@ -193,6 +193,7 @@ put("named tuple", lambda: Pair(1, 2), '{"left":1,"right":2}')
 put("row of SQLite", lambda: rows(sqlite3.Row).fetchone(), '{"a":1}')
 # Containers
 put("set of a million", lambda: set(range(1_000_000)), "[0,1,2,3,")
+put("mixed set", lambda: {2, "a", None}, '["a",2,null]')
 put("ten million items", lambda: [0] * 10_000_000, "of 10,000,000 items left out")
 put("long texts in a list", lambda: ["x" * 10_000_000] * 50, "characters left out")
 put("huge range", lambda: range(10**30), "more items left out")
