@@ -11,8 +11,8 @@ from engine.laws import check_run
 from frontends import StandIn
 
 import nbagent
-from nbagent.contracts.errors import UsageError
-from nbagent.providers.offline import call, script, step
+from nbagent.contracts.errors import EngineError, ModelError, NbagentError, ToolError, UsageError
+from nbagent.providers.offline import Step, call, error, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
 
@@ -176,3 +176,21 @@ def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> N
         assert pipe.read() == "Child. answered ENGINE_INTERRUPTED"
     assert left.wait().text == "Late."
     assert check_run(run.resume("More."), model).text == "More."
+
+
+ENDS: dict[type[NbagentError], tuple[Step, dict[str, Any]]] = {
+    ModelError: (error("LLM_TIMEOUT"), {}),
+    EngineError: (call("look"), {"max_turns": 1, "tools": []}),
+    ToolError: (step(text="no city"), {"output": list[int]}),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_ended_a_run_is_raised_in_the_class_of_its_code(kind: type[NbagentError]) -> None:
+    first, options = ENDS[kind]
+    run = nbagent.Agent(script([first] * 9), ceiling=3, **options).run("Go.")
+    while run.phase == "WaitingUser":
+        run = run.resume()
+    with pytest.raises(kind) as caught:
+        run.raise_for_error()
+    assert type(caught.value) is kind

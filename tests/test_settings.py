@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.model_server import ModelServer
+from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.settings import (
-    RunOptions,
-    Settings,
-    checked_value,
-    effective,
-    origins,
-    store_home,
-)
+from nbagent.settings import RunOptions, Settings, checked_value, effective, origins, store_home
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    yield
-    (tmp_path / "pyproject.toml").unlink(missing_ok=True)
-    nbagent.configure(**{origin.name: None for origin in origins() if origin.source == "configure"})
 
 
 def source_of(name: str, environ: dict[str, str], folder: Path) -> tuple[Any, str]:
@@ -73,7 +64,14 @@ def test_the_common_variables_name_model_and_server() -> None:
     assert effective({**environ, "NBAGENT_MODEL": "ollama:n"}).model == "ollama:n"
 
 
-UNREADABLE = ("[tool.nbagent\n", "max_turns = \n", "\xff", "tool = 5\n", "[tool]\nnbagent = 5\n")
+UNREADABLE = (
+    "[tool.nbagent]\nmaxturns = 4\n",
+    "[tool.nbagent\n",
+    "max_turns = \n",
+    "\xff",
+    "tool = 5\n",
+    "[tool]\nnbagent = 5\n",
+)
 
 
 @pytest.mark.parametrize("text", UNREADABLE, ids=repr)
@@ -83,12 +81,9 @@ def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
         effective({}, tmp_path)
 
 
-def test_an_unknown_name_is_an_error_that_names_the_nearest_and_the_place(tmp_path: Path) -> None:
+def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="unknown setting 'modle'; did you mean 'model'"):
         nbagent.configure(modle="x")
-    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nmaxturns = 4\n")
-    with pytest.raises(UsageError, match=r"in pyproject\.toml; did you mean 'max_turns'"):
-        effective({}, tmp_path)
 
 
 ADDRESSES = [
@@ -97,33 +92,31 @@ ADDRESSES = [
     *("http://my_host:80/v1", "https://bücher.example/v1", "https://h/a@b/v1"),
     *(f"https://h/v1?api-version={it}" for it in ("2024-10-21", "2025-04-01-preview", "preview")),
 ]
-FIT: list[tuple[str, Any, Any]] = [
-    *(
-        ("max_turns", "7", 7),
-        ("temperature", "0.5", 0.5),
-        ("system", "", ""),
-        ("model", None, None),
-    ),
-    *(("stream", "off", False), ("stream", True, True), ("after_run", "live", "live")),
-    *(("tools", "all", "all"), ("tools", "a, b c", ("a", "b", "c")), ("tools", ["a"], ("a",))),
-    *(("stop_sequences", "a b", ("a b",)), ("stop_sequences", ["\n", "END"], ("\n", "END"))),
-    *(("base_url", url, url) for url in ADDRESSES),
-    *(("reasoning", "LOW", "low"), ("reasoning", "off", "none"), ("reasoning", "xhigh", "xhigh")),
-    *(("reasoning", "02048", "2048"), ("reasoning", 2048, "2048")),
-    ("deny", "f(path=a b.md, x=y), mcp:git", ("f(path=a b.md, x=y)", "mcp:git")),
-    *(("headers", '{"X-A": "b"}', {"X-A": "b"}), ("retries", "0", 0), ("cache", "auto", "auto")),
-    *(
-        ("extra_body", '{"seed": 7, "a": [true]}', {"seed": 7, "a": [True]}),
-        ("project_id", "p", "p"),
-    ),
-    *(("cassette", "runs/a.jsonl", "runs/a.jsonl"), ("key_variable", "MY_KEY", "MY_KEY")),
-    ("deny", 'f(tags=["a", "b"]) g', ('f(tags=["a", "b"])', "g")),
-]
+FIT: dict[str, list[tuple[Any, Any]]] = {
+    "base_url": [(url, url) for url in ADDRESSES],
+    "max_turns": [("7", 7)],
+    "temperature": [("0.5", 0.5)],
+    "system": [("", "")],
+    "model": [(None, None)],
+    "stream": [("off", False), (True, True)],
+    "tools": [("all", "all"), ("a, b c", ("a", "b", "c")), (["a"], ("a",))],
+    "stop_sequences": [("a b", ("a b",)), (["\n", "END"], ("\n", "END"))],
+    "reasoning": [("LOW", "low"), ("off", "none"), ("02048", "2048"), (2048, "2048")],
+    "deny": [
+        ("f(path=a b.md, x=y), mcp:git", ("f(path=a b.md, x=y)", "mcp:git")),
+        ('f(tags=["a", "b"]) g', ('f(tags=["a", "b"])', "g")),
+    ],
+    "headers": [('{"X-A": "b"}', {"X-A": "b"})],
+    "extra_body": [('{"seed": 7, "a": [true]}', {"seed": 7, "a": [True]})],
+}
 
 
-@pytest.mark.parametrize(("name", "given", "value"), FIT)
-def test_values_come_in_their_right_type(name: str, given: Any, value: Any) -> None:
-    assert checked_value(name, given) == value
+@pytest.mark.parametrize("name", FIT)
+def test_values_come_in_their_right_type(name: str) -> None:
+    for given, value in FIT[name]:
+        assert checked_value(name, given) == value
+        if name in RunOptions.rows():
+            assert getattr(RunOptions(**{name: given}), name) == value
 
 
 def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
@@ -133,23 +126,10 @@ def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
         with pytest.raises(UsageError):
             nbagent.configure(**wrong)
         assert effective() == before
-    nbagent.configure(max_turns=60, ceiling=60)
-    assert effective().max_turns == 60
-    nbagent.configure(ceiling=None, max_turns=None)
-
-
-def test_a_ceiling_of_the_project_is_to_be_raised_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ceiling with nbagent\.configure\(ceiling=60\)"):
         nbagent.Agent("offline:demo", max_turns=60).run("Go.")
-    files(tmp_path, project="ceiling = 10")
-    with pytest.raises(UsageError, match=r"ceiling in pyproject\.toml, which sets it"):
-        nbagent.Agent("offline:demo", max_turns=60).run("Go.")
-
-
-def test_options_are_checked_as_settings_are() -> None:
-    options = RunOptions(temperature=1, stop_sequences="x", tags="one", name="n")
-    assert (options.stop_sequences, options.tags, options.max_turns) == (("x",), ("one",), None)
-    assert options == RunOptions(name="n", tags=("one",), stop_sequences=["x"], temperature=1.0)
+    nbagent.configure(max_turns=60, ceiling=60)
+    assert effective().max_turns == 60
 
 
 def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
@@ -157,33 +137,27 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) 
     assert store_home({"NBAGENT_HOME": "~/kept"}) == Path.home() / "kept"
 
 
-WITH_A_KEY = [
-    *("http://h/v1?api-key=SECRET", "http://h/v1#SECRET", "http://h/v1?api-version=SECRET"),
-    *("http://h/v1?api-version=2024-10-21&key=SECRET", "localhost:8000/v1?SECRET"),
-    "http://user:SECRET@h/v1",
-]
+WITH_A_KEY = """http://h/v1?api-key=SECRET http://h/v1#SECRET http://h/v1?api-version=SECRET
+http://h/v1?api-version=2024-10-21&key=SECRET localhost:8000/v1?SECRET http://user:SECRET@h/v1"""
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
-    *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:99999/v1"),
+    *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:999999/v1"),
     *("http://[::1/v1", "http://a b/v1", "http://h/v1\n", "java\nscript://h", "none", "http"),
 ]
 
 
-@pytest.mark.parametrize("url", [*WITH_A_KEY, *NO_ADDRESSES])
-def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_wherever_it_stands(
-    url: str,
-) -> None:
+@pytest.mark.parametrize("url", [*WITH_A_KEY.split(), *NO_ADDRESSES])
+def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_at_each_door(url: str) -> None:
     doors: list[Any] = [nbagent.configure, RunOptions]
-    if url == url.strip():  # The environment's texts are stripped.
-        doors.append(from_environment)
+    # The environment's texts are stripped.
+    doors += [from_environment] if url == url.strip() else []
+    no_address = r": (base_url|NBAGENT_BASE_URL): base_url=.* expected an address: http://"
     for ask in doors:
-        no_address = r": (base_url|NBAGENT_BASE_URL): base_url=.* expected an address: http://"
         with pytest.raises(
-            UsageError, match="LLM_API_KEY" if url in WITH_A_KEY else no_address
-        ) as caught:
+            UsageError, match="LLM_API_KEY" if "SECRET" in url else no_address
+        ) as it:
             ask(base_url=url)
-        assert "SECRET" not in str(caught.value)
-    assert effective().base_url is None
+        assert "SECRET" not in str(it.value)
 
 
 LIMITS: dict[str, tuple[str, str, Any, bool]] = {
@@ -215,28 +189,23 @@ def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None
 
 
 REFUSED = {
-    "allow = ['fs.write']": "allow",
-    "mounts = ['a=/']": "mounts",
-    "skills = ['/']": "skills",
-    "isolation = 'process'": "isolation",
-    "tools = ['mcp:evil']": "mcp:evil",
-    "tools = 'fs, evil__run'": "evil__run",
-    **{
-        f"{name} = {value!r}": "may not be set in a project's file"
-        for name, value in {
-            "base_url": "https://evil.example",
-            "organization_id": "org-1",
-            "project_id": "p",
-            "key_variable": "MY_API_KEY",
-            "headers": '{"X-A": "b"}',
-            "extra_body": '{"seed": 7}',
-            "retries": "0",
-            "cache": "auto",
-            "cassette": "runs/a.jsonl",
-        }.items()
-    },
+    "allow = ['fs.write']": "'allow' may not be set in a project's file",
+    "base_url = 'https://evil.example'": "'base_url' may not be set in a project's file",
+    'headers = \'{"X-A": "b"}\'': "'headers' may not be set in a project's file",
+    "cassette = 'runs/a.jsonl'": "'cassette' may not be set in a project's file",
+    "tools = ['mcp:evil']": "tools may not name 'mcp:evil'",
+    "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
 }
+MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
+timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny hide
+max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
+script_disk_bytes script_output_bytes after_run"""
+
+
+def test_a_project_may_set_no_option_that_is_not_on_this_list() -> None:
+    allowed = {name for name, row in Settings.rows().items() if row.project != "no"}
+    assert allowed == set(MAY_BE_SET.split())
 
 
 @pytest.mark.parametrize("line", REFUSED)
@@ -268,6 +237,13 @@ def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(
     assert not [word for word in ("sk-work", "corporate", "blue") if word in sent], sent
 
 
+def test_the_text_of_a_header_is_hidden_where_a_model_repeats_it() -> None:
+    with ModelServer([Reply(text="You are of confidential-team, by text/plain.")]) as server:
+        headers = {"X-Team": "confidential-team", "Accept": "text/plain"}
+        run = nbagent.Agent("openai:m", base_url=server.url, headers=headers).run("Who?")
+    assert run.text == "You are of [redacted], by text/plain."
+
+
 def test_what_a_project_chooses_comes_below_what_i_chose(
     other: ModelServer, tmp_path: Path
 ) -> None:
@@ -284,65 +260,62 @@ def test_what_a_project_chooses_comes_below_what_i_chose(
     assert run.record.limits.max_turns == 3
 
 
-ODD: list[tuple[str, Any]] = [
-    *(("deny", given) for given in ("(", "fs.write(", '["fs.write"]', "a b(c")),
-    *(("max_turns", given) for given in ("0", -1, "many", True, 1.5, float("inf"), float("nan"))),
-    *(("stop_sequences", [1]), ("name", 5), ("tags", [1]), ("session", ""), ("after_run", "gone")),
-    ("top_p", 1.1),
-    *(("temperature", given) for given in (2.01, "warm", 10**400, float("nan"))),
-    *(
-        ("max_tokens", 10**400),
-        ("top_p", -1),
-        ("top_p", 1.1),
-        ("timeout_s", 0),
-        ("stream", "perhaps"),
-    ),
-    *(("tools", 5), ("tools", [5]), ("model", ""), ("model", 5), ("system", 5)),
-    *(("reasoning", given) for given in ("lots", "0", "-5", "1.5", "", True, 0, 2.5)),
-    *(("retries", given) for given in (-1, 11, "2.0", True, "many", "1_0")),
-    *(("cache", given) for given in ("on", "", True, "Auto")),
-    *(("cassette", given) for given in ("a.json", "", 5, "a\n.jsonl")),
-    *(("headers", given) for given in ("X-A: b", '["X-A"]', {"X A": "b"}, {"X": "a\nb"}, {"X": 5})),
-    *(("headers", {name: "7"}) for name in ("Host", "content-length", "Connection")),
-    ("headers", '{"Transfer-Encoding": "chunked"}'),
-    *(("extra_body", given) for given in ("seed=7", "[1]", {"a": {1}}, {"a": float("nan")}, 5)),
-    *(("organization_id", given) for given in ("", 5, "a\r\nX: b", "ä")),
-]
+ODD: dict[str, list[Any]] = {
+    "deny": ["(", "fs.write(", '["fs.write"]', "a b(c"],
+    "max_turns": ["0", -1, "many", True, 1.5, float("inf"), float("nan")],
+    "max_tokens": [10**400],
+    "temperature": [2.01, "warm", 10**400, float("nan")],
+    "top_p": [-1, 1.1],
+    "timeout_s": [0],
+    "retries": [-1, 11, "2.0"],
+    "stop_sequences": [[1]],
+    "name": [5],
+    "session": [""],
+    "after_run": ["gone"],
+    "stream": ["perhaps"],
+    "tools": [5, [5], "none, a"],
+    "model": ["", 5],
+    "system": [5],
+    "reasoning": ["lots", "0", "-5", "1.5", "", True],
+    "cache": ["on", "", True],
+    "cassette": ["a.json", 5, "a\n.jsonl"],
+    "headers": [
+        *("X-A: b", '["X-A"]', {"X A": "b"}, {"X": "a\nb"}, {"X": 5}, {"Host": "7"}),
+        *({"content-length": "7"}, {"Connection": "7"}, '{"Transfer-Encoding": "chunked"}'),
+    ],
+    "extra_body": ["seed=7", "[1]", {"a": {1}}, {"a": float("nan")}, 5],
+    "organization_id": ["", 5, "a\r\nX: b", "ä"],
+}
 
 
-@pytest.mark.parametrize(("name", "given"), ODD)
-def test_a_value_that_does_not_fit_is_refused(name: str, given: Any) -> None:
+@pytest.mark.parametrize("name", ODD)
+def test_a_value_that_does_not_fit_is_refused(name: str) -> None:
     doors: list[Any] = [RunOptions] if name in RunOptions.rows() else []
     doors += [nbagent.Agent] if doors and name not in ("model", "tools") else []
     doors += [nbagent.configure] if name in Settings.rows() else []
-    assert doors
-    for ask in doors:
-        said = "is no pattern" if name == "deny" else f"{name}.* does not fit; expected "
+    said = "is no pattern" if name == "deny" else f"{name}.* does not fit; expected "
+    for ask, given in product(doors, ODD[name]):
         with pytest.raises(UsageError, match=said) as caught:
             ask(**{name: given})
         assert "\n" not in str(caught.value)
 
 
 KEYS = ["sk-proj-Ab1", "gsk_abcdef", "AIzaSyAbc", "x" * 30 + "1", "a b", "MY-KEY", "", 5, "hf_aBc"]
+NAMES = ["api_key", "key", "openai_api_key", "apikey", "token", "secret"]
 
 
-@pytest.mark.parametrize("given", KEYS)
-def test_what_may_be_a_key_is_no_name_of_a_variable_and_is_not_shown(given: Any) -> None:
-    doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions, from_environment]
-    for ask in doors if given else doors[:3]:
-        with pytest.raises(UsageError, match="no name of an environment variable") as caught:
-            ask(key_variable=given)
-        assert not given or str(given) not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["api_key", "key", "openai_api_key", "apikey", "token", "secret"])
-def test_a_key_itself_is_refused_at_each_door_and_hidden(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [*(("key_variable", given) for given in KEYS), *((name, "sk-SECRET") for name in NAMES)],
+)
+def test_what_may_be_a_key_is_refused_at_each_door_and_not_shown(name: str, given: Any) -> None:
     agent = nbagent.Agent("offline:demo")
     doors: list[Any] = [nbagent.configure, nbagent.Agent, RunOptions, partial(agent.run, "Go.")]
+    doors += [from_environment] if given and name == "key_variable" else []
     for ask in doors:
-        with pytest.raises(UsageError, match=r"key_variable=NAME") as caught:
-            ask(**{name: "sk-SECRET"})
-        assert "SECRET" not in str(caught.value)
+        with pytest.raises(UsageError, match=r"key_variable=") as caught:
+            ask(**{name: given})
+        assert not given or str(given) not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [RunOptions, Settings])

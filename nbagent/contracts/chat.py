@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbagent.contracts.canonical import load_json
+from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.secrets import SecretKey, any_secret_known, redact_json, register_environment
 
@@ -322,18 +322,9 @@ def is_keepable(value: Any) -> bool:
 
 
 def parse_arguments(raw: str) -> dict[str, Any] | None:
-    """Decode a call's arguments: `""` and `null` are `{}`.
-
-    None for anything but an object, and for one that no record can hold (`is_keepable`).
-    """
-    if not raw.strip():
-        return {}
+    """Decode a call's arguments: `""` and `null` are `{}`, anything but an object is None."""
     try:
-        value = load_json(raw)
+        value = load_json(raw) if raw.strip() else None
     except (ValueError, RecursionError):
         return None
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not is_keepable(value):
-        return None
-    return cast("dict[str, Any]", value)
+    return {} if value is None else json_object(value)

@@ -165,8 +165,6 @@ class StoreError(NbagentError):
 
 def error_from_info(info: ErrorInfo) -> NbagentError:
     """Rebuild the exception of the right class from its frozen form."""
-    if info.code in get_args(EngineCode):
-        return EngineError(info.message, code=info.code, details=info.details)
-    if info.code in get_args(ToolCode):
-        return ToolError(info.message, code=info.code, details=info.details)
-    return ModelError(info.message, code=info.code, details=info.details)
+    kinds = ((EngineCode, EngineError), (ToolCode, ToolError))
+    kind = next((kind for codes, kind in kinds if info.code in get_args(codes)), ModelError)
+    return kind(info.message, code=info.code, details=info.details)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from json import JSONDecoder
 from typing import Any, Literal, cast, get_args
 
 from nbagent.contracts.canonical import canonical_json, load_json
@@ -56,21 +55,23 @@ class ToolLimits:
     """Of stdout and of stderr, which a model reads whole; the rest is cut visibly."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value: Any = getattr(self, f.name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not math.isfinite(value) or value <= 0:
-                raise UsageError(f"{f.name}={value!r} does not fit; give a number above 0")
+        for name, value in asdict(self).items():
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise UsageError(f"{name}={value!r} does not fit; give a number above 0")
 
     def tightened(self, by: ToolLimits) -> ToolLimits:
         """The smaller of each."""
-        names = (f.name for f in fields(self))
-        return ToolLimits(**{n: min(getattr(self, n), getattr(by, n)) for n in names})
+        theirs = asdict(by)
+        return ToolLimits(**{name: min(mine, theirs[name]) for name, mine in asdict(self).items()})
 
 
 _PATTERN = re.compile(r"(?P<tool>[^\s()\"',{}<>]+)(?:\((?P<where>.*)\))?", re.DOTALL)
-_ARGUMENT = re.compile(r"\s*(?P<name>[^\s=,]+)\s*=\s*")
-_NEXT_ARGUMENT = re.compile(r"\s*(?:,\s+|,?\Z)")
+_NAME = r"[^\s=,\"]+"
+# A value ends where `, name=` begins, unless that stands in quotes.
+_ARGUMENT = re.compile(
+    rf'\s*({_NAME})\s*=\s*((?:"(?:[^"\\]|\\.)*"|[^"])*?)\s*(?:,\s+(?={_NAME}\s*=)|,?\s*\Z)',
+    re.DOTALL,
+)
 _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
 
@@ -94,7 +95,6 @@ class CallPattern:
     as JSON.
     """
 
-    text: str
     tool: str
     where: tuple[tuple[str, str], ...] = ()
 
@@ -111,31 +111,30 @@ class CallPattern:
 
         Loosely, as rules that forbid are read, outer blanks and the case of texts do not count.
         """
-        if not self.fits_tool(tool, host):
-            return False
-        if not self.where:
-            return True
-        return arguments is not None and all(
-            name in arguments
-            and any(_value_fits(arguments[name], it, loosely) for it in resolve(host, name, glob))
+        given: Mapping[str, Any] = arguments or {}
+        return self.fits_tool(tool, host) and all(
+            name in given
+            and any(_value_fits(given[name], it, loosely) for it in resolve(host, name, glob))
             for name, glob in self.where
         )
 
     def fits_tool(self, tool: str, host: str) -> bool:
         """Whether it speaks of some call of this tool."""
-        kind = host.partition(":")[0]
         word = self.tool.removesuffix(":*")
-        named = _HOSTS.get(word, word) in (kind, host)
+        named = _HOSTS.get(word, word) in (host.partition(":")[0], host)
         return named or fnmatchcase(tool, self.tool) or fnmatchcase(host, self.tool)
 
 
 def _value_fits(value: Any, glob: str, loosely: bool) -> bool:
-    try:
-        literal = load_json(glob)
-    except (ValueError, RecursionError):
-        literal = glob
-    text, pattern, exact = (_as_text(it, loosely) for it in (value, glob, literal))
+    text, pattern, exact = (_as_text(it, loosely) for it in (value, glob, _literal(glob)))
     return text == exact or fnmatchcase(text, pattern)
+
+
+def _literal(glob: str) -> Any:
+    try:
+        return load_json(glob)
+    except (ValueError, RecursionError):
+        return glob
 
 
 def _as_text(value: Any, loosely: bool) -> str:
@@ -167,25 +166,12 @@ def call_pattern(text: str) -> CallPattern:
     rest, where = match["where"] or "", list[tuple[str, str]]()
     while rest.strip():
         argument = _ARGUMENT.match(rest)
-        if argument is None:
+        # Outside of JSON, `a=1, b` lacks something.
+        if argument is None or (", " in argument[2] and _literal(argument[2]) == argument[2]):
             raise _no_pattern(text)
+        where.append((argument[1], argument[2]))
         rest = rest[argument.end() :]
-        size = _json_chars(rest)
-        if size is None:
-            comma = re.search(r",\s+", rest)
-            size = comma.start() if comma else len(rest)
-        where.append((argument["name"], rest[:size].strip()))
-        rest = rest[size:].lstrip().removeprefix(",")
-    return CallPattern(text.strip(), match["tool"], tuple(where))
-
-
-def _json_chars(text: str) -> int | None:
-    """How long the list, object or quoted text is that stands first; None for a glob."""
-    try:
-        _, end = JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return end if text[:1] in '[{"' and _NEXT_ARGUMENT.match(text, end) else None
+    return CallPattern(match["tool"], tuple(where))
 
 
 def _no_pattern(text: object) -> UsageError:

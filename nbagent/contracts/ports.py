@@ -26,33 +26,27 @@ T = TypeVar("T")
 
 
 class ChatClient(Protocol):
-    """Talks to one provider. All methods run on the engine's loop.
+    """Talks to one provider, the part of a model id before the colon. On the engine's loop.
 
-    `chat` and `chat_stream` raise ModelError only; being cancelled, they close the connection.
+    `chat` gives one whole answer, `chat_stream` chunks of which the last has `done` and `response`.
+    Both raise ModelError only; being cancelled, they close the connection.
     """
 
     @property
-    def provider(self) -> str:
-        """The provider's name: the part of a model id before the colon."""
-        ...
-
+    def provider(self) -> str: ...
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """One request, one whole answer."""
-        ...
+    ) -> ChatResponse: ...
+    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]: ...
+    async def list_models(self) -> list[ModelInfo]: ...
+    async def close(self) -> None: ...
 
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """One request, its answer in chunks; the last one has `done` and `response`."""
-        ...
 
-    async def list_models(self) -> list[ModelInfo]:
-        """The models that the server offers."""
-        ...
+@runtime_checkable
+class SchemaClient(Protocol):
+    """A client that can say whether an answer to a request (its model and tools) fits a schema."""
 
-    async def close(self) -> None:
-        """Close its connections."""
-        ...
+    def has_schema_mode(self, request: ChatRequest) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +65,6 @@ class Cost:
     def total_usd(self) -> float:
         """All of it."""
         return self.input_usd + self.cached_usd + self.output_usd
-
-
-@runtime_checkable
-class SchemaClient(Protocol):
-    """A client that can say whether the server binds answers to a schema. Others do not."""
-
-    def has_schema_mode(self, request: ChatRequest) -> bool:
-        """Whether the answer to such a request (its model and tools) would fit a schema."""
-        ...
 
 
 class CallRunner(Protocol):
@@ -138,21 +123,16 @@ class CodeOutcome:
 
 
 class RunCode(Protocol):
-    """Runs plain Python in the notebook, where a person's own cells run."""
+    """Runs plain Python, without magics, where a person's own cells run: in this thread.
+
+    Code that awaits something gives what the notebook's loop runs. What it prints and displays is
+    shown in the cell too, of stdout and of stderr `keep_bytes`. An interrupt comes out; whatever
+    else it raises is in the outcome.
+    """
 
     def __call__(
         self, code: str, *, keep_bytes: int
-    ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]:
-        """Run it in this thread; code that awaits something gives what the notebook's loop runs.
-
-        What it prints and displays is shown in the cell too. An interrupt comes out, whatever else
-        it raises is in the outcome.
-
-        Args:
-            code: Python that compiles; no magics.
-            keep_bytes: of stdout and of stderr, kept and shown; the rest is cut visibly.
-        """
-        ...
+    ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]: ...
 
 
 def _no_namespace() -> Mapping[str, Any]:
@@ -167,8 +147,6 @@ class ToolContext:
     session: str
     turn_id: str = ""
     tool_call_id: str = ""
-    package: str | None = None
-    agent: str | None = None
     mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     policy: Any = None
     runner: CallRunner
@@ -181,11 +159,6 @@ class ToolContext:
     """Says what the run waits for before its tools can be listed; no text: no longer."""
     approved: bool = False
     """Whether somebody decided about the call: it must do then what was shown."""
-
-    @property
-    def idempotency_key(self) -> str:
-        """Stable over crashes: run/turn/call."""
-        return f"{self.run_id}/{self.turn_id}/{self.tool_call_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,19 +200,11 @@ class ToolHost(Protocol):
         ...
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """What the model is shown now. Asked before every request.
-
-        Raises:
-            NbagentError: it cannot be used; the run fails with this.
-        """
+        """What the model is shown now, asked before every request. Raising fails the run."""
         ...
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call without doing anything yet.
-
-        Raises:
-            ToolError: this is the result of the call.
-        """
+        """Check a call without doing anything yet. A ToolError is the result of the call."""
         ...
 
 
@@ -271,8 +236,7 @@ class Approver(Protocol):
     ) -> Decision:
         """Allow, deny or change one call. Emits ApprovalRequested when somebody is asked.
 
-        Raises:
-            ToolError: after it was asked, or with other arguments, it could not be prepared.
+        A ToolError says that it could not be prepared again, or with other arguments.
         """
         ...
 
@@ -317,40 +281,26 @@ class Composer(Protocol):
 
 
 class EventPort(Protocol):
-    """Where the engine's events go. On the engine's loop."""
+    """Where the engine's events go, on its loop: in passing, or onto the disk.
 
-    def emit(self, event: Event) -> None:
-        """Tell something in passing; nothing of it is kept."""
-        ...
+    When `commit` returns, the event is on disk; with a StoreError the run ends here.
+    """
 
-    async def commit(self, event: Event) -> None:
-        """Tell something that is kept: when this returns, it is on disk.
-
-        Raises:
-            StoreError: it cannot be kept; the run ends here.
-        """
-        ...
+    def emit(self, event: Event) -> None: ...
+    async def commit(self, event: Event) -> None: ...
 
 
 class Sink(Protocol):
-    """Takes the events of one run, on the engine thread. Raising detaches it.
+    """Takes the events of one run, on the engine thread, and does not block. Raising detaches it.
 
     One in which a person may answer questions, by `RunControls.answer`, has a true `can_answer`;
-    it may become true while a run goes on.
+    it may become true while a run goes on. It is closed when the run is over or it was detached.
     """
 
     @property
-    def name(self) -> str:
-        """For the notice when it is detached."""
-        ...
-
-    def handle(self, event: Event) -> None:
-        """Take one event. Must not block for long."""
-        ...
-
-    def close(self) -> None:
-        """The run is over, or this sink was detached."""
-        ...
+    def name(self) -> str: ...
+    def handle(self, event: Event) -> None: ...
+    def close(self) -> None: ...
 
 
 class RunControls(Protocol):

@@ -5,7 +5,6 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -146,39 +145,35 @@ class Trimmed(Value):
 
 def is_worth_it(message: Message) -> bool:
     """Whether a message is a tool result that becomes much smaller when it is shortened."""
-    if message.role != "tool":
-        return False
-    return len(message.content) > 1 or len(message.text) >= _WORTH_CHARS
+    long = len(message.content) > 1 or len(message.text) >= _WORTH_CHARS
+    return message.role == "tool" and long
 
 
 def shortened(message: Message, keep_chars: int = KEEP_CHARS) -> Message:
     """A tool message with the start of its result, as JSON that says what is missing.
 
-    `{"ok": true, "data": "<the first characters>…", "trimmed": "from 48,213 to 200 characters"}`;
-    of an error the code stays whole and its message is cut; images and files are left out.
+    `{"ok": true, "data": "<the first characters>", "trimmed": "200 of 48,213 characters"}`; of an
+    error the code stays. Images and files are left out.
     """
+    body = _body(message.text)
+    error = json_object(body.get("error"))
+    held: Any = error.get("message") if error else body.get("data", message.text)
+    text = held if isinstance(held, str) else dump_json(held).decode()
+    start = text[:keep_chars]
+    kept: dict[str, Any] = {"ok": not error, "data": start}
+    if error:
+        kept = {"ok": False, "error": {"code": error.get("code"), "message": start}}
+    kept["trimmed"] = f"{len(start):,} of {len(text):,} characters"
+    if n_left := sum(not isinstance(part, TextPart) for part in message.content):
+        kept["trimmed"] += f", without {n_left} images or files"
+    return message.model_copy(update={"content": (TextPart(text=dump_json(kept).decode()),)})
+
+
+def _body(text: str) -> dict[str, Any]:
     try:
-        body = json_object(load_json(message.text)) or {}
+        return json_object(load_json(text)) or {}
     except (ValueError, RecursionError):
-        body = {}
-    error = None if body.get("ok") else json_object(body.get("error"))
-    pieces: list[Any] = [body.get("data", message.text)]
-    if error is not None:
-        pieces = [error.get("message", ""), *([error["details"]] if "details" in error else [])]
-    whole = "".join(it if isinstance(it, str) else _json_text(it) for it in pieces)
-    start = whole if len(whole) <= keep_chars else f"{whole[:keep_chars]}…"
-    kept: dict[str, Any] = {"ok": body["ok"]} if isinstance(body.get("ok"), bool) else {}
-    kept |= {"error": {"code": error.get("code"), "message": start}} if error else {"data": start}
-    cut = f"from {len(whole):,} to {keep_chars:,} characters"
-    kept["trimmed"] = cut if start is not whole else "its text is whole"
-    kinds = Counter(part.type for part in message.content if not isinstance(part, TextPart))
-    if left := [f"{n} {kind}{'s' * (n > 1)}" for kind, n in kinds.items()]:
-        kept["trimmed"] += f"; {' and '.join(left)} left out"
-    return message.model_copy(update={"content": (TextPart(text=_json_text(kept)),)})
-
-
-def _json_text(value: Any) -> str:
-    return dump_json(value).decode("utf-8", "replace")
+        return {}  # A conversation of the person's own making.
 
 
 class TurnRequest(Value):
@@ -299,10 +294,7 @@ class RunRecord(Value):
     @property
     def text(self) -> str:
         """The last text that the model wrote."""
-        for turn in reversed(self.turns):
-            if turn.text:
-                return turn.text
-        return ""
+        return next((turn.text for turn in reversed(self.turns) if turn.text), "")
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:

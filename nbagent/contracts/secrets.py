@@ -72,13 +72,7 @@ class SecretKey:
     __str__ = __repr__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a SecretKey is never pickled")
-
-    def __copy__(self) -> SecretKey:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SecretKey:
-        return self
+        raise TypeError("a SecretKey is never pickled or copied")
 
 
 class _Starts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatResponse,
@@ -26,8 +25,6 @@ from nbagent.providers.toolset import WireNames
 _RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
 _MOST_CHARS = 4 * 1024 * 1024
 """Of text, reasoning and arguments together: several times what the largest models can write."""
-_MOST_KEPT_BYTES = 20_000
-"""Of fields that nobody here knows."""
 _OPENING = ("<think>", "<thinking>", "<thought>")
 """Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI door."""
 _MOST_HELD = 200
@@ -51,7 +48,6 @@ class Assembly:
         self._late_calls = False
         """Calls came behind the finish reason."""
         self.kept: dict[str, Any] = {}
-        self._unknown_bytes = 0
         self._usage: Usage | None = None
         self._before: Usage | None = None
         """Of the parts of the answer that are over."""
@@ -182,18 +178,6 @@ class Assembly:
     def keep(self, **fields: Any) -> None:
         """What the provider needs back with this message, by its name in `raw`."""
         self.kept.update(fields)
-
-    def keep_unknown(self, name: str, value: Any) -> None:
-        """A field that nobody here knows: kept in `raw` within a bound, for the person."""
-        if value is None or value == "":
-            return
-        self._unknown_bytes += len(dump_json(clean(value)))
-        if self._unknown_bytes > _MOST_KEPT_BYTES:
-            return
-        unknown: dict[str, Any] = self.kept.setdefault("unknown", {})
-        before = unknown.get(name)
-        joins = isinstance(before, str) and isinstance(value, str)
-        unknown[name] = f"{before}{value}" if joins else value
 
     def fail(self, error: ModelError) -> None:
         """Raise an error of the answer, unless a filter ended the answer by it (Azure)."""

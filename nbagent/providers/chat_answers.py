@@ -5,31 +5,23 @@ Tolerant of what servers of this wire get wrong (providers.md 10). The request i
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.chat import ChatRequest
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.answers import finish_reason, frame_object, index_of, take_call, usage_in
 from nbagent.providers.assembly import Assembly
 from nbagent.providers.errors import stream_error
-from nbagent.providers.frames import arguments_of, bad_answer, objects_in, text_or_empty
+from nbagent.providers.frames import bad_answer, objects_in
 from nbagent.providers.wires import Parser
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 _DETAILS = "reasoning_details"
 OPAQUE_FIELDS = ("extra_content", _DETAILS)
 """Of a message: what only the server can read, and what goes back to it."""
-_MESSAGE_FIELDS = frozenset(
-    ("role", "content", "refusal", "tool_calls", "function_call", "name")
-    + (REASONING_FIELDS + OPAQUE_FIELDS)
-)
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _MOST_NEAR = 64  # Details are sent side by side by so many at most.
 _JOINED = ("text", "summary", "signature", "data")
-_TAGGED = re.compile(r"<function=([\w.:-]{1,128})>?\s*(\{.*?\})\s*(?:</?function>|\Z)", re.S)
 
 
 class ChatParser(Parser):
@@ -39,11 +31,8 @@ class ChatParser(Parser):
 
     def __init__(self, request: ChatRequest, into: Assembly) -> None:
         super().__init__(request, into)
-        self._may_call = bool(request.tools) and request.tool_choice != "none"
         self._index: int | None = None
         """Of the choice that is read, once it is known. Choices are never mixed."""
-        self._is_modern = False
-        """Calls came in `tool_calls`: a `function_call` beside it is the same once more."""
 
     def event(self, name: bytes, data: Any) -> None:
         """Fold one chunk of a stream, or a whole body; an error may come in a list (Gemini)."""
@@ -56,7 +45,7 @@ class ChatParser(Parser):
         if usage := chunk.get("usage"):
             into.usage(usage_in(usage))
         if chunk.get("error"):
-            self._fail(chunk)
+            into.fail(stream_error(chunk))
             return
         choices: Any = chunk.get("choices")
         choice: Any = choices[0] if choices.__class__ is list and len(choices) == 1 else None
@@ -74,7 +63,7 @@ class ChatParser(Parser):
         if message := json_object(choice.get("message")):
             self._take_late(message)
         if choice.get("error"):
-            self._fail(choice)
+            into.fail(stream_error(choice))
         elif finish := choice.get("finish_reason"):
             word = str(finish)
             into.finish(finish_reason(word), word)
@@ -92,27 +81,6 @@ class ChatParser(Parser):
                 raise bad_answer("the stream was cut before the answer was complete")
             self._into.finish("stop")
 
-    def settle(self, error: ModelError) -> bool:
-        """Take the calls that the model wrote and the server could not read (Groq).
-
-        They are answered like any other call: what is wrong with them is told to the model.
-        """
-        into, told = self._into, error.details
-        # Behind other calls or a finish reason it is an error like any other.
-        is_late = into.has_calls or into.finished
-        if told.get("code") != "tool_use_failed" or is_late or not self._may_call:
-            return False
-        for name, arguments in _calls_in(text_or_empty(told.get("failed_generation"))):
-            into.call(object(), name=name, arguments=arguments_of(arguments))
-        if into.has_calls:
-            into.finish("tool_calls")
-        return into.has_calls
-
-    def _fail(self, holder: dict[str, Any]) -> None:
-        fault = stream_error(holder)
-        if not self.settle(fault):
-            self._into.fail(fault)
-
     def _pick(self, choices: Any) -> dict[str, Any] | None:
         """The choice with index 0, or else the first one; None when only others are here."""
         listed = objects_in(choices)
@@ -129,7 +97,7 @@ class ChatParser(Parser):
         thoughts = into.has_reasoning or "fields" in into.kept
         came = {
             **dict.fromkeys(("content", "refusal"), into.has_text),
-            **dict.fromkeys(("tool_calls", "function_call"), into.has_calls),
+            "tool_calls": into.has_calls,
             **dict.fromkeys((*REASONING_FIELDS, _DETAILS), thoughts),
         }
         late = {name: value for name, value in message.items() if not came.get(name)}
@@ -154,15 +122,10 @@ class ChatParser(Parser):
             into.refused = True
             into.text(refusal)
         if calls := delta.get("tool_calls"):
-            self._is_modern = True
             self._take_calls(calls, whole=whole)
-        elif (old := delta.get("function_call")) and not self._is_modern:
-            self._take_calls([{"index": 0, "function": old}], whole=False)
         if extra := json_object(delta.get("extra_content")):
             # Gemini's signature of a plain answer.
             into.kept.setdefault("fields", {})["extra_content"] = extra
-        for name in delta.keys() - _MESSAGE_FIELDS:
-            into.keep_unknown(name, delta[name])
 
     def _take_reasoning(self, delta: dict[str, Any], *, whole: bool) -> None:
         for field in REASONING_FIELDS:
@@ -219,24 +182,3 @@ def _parts_of(content: Any) -> list[dict[str, Any]]:
 def _is_same_detail(known: dict[str, Any], item: dict[str, Any]) -> bool:
     other_id = known.get("id") and item.get("id") and known["id"] != item["id"]
     return not other_id and all(known.get(it) == item.get(it) for it in ("index", "type"))
-
-
-def _calls_in(text: str) -> list[tuple[str, Any]]:
-    """Calls that a model wrote in its own format: JSON, `<tool_call>`, `<function=…>`."""
-    tagged = [(m[1], m[2]) for m in _TAGGED.finditer(text)]
-    if tagged:
-        return [] if "<function=" in _TAGGED.sub("", text) else tagged
-    found: list[tuple[str, Any]] = []
-    plain = re.sub(r"</?tool_call>|```(?:json)?", "", text).strip()
-    decoder = json.JSONDecoder()
-    while plain:
-        try:
-            value, end = decoder.raw_decode(plain)
-        except (ValueError, RecursionError):
-            return []  # Cut: those before it may be half of what was meant.
-        for item in objects_in(value if isinstance(value, list) else [value]):
-            call = json_object(item.get("function")) or item
-            if name := text_or_empty(call.get("name")):
-                found.append((name, call.get("arguments", call.get("parameters"))))
-        plain = plain[end:].lstrip(" \t\r\n,;")
-    return found

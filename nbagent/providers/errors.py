@@ -14,7 +14,6 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
-from nbagent.contracts.secrets import redact_cut
 from nbagent.providers.frames import objects_in, shown_line
 from nbagent.providers.limits import LONGEST_WAIT_S, retry_after_s, until_s
 
@@ -81,7 +80,6 @@ _SIZES = (
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini, of a field that it does not know."""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
-_LONGEST_FAILED = 20_000
 _FAILURES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_AUTH_FAILED": ((401, 403), "the provider refused the key", "Check the key."),
     "LLM_TIMEOUT": ((408, 504), "the provider gave up waiting", "Try again."),
@@ -263,10 +261,6 @@ def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict
         kept["http_status"] = str(status)
     if _is_moderated(status, fault):
         kept["code"] = "content_filter"
-    failed = fault.get("failed_generation")
-    if isinstance(failed, str):
-        # Groq's refusal of a call that it could not read has the call in it.
-        kept["failed_generation"] = redact_cut(failed)[:_LONGEST_FAILED]
     text = _text(fault.get("message") or "")
     for name, field, patterns in _SIZES if code == "LLM_CONTEXT_OVERFLOW" else ():
         found = next(filter(None, (pattern.search(text) for pattern in patterns)), None)

@@ -202,10 +202,9 @@ class WireClient:
                 yield chunk
             if fault is None and into.error:
                 yield ChatChunk(notice=_late(into.error, into))
-            if fault is not None and not exchange.shown and _is_settled(fault, attempt):
+            if fault is not None and not exchange.shown and _is_filtered(fault):
+                into.finish("content_filter")
                 exchange.request_id, fault = fault.request_id, None
-                for chunk in exchange.shows(into):
-                    yield chunk
             if fault is None:
                 if into.go_on is None or exchange.hops >= _MOST_HOPS:
                     yield _last_chunk(into, exchange, attempt.changed)
@@ -466,13 +465,9 @@ def _late(error: ModelError, into: Assembly) -> ClientNotice:
     return ClientNotice("note", told, error=error.info)
 
 
-def _is_settled(fault: ModelError, attempt: _Attempt) -> bool:
-    """Whether a refusal is an answer after all."""
-    if fault.details.get("code") == "content_filter":
-        # Azure refuses a prompt by a 400, OpenRouter by a 403: the end of a turn, no failure.
-        attempt.into.finish("content_filter")
-        return True
-    return attempt.parser.settle(fault)
+def _is_filtered(fault: ModelError) -> bool:
+    # Azure refuses a prompt by a 400, OpenRouter by a 403: the end of a turn, no failure.
+    return fault.details.get("code") == "content_filter"
 
 
 def _last_chunk(into: Assembly, exchange: _Exchange, changed: tuple[str, ...]) -> ChatChunk:

@@ -47,9 +47,6 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _MOST_PARTS = 2_000
 """Of one answer, texts joined: a signature lets all of them be kept once more."""
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
-_CANDIDATE_FIELDS = frozenset(
-    {"index", "content", "finishReason", "finishMessage", "continuationToken", "tokenCount"}
-)
 
 
 class GoogleParser(Parser):
@@ -92,15 +89,12 @@ class GoogleParser(Parser):
             raise bad_answer("it says neither an answer nor why there is none")
 
     def _candidate(self, candidate: dict[str, Any]) -> None:
-        into = self._into
         content = json_object(candidate.get("content")) or {}
         parts: Any = content.get("parts") or []
         if not isinstance(parts, list):
             raise bad_answer("`parts` is not a list")
         for part in objects_in(parts):
             self._part(part)
-        for name in candidate.keys() - _CANDIDATE_FIELDS:
-            into.keep_unknown(name, candidate[name])
         if word := text_or_empty(candidate.get("finishReason")):
             self._finish(word, candidate)
 

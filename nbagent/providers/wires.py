@@ -73,10 +73,6 @@ class Parser(Protocol):
         """Take a whole answer, as it comes without streaming. Raises ModelError."""
         self.event(b"", body)
 
-    def settle(self, error: ModelError) -> bool:
-        """Whether a refusal holds an answer after all, which was taken from it."""
-        return False
-
 
 class Wire(Protocol):
     """One request and answer format. Facts only; what most wires share is the default."""

@@ -54,6 +54,9 @@ __all__ = [
 
 V = TypeVar("V", bound=Values)
 _PROJECT = "pyproject.toml"
+_configured: dict[str, Any] = {}
+_start: Path | None = None
+"""The folder where this process began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +65,12 @@ class Origin:
 
     name: str
     value: Any = field(repr=False)
-    source: str
+    source: str = "default"
 
     @property
     def shown(self) -> Any:
         """The value without what is secret in it."""
         return Settings.row(self.name).shown(self.value)
-
-
-_Layers = list[tuple[str, dict[str, Any]]]
-"""Where values came from, and the values; the strongest first."""
-_configured: dict[str, Any] = {}
-_start: list[Path] = []
-"""The folder where this process began."""
 
 
 def configure(**values: Any) -> None:
@@ -83,16 +79,14 @@ def configure(**values: Any) -> None:
     Raises:
         UsageError: an unknown name, or a value out of range. Nothing is changed then.
     """
-    checked = {name: checked_value(name, value) for name, value in values.items()}
-    before = _configured.copy()
-    _configured.update(checked)
-    for name in [name for name, value in _configured.items() if value is None]:
-        del _configured[name]
+    global _configured
+    before = _configured
+    now = before | {name: checked_value(name, value) for name, value in values.items()}
+    _configured = {name: value for name, value in now.items() if value is not None}
     try:
         effective()  # two values may not go together; say so now
     except UsageError:
-        _configured.clear()
-        _configured.update(before)
+        _configured = before
         raise
 
 
@@ -110,41 +104,31 @@ def effective(environ: Mapping[str, str] | None = None, folder: Path | None = No
 def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Origin]:
     """Every setting with its value and where it came from."""
     environ = os.environ if environ is None else environ
-    layers = _for_one_server(
-        [
-            ("configure", dict(_configured)),
-            ("environment", _from_environment(environ)),
-            ("settings.toml", _from_person(environ)),
-            (_PROJECT, _from_project(folder or Path.cwd())),
-        ]
-    )
-    *own, (_, project) = layers
-    held: list[Origin] = []
-    for name, row in Settings.rows().items():
-        tightens = row.project == "tighten"
-        values = own if tightens else layers
-        given = (Origin(name, layer[name], source) for source, layer in values if name in layer)
-        origin = next(given, Origin(name, row.default, "default"))
-        held.append(_tightened(origin, project[name]) if tightens and name in project else origin)
-    return held
+    project = _from_project(folder or Path.cwd())
+    held: dict[str, Origin] = {}
+    for source, values in (
+        ("settings.toml", _from_person(environ)),
+        ("environment", _from_environment(environ)),
+        ("configure", _configured),
+    ):
+        if "model" in values and "model" in held:
+            held = _for_server_of(values["model"], held, meant=held["model"].value)
+        held |= {name: Origin(name, value, source) for name, value in values.items()}
+    if "model" in project and "model" not in held:
+        held = _for_server_of(project["model"], held, meant="openai:")
+    rows = Settings.rows()
+    return [
+        _with_project(held.get(name) or Origin(name, row.default), row, project)
+        for name, row in rows.items()
+    ]
 
 
-def _for_one_server(layers: _Layers) -> _Layers:
-    """The layers without what was said for another provider's server than the model's."""
-    named = [(source, values["model"]) for source, values in layers if values.get("model")]
-    if not named:
-        return layers
-    chosen_by, model = named[0]
-    kept: _Layers = []
-    for place, (source, values) in enumerate(layers):
-        # Whom it was meant for: the model of its own layer or of a weaker one of the person's.
-        persons = [below for where, below in layers[place:] if where != _PROJECT]
-        weaker = [below["model"] for below in persons if below.get("model")]
-        meant = weaker[0] if weaker else "openai:" if chosen_by == _PROJECT else model
-        if provider_of(meant) != provider_of(model):
-            values = {name: it for name, it in values.items() if not Settings.row(name).server}
-        kept.append((source, values))
-    return kept
+def _for_server_of(model: str, held: dict[str, Origin], meant: str) -> dict[str, Origin]:
+    """What is held, without what was meant for the server of another provider."""
+    if provider_of(model) == provider_of(meant):
+        return held
+    rows = Settings.rows()
+    return {name: origin for name, origin in held.items() if not rows[name].server}
 
 
 def provider_of(model: str) -> str:
@@ -153,65 +137,65 @@ def provider_of(model: str) -> str:
     return name if colon else "openai"
 
 
-def _tightened(held: Origin, project: Any) -> Origin:
-    """What holds for the person, and what a project's file adds to it."""
-    if isinstance(project, tuple):
-        rules = cast("tuple[str, ...]", project)
-        value: Any = (*held.value, *(text for text in rules if text not in held.value))
-    else:
-        value = project if held.value is None else min(held.value, project)
+def _with_project(held: Origin, row: Option[Any], project: Mapping[str, Any]) -> Origin:
+    """What holds for the person, and what a project's file says: below it, or tighter."""
+    if held.name not in project:
+        return held
+    value: Any = project[held.name]
+    if row.project != "tighten":
+        return Origin(held.name, value, _PROJECT) if held.source == "default" else held
+    if isinstance(value, tuple):
+        value = tuple(dict.fromkeys((*held.value, *cast("tuple[str, ...]", value))))
+    elif held.value is not None:
+        value = min(held.value, value)
     if value == held.value:
         return held
     source = _PROJECT if held.source == "default" else f"{held.source} and {_PROJECT}"
     return Origin(held.name, value, source)
 
 
+def check_limits(max_turns: int, ceiling: int) -> None:
+    """Raise UsageError when the ceiling would end a run before its limit pauses it."""
+    if max_turns > ceiling:
+        raise UsageError(
+            f"max_turns={max_turns} is larger than the ceiling of {ceiling} requests; lower it, or "
+            f"raise the ceiling with nbagent.configure(ceiling={max_turns}), and in {_PROJECT} "
+            "where that sets one"
+        )
+
+
 def store_home(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
-    environ = os.environ if environ is None else environ
-    chosen = environ.get("NBAGENT_HOME")
+    chosen = (os.environ if environ is None else environ).get("NBAGENT_HOME")
     return Path(chosen).expanduser() if chosen else project_folder() / ".nbagent"
 
 
 def project_folder() -> Path:
     """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
+    global _start
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
-    if not _start:
-        _start.append(Path.cwd())
-    return _start[0]
+    if _start is None:
+        _start = Path.cwd()
+    return _start
 
 
 @contextmanager
 def begun_anew() -> Generator[None]:
     """Within: nothing is configured, and the process began in the present folder. For tests."""
-    before, start = _configured.copy(), _start.copy()
-    _configured.clear()
-    _start.clear()
+    global _configured, _start
+    before = _configured, _start
+    _configured, _start = {}, None
     try:
         yield
     finally:
-        _configured.clear()
-        _configured.update(before)
-        _start[:] = start
-
-
-def check_limits(max_turns: int, ceiling: int) -> None:
-    """Raise UsageError when the ceiling would end a run before its limit pauses it."""
-    if max_turns > ceiling:
-        by_project = any(_PROJECT in it.source for it in origins() if it.name == "ceiling")
-        own = f"with nbagent.configure(ceiling={max_turns})"
-        raise UsageError(
-            f"max_turns={max_turns} is larger than the ceiling of {ceiling} requests; lower it, or "
-            f"raise the ceiling {f'in {_PROJECT}, which sets it' if by_project else own}"
-        )
+        _configured, _start = before
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, row in Settings.rows().items():
         for variable in row.variables:
-            text = environ.get(variable, "").strip()
-            if text:
+            if text := environ.get(variable, "").strip():
                 values[name] = row.checked(text, variable)
                 break
     return values
@@ -220,42 +204,40 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 def _from_person(environ: Mapping[str, str]) -> dict[str, Any]:
     base = environ.get("XDG_CONFIG_HOME")
     file = (Path(base) if base else Path.home() / ".config") / "nbagent" / "settings.toml"
-    return _checked_table(_table(file), file.name) if file.is_file() else {}
+    return _checked_table(file, _table(file)) if file.is_file() else {}
 
 
 def _from_project(folder: Path) -> dict[str, Any]:
     for file in (parent / _PROJECT for parent in (folder, *folder.parents)):
         if file.is_file():
             table = _table(file, "tool", "nbagent")
-            for name, value in table.items():
-                _check_may_set(name, value)
-            return _checked_table(table, _PROJECT)
+            for name in table:
+                _check_may_set(Settings.row(name, _PROJECT))
+            values = _checked_table(file, table)
+            for name, program in (("tools", "mcp"), ("model", "local")):
+                given: Any = values.get(name, ())
+                for word in cast("tuple[str, ...]", (given,) if isinstance(given, str) else given):
+                    _check_starts_nothing(name, word, program)
+            return values
     return {}
 
 
-def _check_may_set(name: str, value: Any) -> None:
+def _check_may_set(row: Option[Any]) -> None:
     """Raise UsageError for what a project's file may not say: it may be a stranger's project."""
-    row = Settings.row(name, _PROJECT)
     if row.project == "no":
-        why = (
-            "your key and your words could go elsewhere"
-            if row.server
-            else "who wrote the project would decide about your machine and your runs"
-        )
         raise UsageError(
-            f"{_PROJECT}: {name!r} may not be set in a project's file, because {why}; use "
-            f"nbagent.configure({name}=…), {row.variables[-1]} or your own settings.toml"
+            f"{_PROJECT}: {row.name!r} may not be set in a project's file, because who wrote the "
+            "project would decide about your machine, your key and your words; use "
+            f"nbagent.configure({row.name}=…), {row.variables[-1]} or your own settings.toml"
         )
-    texts: Any = value.replace(",", " ").split() if isinstance(value, str) else value
-    for text in cast("list[Any]", texts) if isinstance(texts, list) else ():
-        starts = isinstance(text, str) and text.partition(":")[0]
-        if (name == "tools" and (starts == "mcp" or "__" in str(text))) or (
-            name == "model" and starts == "local"
-        ):
-            raise UsageError(
-                f"{_PROJECT}: {name} may not name {text!r}, because a program would be started "
-                f"without your saying so; name it on the line or with nbagent.configure({name}=…)"
-            )
+
+
+def _check_starts_nothing(name: str, word: str, program: str) -> None:
+    if word.partition(":")[0] == program or (name == "tools" and "__" in word):
+        raise UsageError(
+            f"{_PROJECT}: {name} may not name {word!r}, because a program would be started "
+            f"without your saying so; name it on the line or with nbagent.configure({name}=…)"
+        )
 
 
 @lru_cache(maxsize=8)
@@ -277,8 +259,8 @@ def _table(file: Path, *keys: str) -> dict[str, Any]:
     return table
 
 
-def _checked_table(table: dict[str, Any], where: str) -> dict[str, Any]:
-    return {name: checked_value(name, value, where=where) for name, value in table.items()}
+def _checked_table(file: Path, table: dict[str, Any]) -> dict[str, Any]:
+    return {name: checked_value(name, value, where=file.name) for name, value in table.items()}
 
 
 def without_secrets(values: V) -> V:

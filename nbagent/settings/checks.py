@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, cast
@@ -23,29 +22,25 @@ from nbagent.contracts.secrets import register
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_ONE_PATTERN = r"(?:[^\s,()]|\([^)]*\))+"
+_HOST = r"(?:[\w.-]*\w[\w.-]*|\[[0-9a-f]*:[0-9a-f:.]*\])"
 _ADDRESS = re.compile(
-    r"(?P<scheme>https?://)?(?P<host>[\w.-]*\w[\w.-]*|\[[0-9a-f]*:[0-9a-f:.]*(?:%\w+)?\])"
-    r"(?::(?P<port>\d{1,5}))?(?:/[^\s?#]*)?"
+    # Without a scheme (`localhost:8000/v1`) the provider puts one before it.
+    rf"(?:https?://{_HOST}(?::\d{{1,5}})?|{_HOST}:\d{{1,5}}|\w[\w-]*\.[\w.-]+|localhost)(?:/[^\s?#]*)?"
     # The one query that it may have: Azure's, which can hold no key.
     r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
     re.IGNORECASE,
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_TEXT = "[ -~]+"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
-_SWITCH = {
-    **dict[str, bool].fromkeys(("true", "1", "on", "yes"), True),
-    **dict[str, bool].fromkeys(("false", "0", "off", "no"), False),
-}
-_LONGEST_VARIABLE = 64
+_ON = ("true", "1", "on", "yes")
+_OFF = ("false", "0", "off", "no")
 _SHORTEST_KEY = 12
 """Of a word with letters and digits in a header or in extra fields."""
 _PLAIN_HEADERS = frozenset(
     {
         *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
-        *("anthropic-version", "anthropic-beta", "openai-beta", "x-region"),
+        *("anthropic-version", "anthropic-beta", "openai-beta"),
     }
 )
 """Headers whose value is no secret."""
@@ -67,7 +62,7 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
 
 any_text = matching(".*", "a text")
 text = matching(".+", "a text")
-header_text = matching(_HEADER_TEXT, "a text of one line in ASCII")
+header_text = matching("[ -~]+", "a text of one line in ASCII")
 
 
 def variable_name(value: Any) -> str:
@@ -80,18 +75,14 @@ def variable_name(value: Any) -> str:
 def base_url(value: Any) -> str:
     """The address of a server that holds no key."""
     given = text(value)
-    address = _ADDRESS.fullmatch(given)
-    if not address and any(mark in given for mark in "@?#"):
+    if _ADDRESS.fullmatch(given) and given.isprintable():
+        return given
+    if any(mark in given for mark in "@?#"):
         raise UsageError(
             "base_url holds a name, a password or a part after '?' or '#', which would be kept and "
             "shown; remove it, and give the key in LLM_API_KEY"
         )
-    # Without a scheme a host is meant (`localhost:8000/v1`); the provider puts one before it.
-    named = address and (address["scheme"] or address["port"] or "." in address["host"])
-    named = named or (address and address["host"] == "localhost")
-    if not address or not named or int(address["port"] or 0) > 65_535 or not given.isprintable():
-        raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
-    return given
+    raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
 
 
 def output_type(value: Any) -> Any:
@@ -104,19 +95,18 @@ def output_type(value: Any) -> Any:
 def number(
     low: float, high: float = math.inf, *, whole: bool = False, what: str = ""
 ) -> Callable[[Any], Any]:
-    """A check for numbers in a range; `what` is said of others."""
+    """A check for finite numbers in a range; `what` is said of others."""
     kind = "a whole number" if whole else "a number"
     what = what or f"{kind} from {low:g}{f' to {high:g}' if high < math.inf else ''}"
 
     def check(value: Any) -> int | float:
-        # Python would take `1_000` and other alphabets' digits in a text, and cut 1.5 to 1.
-        plain = not isinstance(value, str) or re.fullmatch(r"[\s\d.eE+-]{1,100}", value, re.ASCII)
         try:
             given = int(value) if whole else float(value)
-            fits = plain and not isinstance(value, bool) and low <= given == float(value) <= high
+            # Python would take True for 1, and cut 1.5 to 1.
+            fits = not isinstance(value, bool) and low <= given == float(value) <= high
         except (ValueError, TypeError, OverflowError):
             raise ValueError(what) from None
-        if not fits or not math.isfinite(given):
+        if not fits or math.isinf(given):
             raise ValueError(what)
         return given
 
@@ -130,30 +120,22 @@ usd = number(0, 1e9, what="an amount in USD")
 def switch(value: Any) -> bool:
     """True or false, also as a word."""
     word = str(value).lower()
-    if word not in _SWITCH:
+    if word not in _ON + _OFF:
         raise ValueError("true or false")
-    return _SWITCH[word]
+    return word in _ON
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
     """A check for one of some words."""
-
-    def check(value: Any) -> str:
-        if value not in words:
-            near = get_close_matches(str(value), words, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{' or '.join(map(repr, words))}{hint}")
-        return value
-
-    return check
+    return matching("|".join(map(re.escape, words)), " or ".join(map(repr, words)))
 
 
 def several(split: Callable[[str], list[str]]) -> Callable[[Any], tuple[str, ...]]:
     """A check for texts: a list, or one text that is split."""
 
     def check(value: Any) -> tuple[str, ...]:
-        items = split(value) if isinstance(value, str) else value
-        texts = cast("list[str]", items) if isinstance(items, list | tuple) else [None]
+        given: Any = split(value) if isinstance(value, str) else value
+        texts = cast("list[str]", given) if isinstance(given, list | tuple) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("names, separated by commas")
         return tuple(map(str, texts))
@@ -164,28 +146,18 @@ def several(split: Callable[[str], list[str]]) -> Callable[[Any], tuple[str, ...
 names = several(lambda text: text.replace(",", " ").split())
 sequences = several(lambda text: [text])
 lines = several(lambda text: [line.strip() for line in text.splitlines() if line.strip()])
+# `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only.
+_patterns = several(lambda text: re.split(r"[\s,]+(?![^(]*\))", text.strip(" \t\r\n,")))
 
 
 def tools(value: Any) -> Tools:
     """Names of tools, or `none` or `all`, which stand alone."""
     chosen = tuple(dict.fromkeys(names(value)))
-    if isinstance(value, str) and not chosen:
-        raise ValueError("names as in a,b or none or all")
     if chosen in (("none",), ("all",)):
         return chosen[0]
-    if alone := [word for word in ("none", "all") if word in chosen]:
-        raise ValueError(f"{alone[0]!r} alone, or names without it, as in a,b")
+    if {"none", "all"} & set(chosen) or (isinstance(value, str) and not chosen):
+        raise ValueError("names as in a,b or 'none' or 'all' alone")
     return chosen
-
-
-def _split_patterns(text: str) -> list[str]:
-    # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only. If
-    # something is left over, the whole is shown as what it is not.
-    rest = re.sub(_ONE_PATTERN, "", text).strip(" \t\r\n,")
-    return [text] if rest else re.findall(_ONE_PATTERN, text)
-
-
-_patterns = several(_split_patterns)
 
 
 def patterns(value: Any) -> tuple[str, ...]:
@@ -198,13 +170,12 @@ def patterns(value: Any) -> tuple[str, ...]:
 
 def reasoning(value: Any) -> str:
     """A word for how much to think, or a number of tokens as a text."""
-    fits = isinstance(value, str | int) and not isinstance(value, bool)
-    word = str(value).strip().lower() if fits else ""
+    word = str(value).strip().lower()
     word = "none" if word == "off" else word
     if word in REASONING:
         return word
-    if re.fullmatch(r"[0-9]{1,9}", word) and int(word) > 0:
-        return str(int(word))
+    if re.fullmatch(r"0*[1-9][0-9]{0,8}", word):
+        return word.lstrip("0")
     raise ValueError("low, medium, high, off (also minimal, xhigh, max), or a number of tokens")
 
 
@@ -213,8 +184,7 @@ def key_variable(value: Any) -> str:
     name = value.strip() if isinstance(value, str) else ""
     # Real keys are long and mix cases and digits; names of variables do not.
     mixed = len(name) >= 20 and re.search("[0-9]", name) and re.search("[a-z]", name)
-    long = len(name) > _LONGEST_VARIABLE
-    if not _VARIABLE.fullmatch(name) or _KEY_START.match(name) or mixed or long:
+    if not _VARIABLE.fullmatch(name) or _KEY_START.match(name) or mixed:
         raise UsageError(
             "key_variable is no name of an environment variable (its value is not shown, it may "
             "be a key); put the key in a variable and give the variable's name: "
@@ -223,9 +193,10 @@ def key_variable(value: Any) -> str:
     return name
 
 
-def _object(value: Any) -> dict[str, Any]:
-    """A JSON object, also as text; a copy that nobody else changes."""
+def extra_body(value: Any) -> dict[str, Any]:
+    """Further fields of the request's JSON, also as text; their values may be secrets."""
     try:
+        # A copy that nobody else changes.
         whole = load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
         whole = None
@@ -250,21 +221,17 @@ def headers(value: Any) -> dict[str, str]:
     A text of eight characters or more is hidden wherever it turns up; a shorter one would garble
     ordinary words, and is only not shown with its name.
     """
-    given = _object(value)
+    given = extra_body(value)
     for name, held in given.items():
         plain = isinstance(held, str) and held.isprintable() and held.isascii()
-        if not plain or not _HEADER_NAME.fullmatch(name):
-            raise ValueError('names and texts of one line such as {"X-Tenant": "a"}')
-        if name.lower() in _OWN_HEADERS:
-            raise ValueError(f"headers without {name}, which is set for each request")
+        if not plain or not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+            raise ValueError(
+                'names and texts of one line such as {"X-Tenant": "a"}, and none of '
+                f"{', '.join(sorted(_OWN_HEADERS))}, which are set for each request"
+            )
         if name.lower() not in _PLAIN_HEADERS:
             register(held.removeprefix("Bearer "))
     return given
-
-
-def extra_body(value: Any) -> dict[str, Any]:
-    """Further fields of the request's JSON; their values may be secrets."""
-    return _object(value)
 
 
 _jsonl = matching(r"[^\x00-\x1f\x7f]+\.jsonl", "the path of a file that ends in .jsonl")
@@ -272,19 +239,17 @@ _jsonl = matching(r"[^\x00-\x1f\x7f]+\.jsonl", "the path of a file that ends in 
 
 def cassette(value: Any) -> str:
     """The path of a file of recorded answers."""
-    path = str(value) if isinstance(value, Path) else value
-    return _jsonl(path)
+    return _jsonl(str(value) if isinstance(value, Path) else value)
 
 
 def policy(value: Any) -> ToolPolicy:
     """A policy, also from the JSON that a record keeps of one."""
     if isinstance(value, ToolPolicy):
         return value
-    given: Any = json_object(value)
     try:
-        if given is not None:
-            limits: Any = ToolLimits(**given.get("limits", {}))
-            return ToolPolicy(**{**given, "limits": limits})
-    except TypeError as error:
-        raise UsageError(f"policy={value!r} does not fit ({error}); give a ToolPolicy") from None
-    raise UsageError(f"policy={value!r} does not fit; give an nbagent.ToolPolicy(deny=[…])")
+        limits: Any = ToolLimits(**value.get("limits", {}))
+        return ToolPolicy(**{**value, "limits": limits})
+    except (TypeError, AttributeError) as error:
+        raise UsageError(
+            f"policy={value!r} does not fit ({error}); give an nbagent.ToolPolicy(deny=[…])"
+        ) from None

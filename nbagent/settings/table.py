@@ -107,6 +107,27 @@ class Option(Generic[T]):
         return dict.fromkeys(value, HIDDEN) if self.secret and value else redact_json(value)
 
 
+@dataclass(frozen=True, eq=False)
+class _Choice(Option[T]):
+    """One that a project's file may make."""
+
+    project: Literal["no", "tighten", "yes"] = "yes"
+
+
+@dataclass(frozen=True, eq=False)
+class _Limit(Option[T]):
+    """One that a project's file may tighten."""
+
+    project: Literal["no", "tighten", "yes"] = "tighten"
+
+
+@dataclass(frozen=True, eq=False)
+class _OfServer(Option[T]):
+    """One that was meant for one server."""
+
+    server: bool = True
+
+
 def refuse_key(name: str) -> None:
     """Raise UsageError when a word would be followed by a key. What follows it is not shown."""
     if _KEY_LIKE.fullmatch(name.lstrip("-").replace("-", "_")):
@@ -179,47 +200,37 @@ class _Shared(Values):
 
     __slots__ = ()
 
-    model = Option[str | None](
-        "-m, --model PROVIDER:MODEL",
-        "the model to ask",
-        checks.text,
-        project="yes",
-        variable="LLM_MODEL",
+    model = _Choice[str | None](
+        "-m, --model PROVIDER:MODEL", "the model to ask", checks.text, variable="LLM_MODEL"
     )
-    base_url = Option[str | None](
+    base_url = _OfServer[str | None](
         "--base-url URL",
         "the server to ask, instead of the provider's own",
         checks.base_url,
         variable="LLM_BASE_URL",
-        server=True,
     )
-    key_variable = Option[str | None](
+    key_variable = _OfServer[str | None](
         "--key-variable NAME",
         "the environment variable with the key; never the key itself",
         checks.key_variable,
-        server=True,
     )
-    organization_id = Option[str | None](
-        "", "the organisation that pays", checks.header_text, server=True
+    organization_id = _OfServer[str | None]("", "the organisation that pays", checks.header_text)
+    project_id = _OfServer[str | None]("", "the provider's project", checks.header_text)
+    headers = _OfServer[dict[str, str] | None](
+        "", "further headers, as a JSON object", checks.headers, secret=True
     )
-    project_id = Option[str | None]("", "the provider's project", checks.header_text, server=True)
-    headers = Option[dict[str, str] | None](
-        "", "further headers, as a JSON object", checks.headers, server=True, secret=True
-    )
-    extra_body = Option[dict[str, Any] | None](
+    extra_body = _OfServer[dict[str, Any] | None](
         "",
         "further fields of a request's JSON: extra_body='{\"num_ctx\": 32768}'",
         checks.extra_body,
-        server=True,
         secret=True,
     )
     retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
-    timeout_s = Option(
+    timeout_s = _Limit(
         "--timeout SECONDS",
         "deadline of one request, its retries included (default: 600 s)",
         checks.seconds,
         600.0,
-        project="tighten",
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
@@ -236,62 +247,48 @@ class _Shared(Values):
         False,
         bare=True,
     )
-    system = Option[str | None](
-        "--system TEXT", "the system prompt", checks.any_text, project="yes"
-    )
-    tools = Option[Tools | None](
+    system = _Choice[str | None]("--system TEXT", "the system prompt", checks.any_text)
+    tools = _Choice[Tools | None](
         "-t, --tools A,B | none | all",
         "functions, fs, skills, notebook, mcp:NAME (default: your functions)",
         checks.tools,
-        project="yes",
     )
-    max_turns = Option("--max-turns N", "pause after so many turns", _COUNT, 20, project="tighten")
-    ceiling = Option("", "end after N requests without new words", _COUNT, 50, project="tighten")
-    loop_limit = Option("", "stop at so many equal failing calls", _COUNT, 3, project="tighten")
-    max_total_tokens = Option[int | None](
-        "",
-        "pause once all its requests and answers have used so many tokens",
-        _COUNT,
-        project="tighten",
+    max_turns = _Limit("--max-turns N", "pause after so many turns", _COUNT, 20)
+    ceiling = _Limit("", "end after N requests without new words", _COUNT, 50)
+    loop_limit = _Limit("", "stop at so many equal failing calls", _COUNT, 3)
+    max_total_tokens = _Limit[int | None](
+        "", "pause once all its requests and answers have used so many tokens", _COUNT
     )
-    max_cost_usd = Option[float | None](
-        "", "pause once it has cost so many US dollars", checks.usd, project="tighten"
-    )
-    temperature = Option[float | None](
+    max_cost_usd = _Limit[float | None]("", "pause once it has cost so many US dollars", checks.usd)
+    temperature = _Choice[float | None](
         "--temperature 0–2",
         "sampling temperature (default: none is sent)",
         checks.number(0, 2),
-        project="yes",
         sent=True,
     )
-    top_p = Option[float | None](
-        "--top-p 0–1", "nucleus sampling", checks.number(0, 1), project="yes", sent=True
+    top_p = _Choice[float | None]("--top-p 0–1", "nucleus sampling", checks.number(0, 1), sent=True)
+    max_tokens = _Choice[int | None](
+        "--max-tokens N", "most tokens of one answer", _COUNT, sent=True
     )
-    max_tokens = Option[int | None](
-        "--max-tokens N", "most tokens of one answer", _COUNT, project="yes", sent=True
-    )
-    stop_sequences = Option[tuple[str, ...] | None](
+    stop_sequences = _Choice[tuple[str, ...] | None](
         "--stop-seq TEXT",
         "end the answer before this text",
         checks.sequences,
         many=True,
-        project="yes",
         sent=True,
     )
-    reasoning = Option[str | None](
+    reasoning = _Choice[str | None](
         "--reasoning low | medium | high | off | TOKENS",
         "how much the model thinks; also minimal, xhigh, max; see --dry-run",
         checks.reasoning,
         words=checks.REASONING,
-        project="yes",
         sent=True,
     )
-    trim = Option(
+    trim = _Choice(
         "--trim tool-results | none",
         "shorten old tool results once a request was too large",
         default="none",
         words=("tool-results", "none"),
-        project="yes",
     )
     mounts = Option[tuple[str, ...]](
         "--mount NAME=PATH[:ro|rw]",
@@ -303,21 +300,19 @@ class _Shared(Values):
     skills = Option[tuple[str, ...]](
         "--skills DIR", "a folder of skills, beside the project's own", checks.lines, (), many=True
     )
-    session = Option(
+    session = _Choice(
         "--session NAME",
         "the run's session; with --continue: go on with its last run",
         checks.text,
         "default",
-        project="yes",
     )
-    stream = Option(
+    stream = _Choice(
         "--no-stream",
         "ask for the answer in one piece (stream=false)",
         checks.switch,
         True,
         bare=False,
         words=("true", "false"),
-        project="yes",
         goes_on=False,
     )
 
@@ -373,58 +368,39 @@ class Settings(_Shared):
     what = "setting"
 
     allow = Option[tuple[str, ...]]("", "calls that nobody is asked about", checks.patterns, ())
-    ask = Option[tuple[str, ...]](
+    ask = _Limit[tuple[str, ...]](
         "--ask CALLS",
         "calls that you want to be asked about: fs.write, 'fs.*', mcp:git",
         checks.patterns,
         (),
         many=True,
-        project="tighten",
     )
-    deny = Option[tuple[str, ...]](
+    deny = _Limit[tuple[str, ...]](
         "--deny CALLS",
         "calls that are refused: 'fs.write(path=@project/docs/*)'",
         checks.patterns,
         (),
         many=True,
-        project="tighten",
     )
-    hide = Option[tuple[str, ...]](
-        "", "tools that a model is not shown", checks.patterns, (), project="tighten"
-    )
-    max_read_bytes = Option(
-        "", "largest file to read", _COUNT, _LIMITS.max_read_bytes, project="tighten"
-    )
-    max_write_bytes = Option(
-        "", "largest file to write", _COUNT, _LIMITS.max_write_bytes, project="tighten"
-    )
-    search_timeout_s = Option(
-        "", "longest search", checks.seconds, _LIMITS.search_timeout_s, project="tighten"
-    )
-    script_timeout_s = Option(
-        "", "longest script", checks.seconds, _LIMITS.script_timeout_s, project="tighten"
-    )
-    script_memory_bytes = Option(
-        "", "memory of one script", _COUNT, _LIMITS.script_memory_bytes, project="tighten"
-    )
-    script_disk_bytes = Option(
-        "", "disk space of one script", _COUNT, _LIMITS.script_disk_bytes, project="tighten"
-    )
-    script_output_bytes = Option(
-        "", "output of one script", _COUNT, _LIMITS.script_output_bytes, project="tighten"
-    )
+    hide = _Limit[tuple[str, ...]]("", "tools that a model is not shown", checks.patterns, ())
+    max_read_bytes = _Limit("", "largest file to read", _COUNT, _LIMITS.max_read_bytes)
+    max_write_bytes = _Limit("", "largest file to write", _COUNT, _LIMITS.max_write_bytes)
+    search_timeout_s = _Limit("", "longest search", checks.seconds, _LIMITS.search_timeout_s)
+    script_timeout_s = _Limit("", "longest script", checks.seconds, _LIMITS.script_timeout_s)
+    script_memory_bytes = _Limit("", "memory of one script", _COUNT, _LIMITS.script_memory_bytes)
+    script_disk_bytes = _Limit("", "disk space of one script", _COUNT, _LIMITS.script_disk_bytes)
+    script_output_bytes = _Limit("", "output of one script", _COUNT, _LIMITS.script_output_bytes)
     isolation = Option[Isolation](
         "",
         "how scripts are kept apart: auto is the strongest that works here",
         default="auto",
         words=("auto", "landlock", "process"),
     )
-    after_run = Option(
+    after_run = _Choice(
         "",
         "static: the output becomes a saved picture; live: the widget stays",
         default="static",
         words=("static", "live"),
-        project="yes",
     )
 
     @property

@@ -1,25 +1,33 @@
-"""Figures, pictures and the bytes of pictures as image parts within their budget.
+"""Figures, pictures, their bytes, and objects that know how to show themselves in a notebook.
 
-Nothing is fetched and no SVG is taken. Imports neither matplotlib nor Pillow: a value of theirs
-has imported them already.
+Nothing is fetched, and neither SVG nor HTML is taken. Imports neither matplotlib nor Pillow: a
+value of theirs has imported them already.
 """
 
 from __future__ import annotations
 
 import base64
-import math
 import sys
+from collections.abc import Mapping
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.shown.budgets import IMAGE_BYTES, IMAGE_SIDE_PX
-from nbagent.shown.texts import BROKEN, kind_name
+from nbagent.shown.texts import BROKEN, clean, kind_name
 
+IMAGE_BYTES = 1_500_000
+"""Of one image; a larger one is made smaller."""
+_SIDES_PX = (1_568, 1_100, 770, 540, 380)
+"""Longest sides, tried until the file is small enough; models scale larger images down to about
+the first."""
 _ENCODED_BYTES = 50_000_000
 """Of a picture file that is opened to make it smaller."""
-_SIDES_PX = (IMAGE_SIDE_PX, 1_100, 770, 540, 380)
-"""Tried one after the other until the file is small enough."""
+_METHODS = {
+    "image/png": "_repr_png_",
+    "image/jpeg": "_repr_jpeg_",
+    "text/markdown": "_repr_markdown_",
+    "text/latex": "_repr_latex_",
+}
 
 
 def of_class(value: object, module: str, name: str) -> bool:
@@ -53,7 +61,7 @@ def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
     size = _size_px(data, media_type)
     name = f"{media_type.removeprefix('image/').upper()} picture"
     alt = alt or name + (f", {size[0]}×{size[1]} px" if size else "")
-    if len(data) <= IMAGE_BYTES and (size is None or max(size) <= IMAGE_SIDE_PX):
+    if len(data) <= IMAGE_BYTES and (size is None or max(size) <= _SIDES_PX[0]):
         return ImagePart(data=base64.b64encode(data).decode(), media_type=media_type, alt=alt)
     pil: Any = sys.modules.get("PIL.Image")
     if pil is None or len(data) > _ENCODED_BYTES:
@@ -94,9 +102,7 @@ def _figure_part(artist: Any) -> ImagePart | str | None:
     if root is None:
         return None
     inches = [float(side) for side in root.get_size_inches()]
-    dpi = min(root.dpi, IMAGE_SIDE_PX / max(inches))
-    if min(inches) * dpi < 1:
-        raise ValueError("a figure without a size")
+    dpi = min(root.dpi, _SIDES_PX[0] / max(inches))
     out = BytesIO()
     root.savefig(out, format="png", dpi=dpi)
     alt = f"figure, {round(inches[0] * dpi)}×{round(inches[1] * dpi)} px"
@@ -104,13 +110,19 @@ def _figure_part(artist: Any) -> ImagePart | str | None:
 
 
 def _picture_part(picture: Any, alt: str) -> ImagePart | str:
-    if max(picture.size) > IMAGE_SIDE_PX:
-        alt += f", made smaller: {IMAGE_SIDE_PX} px at most"
+    if picture.mode == "F" or picture.mode.startswith("I"):
+        # A plain conversion would be all black or white.
+        return f"[{alt}, of mode {picture.mode!r}: not sent; convert its values to mode 'L']"
+    if max(picture.size) > _SIDES_PX[0]:
+        alt += f", made smaller: {_SIDES_PX[0]} px at most"
     for side in _SIDES_PX:
         ratio = min(1.0, side / max(picture.size))
         size = tuple(max(1, round(length * ratio)) for length in picture.size)
         # Made smaller first: nothing converts a picture of many megapixels.
-        small = _plain_mode(picture if ratio == 1 else picture.resize(size, reducing_gap=2.0))
+        small = picture if ratio == 1 else picture.resize(size, reducing_gap=2.0)
+        if small.mode not in ("L", "LA", "RGB", "RGBA"):
+            transparent = small.mode == "PA" or "transparency" in small.info
+            small = small.convert("RGBA" if transparent else "RGB")
         for kind in ("PNG", "JPEG") if small.mode in ("RGB", "L") else ("PNG",):
             out = BytesIO()
             # What a photo says about its place and its owner does not go along.
@@ -121,21 +133,28 @@ def _picture_part(picture: Any, alt: str) -> ImagePart | str:
     return f"[{alt}: too large to be sent; make it smaller]"
 
 
-def _plain_mode(picture: Any) -> Any:
-    """The picture in a mode that PNG knows; grey values of any range as 0 to 255."""
-    if picture.mode in ("L", "LA", "RGB", "RGBA"):
-        return picture
-    if picture.mode == "F" or picture.mode.startswith("I"):
-        # A plain conversion would be all black or white.
-        values = picture.convert("F")
-        low, high = (float(value) for value in values.getextrema())
-        if not math.isfinite(high - low) or high <= low:
-            return picture.convert("L")
-        scale = 255 / (high - low)
+def display_of(value: Any) -> ImagePart | str | None:
+    """The value's own display as an image or a text; None when its class defines none.
 
-        def stretched(grey: Any) -> Any:
-            return grey * scale - low * scale
+    Asks only what the class itself defines: an instance may pretend to have everything.
+    """
+    kind = cast("type[Any]", type(value))
+    own = {name for parent in kind.__mro__ for name in vars(parent)}
+    forms = {form: _asked(kind, name, value) for form, name in _METHODS.items() if name in own}
+    if "_repr_mimebundle_" in own:
+        # It wins, as in a notebook.
+        bundle = _asked(kind, "_repr_mimebundle_", value, include=None, exclude=None)
+        forms |= cast("dict[str, Any]", bundle) if isinstance(bundle, Mapping) else {}
+    for media_type in ("image/png", "image/jpeg", "image/gif", "image/webp"):
+        data = forms.get(media_type) or b""
+        image = encoded_image(base64.b64decode(data) if isinstance(data, str) else data)
+        if image is not None:
+            return image
+    texts = [forms.get(form) for form in ("text/markdown", "text/plain", "text/latex")]
+    return next((clean(text) for text in texts if isinstance(text, str) and text), None)
 
-        return values.point(stretched).convert("L")
-    transparent = picture.mode == "PA" or "transparency" in picture.info
-    return picture.convert("RGBA" if transparent else "RGB")
+
+def _asked(kind: type, name: str, value: Any, **how: Any) -> Any:
+    form: Any = getattr(kind, name)(value, **how)
+    # A form may come with its metadata beside it.
+    return cast("Any", form)[0] if isinstance(form, tuple) and form else cast("Any", form)

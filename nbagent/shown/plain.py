@@ -10,27 +10,23 @@ import dataclasses
 import math
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from datetime import date, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
 from enum import Enum
 from io import IOBase
-from itertools import islice
 from pathlib import PurePath
+from types import ModuleType
 from typing import Any, cast
 from uuid import UUID
-from weakref import CallableProxyType, ProxyType
 
 from pydantic import BaseModel
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import FilePart, ImagePart, TextPart
+from nbagent.contracts.chat import FilePart, ImagePart
 from nbagent.contracts.secrets import redact_cut
-from nbagent.shown import budgets
-from nbagent.shown.displays import described, display_of
-from nbagent.shown.pictures import encoded_image, image_of, of_class
+from nbagent.shown.pictures import display_of, encoded_image, image_of, of_class
 from nbagent.shown.tables import table_text
 from nbagent.shown.texts import (
     BROKEN,
@@ -38,17 +34,22 @@ from nbagent.shown.texts import (
     bytes_text,
     clean,
     cut_middle,
+    error_line,
     plain_repr,
     without_folders,
 )
 
-_SLICED = (list, tuple, deque, range)
-_TOP_LEVELS = 2
-"""So deep a list that is cut keeps its end too. Deeper ones would read their items too often."""
-
-
-class _NotPlainError(Exception):
-    """A value that has no form in JSON."""
+PATIENCE_S = 2.0
+"""For all items of one value: after it the others are left out. One item's own `repr` cannot be
+cut short; it runs where a stop or an interrupt reaches it."""
+_DEEPEST = 60
+"""Levels of lists and objects."""
+_LARGEST_INT_BITS = 4_096
+"""Beyond this Python refuses to print an integer sooner or later (4,300 digits)."""
+_CELL_CHARS = 200
+"""Of one cell of a table, or of one element of an array of objects."""
+_MOST_IMAGES = 8
+"""Of one value; the others are named."""
 
 
 class Normal:
@@ -63,11 +64,7 @@ class Normal:
     """
 
     def __init__(
-        self,
-        budget_chars: int,
-        *,
-        patience_s: float | None = budgets.PATIENCE_S,
-        draws: bool = True,
+        self, budget_chars: int, *, patience_s: float | None = PATIENCE_S, draws: bool = True
     ) -> None:
         self.budget_chars = budget_chars
         self.parts: list[ImagePart | FilePart] = []
@@ -82,68 +79,62 @@ class Normal:
         if time.monotonic() > self._end:
             self._left = 0
         try:
-            return self._plain(value)
-        except _NotPlainError:
-            return self.named(self._leaf(value))
+            return self._plain(value, type(value))
         except BROKEN as error:
-            if is_iterator(value) and not self._above:
-                raise
-            if isinstance(error, RecursionError) and self._above:
+            if isinstance(error, RecursionError) if self._above else is_iterator(value):
                 raise
             return self.text(plain_repr(value, 200 if self._above else self.budget_chars))
 
-    def _leaf(self, value: object) -> ImagePart | str:
-        """What has no form in JSON, as an image or a text."""
-        room = max(min(self.budget_chars, self._left), 60)
-        try:
-            shown = (
-                (image_of(value) if self._draws else None)
-                or table_text(value, room, cell_text)
-                or described(value)
-                or display_of(value)
-            )
-        except BROKEN:
-            shown = None
-        if isinstance(shown, ImagePart):
-            if self._draws:
-                return shown
-            shown = None
-        text = plain_repr(value, room) if shown is None else cut_middle(redact_cut(shown), room)
-        self.cut = self.cut or LEFT_OUT in text
-        return clean(text)
-
-    def _plain(self, value: Any) -> Any:
-        kind = cast("type[Any]", type(value))
+    def _plain(self, value: Any, kind: type[Any]) -> Any:
+        # A value may lie about its `__class__`, so `isinstance` is not asked. Of a subclass of
+        # `str`, `int` or `float` no method is trusted: these are the plain classes' own.
         if value is None or kind is bool:
             self._left -= 5
             return value
-        # A value may lie about its `__class__`, so `isinstance` is not asked.
-        for kinds, form in _SCALARS:
-            if issubclass(kind, kinds):
-                return form(self, value)
+        if issubclass(kind, Enum):
+            return self.json(value.value)
+        if issubclass(kind, str):
+            return self.text(str.__str__(value))
+        if issubclass(kind, int):
+            return self._number(int.__pos__(value))
+        if issubclass(kind, float):
+            return self._number(float.__pos__(value))
+        if issubclass(kind, date | clock_time):
+            # pandas' NaT is a datetime too, and no moment.
+            return None if value != value else self.text(value.isoformat())
+        if issubclass(kind, PurePath):
+            return self.text(without_folders(str(value)).removeprefix("./"))
+        if issubclass(kind, Decimal | UUID | timedelta):
+            return self.text(str(value))
+        if issubclass(kind, bytes | bytearray | memoryview):
+            image = encoded_image(bytes(value)) if self._draws else None
+            return self._named(image or bytes_text(value))
+        if issubclass(kind, ImagePart | FilePart):
+            return self._named(value)
         if of_class(value, "numpy", "generic"):
             # The `item` of a moment is a bare count of nanoseconds.
             plain = str(value) if value.dtype.kind in "mM" else value.item()
-            return self._plain(str(value) if type(plain) is kind else plain)
+            return self.json(str(value) if type(plain) is kind else plain)
         pandas: Any = sys.modules.get("pandas")
         if pandas is not None and value is pandas.NA:
             return None
         if id(value) in self._above:
             return self.text("[circular]")
-        if len(self._above) >= budgets.DEEPEST:
+        if len(self._above) >= _DEEPEST:
             self.cut = True
             return self.text("[too deep]")
         self._above.add(id(value))
         try:
-            return self._opened(value, kind)
+            opened = self._opened(value, kind)
         finally:
             self._above.discard(id(value))
+        return self._named(self._leaf(value)) if opened is None else opened
 
-    def number(self, value: float) -> Any:
+    def _number(self, value: float) -> Any:
         """The number; as text where JSON or the wire has none."""
         if isinstance(value, int):
             bits = int.bit_length(value)
-            if bits > budgets.LARGEST_INT_BITS:
+            if bits > _LARGEST_INT_BITS:
                 return self.text(f"[an integer of {bits:,} bits]")
             self._left -= 2 + bits // 3
             return value
@@ -152,18 +143,13 @@ class Normal:
         self._left -= 10
         return value
 
-    def bytes(self, value: Any) -> Any:
-        """The picture that the bytes are, or their text."""
-        image = encoded_image(bytes(value)) if self._draws else None
-        return self.named(image or bytes_text(value))
-
-    def named(self, part: ImagePart | FilePart | str) -> str:
+    def _named(self, part: ImagePart | FilePart | str) -> str:
         """The name of an image or a file that goes along; a text as it is."""
         if isinstance(part, str):
             return self.text(part)
         word, name = part.type, part.alt if isinstance(part, ImagePart) else part.name
         if part not in self.parts:
-            if len(self.parts) >= budgets.MOST_IMAGES:
+            if len(self.parts) >= _MOST_IMAGES:
                 self.cut = True
                 return self.text(f"[one more {word}, not sent: {name}]")
             self.parts.append(part)
@@ -181,6 +167,7 @@ class Normal:
         return text
 
     def _opened(self, value: Any, kind: type[Any]) -> Any:
+        """What is in a container; None where it is none."""
         # Around the outermost one is kept free for the words about what is left out.
         self._left -= min(150, self._left // 10) if len(self._above) == 1 else 3
         if issubclass(kind, dict | Mapping):
@@ -189,32 +176,23 @@ class Normal:
             return self._object(dict(zip(names, value, strict=False)))
         if of_class(value, "sqlite3", "Row"):
             return self._object({name: value[name] for name in value.keys()})  # noqa: SIM118
-        if issubclass(kind, Set):
+        if issubclass(kind, set | frozenset):
             return self._list(_ordered(value))
-        if issubclass(kind, ValuesView):
-            return self._list(list(value))
-        if issubclass(kind, (*_SLICED, Sequence)) or of_class(value, "array", "array"):
-            return self._list(value)
-        if issubclass(kind, TextPart):
-            return self.text(value.text)
-        if issubclass(kind, ImagePart | FilePart):
-            return self.named(value)
+        if issubclass(kind, list | tuple | Sequence | Set | ValuesView) or is_iterator(value):
+            return self._list(cast("Iterable[Any]", value))
         if issubclass(kind, BaseModel):
             # A root model gives what it wraps: anything.
             return self.json(value.model_dump(warnings=False))
         if dataclasses.is_dataclass(kind):
             names = [field.name for field in dataclasses.fields(kind)]
             return self._object({name: getattr(value, name, "[not set]") for name in names})
-        if is_iterator(value):
-            return self._list(value)
-        raise _NotPlainError
+        return None
 
     def _object(self, items: Mapping[Any, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for key, item in items.items():
             if self._left <= 0:
-                self.cut = True
-                out["…"] = f"[{_left_out(_size(items), len(out), 'entries')}]"
+                out["…"] = self._left_out(items, len(out), "entries")
                 break
             plain = self.json(key)
             name = plain if isinstance(plain, str) else dump_json(plain).decode()
@@ -224,86 +202,67 @@ class Normal:
             out[name] = self.json(item)
         return out
 
-    def _list(self, items: Sequence[Any] | Iterable[Any]) -> list[Any]:
-        """The items; when they do not fit, the first ones and, near the top, the last ones too.
-
-        An iterator may never end.
-        """
-        size = _size(items)
-        whole = self._left
+    def _list(self, items: Iterable[Any]) -> list[Any]:
         out: list[Any] = []
-        keep = n_parts = 0
         for item in items:
+            # An iterator may never end.
             if self._left <= 0:
-                break
+                return [*out, self._left_out(items, len(out), "items")]
             out.append(self.json(item))
-            if self._left > whole // 3:
-                keep, n_parts = len(out), len(self.parts)
-        else:
-            return out
+        return out
+
+    def _left_out(self, items: Any, shown: int, what: str) -> str:
         self.cut = True
-        tail: deque[Any] = deque()
-        if len(self._above) <= _TOP_LEVELS and isinstance(items, _SLICED) and keep:
-            del out[keep:], self.parts[n_parts:]
-            self._left = whole // 3
-            for item in islice(reversed(items), max(size - keep - 1, 0)):
-                if self._left <= 0:
-                    break
-                tail.appendleft(self.json(item))
-        return [*out, f"… [{_left_out(size, len(out) + len(tail), 'items')}] …", *tail]
+        try:
+            size: int = len(items)
+        except BROKEN:
+            size = 0
+        missing = f"{size - shown:,} of {size:,}" if size > shown else "more"
+        return f"… [{missing} {what}{LEFT_OUT}]"
+
+    def _leaf(self, value: Any) -> ImagePart | str:
+        """What has no form in JSON, as an image or a text."""
+        room = max(min(self.budget_chars, self._left), 60)
+        try:
+            shown = (
+                (image_of(value) if self._draws else None)
+                or table_text(value, room, cell_text)
+                or _words_for(value)
+                or display_of(value)
+            )
+        except BROKEN:
+            shown = None
+        if isinstance(shown, ImagePart):
+            if self._draws:
+                return shown
+            shown = None
+        text = plain_repr(value, room) if shown is None else cut_middle(redact_cut(shown), room)
+        self.cut = self.cut or LEFT_OUT in text
+        return clean(text)
 
 
-def _left_out(size: int, shown: int, what: str) -> str:
-    missing = size - shown
-    return f"{f'{missing:,} of {size:,}' if missing > 0 else 'more'} {what}{LEFT_OUT}"
+def _words_for(value: Any) -> str | None:
+    """Words for values whose repr has no message, or a folder of this machine."""
+    if issubclass(type(value), BaseException):
+        return without_folders(error_line(value))
+    return f"module {value.__name__}" if issubclass(type(value), ModuleType) else None
 
 
-def _size(items: Any) -> int:
-    """How many items it says it has; some raise, and some lie."""
+def _ordered(items: set[Any] | frozenset[Any]) -> list[Any]:
+    """A set's items in an order that is the same in the next process, if that takes no time."""
     try:
-        size: int = len(items)
+        return sorted(items)
     except BROKEN:
-        return 0
-    return max(size, 0)
-
-
-def _ordered(items: Set[Any]) -> Sequence[Any]:
-    """A set's items in an order that is the same in the next process."""
-    listed = list(islice(items, budgets.SORTED_ITEMS))
-    if not issubclass(type(items), set | frozenset):
-        return listed  # A view of a dict has the order of the dict.
-    try:
-        return sorted(listed)
-    except BROKEN:
-        return sorted(listed[:10_000], key=plain_repr) + listed[10_000:]
+        return sorted(items, key=plain_repr) if len(items) < 10_000 else list(items)
 
 
 def is_iterator(value: object) -> bool:
     """Whether its items are meant, and can be read once: generators, cursors, `map`, …
 
-    Not files: they are named. Not what pretends to have each method there is.
+    Not files: they are named.
     """
-    kind = cast("type[Any]", type(value))
-    pretends = issubclass(kind, ProxyType | CallableProxyType)
-    pretends = pretends or of_class(value, "unittest.mock", "NonCallableMock")
-    return issubclass(kind, Iterator) and not issubclass(kind, IOBase) and not pretends
-
-
-_SCALARS: tuple[tuple[Any, Callable[[Normal, Any], Any]], ...] = (
-    (Enum, lambda normal, value: normal.json(value.value)),
-    # Of a subclass no method is trusted: these are the plain classes' own.
-    (str, lambda normal, value: normal.text(str.__str__(value))),
-    (int, lambda normal, value: normal.number(int.__pos__(value))),
-    (float, lambda normal, value: normal.number(float.__pos__(value))),
-    # pandas' NaT is a datetime too, and no moment.
-    (
-        (date, clock_time),
-        lambda normal, value: None if value != value else normal.text(value.isoformat()),
-    ),
-    (PurePath, lambda normal, value: normal.text(without_folders(str(value)).removeprefix("./"))),
-    ((Decimal, UUID, timedelta), lambda normal, value: normal.text(str(value))),
-    ((bytes, bytearray, memoryview), Normal.bytes),
-)
+    kind = type(value)
+    return issubclass(kind, Iterator) and not issubclass(kind, IOBase)
 
 
 def cell_text(value: object) -> str:
@@ -315,12 +274,11 @@ def cell_text(value: object) -> str:
         data = ""
     else:
         # With room for the words about what is left out.
-        data = Normal(budgets.CELL_CHARS // 2, draws=False).json(value)
+        data = Normal(_CELL_CHARS // 2, draws=False).json(value)
         if isinstance(data, float):
             return f"{data:.12g}"
     text = data if isinstance(data, str) else "" if data is None else dump_json(data).decode()
-    text = clean(cut_middle(text, budgets.CELL_CHARS))
-    return text.replace("\r", "").replace("\n", "\\n")
+    return clean(cut_middle(text, _CELL_CHARS)).replace("\r", "").replace("\n", "\\n")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -338,7 +296,7 @@ def fitted(
     value: object,
     budget_chars: int,
     *,
-    patience_s: float | None = budgets.PATIENCE_S,
+    patience_s: float | None = PATIENCE_S,
     draws: bool = True,
     kind: type[Normal] = Normal,
 ) -> Fitted:
@@ -350,16 +308,14 @@ def fitted(
         patience_s: as `Normal` takes it, and so is `draws`.
         kind: a `Normal` that shows some values in another way.
     """
-    data: Any = ""
-    normal = kind(budget_chars)
-    for share in (1.0, 0.8, 0.5):
+    share = 1.0
+    while True:
         normal = kind(int(budget_chars * share), patience_s=patience_s, draws=draws)
         data = normal.json(value)
-        # At most one character a byte: most values need no second look.
-        encoded = data.encode() if isinstance(data, str) else dump_json(data)
-        if len(encoded) <= budget_chars or len(encoded.decode()) <= budget_chars:
+        text = data if isinstance(data, str) else dump_json(data).decode()
+        if len(text) <= budget_chars:
             return Fitted(data, tuple(normal.parts), normal.cut)
-        if is_iterator(value):
-            break  # It can be read only once.
-    text = data if isinstance(data, str) else dump_json(data).decode()
-    return Fitted(cut_middle(text, budget_chars), tuple(normal.parts), True)
+        # An iterator can be read only once.
+        if is_iterator(value) or share < 0.5:
+            return Fitted(cut_middle(text, budget_chars), tuple(normal.parts), True)
+        share *= 0.7

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, cast
 
-from nbagent.shown.budgets import ARRAY_ITEM_CHARS, MOST_COLUMNS, PATIENCE_S
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import LEFT_OUT, cut_middle
 
 _Cell = Callable[[Any], str]
 """Makes the text of one cell, on one line."""
-_MOST_DIMENSIONS = 4
-_PRINTED_WHOLE = 1_000
-"""So many elements of an array of more dimensions."""
+_MOST_COLUMNS = 40
+"""Of a table; the others are left out."""
+_LONGEST_S = 2.0
+"""For the rows of one table; the others are left out."""
 
 
 def table_text(value: Any, budget: int, cell: _Cell) -> str | None:
@@ -43,14 +43,12 @@ def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
     title = f"{kind}: {rows:,} rows × {columns:,} columns"
     if not columns:
         return title
-    right = MOST_COLUMNS // 3 if columns > MOST_COLUMNS else 0
-    left = MOST_COLUMNS - right if right else columns
-    places = [*range(left), *range(columns - right, columns)]
+    places = range(min(columns, _MOST_COLUMNS))
     kinds = frame.dtypes
     dtypes = ", ".join(f"{_name(frame.columns[i], cell)} {kinds.iloc[i]}" for i in places)
     title += f"\ndtypes: {cut_middle(dtypes, max(budget // 4, 100))}\n"
-    if right:
-        title += f"({columns - left - right:,} of {columns:,} columns{LEFT_OUT})\n"
+    if columns > len(places):
+        title += f"({columns - len(places):,} of {columns:,} columns{LEFT_OUT})\n"
     index = frame.index
     counts_only = of_class(index, "pandas", "RangeIndex") and (index.start, index.step) == (0, 1)
 
@@ -59,17 +57,13 @@ def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
         some = frame.iloc[start:end, places]
         some = some if counts_only else some.reset_index(allow_duplicates=True)
         names = [_name(name, cell) for name in some.columns]
-        cells = [list(some.iloc[:, i]) for i in range(len(names))]
-        if right:
-            names.insert(len(names) - right, "…")
-            cells.insert(len(cells) - right, ["…"] * len(some))
-        return names, list(zip(*cells, strict=True))
+        return names, list(zip(*(list(some.iloc[:, i]) for i in range(len(names))), strict=True))
 
     # No line is shorter than its bars.
     most = budget // (3 * len(places) + 2) + 1
     names, first = part(0, most)
     title += f"{_line(names)}\n{_line(['---'] * len(names))}\n"
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + _LONGEST_S
     mark = f"… {rows:,} of {rows:,} rows{LEFT_OUT} …\n"
     room = max(budget - len(title) - len(mark), 0)
     head = _fitting(first, room * 2 // 3, cell, end) or [_line(map(cell, row)) for row in first[:1]]
@@ -110,12 +104,9 @@ def _array_text(array: Any, budget: int, cell: _Cell) -> str:
     numpy: Any = sys.modules["numpy"]
     title = f"array: shape {tuple(array.shape)}, {cut_middle(str(array.dtype), 200)}\n"
     room = budget - len(title)
-    few = array.ndim <= _MOST_DIMENSIONS or array.size <= _PRINTED_WHOLE
-    if array.dtype.kind in "biufcmM" and few:
-        whole = max(
-            _PRINTED_WHOLE if array.ndim > _MOST_DIMENSIONS else 10, room // ARRAY_ITEM_CHARS
-        )
-        with numpy.printoptions(threshold=whole, edgeitems=3):
+    if array.dtype.kind in "biufcmM" and array.ndim <= 4:
+        # Printed whole when about eight characters an element fit the budget.
+        with numpy.printoptions(threshold=max(10, room // 8), edgeitems=3):
             return title + str(array)
     # One by one: some objects are huge, and some raise.
     texts: list[str] = []

@@ -10,8 +10,9 @@ import os
 import re
 
 from nbagent.contracts.secrets import redact, redact_cut
-from nbagent.shown.budgets import BUDGET_CHARS, BYTES_SHOWN
 
+BUDGET_CHARS = 4_000
+"""Of one value as text, where the caller names no budget of its own."""
 LEFT_OUT = " left out; ask for a smaller part"
 """In every mark that stands for what is missing."""
 BROKEN = (Exception, SystemExit, GeneratorExit)
@@ -21,6 +22,8 @@ _MARGIN_CHARS = 10_000
 """Around a cut, so that a secret or an address which lies across it is seen. No key is longer."""
 _BINARY = re.compile(r"[^\t\n\r\f\x1b -~\x80-\U0010ffff]")
 _BYTES_READ = 4_096
+_BYTES_SHOWN = 7
+"""In hexadecimal: fewer than any secret has, which no filter would know so."""
 _CODES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])?"
 )
@@ -131,8 +134,8 @@ def bytes_text(value: bytes | bytearray | memoryview) -> str:
         text = ""
     if text and not _BINARY.search(text, 0, _BYTES_READ):
         return text
-    rest = "…" if len(data) > BYTES_SHOWN else ""
-    return f"bytes, {len(data):,}: {data[:BYTES_SHOWN].hex()}{rest}"
+    rest = "…" if len(data) > _BYTES_SHOWN else ""
+    return f"bytes, {len(data):,}: {data[:_BYTES_SHOWN].hex()}{rest}"
 
 
 def visible(text: str) -> str:

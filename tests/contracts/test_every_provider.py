@@ -1,117 +1,77 @@
-"""What holds for every provider that is discovered, whatever its wire looks like."""
+"""What holds for every provider that is discovered, whatever its wire looks like.
+
+`offline:` and `local:`, whose models cannot be told what to say here, have tests of their own.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from provider_cases import CANARY, CASES, UNTOLD, Case, Opener, Said
+from engine.laws import column
+from servers.dialects import CHAT, DIALECTS, Called
+from servers.loopback import Visit
+from servers.model_server import ModelServer, Reply
 
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    ChatResponse,
-    Message,
-    ModelInfo,
-    ToolSpec,
-)
+import nbagent
 from nbagent.providers.registry import provider_names
 
-T = TypeVar("T")
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOLS = (ToolSpec(name="geo.population", parameters=CITY), ToolSpec(name="area", parameters=CITY))
-CALLS = (("geo.population", {"city": "Oslo"}), ("area", {"city": "Bergen"}))
+CANARY = "sk-canary-0123456789abcdef"
+PROVIDERS = sorted({*provider_names()} - {"offline", "local"})
+WIRES = {wire.model[:-2]: wire for wire in DIALECTS}
 
 
-@pytest.fixture(params=provider_names())
-def any_opened(request: pytest.FixtureRequest) -> Opener:
-    """Of each provider, whatever it says."""
-    assert request.param in CASES, f"provider {request.param} brings no case for its contract"
-    return CASES[request.param]
+def says(provider: str, text: str, *calls: Called, slow: bool = False) -> Callable[[Visit], Reply]:
+    """An answer in the events of the provider's wire, or the list of its models."""
+    wire = WIRES.get(provider, CHAT)
+    body = wire.stream(*wire.said(text, *calls))
+
+    def reply(request: Visit) -> Reply:
+        if request.method == "GET":
+            listed = [{"id": "little", "name": "models/little"}]
+            return Reply(raw=json.dumps({"data": listed, "models": listed}).encode())
+        return Reply(raw=body, raw_pieces=40, between_s=30.0) if slow else Reply(raw=body)
+
+    return reply
 
 
-@pytest.fixture(params=sorted({*provider_names()} - UNTOLD))
-def opened(request: pytest.FixtureRequest) -> Opener:
-    """Of each provider whose server says what a test wants."""
-    return CASES[request.param]
+@nbagent.tool
+def population(city: str) -> int:
+    """People living in a city."""
+    return {"Oslo": 717_710, "Bergen": 291_940}[city]
 
 
-def request_for(case: Case, *, tools: tuple[ToolSpec, ...] = ()) -> ChatRequest:
-    messages = (Message.of("user", "How many people live in Oslo?"),)
-    return ChatRequest(model=case.model, messages=messages, system_prompt="Be brief.", tools=tools)
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_provider_runs_tools_answers_and_lists_its_models(
+    provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    calls = [Called(f"c{n}", "population", {"city": it}) for n, it in enumerate(("Oslo", "Bergen"))]
+    steps = [says(provider, "One moment.", *calls), says(provider, "Oslo."), says(provider, "")]
+    with ModelServer(steps) as server:
+        asked: dict[str, Any] = {"base_url": server.url, "key_variable": "CANARY_KEY"}
+        agent = nbagent.Agent(f"{provider}:little", tools=[population], **asked)
+        run = agent.run("Which is larger?").raise_for_error()
+        listed = nbagent.models(provider, **asked)
+    runs = run.turns[0].tool_runs
+    assert [it.result and it.result.data for it in runs] == [717_710, 291_940]
+    assert len({it.tool_call_id for it in runs}) == 2
+    assert (run.turns[0].text, run.text, run.stop_reason) == ("One moment.", "Oslo.", "answered")
+    (model,) = column(listed, "id")
+    assert model.endswith("little")
+    assert CANARY not in f"{agent!r} {agent.options!r} {run.record!r}"
 
 
-def played(opened: Opener, said: list[Said], work: Callable[[Case], Coroutine[Any, Any, T]]) -> T:
-    """Let a provider give some answers to `work`; its client never shows its key."""
-
-    async def run(case: Case) -> T:
-        assert CANARY not in repr(case.client) + str(vars(case.client))
-        try:
-            return await work(case)
-        finally:
-            await case.client.close()
-
-    with opened(said) as case:
-        return asyncio.run(run(case))
-
-
-async def chunks_of(case: Case, request: ChatRequest) -> list[ChatChunk]:
-    async with aclosing(case.client.chat_stream(request)) as stream:
-        return [chunk async for chunk in stream]
-
-
-def test_calls_come_back_under_their_own_names_with_distinct_ids(opened: Opener) -> None:
-    chunks = played(
-        opened, [Said(calls=CALLS)], lambda c: chunks_of(c, request_for(c, tools=TOOLS))
-    )
-    response = chunks[-1].response
-    assert response
-    calls = response.message.tool_calls
-    assert [(call.name, call.arguments) for call in calls] == list(CALLS)
-    assert len({call.id for call in calls}) == len(calls)
-    assert response.finish_reason == "tool_calls"
-    pieces: dict[int, str] = {}
-    for chunk in chunks:
-        if (delta := chunk.tool_call_delta) is not None:
-            pieces[delta.index] = pieces.get(delta.index, "") + delta.arguments
-    assert [pieces[i] for i in sorted(pieces)] == [call.arguments_raw for call in calls]
-
-
-def test_chat_gives_what_the_stream_gives(opened: Opener) -> None:
-    async def work(case: Case) -> tuple[ChatResponse, ChatResponse | None]:
-        request = request_for(case, tools=TOOLS)
-        return await case.client.chat(request), (await chunks_of(case, request))[-1].response
-
-    whole, streamed = played(opened, [Said("One moment.", calls=CALLS[:1])] * 2, work)
-    assert streamed
-    assert whole.message.text == streamed.message.text
-    made, again = ([c.arguments for c in it.message.tool_calls] for it in (whole, streamed))
-    assert made == again
-    assert whole.finish_reason == streamed.finish_reason
-
-
-def test_a_cancelled_request_ends_at_once(opened: Opener) -> None:
-    async def work(case: Case) -> float:
-        task = asyncio.ensure_future(chunks_of(case, request_for(case)))
-        await asyncio.sleep(0.2)
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_stop_ends_a_slow_answer_at_once(provider: str) -> None:
+    with ModelServer([says(provider, "many words in a row here", slow=True)]) as server:
+        run = nbagent.Agent(f"{provider}:little", base_url=server.url).start("Go.")
+        time.sleep(0.3)
         began = time.monotonic()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return time.monotonic() - began
-
-    assert played(opened, [Said("many words in a row here", slow=True)], work) < 5
-
-
-def test_models_can_be_listed(any_opened: Opener) -> None:
-    async def work(case: Case) -> list[ModelInfo]:
-        await case.client.chat(request_for(case))
-        return await case.client.list_models()
-
-    models = played(any_opened, [Said("Yes."), Said()], work)
-    assert models
-    assert all(model.id for model in models)
+        run.stop()
+        run.wait()
+        took = time.monotonic() - began
+    assert (run.stop_reason, took < 5) == ("stopped", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,8 +48,6 @@ def _functions(project: Path) -> HostCase:
     @nbagent.tool
     async def nap(seconds: float) -> None:
         """Sleep."""
-        import asyncio
-
         await asyncio.sleep(seconds)
 
     @nbagent.tool

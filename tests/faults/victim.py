@@ -125,7 +125,7 @@ def agent_of(folder: Path, point: str = "") -> nbagent.Agent:
         """Write once."""
         if point == "in the tool before" and n == 1:
             die()
-        note(effects, f"write {n} {context.idempotency_key}")
+        note(effects, f"write {n} {context.run_id}/{context.turn_id}/{context.tool_call_id}")
         time.sleep(0.02)  # the other tool ends first
         if point == "in the tool after" and n == 1:
             die()
@@ -133,7 +133,7 @@ def agent_of(folder: Path, point: str = "") -> nbagent.Agent:
 
     async def put(n: int, context: ToolContext) -> str:
         """Put once."""
-        note(effects, f"put {n} {context.idempotency_key}")
+        note(effects, f"put {n} {context.run_id}/{context.turn_id}/{context.tool_call_id}")
         if point == "in the async tool" and n == 1:
             die()
         return f"put {n}"

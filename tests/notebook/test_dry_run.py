@@ -193,7 +193,7 @@ def test_dry_run_shows_old_results_as_short_as_they_are_sent(shell: MagicShell) 
         shown = dry(shell, "%%agent --continue --dry-run", "And then?")
         shell.cell("%%agent --continue", "And then?")
         assert body_of(shown) == server.bodies[-1]
-    assert '"trimmed":"from 18,000 to ' in shown["text/plain"]
+    assert '"trimmed":"200 of 18,000 ' in shown["text/plain"]
 
 
 def test_long_conversation_keeps_a_line_for_each_message() -> None:

@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "\u2212m x": ("typographic dash", "type -m"),
     "--max\u2013turns 3": ("--max-turns",),
     "--system \u201cBe brief.\u201d": ("\u201c", "typographic quote"),
-    "--trim tool-result": ("'tool-result'", "did you mean 'tool-results'"),
+    "--trim tool-result": ("'tool-results' or 'none'",),
 }
 
 

@@ -184,9 +184,6 @@ def test_forced_choice_makes_a_call_whatever_the_prompt_says(choice: str) -> Non
 
 
 WITHOUT_TOOLS = {
-    "What is 12 * 7?": "**84**",
-    "Compute (3 + 4) * 12 - 1": "**83**",
-    "10 / 4": "**2.5**",
     "count to 5": "1 2 3 4 5",
     "Count to 99999": "4999 5000",
     "Hello": "a rule-based stand-in and not a language model",
@@ -211,7 +208,6 @@ COMPARED = {
     "Is Oslo smaller than Bergen?": "**Bergen** is smaller",
     "How many more people live in Oslo than in Bergen?": "difference is **417,097**",
     "What is the total population of Oslo, Bergen and Rome?": "**3,749,086**",
-    "What is the average population of Oslo and Bergen?": "**500,488.5**",
     "Which of Oslo and Bergen is larger, and by how much?": "The difference is **417,097**",
     "Compare Oslo with Rome by population": "**Rome** is larger",
 }

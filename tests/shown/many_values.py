@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import decimal
 import enum
@@ -19,18 +18,16 @@ import json
 import math
 import pathlib
 import sqlite3
-import uuid
 import weakref
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
-from unittest.mock import MagicMock
 
 import matplotlib.figure
 import numpy as np
 import pandas as pd
 import pydantic
-from IPython.display import Image, Markdown
+from IPython.display import Markdown
 from PIL import Image as Pillow
 
 VALUES: dict[str, tuple[Callable[[], Any], str]] = {}
@@ -44,62 +41,35 @@ def put(name: str, maker: Callable[[], Any], words: str) -> None:
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (30, 20)) -> Any:
-    """A small picture."""
     return Pillow.new(mode, size)
 
 
 def encoded(kind: str) -> bytes:
-    """A small picture's file."""
     out = io.BytesIO()
     picture().save(out, kind)
     return out.getvalue()
 
 
 def figure(size: tuple[float, float] = (2, 1)) -> Any:
-    """A figure with one line."""
     made: Any = matplotlib.figure.Figure(figsize=size)
     made.subplots().plot([1, 2])
     return made
 
 
-class Colour(enum.Enum):
-    """An enumeration."""
-
-    RED = "red"
-    PAIR = (1, 2)
-
-
-class Level(enum.IntEnum):
-    """Numbers with names."""
-
-    HIGH = 3
-
-
-@dataclasses.dataclass
-class Point:
-    """A dataclass."""
-
-    x: int
-    y: Any = None
-
-
-class City(pydantic.BaseModel):
-    """Of pydantic."""
-
-    name: str = "Oslo"
-    founded: date = date(1048, 1, 1)
-    extra: object = None
+Colour = enum.Enum("Colour", {"RED": "red"})
+Level = enum.IntEnum("Level", {"HIGH": 3})
+Point = dataclasses.make_dataclass("Point", ["x", "y"])
 
 
 class Pair(NamedTuple):
-    """A named tuple."""
-
     left: int
     right: int
 
 
-class Plain:
-    """Without a repr."""
+class City(pydantic.BaseModel):
+    name: str = "Oslo"
+    founded: date = date(1048, 1, 1)
+    extra: object = None
 
 
 def failing(name: str, base: type, *methods: str, error: type[BaseException] = ValueError) -> Any:
@@ -119,16 +89,6 @@ class BadAttributes:
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(name)
-
-
-class HasAll:
-    """Each attribute is there."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self
 
 
 class Lies:
@@ -161,22 +121,10 @@ class WithBundle:
         }
 
 
-class WithPng:
-    """It draws itself."""
-
-    def _repr_png_(self) -> bytes:
-        return encoded("PNG")
-
-
-class WithHtml:
-    """A table of its own."""
-
-    def _repr_html_(self) -> str:
-        return "<table><tr><td>Oslo</td><td>7<script>x()</script></td></tr></table>"
+WithPng = type("WithPng", (), {"_repr_png_": lambda _: encoded("PNG")})
 
 
 def nested(depth: int) -> Any:
-    """Lists in lists."""
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -184,14 +132,12 @@ def nested(depth: int) -> Any:
 
 
 def ring() -> Any:
-    """A list that holds itself."""
     made: list[Any] = [1]
     made.append({"again": made})
     return made
 
 
 def laughs() -> Any:
-    """A billion laughs."""
     value: Any = ["lol"] * 10
     for _ in range(12):
         value = [value] * 10
@@ -199,13 +145,11 @@ def laughs() -> Any:
 
 
 def raising() -> Iterator[float]:
-    """Two items, then an error."""
     yield 1
     raise ZeroDivisionError
 
 
 def rows(kind: Any = None) -> Any:
-    """A cursor of SQLite."""
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.row_factory = kind
     cursor = connection.execute("SELECT 1 AS a UNION ALL SELECT 2")
@@ -213,68 +157,57 @@ def rows(kind: Any = None) -> Any:
     return cursor
 
 
-def gone() -> Any:
-    """A proxy of what is no more."""
-    return weakref.proxy(Plain())
-
-
 def frame(**columns: Any) -> Any:
-    """A table."""
     return pd.DataFrame(columns)
 
 
 # Texts and bytes
 put("text", lambda: "as it is", "as it is")
 put("100 MB of text", lambda: "x" * 100_000_000, "of 100,000,000 characters left out")
-put("50 MB of wide text", lambda: "ä" * 50_000_000, "of 50,000,000 characters left out")
-put("NUL", lambda: "a\0b", "a")
 put("text that raises", lambda: failing("BadText", str, "__str__")("hello"), "hello")
 put("bytes of text", lambda: "grüße".encode(), "grüße")
 put("binary bytes", lambda: b"\x00\xff\xfe", "bytes, 3: 00fffe")
 put("100 MB of bytes", lambda: bytes(100_000_000), "bytes, 100,000,000: 0000")
 put("bytes of a PNG", lambda: encoded("PNG"), "[image: PNG picture, 30×20 px]")
 put("bytes of a WebP", lambda: encoded("WEBP"), "[image: WEBP picture]")
-put("bytes of a GIF", lambda: encoded("GIF"), "[image: GIF picture, 30×20 px]")
-put("bytearray", lambda: bytearray(b"abc"), "abc")
+put("surrogate pair", lambda: "\ud83d\ude00", "😀")
+put("lone surrogate inside", lambda: {"k": "\udc00"}, '{"k":"�"}')
 # Numbers and moments
+put("bool", lambda: True, "true")
+put("big int", lambda: 2**200, str(2**200))
+put("timedelta", lambda: timedelta(days=1), "1 day, 0:00:00")
 put("none", lambda: None, "null")
 put("huge int", lambda: 1 << 10_000_000, "[an integer of 10,000,001 bits]")
 put("not finite", lambda: {"a": math.inf, "b": [math.nan]}, '{"a":"Infinity","b":["NaN"]}')
-put("complex", lambda: 1 + 2j, "(1+2j)")
 put("decimal", lambda: decimal.Decimal("1.10"), "1.10")
 put("datetime", lambda: datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00+00:00")
-put("uuid", lambda: uuid.UUID(int=1), "-000000000001")
-put("relative path", lambda: pathlib.PurePosixPath("a/b"), "a/b")
 put("path at home", lambda: pathlib.Path.home() / "a.csv", "~")
 # Records
 put("enum", lambda: Colour.RED, "red")
-put("enum of a tuple", lambda: Colour.PAIR, "[1,2]")
 put("int enum as a key", lambda: {Level.HIGH: 1}, '{"3":1}')
 put("dataclass", lambda: Point(1, [2]), '{"x":1,"y":[2]}')
 put("pydantic", lambda: City(), '"founded":"1048-01-01"')
+put("root model", lambda: pydantic.RootModel[list[int]]([]), "[]")
 put("pydantic with a table", lambda: City(extra=frame(a=[1])), "DataFrame: 1 rows × 1 columns")
 put("named tuple", lambda: Pair(1, 2), '{"left":1,"right":2}')
 put("row of SQLite", lambda: rows(sqlite3.Row).fetchone(), '{"a":1}')
 # Containers
 put("set of a million", lambda: set(range(1_000_000)), "[0,1,2,3,")
+put("mixed set", lambda: {2, "a", None}, '["a",2,null]')
 put("ten million items", lambda: [0] * 10_000_000, "of 10,000,000 items left out")
 put("long texts in a list", lambda: ["x" * 10_000_000] * 50, "characters left out")
 put("huge range", lambda: range(10**30), "more items left out")
 put("billion laughs", laughs, "left out")
+put("containers", lambda: {"b": [1, (2, 3)], 4: None}, '{"b":[1,[2,3]],"4":null}')
+put("one object twice", lambda: [[1]] * 2, "[[1],[1]]")
+put("no address inside", lambda: [object()], '["<object object>"]')
 put("circular", ring, '[1,{"again":"[circular]"}]')
 put("deep", lambda: nested(100_000), "[too deep]")
-put("keys that meet", lambda: {1: "a", "1": "b"}, '{"1":"a","1 (2)":"b"}')
-put("odd keys", lambda: {(1, 2): 3, None: 1, b"x": 2}, '{"[1,2]":3,"null":1,"x":2}')
-put("huge key", lambda: {"k" * 10_000_000: 1}, "characters left out")
-put("deque", lambda: collections.deque([1, 2]), "[1,2]")
+put("odd keys", lambda: {(1, 2): 3, None: 1, 5: "a", "5": "b"}, '"null":1,"5":"a","5 (2)":"b"}')
 # Errors and things of Python
-put("exception", lambda: ValueError("bad thing"), "ValueError: bad thing")
-put("function", lambda: picture, "function picture(mode: ")
-put("class", lambda: Point, "class Point(x: ")
-put("odd class", lambda: type("Odd", (BadAttributes,), {"__doc__": 5}), "class Odd")
+put("exception", lambda: OSError(2, "gone", str(pathlib.Path.home() / "a")), "gone: '~/a'")
 put("module", lambda: json, "module json")
 put("file", lambda: io.TextIOWrapper(io.BytesIO(b"a")), "<_io.TextIOWrapper encoding=")
-put("mock", MagicMock, "<MagicMock>")
 # Iterators
 put("generator", lambda: (i for i in range(3)), "[0,1,2]")
 put("endless generator", lambda: (i for i in itertools.count()), "more items left out")
@@ -283,24 +216,18 @@ put("endless list", Endless, "[0,1,2,")
 # Hostile ones
 put("bad repr", BadRepr, "<BadRepr object, its repr failed with ValueError>")
 put("repr that is no text", type("NoText", (), {"__repr__": lambda _: 5}), "NoText object")
-put("bad str", failing("BadStr", object, "__str__"), "BadStr object>")
+put("odd class", lambda: type("Odd", (BadAttributes,), {"__doc__": 5}), "Odd")
 put("bad iteration", lambda: failing("BadIter", list, "__iter__")([1]), "[1]")
 put("bad items", lambda: failing("BadItems", dict, "items")(a=1), "{'a': 1}")
 put("bad attributes", BadAttributes, "BadAttributes object>")
 put("bad ones inside", lambda: [BadRepr(), {"k": BadAttributes()}], "its repr failed")
-put("endless repr", failing("Again", object, "__repr__", error=RecursionError), "Again object")
-put("no attribute", failing("Shifty", object, "__getattr__", error=KeyError), "Shifty object>")
-put("each attribute", HasAll, "HasAll object>")
 put("false class", Lies, "Lies object>")
-put("dead proxy", lambda: [gone()], "")
 # numpy
 put("numpy scalars", lambda: [np.int8(3), np.bool_(True), np.float32(0.5)], "[3,true,0.5]")
 put("numpy moment", lambda: np.datetime64("2020-01-01T00:00:00.000000001"), "00.000000001")
 put("huge array", lambda: np.zeros(20_000_000), "shape (20000000,), float64\n[0. 0. 0. ...")
 put("array of objects", lambda: np.array([BadRepr(), None], dtype=object), "repr failed with Val")
-put("structured array", lambda: np.zeros(2, dtype=[("a", "i4"), ("b", "U9")]), '[[0,""], [0,""]]')
 put("array of 20 dimensions", lambda: np.zeros((2,) * 20), "of 1,048,576 elements left out")
-put("masked array", lambda: np.ma.array([1, 2], mask=[False, True]), "[1 --]")
 # pandas
 put(
     "table", lambda: frame(a=[1, 2], b=["x", None]), "| a | b |\n| --- | --- |\n| 1 | x |\n| 2 |  |"
@@ -330,18 +257,15 @@ put("missing values", lambda: [pd.NaT, pd.NA, pd.Timestamp("2020")], '[null,null
 put("figure", figure, "[image: figure, 200×100 px]")
 put("axes", lambda: figure().axes[0], "[image: figure, 200×100 px]")
 put("array of axes", lambda: matplotlib.figure.Figure().subplots(1, 2), "[image: figure, 640×")
-put("lines of a plot", lambda: figure().axes[0].lines[0], "[image: figure, 200×100 px]")
 put("huge figure", lambda: figure((300, 150)), "[image: figure, 1568×784 px]")
-for one in ("1", "L", "P", "PA", "RGBA", "CMYK", "HSV", "I;16", "F"):
+for one in ("1", "PA", "RGBA", "CMYK"):
     put(f"picture {one}", functools.partial(picture, one), "[image: picture, 30×20 px]")
+put("picture of floats", lambda: picture("F"), "of mode 'F': not sent; convert its values")
 put("picture of 144 megapixels", lambda: picture("L", (12_000, 12_000)), "12000×12000 px, made sm")
 put("pictures in a list", lambda: ["a", picture()], '["a","[image 1: picture, 30×20 px]"]')
 put("fifty pictures", lambda: [picture("L", (i + 1, 9)) for i in range(50)], "one more image, not")
 # What shows itself
 put("bundle", WithBundle, "Figure({'data': []})")
 put("own PNG", WithPng, "[image: PNG picture, 30×20 px]")
-put("own HTML", WithHtml, "Oslo | 7")
-put("IPython Image", lambda: Image(data=encoded("PNG")), "[image: PNG picture, 30×20 px]")
-put("IPython Image by address", lambda: Image(url="https://a.example/x.png"), "x.png, not sent]")
 put("IPython Markdown", lambda: Markdown("# Title"), "# Title")
 put("generator that raises", raising, "raised ZeroDivisionError")

@@ -16,12 +16,10 @@ from wires.harness import (
     ABSENT,
     JSON,
     KEY,
-    TOOLS,
     AnswerCase,
     ModelsCase,
     WireSetup,
     answer_case,
-    ask,
 )
 
 DONE, sse = CHAT.end, CHAT.stream
@@ -193,8 +191,6 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
     "an old function_call beside tool_calls is the same": (
         {"tool_calls": [LOOK], "function_call": LOOK["function"]}, "stop",
         {"calls": LOOKED, "ids": ["c1"]}),
-    "the old function_call": (
-        {"function_call": {"name": "b", "arguments": B}}, "function_call", {"calls": ONE}),
     "an empty function_call is none": (
         {"content": "x", "function_call": NO_CALL}, "stop", {"text": "x"}),
     "an entry with an id alone is none": (
@@ -510,51 +506,14 @@ def errors() -> Iterator[AnswerCase]:
         yield answer_case(id, **given)
 
 
-TWO_BARE: Calls = [("b", {}), ("c", {})]
-WRITTEN: dict[str, Calls] = {
-    '{"name": "fs__look", "arguments": {"at": "a"}}': LOOKED,
-    '{"name": "b", "parameters": {"n": 1}}': ONE,
-    '{"name": "b", "arguments": "{\\"n\\": 1}"}': ONE,
-    '[{"name": "b", "arguments": {}}, {"name": "c"}]': TWO_BARE,
-    '{"function": {"name": "b", "arguments": "{}"}}': BARE,
-    '{"name": "b", "arguments": {}}\n{"name": "c", "arguments": {}}': TWO_BARE,
-    '<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>': BARE,
-    '<function=b>{"n": {"m": 1}}</function>': [("b", {"n": {"m": 1}})],
-    '<function=fs__look{"n": 1}</function>': [("fs.look", {"n": 1})],
-    '<function=b>{"n": "}</function>': [("b", '{"n": "}')],
-    '```json\n{"name": "b", "arguments": {}}\n```': BARE,
-    **{nothing: list[Any]() for nothing in (
-        "I would like to look at the weather.", "", '{"arguments": {}} {"name": 3}',
-        '{"name": "b", "arguments": {}} {"name": "c", "argu',
-        '<function=b>{}</function><function=c>{"n')},
-}  # fmt: skip
-
-
 def groq() -> Iterator[AnswerCase]:
-    """Calls that the server could not read, in an error or in a stream."""
-    failed = {"message": "Failed to call a function.", "code": "tool_use_failed"}
-    refused: JSON = {"error": HTTP, "words": "Failed to call"}
-    for n, (written, found) in enumerate(WRITTEN.items()):
-        error = {**failed, "type": "invalid_request_error", "failed_generation": written}
-        given: JSON = {"status": 400, "body": json.dumps({"error": error}).encode()}
-        end: JSON = {"calls": found} if found else refused
-        yield answer_case(f"Groq: an unread call, {n} #53", **given, **end)
-        yield streamed(f"Groq: an unread call in a stream, {n}", {"error": error}, end=b"", **end)
-        if not found:
-            again: JSON = {"then": FINE, "text": "fine", "asked": 2}
-            yield answer_case(f"Groq: asked once more, {n}", **given, **again)
-            twice: JSON = {"body": sse({"error": error}), "then": given["body"], "asked": 2, **end}
-            yield answer_case(f"Groq: asked once more and no more, {n}", **twice)
-            continue
-        aside: JSON = {"choices": [], "x_groq": {"error": error}}
-        shown: JSON = {**end, "text": "I look.", "end": b""}
-        yield streamed(f"Groq: unread behind text, {n}", said("I look."), aside, **shown)
-        for id, request in {
-            "no tools": ask(),
-            "none": ask(tools=TOOLS, tool_choice="none"),
-        }.items():
-            id = f"Groq: {id}, so no call is made of an error, {n}"
-            yield answer_case(id, request=request, **given, error=HTTP)
+    """A call that the server could not read, in an error or in a stream: asked for once more."""
+    error = {"message": "Failed to call a function.", "code": "tool_use_failed"}
+    body, said = error_of(**error, type="invalid_request_error"), "Failed to call"
+    again: JSON = {"then": FINE, "text": "fine", "asked": 2}
+    yield answer_case("Groq: asked once more #53", status=400, body=body, **again)
+    once: JSON = {"body": sse({"error": error}), "then": body, "asked": 2}
+    yield answer_case("Groq: asked once more and no more", **once, error=HTTP, words=said)
 
 
 ENDED = [calls(LOOK), BEGUN]

@@ -7,9 +7,8 @@ values are found in `filling`.
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -226,13 +225,6 @@ def _score(tool: ToolSpec, said: set[str]) -> int:
     return _NAME_COUNTS * len(name & said) + len(about & said)
 
 
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": operator.add,
-    "Sub": operator.sub,
-    "Mult": operator.mul,
-    "Div": lambda left, right: left / right,
-}
-_SUM = re.compile(r"(?<![\w.])[-(]*\d[\d.]*(?:\)*\s*[-+*/]\s*[-(]*\d[\d.]*)+\)*")
 _LONG_TEXT = re.compile(r"\b(?:story|essay|poem|long (?:text|answer)|\d{1,4}[- ]words?)\b", re.I)
 _COUNT = re.compile(r"\bcount\s+to\s+(\d{1,9})\b", re.I)
 _MOST_NUMBERS = 5_000
@@ -240,25 +232,14 @@ _FILLER = "Every turn is one request to a model, and this text comes from a rule
 
 
 def _by_itself(prompt: str) -> str:
-    """Counting (to 5,000), a sum, a long text; empty where the rules cannot answer."""
+    """Counting (to 5,000) or a long text; empty where the rules cannot answer."""
     if count := _COUNT.search(prompt):
         return " ".join(map(str, range(1, min(int(count[1]), _MOST_NUMBERS) + 1)))
     if _LONG_TEXT.search(prompt):
         asked = re.search(r"\b(\d{1,4})[- ]words?\b", prompt)
         wanted = int(asked[1]) if asked else 400
         return " ".join((_FILLER * (wanted // 10 + 1)).split()[:wanted])
-    if (found := _SUM.search(prompt)) and len(found[0]) < 200:
-        with suppress(ValueError, SyntaxError, ArithmeticError, RecursionError):
-            return f"{found[0]} = **{_calculated(ast.parse(found[0], mode='eval').body):,.12g}**"
     return ""
-
-
-def _calculated(node: ast.expr) -> Any:
-    """The result of a sum; `_SUM` lets nothing else through than numbers and four signs."""
-    if isinstance(node, ast.BinOp):
-        sign = _OPERATORS[type(node.op).__name__]
-        return sign(_calculated(node.left), _calculated(node.right))
-    return -_calculated(node.operand) if isinstance(node, ast.UnaryOp) else ast.literal_eval(node)
 
 
 def _introduction(tools: Iterable[ToolSpec], note: str) -> str:
@@ -268,7 +249,7 @@ def _introduction(tools: Iterable[ToolSpec], note: str) -> str:
         f" {note or 'No rule of mine fits your words.'}\n\n"
         f"The tools here: {named}. Use words of a tool's name and give its arguments as names,"
         " numbers or quoted text, or write the call itself in backticks, as in"
-        ' `` `population(city="Oslo")` ``. I can also count, work out `12 * 7`, or write a long'
+        ' `` `population(city="Oslo")` ``. I can also count, or write a long'
         " text.\n\nFor a language model choose one with `--model PROVIDER:MODEL`;"
         " `%agent models` lists what can be asked here."
     )
@@ -299,7 +280,7 @@ def _told(prompt: str, made: Sequence[_Call]) -> str:
 
 
 def _compared(prompt: str, good: Sequence[_Call]) -> list[str]:
-    """Which number is larger, their difference, total and average, as far as the prompt asks."""
+    """Which number is larger, their difference and their total, as far as the prompt asks."""
     found = [(one.label, _figure(prompt, one.data)) for one in good]
     figures = [(label, number) for label, number in found if number is not None]
     if len(figures) < 2 or len({one.tool for one in good}) > 1:
@@ -312,11 +293,8 @@ def _compared(prompt: str, good: Sequence[_Call]) -> list[str]:
     if re.search(r"\b(?:difference|how much|how many more|compare)\b", prompt, re.I):
         parts = f"{_number(high)} (**{most}**) − {_number(low)} (**{least}**)"
         said.append(f"The difference is **{_number(high - low)}**: {parts}.")
-    total = sum(number for _, number in figures)
     if re.search(r"\b(?:total|sum|together)\b", prompt, re.I):
-        said.append(f"Together: **{_number(total)}**.")
-    if re.search(r"\b(?:average|mean)\b", prompt, re.I):
-        said.append(f"The average is **{_number(total / len(figures))}**.")
+        said.append(f"Together: **{_number(sum(number for _, number in figures))}**.")
     return said
 
 
