@@ -75,8 +75,7 @@ def tools_of(
     mounts: Mapping[str, Any] = {}
     hosts: list[ToolHost] = []
     if own != () or functions or not (words or sources or ready):
-        visible = None if own == () else namespace
-        hosts.append(FunctionHost(functions, namespace=visible, names=own))
+        hosts.append(FunctionHost(functions, namespace=namespace, names=own))
     if words or sources:
         asked = {host_of(word) for word in words}
         skills = _skills(options, settings) if "skills" in asked else None

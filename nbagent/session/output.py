@@ -38,8 +38,8 @@ from nbagent.contracts.ports import (
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.session.composer import ChatComposer
+from nbagent.tools.arguments import adapted, type_name
 from nbagent.tools.base import HostSet
-from nbagent.tools.hints import adapted, type_name
 
 MOST_CORRECTIONS = 2
 _ONLY = "answer"

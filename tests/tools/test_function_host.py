@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from host_door import HostDoor, refused
+from host_door import HostDoor
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolOutcome
@@ -89,16 +89,9 @@ def test_two_functions_of_one_tool_name_are_refused() -> None:
         namespace_tools(names)
 
 
-def test_named_tools_may_be_plain_functions_and_methods() -> None:
-    class Database:
-        def query(self, sql: str) -> str:
-            return sql.upper()
-
-    names = cell()
-    names["db"] = Database()
-    door = door_of(namespace=lambda: names, names=["plain", "db.query", "a.count"])
-    assert list(door.specs) == ["plain", "db.query", "a.count"]
-    assert door.data("db.query", sql="x") == "X"
+def test_named_tools_may_be_plain_functions() -> None:
+    door = door_of(namespace=cell, names=["plain", "a.count"])
+    assert list(door.specs) == ["plain", "a.count"]
     assert door.data("plain", a="3") == 3
 
 
@@ -107,8 +100,7 @@ def test_named_tools_may_be_plain_functions_and_methods() -> None:
     [
         ("populaton", "did you mean 'population'"),
         ("a_count", "did you mean 'a.count'"),
-        ("plian", "did you mean 'plain'"),
-        ("zzzzzz", "there are: population, a.count"),
+        ("zzzzzz", "There are: population, a.count"),
         ("x", "there is no tool 'x'"),
         ("db._secret", "there is no tool"),
     ],
@@ -137,55 +129,16 @@ def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
         "Use one of: population, a.count"
     )
     assert door.call("population", town="Rome").started_at_ms is None
-    assert HostDoor().error("x").message == "there is no tool 'x'; answer without tools"
-
-
-def test_new_parameters_are_shown_and_taken() -> None:
-    names: dict[str, Any] = cell()
-    door = door_of(namespace=lambda: names, names=["population"])
-
-    def newer(city: str, year: int) -> int:
-        return year
-
-    names["population"] = tool(name="population")(newer)
-    assert list(door.specs["population"].parameters["properties"]) == ["city", "year"]
-    assert population(door, year=3).result.data == 3
+    assert HostDoor().error("x").message == "there is no tool 'x'. Answer without tools"
 
 
 def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
     names = cell(7)
     door = door_of(namespace=lambda: names)
-    for later in (cell(7) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
+    for later in (cell(8) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
         names = later
         assert list(door.specs) == ["population", "a.count"]
         assert population(door).result.data == 7
-
-
-def test_redefinition_that_cannot_be_a_tool_is_told_and_hides_nothing() -> None:
-    names = cell()
-    door = door_of(namespace=lambda: names, names=["population"])
-
-    def newer(city: Missing) -> int:  # pyright: ignore # noqa: F821
-        return 1
-
-    names["population"] = newer
-    assert list(door.specs) == ["population"]
-    error = refused(population(door))
-    assert error.message.startswith("population was redefined and cannot be called: the hint")
-
-
-def test_failure_around_a_tool_is_a_result_too() -> None:
-    def broken() -> dict[str, Any]:
-        if started:
-            raise RuntimeError("kernel is gone")
-        return cell()
-
-    started: list[int] = []
-    door = door_of(namespace=broken)
-    started.append(1)
-    error = refused(population(door))
-    assert error.code == "E_INTERNAL"
-    assert "kernel is gone" in error.message
 
 
 def test_string_hints_find_classes_of_the_notebook() -> None:
@@ -214,9 +167,7 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
     function.__defaults__ = (100,)
     binds.append(door.preview("f", a=1).binds)
     assert len(set(binds)) == 3
-    again = door.call("f", a=1)
-    assert again.result.data == 200
-    assert again.notes == ("f was redefined since this run began",)
+    assert door.data("f", a=1) == 200
 
 
 def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
@@ -237,25 +188,15 @@ def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
 )
 def test_an_approval_holds_for_the_function_as_it_was(old: str, new: str) -> None:
     names = cell(1)
-    door = door_of(namespace=lambda: names, names=["population"])
-    binds = door.preview("population", city="Bonn").binds
+
+    def binds() -> str:
+        return door_of(namespace=lambda: names).preview("population", city="Bonn").binds
+
+    before = binds()
     exec(CELL.format(n=1), names)
-    assert door.preview("population", city="Bonn").binds == binds, "run again unchanged"
+    assert binds() == before, "run again unchanged"
     exec(CELL.format(n=1).replace(old, new), names)
-    assert door.preview("population", city="Bonn").binds != binds
-
-
-def test_what_was_prepared_is_what_runs() -> None:
-    names = cell(1)
-    door = door_of(namespace=lambda: names, names=["population"])
-
-    async def late() -> ToolOutcome:
-        prepared = await door.aprepare("population", city="Bonn")
-        exec(CELL.format(n=2), names)
-        return await prepared.run(door.context())
-
-    assert door.on_engine(late).result.data == 1
-    assert population(door).result.data == 2
+    assert binds() != before
 
 
 def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -> None:

@@ -4,12 +4,9 @@
 
 import dataclasses
 import functools
-import inspect
-import json
 import math
 import re
 import sys
-import threading
 import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,12 +15,14 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import pytest
+from host_door import HostDoor, OtherHost
 from pydantic import Field
 
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
 from nbagent.providers.toolset import WireNames
+from nbagent.tools.base import HostSet
 from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.function_tool import as_tool, tool
 
@@ -47,15 +46,10 @@ class Size:
 class Hostile:
     """A default whose every method fails."""
 
-    def __repr__(self) -> str:
-        raise RuntimeError("repr")
+    def _fail(self, *given: Any) -> Any:
+        raise RuntimeError
 
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("eq")
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise RuntimeError("copy")
-
+    __repr__ = __eq__ = __deepcopy__ = _fail
     __hash__ = object.__hash__
 
 
@@ -83,14 +77,6 @@ class Shop:
     async def several(self, count: int) -> AsyncIterator[int]:
         for i in range(count):
             yield i
-
-
-class Hidden:
-    """It does not say what it takes."""
-
-    __signature__ = "hidden"
-
-    def __call__(self, *given: Any) -> None: ...
 
 
 class AsyncCall:
@@ -188,7 +174,6 @@ async def steps(n: int) -> AsyncIterator[str]:
 def sync_steps(n: int) -> Iterator[str]:
     for i in range(n):
         yield f"step {i}"
-    return "done"
 
 
 def keyword_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,7 +240,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "singledispatch": (dispatched, {"value": 3}, "int 3"),
     "coroutine function": (coroutine, {"a": 1}, 1),
     "async generator": (steps, {"n": 3}, "step 2"),
-    "generator": (sync_steps, {"n": 2}, "done"),
+    "generator": (sync_steps, {"n": 2}, ["step 0", "step 1"]),
     "builtin": (len, {"obj": [1, 2]}, 2),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
     "bound builtin": ("a-b".upper, {}, "A-B"),
@@ -281,20 +266,13 @@ DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     "number": (int, 3, 3),
     "of another type": (int, "auto", "auto"),
     "enum member": (Colour, Colour.RED, "red"),
-    "enum member by name": (Odd, Odd.LOCK, "LOCK"),
-    "dataclass": (Size, Size(2), {"width": 2}),
-    "set in order": (set[str], {"b", "a", "c"}, ["a", "b", "c"]),
-    "bytes": (bytes, b"abc", "abc"),
+    "enum member by name": (Odd, Odd.LOCK, MISSING),
+    "dataclass": (Size, Size(2), MISSING),
     "infinity": (float, math.inf, MISSING),
-    "object": (Any, object(), MISSING),
     "sentinel": (int, MISSING, MISSING),
-    "ellipsis": (int, ..., MISSING),
-    "lock inside": (dict[str, Any], {"lock": threading.Lock()}, MISSING),
     "hostile": (Any, Hostile(), MISSING),
-    "not given": (Any, inspect.Parameter.empty.__class__, MISSING),
     "surrogate": (str, "\ud800", MISSING),
     "long": (str, "x" * 5_000, MISSING),
-    "circular": (Any, (lambda x: x.append(x) or x)([]), MISSING),  # pyright: ignore
 }
 
 
@@ -310,7 +288,7 @@ def test_default_of_any_kind_stays_the_functions_own(
     probe.__annotations__ = {"value": hint}
     assert bench.run(probe).result.ok
     assert got[0] is default
-    schema = as_tool(probe).spec.parameters["properties"].get("value", {})
+    schema = as_tool(probe).spec.parameters["properties"]["value"]
     assert schema.get("default", MISSING) == shown
     assert "required" not in as_tool(probe).spec.parameters
 
@@ -348,17 +326,14 @@ def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) 
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "class": (Shop, "give a function, a bound method or an instance"),
+    "class": (Shop, "is no tool; give a function, a bound method or an instance"),
     "lambda": (lambda: 1, "a lambda has no name"),
     "partial of a lambda": (functools.partial(lambda: 1), "a lambda has no name"),
     "unbound method": (Shop.method, "take the method of an instance"),
     "classmethod object": (Shop.__dict__["made"], "is no tool"),
     "property": (property(lambda self: 1), "is no tool"),
-    "module": (json, "is no tool"),
     "number": (5, "is no tool"),
-    "none": (None, "is no tool"),
     "builtin without a signature": (max, "wrap it in a def with hints"),
-    "callable that hides its parameters": (Hidden(), "wrap it in a def with hints"),
     "partial with too many": (
         functools.partial(cast("Any", plain), 1, 2),
         "wrap it in a def with hints",
@@ -399,11 +374,14 @@ NAMES: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("name", "free"), NAMES.values(), ids=NAMES)
 def test_other_names_are_refused_with_the_name_to_write(name: str, free: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"@nbagent.tool(name={free!r})")):
+    with pytest.raises(UsageError, match=re.escape(f"write name={free!r}")):
         tool(name=name)
     if name:
-        with pytest.raises(UsageError, match=re.escape(f"@nbagent.tool(name={free!r})")):
+        with pytest.raises(UsageError, match=re.escape(f"write name={free!r}")):
             tool(types.FunctionType(plain.__code__, globals(), name))
+    strange = HostDoor(HostSet([OtherHost(name)]))
+    with pytest.raises(UsageError, match=re.escape(f"tool host 'other': {name!r} is ")):
+        assert strange.specs
 
 
 def test_names_of_one_host_stay_apart_on_the_wire() -> None:
@@ -435,16 +413,6 @@ def raising(attribute: str) -> Any:
     return type("Odd", (), {attribute: property(get), "__call__": called})()
 
 
-def with_attribute(attribute: str, value: Any) -> Any:
-    """A function one of whose attributes is no such thing."""
-
-    def odd(city: str) -> int:
-        return len(city)
-
-    vars(odd)[attribute] = value
-    return odd
-
-
 class RaisesAll:
     """As a proxy whose object is gone: asked for anything, it raises."""
 
@@ -455,24 +423,15 @@ class RaisesAll:
         return len(city)
 
 
-UNREADABLE: dict[str, Callable[[], Any]] = {
-    **{
-        name: functools.partial(raising, name)
-        for name in (
-            *("__signature__", "__name__", "__doc__", "__wrapped__"),
-            *("__annotations__", "__class__", "__code__"),
-        )
-    },
-    "everything": RaisesAll,
-    "a signature that is none": lambda: with_attribute("__signature__", 5),
-    "a wrapped number": lambda: with_attribute("__wrapped__", 5),
+UNREADABLE: dict[str, Any] = {
+    **{name: raising(name) for name in ("__signature__", "__doc__", "__wrapped__", "__class__")},
+    "everything": RaisesAll(),
 }
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
 def test_callable_whose_own_attributes_fail_is_one_clear_error(what: str) -> None:
-    target = UNREADABLE[what]()
-    name = "odd" if type(target) is types.FunctionType else type(target).__name__
+    target = UNREADABLE[what]
     agent = nbagent.Agent("offline:demo", tools=[target])
     asks: tuple[Callable[[], object], ...] = (
         lambda: as_tool(target),
@@ -480,7 +439,7 @@ def test_callable_whose_own_attributes_fail_is_one_clear_error(what: str) -> Non
         lambda: agent.dry_run("Go."),
     )
     for ask in asks:
-        with pytest.raises(UsageError, match=f"tool '{name}'") as caught:
+        with pytest.raises(UsageError, match=f"tool '{type(target).__name__}'") as caught:
             ask()
         assert "; wrap it in a def" in caught.value.message
     assert namespace_tools({"it": target, "plain": plain}) == {}, "beside others it does no harm"
