@@ -300,11 +300,9 @@ def _resolved(parameter: inspect.Parameter, tool: str, scope: dict[str, Any]) ->
 
 def _text_beside(hint: Any) -> str | None:
     """The text of `Annotated[T, "text"]` or `Annotated[T, Doc("text")]`."""
-    for extra in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
-        text = extra if isinstance(extra, str) else getattr(extra, "documentation", None)
-        if isinstance(text, str):
-            return text
-    return None
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    texts = (getattr(extra, "documentation", extra) for extra in extras)
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def adapted(hint: Any) -> Any:

@@ -88,8 +88,8 @@ def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     if available:
         return UsageError(f"{_no_tool(name, available)} There are: {listed(available)}")
     return UsageError(
-        f"{_no_tool(name, ())} Define one with @nbagent.tool, or name fs, skills, notebook or "
-        "mcp:NAME"
+        f"there is no tool {name!r}, nor any other; define one with @nbagent.tool, or name fs, "
+        "skills, notebook or mcp:NAME"
     )
 
 
@@ -101,8 +101,7 @@ def unknown_call(name: str, known: Sequence[str]) -> ToolError:
 
 def _no_tool(name: str, known: Sequence[str]) -> str:
     close = nearest(name, known)
-    hint = f"; did you mean {close!r}?" if close else "."
-    return f"there is no tool {name[:100]!r}{hint}"
+    return f"there is no tool {name[:100]!r}" + (f"; did you mean {close!r}?" if close else ".")
 
 
 def checked_name(name: str, host: str = "") -> str:

@@ -73,11 +73,8 @@ class Habits:
         return bool(repaired)
 
     def explained(self, problems: Iterable[Problem]) -> str:
-        """What does not fit: one clause for each place, the first few of them."""
-        places: dict[Path, list[Problem]] = {}
-        for problem in problems:
-            places.setdefault(self._path(problem), []).append(problem)
-        lines = [self._line(path, here) for path, here in places.items()]
+        """What does not fit, the first few places of it."""
+        lines = list(dict.fromkeys(map(self._line, problems)))
         more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
         return "; ".join(lines[:_MOST_PROBLEMS] + more)
 
@@ -103,18 +100,19 @@ class Habits:
             path = (*path, part)
         return (*path, problem["loc"][-1]) if problem["type"] in _MISSING else path
 
-    def _line(self, path: Path, problems: list[Problem]) -> str:
-        where, kind = _where(path) or "arguments", problems[0]["type"]
+    def _line(self, problem: Problem) -> str:
+        path, kind = self._path(problem), problem["type"]
+        where = _where(path) or "arguments"
         if kind in _MISSING:
             return f"{where}: is missing"
+        if kind in _EXTRA and len(path) > 1:
+            return f"{where}: there is no such key"
         if kind in _EXTRA:
-            close = nearest(where, self._names) if len(path) == 1 else None
+            close = nearest(where, self._names)
             hint = f"; did you mean {close!r}?" if close else ""
             return f"{where}: is unknown{hint}; the parameters are {listed(self._names) or 'none'}"
-        said = (str(problem["msg"]) for problem in problems)
-        words = " or ".join(dict.fromkeys(text[:1].lower() + text[1:] for text in said))
-        got = plain_repr(problems[0].get("input"), 120)
-        return f"{where}: {cut_middle(words, 200)}, got {got}"
+        said = cut_middle(str(problem["msg"]), 200)
+        return f"{where}: {said[:1].lower()}{said[1:]}, got {plain_repr(problem.get('input'), 120)}"
 
 
 def _meant(value: Any, problem: Problem) -> Any:

@@ -62,6 +62,7 @@ class CallOfFunction:
     ) -> None:
         self._name, self._work, self._options, self._context = name, work, options, context
         self._began_ms: float | None = None
+        self._budget_chars = options.max_result_chars or MAX_RESULT_CHARS
         self._limit_s = options.timeout_s if options.interruptible else None
         self._progress_shown = 0
         self._next_progress_ms = 0.0
@@ -112,7 +113,8 @@ class CallOfFunction:
         self._began_ms = monotonic_ms()
         try:
             value = self._work()
-            return value if _is_awaited(value) else self._outcome(value)
+            # Showing a value runs its own code: in the tool's own thread.
+            return value if _is_awaited(value) else result_of(value, self._budget_chars)
         except BaseException as error:
             return self._failed(error)
 
@@ -124,16 +126,12 @@ class CallOfFunction:
                 value = await value
             if type(value) is types.AsyncGeneratorType:
                 value = await self._drained(cast("AsyncGenerator[Any, Any]", value))
-            return self._outcome(value)
+            return result_of(value, self._budget_chars)
         except BaseException as error:
             # SystemExit and KeyboardInterrupt of a task would end the whole loop.
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
                 raise asyncio.CancelledError from error  # A stop, or what it provoked.
             return self._failed(error, loop_hint(error) if self._options.loop is None else "")
-
-    def _outcome(self, value: object) -> ToolOutcome:
-        """What is kept of the value. Showing it runs its own code: in the tool's own thread."""
-        return result_of(value, self._options.max_result_chars or MAX_RESULT_CHARS)
 
     def _failed(self, error: BaseException, hint: str = "") -> ToolOutcome:
         if isinstance(error, KeyboardInterrupt) and not _is_raised_by_code(error):

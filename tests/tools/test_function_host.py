@@ -1,4 +1,4 @@
-"""Functions as a tool host: names, the notebook's namespace, redefinition."""
+"""Functions as a tool host: names, the notebook's namespace, what an approval is bound to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from host_door import HostDoor
 
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolOutcome
 from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.function_tool import tool
 
@@ -43,10 +42,6 @@ def door_of(*given: Any, **more: Any) -> HostDoor:
     return HostDoor(FunctionHost(given, **more))
 
 
-def population(door: HostDoor, **more: Any) -> ToolOutcome:
-    return door.call("population", city="Rome", **more)
-
-
 def test_given_tools_are_listed_in_order_with_their_traits() -> None:
     @tool(interruptible=False, ask=True)
     def write(text: str) -> None: ...
@@ -63,30 +58,26 @@ def test_given_tools_are_listed_in_order_with_their_traits() -> None:
     assert len(read_spec.traits.sha) == 64
 
 
-def test_namespace_may_hold_anything() -> None:
-    class Strange:
-        def __getattr__(self, name: str) -> Any:
-            raise RuntimeError(name)
+class Strange:
+    """As a proxy without its object."""
 
-    class Yes:
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-    names = {"strange": Strange(), "yes": Yes(), "Klass": Strange, "none": None, "f": len}
-    assert namespace_tools(names) == {}
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
 
 
-def test_one_function_under_two_names_is_one_tool() -> None:
+def test_marked_functions_of_a_namespace_that_holds_anything_are_its_tools() -> None:
     names = cell()
-    names["alias"] = names["population"]
-    assert list(namespace_tools(names)) == ["population", "a.count"]
+    more = {"alias": names["population"], "strange": Strange(), "Klass": Strange, "f": len}
+    assert list(namespace_tools(names | more)) == ["population", "a.count"]
 
 
 def test_two_functions_of_one_tool_name_are_refused() -> None:
-    names = cell()
-    names["other"] = tool(name="a.count")(lambda: 2)
+    other = tool(name="a.count")(lambda: 2)
     with pytest.raises(UsageError, match=r"'count' and 'other' are two tools of the name"):
-        namespace_tools(names)
+        namespace_tools(cell() | {"other": other})
+    with pytest.raises(UsageError, match=r"two tools have the name 'a\.count'"):
+        FunctionHost([cell()["count"], other])
+    assert len(FunctionHost([other, other]).specs) == 1
 
 
 def test_named_tools_may_be_plain_functions() -> None:
@@ -102,7 +93,6 @@ def test_named_tools_may_be_plain_functions() -> None:
         ("a_count", "did you mean 'a.count'"),
         ("zzzzzz", "There are: population, a.count"),
         ("x", "there is no tool 'x'"),
-        ("db._secret", "there is no tool"),
     ],
 )
 def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None:
@@ -111,23 +101,11 @@ def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None
     assert words in caught.value.message
 
 
-def test_two_given_tools_of_one_name_are_refused() -> None:
-    def one() -> None: ...
-
-    two = tool(name="one")(lambda: None)
-    with pytest.raises(UsageError, match="two tools have the name 'one'"):
-        FunctionHost([one, two])
-    assert len(FunctionHost([one, one]).specs) == 1
-
-
 def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
     door = door_of(namespace=cell)
     error = door.error("get_population")
     assert error.code == "E_UNKNOWN_TOOL"
-    assert error.message == (
-        "there is no tool 'get_population'; did you mean 'population'? "
-        "Use one of: population, a.count"
-    )
+    assert "did you mean 'population'? Use one of: population, a.count" in error.message
     assert door.call("population", town="Rome").started_at_ms is None
     assert HostDoor().error("x").message == "there is no tool 'x'. Answer without tools"
 
@@ -138,17 +116,14 @@ def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
     for later in (cell(8) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
         names = later
         assert list(door.specs) == ["population", "a.count"]
-        assert population(door).result.data == 7
+        assert door.data("population", city="Rome") == 7
 
 
 def test_string_hints_find_classes_of_the_notebook() -> None:
-    names = cell()
-    names["Size"] = int
-
     def measure(size: Size) -> int:  # pyright: ignore # noqa: F821
         return size + 1  # pyright: ignore
 
-    door = door_of(measure, namespace=lambda: names, names=[])  # pyright: ignore
+    door = door_of(measure, namespace=lambda: cell() | {"Size": int}, names=[])  # pyright: ignore
     assert door.data("measure", size="4") == 5
 
 
@@ -170,7 +145,7 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
     assert door.data("f", a=1) == 200
 
 
-def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
+def test_a_default_that_the_function_fills_itself_changes_no_approval() -> None:
     def count(a: int, seen: list[int] = []) -> int:  # noqa: B006
         seen.append(a)
         return len(seen)
@@ -181,22 +156,16 @@ def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
     assert door.preview("count", a=1).binds == binds
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("return 1", "return 2"), ("@tool\ndef population", "@tool(ask=True)\ndef population")],
-    ids=["another body", "it asks since"],
-)
-def test_an_approval_holds_for_the_function_as_it_was(old: str, new: str) -> None:
-    names = cell(1)
-
-    def binds() -> str:
+def test_an_approval_holds_for_the_function_as_it_was() -> None:
+    def binds(source: str) -> str:
+        names = cell()
+        exec(source, names)
         return door_of(namespace=lambda: names).preview("population", city="Bonn").binds
 
-    before = binds()
-    exec(CELL.format(n=1), names)
-    assert binds() == before, "run again unchanged"
-    exec(CELL.format(n=1).replace(old, new), names)
-    assert binds() != before
+    before, asking = CELL.format(n=1), "@tool(ask=True)\ndef population"
+    assert binds(before) == binds(before), "run again unchanged"
+    assert binds(before) != binds(CELL.format(n=2))
+    assert binds(before) != binds(before.replace("@tool\ndef population", asking))
 
 
 def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -> None:

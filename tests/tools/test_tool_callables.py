@@ -162,10 +162,6 @@ def _(value: int) -> str:
     return f"int {value}"
 
 
-async def coroutine(a: int) -> int:
-    return a
-
-
 async def steps(n: int) -> AsyncIterator[str]:
     for i in range(n):
         yield f"step {i}"
@@ -191,11 +187,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "no parameters": (tool(name="now")(lambda: 1), {}, 1),
     "defaults left out": (two, {"a": 1}, [1, 5, 7]),
     "no hints": (no_hints, {"a": "1"}, ["1", 2, [], 3, {}]),
-    "no hints, all given": (
-        no_hints,
-        {"a": 1, "b": [2], "rest": [3], "c": 4, "x": 5},
-        [1, [2], [3], 4, {"x": 5}],
-    ),
     "only positional": (only_positional, {"a": 1}, [1, 2]),
     "only keywords": (only_keywords, {"a": 1}, [1, 2]),
     "variadic": (variadic, {"numbers": [1, "2"]}, 3),
@@ -227,21 +218,13 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "instance with async call": (AsyncCall(), {"count": 2}, 4),
     "partial by keyword": (functools.partial(two, b=1), {"a": 0}, [0, 1, 7]),
     "partial by position": (functools.partial(two, 4), {"b": 1}, [4, 1, 7]),
-    "partial of a partial": (
-        functools.partial(functools.partial(two, 1), c=2),
-        {"b": 3},
-        [1, 3, 2],
-    ),
     "partial of a class": (functools.partial(Size, width=3), {}, {"width": 3}),
     "wrapped twice": (traced(traced(plain)), {"count": 1}, ["traced", ["traced", 1]]),
-    "wrapped coroutine function": (unnamed(coroutine), {"args": [4]}, 4),
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
     "singledispatch": (dispatched, {"value": 3}, "int 3"),
-    "coroutine function": (coroutine, {"a": 1}, 1),
     "async generator": (steps, {"n": 3}, "step 2"),
     "generator": (sync_steps, {"n": 2}, ["step 0", "step 1"]),
-    "builtin": (len, {"obj": [1, 2]}, 2),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
     "bound builtin": ("a-b".upper, {}, "A-B"),
     "numpy function": (cast("Any", np).count_nonzero, {"a": [0, 2]}, 1),
@@ -328,7 +311,6 @@ def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) 
 REFUSED: dict[str, tuple[Any, str]] = {
     "class": (Shop, "is no tool; give a function, a bound method or an instance"),
     "lambda": (lambda: 1, "a lambda has no name"),
-    "partial of a lambda": (functools.partial(lambda: 1), "a lambda has no name"),
     "unbound method": (Shop.method, "take the method of an instance"),
     "classmethod object": (Shop.__dict__["made"], "is no tool"),
     "property": (property(lambda self: 1), "is no tool"),
@@ -363,7 +345,6 @@ NAMES: dict[str, tuple[str, str]] = {
     "zero width": ("read\u200bfile", "readfile"),
     "letters of other languages": ("größe", "groe"),
     "none in ascii": ("人口", "my_tool"),
-    "blanks": ("two words", "two_words"),
     "empty": ("", "my_tool"),
     "endless": ("x" * 129, "x" * 128),
     "of a built-in tool": ("nb.run", "nb_run"),

@@ -23,14 +23,9 @@ def test_decorated_function_stays_a_function() -> None:
         """Add."""
         return a + b
 
-    async def wait() -> str:
-        return "waited"
-
     assert tool(add) is add
     assert tool(name="sum", timeout=3)(add) is add
     assert (add(1, b=2), inspect.isfunction(add)) == (3, True)
-    assert tool(wait) is wait
-    assert asyncio.run(wait()) == "waited"
 
 
 def test_options_are_read_from_the_mark() -> None:

@@ -41,10 +41,6 @@ class Row(typing.TypedDict):
     count: typing.NotRequired[int]
 
 
-class ExtRow(typing_extensions.TypedDict, total=False):
-    name: str
-
-
 class Loop(BaseModel):
     next: Optional["Loop"] = None
 
@@ -73,11 +69,7 @@ def property_of(hint: Any) -> dict[str, Any]:
 
 INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
 HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "str": (str, TEXT),
-    "int": (int, INT),
-    "bare list": (list, {"type": "array", "items": {}}),
     "bare dict": (dict, {"type": "object", "additionalProperties": True}),
-    "optional": (Optional[int], {"anyOf": [INT, NULL]}),  # noqa: UP045
     "union": (Union[int, str], {"anyOf": [INT, TEXT]}),  # noqa: UP007
     "literal": (Literal["a", "b"], {"enum": ["a", "b"], **TEXT}),
     "date": (date, {"format": "date", **TEXT}),
@@ -92,10 +84,6 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "enum": (Colour, {"enum": ["red", "blue"], **TEXT}),
     "dataclass": (Size, SIZE),
     "typed dict": (Row, ROW),
-    "typed dict of extensions": (
-        ExtRow,
-        {"type": "object", "properties": {"name": TEXT}, "additionalProperties": False},
-    ),
     "typed dict inside": (list[Row] | None, {"anyOf": [{"items": ROW, "type": "array"}, NULL]}),
     "fixed tuple": (
         tuple[int, str],
