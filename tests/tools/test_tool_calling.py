@@ -21,12 +21,11 @@ from nbagent.tools.function_tool import tool
 LOOP = '@nbagent.tool(loop="notebook")'
 
 
-def spin(seconds: float) -> str:
+def spin(seconds: float) -> None:
     """Python-level work that an interrupt can end."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.005)
-    return "done"
 
 
 def thread_name() -> str:
@@ -128,60 +127,27 @@ KINDS: dict[str, dict[str, Any]] = {
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def tool_of(kind: str, seconds: float, began: list[str] | None = None, **options: Any) -> Any:
+def tool_of(kind: str, seconds: float = 0.0, gives: Any = "done", **options: Any) -> Any:
     """A tool that takes a while, in each of the places."""
-    began = [] if began is None else began
 
-    def work() -> str:
-        began.append(kind)
-        if kind == "worker":  # Nothing interrupts it, and others shall not wait for it.
-            time.sleep(seconds)
-            return "done"
-        return spin(seconds)
+    def work() -> Any:
+        # Nothing interrupts a worker, and others shall not wait for it.
+        (time.sleep if kind == "worker" else spin)(seconds)
+        return gives
 
-    async def work_async() -> str:
-        began.append(kind)
+    async def work_async() -> Any:
         await asyncio.sleep(seconds)
-        return "done"
+        return gives
 
     function: Any = work if kind in ("waiting", "worker") else work_async
     return tool(name="work", **KINDS[kind], **options)(function)
 
 
 @each_kind
-def test_tool_is_ended_at_its_timeout_and_the_run_is_not(bench: HostDoor, kind: str) -> None:
-    error = refused(bench.run(tool_of(kind, 30, timeout=0.1)))
-    assert error.code == "E_TIMEOUT"
-    assert error.message.startswith("work took longer than 0.1 s and was given up; ")
-    assert not bench.cancel.is_set
-
-
-def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
-    @tool(timeout=0.5)
-    def quick() -> str:
-        return "quick"
-
-    async def both() -> list[ToolOutcome]:
-        first = asyncio.create_task(bench.arun(tool_of("waiting", 1.0)))
-        await asyncio.sleep(0.1)
-        return [await bench.arun(quick), await first]
-
-    assert [outcome.result.data for outcome in bench.on_engine(both)] == ["quick", "done"]
-
-
-def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(
-    bench: HostDoor,
-) -> None:
-    outcome = bench.run(tool_of("waiting", 0.3, timeout=0.05, interruptible=False))
-    assert outcome.result.data == "done"
-
-
-# -- stop ------------------------------------------------------------------------------------
-
-
-@each_kind
 @pytest.mark.parametrize("by", ["stop", "timeout"])
-def test_cancel_hook_runs_once_and_may_fail(bench: HostDoor, kind: str, by: str) -> None:
+def test_tool_is_ended_by_a_stop_or_its_time_and_its_hook_runs_once_and_may_fail(
+    bench: HostDoor, kind: str, by: str
+) -> None:
     hooked: list[int] = []
 
     def hook() -> None:
@@ -193,7 +159,29 @@ def test_cancel_hook_runs_once_and_may_fail(bench: HostDoor, kind: str, by: str)
         bench.stop_after(0.2)
     error = refused(bench.run(tool_of(kind, 30, on_cancel=hook, timeout=timeout)))
     assert error.code == ("E_TIMEOUT" if by == "timeout" else "E_INTERRUPTED")
+    if by == "timeout":
+        assert error.message.startswith("work took longer than 0.1 s and was given up; ")
+    assert bench.cancel.is_set == (by == "stop")
     assert hooked == [1]
+
+
+def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
+    async def both() -> list[ToolOutcome]:
+        first = asyncio.create_task(bench.arun(tool_of("waiting", 1.0)))
+        await asyncio.sleep(0.1)
+        return [await bench.arun(tool_of("waiting", 0, timeout=0.5)), await first]
+
+    assert [outcome.result.data for outcome in bench.on_engine(both)] == ["done", "done"]
+
+
+def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(
+    bench: HostDoor,
+) -> None:
+    outcome = bench.run(tool_of("waiting", 0.3, timeout=0.05, interruptible=False))
+    assert outcome.result.data == "done"
+
+
+# -- stop ------------------------------------------------------------------------------------
 
 
 def test_cancel_hook_ends_a_query_that_no_interrupt_reaches(bench: HostDoor) -> None:
@@ -254,8 +242,7 @@ def test_interrupt_in_the_main_thread_stops_the_run(bench: HostDoor) -> None:
         signal.raise_signal(signal.SIGINT)
         spin(30)
 
-    outcome = bench.run(pressed)
-    assert refused(outcome).code == "E_INTERRUPTED"
+    assert refused(bench.run(pressed)).code == "E_INTERRUPTED"
     assert bench.cancel.is_set
 
 
@@ -270,14 +257,7 @@ class Interrupting:
 def test_interrupt_that_a_result_raises_is_a_failure_of_the_tool(
     bench: HostDoor, kind: str
 ) -> None:
-    def work() -> Any:
-        return Interrupting()
-
-    async def work_async() -> Any:
-        return Interrupting()
-
-    function: Any = work if kind in ("waiting", "worker") else work_async
-    error = refused(bench.run(tool(name="work", **KINDS[kind])(function)))
+    error = refused(bench.run(tool_of(kind, gives=Interrupting())))
     assert (error.code, bench.cancel.is_set) == ("E_TOOL_FAILED", False)
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
-import fractions
 import ipaddress
 import math
 import pathlib
@@ -50,11 +49,6 @@ class Mixed(enum.Enum):
 class Pairs(enum.Enum):
     HERE = (0, 0)
     THERE = (1, 2)
-
-
-class Objects(enum.Enum):
-    FIRST = object()
-    SECOND = math
 
 
 class Point(NamedTuple):
@@ -110,17 +104,11 @@ class Checked(BaseModel):
 
 
 T = TypeVar("T")
-Number = TypeVar("Number", bound=int)
 Choice = TypeVar("Choice", int, str)
 
 
 class Page(BaseModel, typing.Generic[T]):
     items: list[T]
-
-
-@dataclasses.dataclass
-class Holder(typing.Generic[T]):
-    held: T
 
 
 UserId = typing.NewType("UserId", int)
@@ -136,19 +124,13 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "int": (int, 1, 1),
     "float": (float, 1, 1.0),
     "bool": (bool, True, True),
-    "bytes": (bytes, "abc", b"abc"),
     "complex": (complex, "1+2j", 1 + 2j),
     "any": (Any, {"a": [1]}, {"a": [1]}),
-    "object": (object, [1], [1]),
-    "none": (None, None, None),
     "final": (typing.Final[int], 1, 1),
     "string annotation": ("int", "1", 1),
-    "string annotation of an optional": ("Optional[Item]", {"count": 1}, Item(1)),
     "optional": (Optional[int], None, None),  # noqa: UP045
     "union": (Union[int, list[str]], ["a"], ["a"]),  # noqa: UP007
     "union keeps a string": (int | str, "5", "5"),
-    "union keeps an integer": (int | str, 5, 5),
-    "union of bool and int": (bool | int, True, True),
     "union of models": (Cat | Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "union of a model and a list": (Item | list[Item], [{"count": 1}], [Item(1)]),
     "discriminated union": (
@@ -158,14 +140,10 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "literal": (Literal["a", "b"], "b", "b"),
     "literal of kinds": (Literal["a", 1, True, None], 1, 1),
-    "literal of an enum": (Literal[Whole.ONE], 1, Whole.ONE),
     "int enum": (Whole, 2, Whole.TWO),
     "str enum": (Word, "up", Word.UP),
     "mixed enum": (Mixed, "b", Mixed.B),
     "enum of tuples by name": (Pairs, "THERE", Pairs.THERE),
-    "enum of objects by name": (Objects, "FIRST", Objects.FIRST),
-    "optional enum": (Word | None, "up", Word.UP),
-    "dict of enums": (dict[Word, int], {"up": 1}, {Word.UP: 1}),
     "typed dict": (Row, {"count": 1}, {"count": 1}),
     "recursive typed dict": (
         Tree,
@@ -178,14 +156,12 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "dataclass": (Item, {"count": 1}, Item(1)),
     "dataclass of a dataclass": (Box, {"item": {"count": 2}}, Box(item=Item(2))),
     "recursive dataclass": (Chain, {"value": 1, "next": {"value": 2}}, Chain(1, Chain(2))),
-    "generic dataclass": (Holder[int], {"held": "1"}, Holder(1)),
     "model": (Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "recursive model": (
         Node,
         {"value": 1, "kids": [{"value": 2}]},
         Node(value=1, kids=[Node(value=2)]),
     ),
-    "optional recursive model": (Node | None, {"value": 1}, Node(value=1)),
     "generic model": (Page[int], {"items": ["1"]}, Page[int](items=[1])),
     "model with aliases": (Aliased, {"pageSize": 3}, Aliased(pageSize=3)),
     "model with constraints": (
@@ -194,15 +170,10 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         Checked(price=decimal.Decimal("1.50"), code="ab"),
     ),
     "list of models": (list[Dog], [{"kind": "dog", "name": "a"}], [Dog(kind="dog", name="a")]),
-    "dict of models": (dict[str, Item], {"a": {"count": 1}}, {"a": Item(1)}),
     "constraint": (Annotated[int, Field(gt=0, lt=10, multiple_of=2)], 4, 4),
     "pattern": (Annotated[str, Field(pattern="^a+$", max_length=3)], "aa", "aa"),
     "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
-    "constraint inside": (list[Annotated[int, Field(ge=0)]], [0], [0]),
-    "infinite bound": (Annotated[float, Field(le=math.inf)], 2, 2.0),
-    "title and extra": (Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})], "a", "a"),
     "positive int": (pydantic.PositiveInt, 1, 1),
-    "strict int": (pydantic.StrictInt, 1, 1),
     "url": (pydantic.AnyUrl, "http://a.b/", pydantic.AnyUrl("http://a.b/")),
     "date": (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
     "time": (dt.time, "03:04", dt.time(3, 4)),
@@ -211,25 +182,20 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "union of date and datetime": (dt.date | dt.datetime, "2026-01-02T03:04:00", OTHER_DAY),
     "decimal": (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
     "decimal from a number": (decimal.Decimal, 1.1, decimal.Decimal("1.1")),
-    "fraction": (fractions.Fraction, "1/3", fractions.Fraction(1, 3)),
     "path": (pathlib.Path, "a/b", pathlib.Path("a/b")),
     "uuid": (uuid.UUID, UUID, uuid.UUID(UUID)),
     "pattern object": (re.Pattern, "a+", re.compile("a+")),
     "ip address": (ipaddress.IPv4Address, "127.0.0.1", ipaddress.IPv4Address("127.0.0.1")),
     "list": (list, [1, "a"], [1, "a"]),
-    "list of int": (list[int], [1, 2], [1, 2]),
     "fixed tuple": (tuple[int, str], [1, "a"], (1, "a")),
     "variadic tuple": (tuple[int, ...], [1, 2, 3], (1, 2, 3)),
     "bare tuple": (tuple, [1, "a"], (1, "a")),
     "empty tuple": (tuple[()], [], ()),
     "list of pairs": (list[tuple[str, float]], [["a", 1]], [("a", 1.0)]),
     "set": (set[int], [1, 2, 2], {1, 2}),
-    "bare set": (set, ["a"], {"a"}),
     "frozenset": (frozenset[str], ["a"], frozenset({"a"})),
-    "abstract set": (collections.abc.Set[int], [1], frozenset({1})),
     "deque": (collections.deque[int], [1, 2], collections.deque([1, 2])),
     "dict": (dict, {"a": 1}, {"a": 1}),
-    "dict of int": (dict[str, int], {"a": 1}, {"a": 1}),
     "dict by int": (dict[int, str], {"1": "a"}, {1: "a"}),
     "dict by date": (dict[dt.date, int], {"2026-01-02": 1}, {dt.date(2026, 1, 2): 1}),
     "dict by literal": (dict[Literal["a", "b"], int], {"a": 1}, {"a": 1}),
@@ -238,16 +204,13 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         {"a": 1},
         collections.defaultdict(int, {"a": 1}),
     ),
-    "counter": (collections.Counter[str], {"a": 2}, collections.Counter("aa")),
     "mapping": (Mapping[str, int], {"a": 1}, {"a": 1}),
     "sequence": (Sequence[int], [1], [1]),
     "iterable is a list": (Iterable[int], [1, 2], [1, 2]),
     "collection is a list": (collections.abc.Collection[int], [1], [1]),
     "new type": (UserId, 5, 5),
     "type variable": (T, [1], [1]),
-    "bound type variable": (Number, "1", 1),
     "type variable of two": (Choice, "a", "a"),
-    "list of a type variable": ("list[Choice]", ["a"], ["a"]),
     "type alias": (Ints, ["1"], [1]),
     "json value": (pydantic.JsonValue, {"a": [1, None]}, {"a": [1, None]}),
     "recursive type alias": (Json, {"a": ["b", None]}, {"a": ["b", None]}),
