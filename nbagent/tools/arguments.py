@@ -97,11 +97,6 @@ class Bound:
 class Arguments:
     """What a tool takes: the schema for the model, the check for each call.
 
-    Args:
-        tool: its name.
-        signature: of the function, as `signature_of` made it.
-        descriptions: of parameters, from the docstring.
-
     Raises:
         UsageError: a parameter has a type that a model cannot give; it says what to write instead.
     """

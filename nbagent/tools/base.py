@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
@@ -60,7 +60,6 @@ class HostOrder:
     """Whether the policies deny a call: a host that looks at many things asks for each of them."""
 
 
-@runtime_checkable
 class HostSource(Protocol):
     """Something that a person may put among the tools and that opens hosts: an MCP server."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 _STYLES: dict[Any, str] = {
@@ -18,21 +17,13 @@ _STYLES: dict[Any, str] = {
 _KEPT_CHARS = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class Doc:
-    """A docstring, taken apart."""
-
-    description: str = ""
-    parameters: dict[str, str] = field(default_factory=dict[str, str])
-
-
-def parse_docstring(text: str) -> Doc:
-    """Take a docstring apart; one without parameters is its own description."""
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The description, which is all where no parameters are described, and those of them."""
     text = inspect.cleandoc(text)
     flags = re.MULTILINE | re.IGNORECASE
     style = next((one for one, mark in _STYLES.items() if re.search(mark, text, flags)), None)
     if style is None:
-        return Doc(text[:_KEPT_CHARS])
+        return text[:_KEPT_CHARS], {}
     # Late: 115 ms, and most docstrings in notebooks have no sections.
     import griffe
 
@@ -58,4 +49,4 @@ def parse_docstring(text: str) -> Doc:
             case _:
                 pass  # What it raises and warns is for programmers.
     description = "\n\n".join(piece.strip() for piece in kept if piece.strip())
-    return Doc(description[:_KEPT_CHARS], parameters)
+    return description[:_KEPT_CHARS], parameters

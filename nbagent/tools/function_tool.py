@@ -250,12 +250,7 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
 
 
 def method_tool(
-    function: Callable[..., Any],
-    *,
-    name: str,
-    host: str,
-    ruling: Ruling = "allow",
-    **options: Any,
+    function: Callable[..., Any], *, name: str, host: str, ruling: Ruling = "allow", **options: Any
 ) -> FunctionTool:
     """A function or bound method of nbagent's own as a tool of a built-in host.
 
@@ -298,9 +293,9 @@ def _define(
             f"{target.__qualname__!r} is a method of no instance; take the method of an instance, "
             f"such as {_class_of(target)}(…).{name}"
         )
-    doc = parse_docstring(redact(clean(_docstring(target))))
-    arguments = Arguments(name, signature, doc.parameters)
-    description = doc.description if options.description is None else options.description
+    said, said_of = parse_docstring(redact(clean(_docstring(target))))
+    arguments = Arguments(name, signature, said_of)
+    description = said if options.description is None else options.description
     spec = ToolSpec(
         name=name,
         display_name=options.display_name or name,
@@ -317,11 +312,7 @@ def _define(
 
 
 def own_name(obj: Any) -> str:
-    """The name that a callable bears itself; empty where it has none.
-
-    Raises:
-        UsageError: it is a lambda.
-    """
+    """The name that a callable bears itself, empty where it has none; UsageError for a lambda."""
     name = getattr(without_partials(obj), "__name__", None)
     if name == "<lambda>":
         raise UsageError("a lambda has no name; use a def, or nbagent.tool(name=…)(the lambda)")

@@ -48,3 +48,11 @@ def test_wrong_names_that_a_host_adds_later_are_left_out() -> None:
     assert list(door.specs) == ["greet", "a", "b"]
     assert door.data("greet") == "hello"
     assert door.error("nb.run").code == "E_UNKNOWN_TOOL"
+
+
+def test_hidden_tool_is_not_shown_and_its_call_is_denied_before_its_host_sees_it() -> None:
+    hosts = [FunctionHost([greet]), OtherHost("a")]
+    door = HostDoor(HostSet(hosts, hides=lambda spec: "deny=greet" if spec.name == "greet" else ""))
+    assert list(door.specs) == ["a"]
+    error = door.error("greet", wrong=1)
+    assert (error.code, error.message) == ("E_DENIED", "the policy denies this call: deny=greet")

@@ -141,6 +141,12 @@ def test_references_are_written_out_and_one_to_itself_is_left_open() -> None:
     assert shown["properties"]["city"]["properties"] == {"twin": twin}
 
 
+DOUBLING = {
+    f"t{i}": {"properties": {side: {"$ref": f"#/$defs/t{i + 1}"} for side in ("left", "right")}}
+    for i in range(18)
+}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -153,10 +159,11 @@ def test_references_are_written_out_and_one_to_itself_is_left_open() -> None:
         {"properties": 7, "required": "x"},
         {"properties": {"x": {"anyOf": [{"$ref": "#"}] * 500}}},
         {"anyOf": "x", "oneOf": [7, None]},
+        {"$defs": DOUBLING, "properties": {"x": {"$ref": "#/$defs/t0"}}},
     ],
     ids=[
         *("null", "list", "no object", "itself", "itself in all", "cycles", "wrong kinds"),
-        *("wide cycle", "broken unions"),
+        *("wide cycle", "broken unions", "doubling"),
     ],
 )
 def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
