@@ -373,8 +373,7 @@ def _refusal(tool: str, parameter: Parameter, error: Exception) -> UsageError:
         lines = [line.strip() for line in str(error).splitlines() if "errors.pydantic" not in line]
         reason = [line for line in lines if line][-1]
         return UsageError(f"{about}cannot be checked ({reason[:200]}); correct it")
-    text = plain_repr(hint, 2_000)
-    advice = next((advice for word, advice in _ADVICE.items() if word in text), _ELSE)
+    advice = next((text for word, text in _ADVICE.items() if word in type_name(hint)), _ELSE)
     return UsageError(f"{about}a model cannot give; {advice}, or give the parameter a default")
 
 

@@ -1,4 +1,4 @@
-"""Functions as a tool host: names, the notebook's namespace, what an approval is bound to."""
+"""Functions as a tool host: names, the namespace, what an approval is bound to; several hosts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from datetime import date
 from typing import Any
 
 import pytest
-from host_door import HostDoor
+from host_door import HostDoor, OtherHost
 
 from nbagent.contracts.errors import UsageError
+from nbagent.tools.base import HostSet
 from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.function_tool import tool
 
@@ -119,14 +120,6 @@ def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
         assert door.data("population", city="Rome") == 7
 
 
-def test_string_hints_find_classes_of_the_notebook() -> None:
-    def measure(size: Size) -> int:  # pyright: ignore # noqa: F821
-        return size + 1  # pyright: ignore
-
-    door = door_of(measure, namespace=lambda: cell() | {"Size": int}, names=[])  # pyright: ignore
-    assert door.data("measure", size="4") == 5
-
-
 def _other(a: int, b: int = 1) -> int:
     return a * 100 + b
 
@@ -176,3 +169,54 @@ def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -
     door = door_of(delete)
     prepared = door.on_engine(lambda: door.aprepare("delete", day="2026-01-02", force="yes"))
     assert prepared.arguments == {"day": "2026-01-02", "force": True, "n": 3}
+
+
+# -- several hosts as one --------------------------------------------------------------------
+
+
+def greet() -> str:
+    return "hello"
+
+
+def set_with(other: OtherHost) -> HostDoor:
+    return HostDoor(HostSet([FunctionHost([greet]), other]))
+
+
+def test_tools_of_all_hosts_are_listed_and_routed_by_name() -> None:
+    door = set_with(OtherHost("a.read"))
+    assert door.host.name == "functions+other"
+    assert list(door.specs) == ["greet", "a.read"]
+    assert door.data("greet") == "hello"
+    assert door.data("a.read") == "other a.read"
+    error = door.error("gret")
+    assert error.code == "E_UNKNOWN_TOOL"
+    assert error.message == (
+        "there is no tool 'gret'; did you mean 'greet'? Use one of: greet, a.read"
+    )
+
+
+def test_same_name_in_two_hosts_is_refused_and_names_both() -> None:
+    with pytest.raises(UsageError, match=r"'functions' and 'other' both have a tool 'greet'"):
+        assert set_with(OtherHost("greet")).specs
+
+
+def test_names_of_a_built_in_host_are_its_own() -> None:
+    assert list(set_with(OtherHost("fs.read", called="fs")).specs) == ["greet", "fs.read"]
+
+
+def test_wrong_names_that_a_host_adds_later_are_left_out() -> None:
+    other = OtherHost("a")
+    door = set_with(other)
+    assert list(door.specs) == ["greet", "a"]
+    other.names += ["greet", "fs\u2024read", "nb.run", "b"]
+    assert list(door.specs) == ["greet", "a", "b"]
+    assert door.data("greet") == "hello"
+    assert door.error("nb.run").code == "E_UNKNOWN_TOOL"
+
+
+def test_hidden_tool_is_not_shown_and_its_call_is_denied_before_its_host_sees_it() -> None:
+    hosts = [FunctionHost([greet]), OtherHost("a")]
+    door = HostDoor(HostSet(hosts, hides=lambda spec: "deny=greet" if spec.name == "greet" else ""))
+    assert list(door.specs) == ["a"]
+    error = door.error("greet", wrong=1)
+    assert (error.code, error.message) == ("E_DENIED", "the policy denies this call: deny=greet")
