@@ -25,11 +25,6 @@ def namespace_tools(namespace: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         UsageError: two different functions have the same tool name.
     """
-    return {name: namespace[variable] for name, variable in _variables(namespace).items()}
-
-
-def _variables(namespace: Mapping[str, Any]) -> dict[str, str]:
-    """The variable that holds each marked tool, by tool name."""
     variables: dict[str, str] = {}
     for variable, obj in list(namespace.items()):
         options = None if variable.startswith("_") else options_of(obj)
@@ -44,7 +39,7 @@ def _variables(namespace: Mapping[str, Any]) -> dict[str, str]:
             variables[name] = variable  # Of a function and a partial of it, it is the one meant.
         elif first != name and namespace[first] is not obj:
             raise _same_name(name, f"{first!r} and {variable!r} are two tools of")
-    return variables
+    return {name: namespace[variable] for name, variable in variables.items()}
 
 
 def _same_name(name: str, which: str) -> UsageError:
@@ -119,11 +114,11 @@ class FunctionHost(MethodHost):
             tool = as_tool(obj, namespace=there)
             if made.setdefault(tool.name, tool).target != tool.target:
                 raise _same_name(tool.name, "two tools have")
-        marked = _variables(there)
+        marked = namespace_tools(there)
         for name in marked if names is None else names:
             if name in made:
                 continue  # Given by hand under this name: that one is meant.
-            obj = there.get(marked.get(name, name))
+            obj = marked.get(name, there.get(name))
             if not callable(obj):
                 raise unknown_name(name, tuple({**marked, **made}))
             tool = as_tool(obj, namespace=there)

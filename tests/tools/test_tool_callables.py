@@ -267,15 +267,6 @@ def test_fields_of_pydantic_give_defaults_and_names_stay_the_parameters(bench: A
     assert bench.run(probe).result.data == [1, 3, [4]]
     assert bench.run(probe, a=-1).result.error.code == "E_INVALID_ARGUMENTS"
 
-    def annotated(
-        a: Annotated[int, Field(6)], b: Annotated[list[int], Field(default_factory=list)]
-    ):
-        b.append(1)
-        return [a, b]
-
-    for _ in range(2):  # A factory makes a fresh one.
-        assert bench.run(annotated).result.data == [6, [1]]
-
 
 def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) -> None:
     def spoil(box: Any, items: list[Any]) -> int:
