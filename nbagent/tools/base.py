@@ -36,10 +36,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MOST_LISTED = 60
 
 
-def _no_names() -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOrder:
     """What a run wants of one host, and what the host may use."""
@@ -52,7 +48,7 @@ class HostOrder:
     """A `files.mounts.Mounts`."""
     skills: Any = None
     """A `skill_folders.FoundSkills`, where the word `skills` was named."""
-    namespace: Callable[[], Mapping[str, Any]] = _no_names
+    namespace: Callable[[], Mapping[str, Any]] = dict
     """The names of the notebook."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)
     """Limits and isolation that hold, and the person's rules."""
@@ -113,7 +109,9 @@ def checked_name(name: str, host: str = "") -> str:
             f"name={free!r}"
         )
     first, dot, _ = name.partition(".")
-    owner = "skills" if name in SKILL_TOOLS else BUILT_IN.get(first) if dot else None
+    owner = BUILT_IN.get(first) if dot else None
+    if name in SKILL_TOOLS:
+        owner = "skills"
     if owner is not None and owner != BUILT_IN.get(host.partition(":")[0]):
         free = name.replace(".", "_") if dot else f"my_{name}"
         raise UsageError(f"{name!r} is the name of a built-in tool; write name={free!r}")

@@ -1,7 +1,7 @@
 """Hosts of function tools: the notebook's own `@nbagent.tool` functions, and the built-in ones.
 
-Owns names. What a function tool is stands in `function_tool`; what a built-in
-host's functions do, and what a call of theirs would do (`look`), belongs to the host's own module.
+Owns names. What a function tool is stands in `function_tool`; what a built-in host's functions do,
+and what a call of theirs would do (`look`), belongs to the host's own module.
 """
 
 from __future__ import annotations
