@@ -35,8 +35,8 @@ from nbagent.contracts.ports import (
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
+from nbagent.tools.arguments import adapted, type_name
 from nbagent.tools.base import HostSet
-from nbagent.tools.hints import adapted, type_name
 
 TOOL_POLICY = """\
 You can call tools. Call one when it brings you closer to the answer, several at once when they \

@@ -81,9 +81,7 @@ def tools_of(
             functions.append(given)
     hosts: list[ToolHost] = []
     if names != [] or functions or not (words or sources or ready):
-        visible = None if names == [] else namespace
-        own = None if names is None else tuple(names)
-        hosts.append(FunctionHost(functions, namespace=visible, names=own))
+        hosts.append(FunctionHost(functions, namespace=namespace, names=names))
     mounts: Mapping[str, Any] = {}
     if words or sources:
         asked = {host_of(word) for word in words}

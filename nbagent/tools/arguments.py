@@ -1,65 +1,85 @@
 """What a function tool takes: the schema that a model is shown, and the check of each call.
 
-Owns the pydantic model made of the parameters. Hints are `hints`', the schema's form is
+Owns how the hints of a signature are read, the exchange of types that pydantic or JSON takes in
+another form only, and the pydantic model made of the parameters. The schema's form is
 `json_schema`'s, what models do to arguments is undone by `habits`.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
+import re
+import sys
+import types
+import typing
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Annotated, Any, Union, cast
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import Enum, EnumType, Flag
+from inspect import Parameter
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+import typing_extensions
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.ports import ToolContext
 from nbagent.shown import clean, plain_repr
 from nbagent.tools.habits import Habits
-from nbagent.tools.hints import (
-    Parameter,
-    UndefinedHintError,
-    adapted,
-    members_of,
-    refusal_of,
-    text_beside,
-)
 from nbagent.tools.json_schema import JsonSchema, legal_schema
 
 _MOST_ROUNDS = 8
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+_PLAIN = (str, int, float, bool)
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+_AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
+"""Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
+_MISREAD = (
+    *(type, collections.abc.Generator, types.FunctionType),
+    *(getattr(module, "Self") for module in (typing, typing_extensions)),  # noqa: B009
+)
+"""What pydantic would take for something else."""
+_AN_ARRAY = "take a list[float] and make the array inside"
+_ADVICE = {
+    **dict.fromkeys(("ndarray", "_SupportsArray", "_Buffer", "Tensor"), _AN_ARRAY),
+    "DataFrame": "take the rows as a list[dict], or the name of a variable as a str",
+    "Series": "take a list of the values, or the name of a variable as a str",
+    **dict.fromkeys(("Callable", "function"), "take the name of the function as a str"),
+}
+_ELSE = "take a text or a number instead, or a list or dataclass of such"
+_typed_dicts: dict[Any, Any] = {}
+
+
+class UndefinedHintError(UsageError):
+    """A hint names what does not exist yet, so that the tool can't be read now."""
 
 
 class _Closed(BaseModel):
     """The base of the models: no key beside the parameters."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        coerce_numbers_to_str=True,
-        validate_by_alias=True,
-        hide_input_in_errors=True,
-        protected_namespaces=(),
-    )
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 class _Generator(GenerateJsonSchema):
-    """pydantic's generator, quiet, with named tuples as objects."""
+    """Without a warning for each default that JSON cannot say; it is left out."""
 
-    # Without a warning for each default that JSON cannot say; it is left out.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
-
-    def named_tuple_schema(self, schema: Any) -> JsonSchema:
-        """A named tuple as an object: a model that sees names does not mix up the order."""
-        fields = cast("list[dict[str, Any]]", schema["fields"])
-        properties = {field["name"]: self.generate_inner(field["schema"]) for field in fields}
-        required = [f["name"] for f in fields if f["schema"]["type"] != "default"]
-        closed = {"required": required, "additionalProperties": False}
-        return {"type": "object", "properties": properties, **closed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +102,21 @@ class Arguments:
     """
 
     def __init__(
-        self, tool: str, parameters: Iterable[Parameter], descriptions: Mapping[str, str]
+        self, tool: str, signature: inspect.Signature, descriptions: Mapping[str, str]
     ) -> None:
         self._tool = tool
-        self._all = tuple(parameters)
-        shown = [p for p in self._all if not p.is_context]
-        try:
-            self._build([replace(p, hint=adapted(p.hint)) for p in shown], descriptions)
-        except Exception:
-            # Some type has no form in JSON: hide it where the function can do without.
-            fitting = [made for p in shown if (made := self._fitting(p)) is not None]
-            try:
-                self._build(fitting, descriptions)
-            except Exception as error:
-                raise UsageError(
-                    f"the parameters of tool {tool!r} have no schema "
-                    f"({plain_repr(error, 200)}); wrap it in a def with plain hints"
-                ) from error
+        self._signature = signature
+        parameters = signature.parameters.values()
+        self._contexts = {p.name for p in parameters if p.annotation is ToolContext}
+        shown = [p for p in parameters if p.name not in self._contexts]
+        self._build([fit for p in shown if (fit := self._fitting(p)) is not None], descriptions)
 
     def validate(self, arguments: Mapping[str, Any] | None) -> Bound:
         """Coerce and check; a ToolError `E_INVALID_ARGUMENTS` that a model can act on."""
-        if arguments is None:
-            raise _invalid(f"the arguments of {self._tool} must be a JSON object")
         # A tool may change its arguments, the record may not.
-        raw = {self._keys.get(key, key): value for key, value in deepcopy(dict(arguments)).items()}
-        habits = Habits(raw, tool=self._tool, names=self._keys.values(), optional=self._optional)
+        given = deepcopy(dict(arguments or {})).items()
+        raw = {self._keys.get(k, k): value for k, value in given if k not in self._contexts}
+        habits = Habits(raw, names=self._keys.values(), optional=self._optional)
         for _ in range(_MOST_ROUNDS):
             try:
                 return self._bound(self._model.model_validate(raw), tuple(habits.notes))
@@ -122,98 +132,76 @@ class Arguments:
         raise _invalid(f"the arguments of {self._tool} do not fit its schema")
 
     def placed(
-        self,
-        bound: Bound,
-        signature: inspect.Signature,
-        context: object,
-        *,
-        in_order: bool = False,
+        self, bound: Bound, context: object, *, in_order: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of the call, the context put in.
 
-        By keyword wherever that is possible, unless `in_order` asks for places.
+        By keyword wherever that is possible, for a wrapper may take nothing else, unless
+        `in_order` asks for places.
         """
-        values = dict(bound.values)
-        for p in self._all:
-            if p.is_context:
-                values[p.name] = context
-            elif p.is_stepped and p.name in values:
-                values[p.name] = iter(values[p.name])
-        rest = next((p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-        if not in_order and not any(p.kind in _POSITIONAL for p in self._all):
-            further: dict[str, Any] = values.pop(rest.name, {}) if rest is not None else {}
-            return (), {**further, **values}
-        known = {name: values[name] for name in signature.parameters if name in values}
-        filled = inspect.BoundArguments(signature, cast("Any", known))
-        filled.apply_defaults()
-        return filled.args, filled.kwargs
+        values = {**bound.values, **dict.fromkeys(self._contexts, context)}
+        parameters = self._signature.parameters
+        if in_order or any(p.kind in _BY_PLACE for p in parameters.values()):
+            known = {name: values[name] for name in parameters if name in values}
+            filled = inspect.BoundArguments(self._signature, cast("Any", known))
+            filled.apply_defaults()
+            return filled.args, filled.kwargs
+        further: Any = {} if self._rest is None else values.pop(self._rest.name, {})
+        return (), {**further, **values}
 
-    def _build(self, shown: list[Parameter], descriptions: Mapping[str, str]) -> None:
+    def _build(self, shown: Sequence[Parameter], descriptions: Mapping[str, str]) -> None:
         """Make model and schema of the parameters that are shown."""
-        self._rest = next((p for p in shown if p.kind is p.kind.VAR_KEYWORD), None)
-        base = _Closed if self._rest is None else _open_to(self._rest.hint)
+        self._rest = next((p for p in shown if p.kind is p.VAR_KEYWORD), None)
+        base = _Closed if self._rest is None else _open_to(self._rest.annotation)
         # Fields are p0, p1, … with the parameter's name as alias: `schema`, `copy` and `_x` are
         # fine names for parameters, not for fields of a model.
-        self._fields = {f"p{i}": p for i, p in enumerate(p for p in shown if p is not self._rest)}
+        self._fields = {f"p{i}": p for i, p in enumerate(shown) if p is not self._rest}
         fields: dict[str, Any] = {key: _field(p) for key, p in self._fields.items()}
         self._model: type[BaseModel] = cast("Any", create_model)(
             "Arguments", __base__=base, **fields
         )
-        infos = self._model.model_fields
-        self._optional = {p.name for key, p in self._fields.items() if not infos[key].is_required()}
-        self._from_field = {
-            key
-            for key, info in infos.items()
-            if not info.is_required() and info.default_factory is not _nothing
-        }
+        optional = {k: f for k, f in self._model.model_fields.items() if not f.is_required()}
+        self._optional = {self._fields[key].name for key in optional}
+        self._from_field = {k for k, f in optional.items() if f.default_factory is not _nothing}
         made = self._model.model_json_schema(by_alias=True, schema_generator=_Generator)
-        properties = cast("dict[str, JsonSchema]", made.get("properties", {}))
         for key, p in self._fields.items():
-            if text := descriptions.get(p.name) or text_beside(p.hint):
-                properties[p.name].setdefault("description", text)
-            if key not in self._from_field and not infos[key].is_required():
-                default: Any = [] if p.kind is p.kind.VAR_POSITIONAL else p.default
-                properties[p.name].update(_default_of(default))
+            node: JsonSchema = made["properties"][p.name]
+            if text := descriptions.get(p.name) or _text_beside(p.annotation):
+                node.setdefault("description", text)
+            default = p.default.value if isinstance(p.default, Enum) else p.default
+            if key not in self._from_field and type(default) in (*_PLAIN, types.NoneType):
+                node["default"] = default
         legal = legal_schema(made)
         self.json_schema, self._keys = legal.schema, legal.keys
 
     def _fitting(self, parameter: Parameter) -> Parameter | None:
-        """The parameter in a form that a model can give; None to hide it."""
+        """The parameter in a form that a model can give; None to hide it behind its default."""
         try:
-            return replace(parameter, hint=_expressible(parameter.hint))
+            fit = adapted(parameter.annotation)
+            TypeAdapter(fit).json_schema(schema_generator=_Generator)
         except Exception as error:
-            refusal = refusal_of(self._tool, parameter.name, parameter.hint, error)
-        # Of `str | DataFrame` a model can give the one.
-        some: list[Any] = []
-        for member in members_of(parameter.hint):
-            try:
-                some.append(_expressible(member))
-            except Exception:
-                continue
-        if any(member is not type(None) for member in some):
-            return replace(parameter, hint=Union[tuple(some)])  # noqa: UP007
-        if parameter.required or isinstance(refusal, UndefinedHintError):
-            raise refusal
-        return None
+            refusal = _refusal(self._tool, parameter, error)
+            if _is_required(parameter) or isinstance(refusal, UndefinedHintError):
+                raise refusal from error
+            return None
+        return parameter.replace(annotation=fit)
 
     def _bound(self, model: BaseModel, notes: tuple[str, ...]) -> Bound:
         # Only what was given: the function's own defaults stay its own.
         given = model.model_fields_set | self._from_field
         values = {p.name: getattr(model, key) for key, p in self._fields.items() if key in given}
         if self._rest is not None:
-            hidden = {p.name for p in self._all if p.is_context}
-            extra = model.__pydantic_extra__ or {}
-            values[self._rest.name] = {k: v for k, v in extra.items() if k not in hidden}
-        usual = {
-            p.name: p.default
-            for p in self._fields.values()
-            if type(p.default) in (str, int, float, bool)
-        }
+            values[self._rest.name] = model.__pydantic_extra__ or {}
+        usual = {p.name: p.default for p in self._fields.values() if type(p.default) in _PLAIN}
         return Bound(values, {**usual, **{k: _as_json(v) for k, v in values.items()}}, notes)
 
 
 def _nothing() -> Any:
     return None
+
+
+def _is_required(parameter: Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind is not Parameter.VAR_POSITIONAL
 
 
 def _open_to(hint: Any) -> type[BaseModel]:
@@ -223,42 +211,22 @@ def _open_to(hint: Any) -> type[BaseModel]:
 
 
 def _field(parameter: Parameter) -> Any:
-    hint: Any = parameter.hint
-    if parameter.kind is parameter.kind.VAR_POSITIONAL:
+    hint: Any = parameter.annotation
+    if parameter.kind is Parameter.VAR_POSITIONAL:
         hint = cast("Any", list)[hint]
     # The pydantic way: `city: str = Field("Rome", description=…)`.
     own = (parameter.default,) if isinstance(parameter.default, FieldInfo) else ()
     hint = Annotated[(hint, *own, Field(alias=parameter.name))]
-    if parameter.required or own:
+    if own or _is_required(parameter):
         return hint
     # The default itself stays with the function: pydantic would copy it for each call.
     return Annotated[hint, Field(default_factory=_nothing)]
 
 
-def _expressible(hint: Any) -> Any:
-    fit = adapted(hint)
-    TypeAdapter(fit).json_schema(schema_generator=_Generator)
-    return fit
-
-
-def _default_of(value: Any) -> JsonSchema:
-    """The `default` of a schema; empty where the value has no form in JSON."""
-    if isinstance(value, Enum):
-        scalar = isinstance(value.value, str | int | float | None)
-        return {"default": value.value if scalar else value.name}
-    if isinstance(value, set | frozenset):
-        # Their order changes from one process to the next.
-        value = sorted(cast("set[Any]", value), key=repr)
-    try:
-        return {"default": pydantic_core.to_jsonable_python(value)}
-    except Exception:  # Whatever the default's own methods raise.
-        return {}
-
-
 def _as_json(value: Any) -> Any:
     try:
         return pydantic_core.to_jsonable_python(
-            value, inf_nan_mode="strings", fallback=lambda it: plain_repr(it, 1_000)
+            value, inf_nan_mode="strings", fallback=lambda odd: plain_repr(odd, 1_000)
         )
     except Exception:  # Whatever the methods of the person's own types raise.
         return plain_repr(value, 1_000)
@@ -266,3 +234,152 @@ def _as_json(value: Any) -> Any:
 
 def _invalid(message: str) -> ToolError:
     return ToolError(clean(message), code="E_INVALID_ARGUMENTS")
+
+
+def without_partials(target: Any) -> Any:
+    """What a partial calls in the end; anything else is itself."""
+    while isinstance(target, functools.partial):
+        target = cast("functools.partial[Any]", target).func
+    return target
+
+
+def function_of(target: Any) -> Any:
+    """The function that a call ends in: also of a partial, and of an instance with `__call__`."""
+    target = without_partials(target)
+    return target if inspect.isroutine(target) else type(target).__call__
+
+
+def signature_of(
+    target: Callable[..., Any], tool: str, namespace: Mapping[str, Any]
+) -> inspect.Signature:
+    """The signature, string hints resolved where the function was defined, then in `namespace`.
+
+    The parameter that takes the run's context has `ToolContext` as its annotation.
+    """
+    signature = inspect.signature(target)
+    own: dict[str, Any] = getattr(inspect.unwrap(function_of(target)), "__globals__", {})
+    scope = cast("dict[str, Any]", ChainMap(own, cast("dict[str, Any]", namespace)))
+    resolved = [
+        parameter.replace(annotation=_resolved(parameter, tool, scope))
+        for parameter in signature.parameters.values()
+    ]
+    return signature.replace(parameters=resolved)
+
+
+def _resolved(parameter: inspect.Parameter, tool: str, scope: dict[str, Any]) -> Any:
+    hint = parameter.annotation
+    if isinstance(hint, str) and re.search(r"\bToolContext\b", hint):
+        return ToolContext  # It may be imported for type checkers only.
+    if hint is ToolContext or ToolContext in get_args(hint):
+        return ToolContext
+    if hint is parameter.empty or isinstance(hint, typing.ParamSpecArgs | typing.ParamSpecKwargs):
+        return Any
+    about = f"parameter {parameter.name!r} of tool {tool!r}"
+    holder = types.SimpleNamespace(__annotations__={"hint": hint})
+    try:
+        made = typing.get_type_hints(holder, localns=scope, include_extras=True)["hint"]
+    except Exception as error:
+        text = hint if isinstance(hint, str) else repr(hint)
+        kind = UndefinedHintError if isinstance(error, NameError) else UsageError
+        raise kind(
+            f"the hint {text!r} of {about} cannot be resolved ({error}); define or import what it "
+            "names"
+        ) from error
+    if "ForwardRef(" in plain_repr(made):
+        raise UsageError(
+            f"the hint of {about} is an alias that names itself; write pydantic.JsonValue for any "
+            "JSON, or a TypeAliasType"
+        )
+    return made
+
+
+def _text_beside(hint: Any) -> str | None:
+    """The text of `Annotated[T, "text"]` or `Annotated[T, Doc("text")]`."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    texts = (getattr(extra, "documentation", extra) for extra in extras)
+    return next((text for text in texts if isinstance(text, str)), None)
+
+
+def adapted(hint: Any) -> Any:
+    """The hint as pydantic and JSON can take it; TypeError where there is no such form."""
+    origin, args = get_origin(hint) or hint, get_args(hint)
+    if origin in _MISREAD or isinstance(hint, types.FunctionType):
+        raise TypeError(hint)
+    if origin in _AS_LIST:
+        return cast("Any", list)[adapted(args[0]) if args else Any]
+    if origin is Annotated:
+        return Annotated[(adapted(args[0]), *args[1:])]
+    if not args or origin is Literal:
+        return _adapted_class(hint)
+    changed: list[Any] = [adapted(arg) for arg in args]
+    if changed == [*args] or isinstance(origin, typing_extensions.TypeAliasType):
+        return hint
+    if origin in (Union, types.UnionType):
+        return Union[tuple(changed)]  # noqa: UP007
+    return origin[tuple(changed) if len(changed) > 1 else changed[0]]
+
+
+def _adapted_class(hint: Any) -> Any:
+    if hint in (date, datetime):
+        return Annotated[hint, BeforeValidator(_no_compact_day)]
+    if isinstance(hint, EnumType):
+        return _adapted_enum(cast("Any", hint))
+    old = sys.version_info < (3, 12) and type(hint).__module__ == "typing"
+    return _typed_dict(hint) if old and typing_extensions.is_typeddict(hint) else hint
+
+
+def _adapted_enum(kind: type[Enum]) -> Any:
+    members = kind.__members__
+    if not members or issubclass(kind, Flag):
+        raise TypeError(kind)
+    if all(isinstance(member.value, str | int | float | None) for member in members.values()):
+        return kind
+    # By name, where JSON has no such values.
+    return Annotated[Literal[tuple(members)], AfterValidator(kind.__getitem__)]
+
+
+def _no_compact_day(value: Any) -> Any:
+    # Of 20260131 pydantic would count seconds since 1970.
+    if isinstance(value, str | int) and re.fullmatch(r"(19|20)\d{6}", str(value).strip()):
+        raise ValueError("a day is written like 2026-01-31")
+    return value
+
+
+def _typed_dict(kind: Any) -> Any:
+    """The same of typing_extensions: before Python 3.12 pydantic takes no other."""
+    if kind not in _typed_dicts:
+        made: Any = typing_extensions.TypedDict(kind.__name__, {})  # pyright: ignore
+        made.__doc__, made.__module__ = kind.__doc__, kind.__module__
+        made.__required_keys__ = kind.__required_keys__
+        made.__optional_keys__ = kind.__optional_keys__
+        _typed_dicts[kind] = made  # Before its keys: one of them may be of this kind.
+        try:
+            for key, hint in typing.get_type_hints(kind, include_extras=True).items():
+                made.__annotations__[key] = adapted(hint)
+        except BaseException:
+            del _typed_dicts[kind]
+            raise
+    return _typed_dicts[kind]
+
+
+def _refusal(tool: str, parameter: Parameter, error: Exception) -> UsageError:
+    """The error for a parameter that a model cannot fill: which, and what to write instead."""
+    hint = parameter.annotation
+    about = f"parameter {parameter.name!r} of tool {tool!r} has the type {type_name(hint)}, which "
+    code = error.code if isinstance(error, PydanticUserError) else None
+    if isinstance(error, PydanticUndefinedAnnotation) or code == "class-not-fully-defined":
+        return UndefinedHintError(f"{about}names a class that is not defined yet; define it first")
+    if isinstance(error, pydantic_core.SchemaError) or code == "typed-dict-version":
+        lines = [line.strip() for line in str(error).splitlines() if "errors.pydantic" not in line]
+        reason = [line for line in lines if line][-1]
+        return UsageError(f"{about}cannot be checked ({reason[:200]}); correct it")
+    advice = next((text for word, text in _ADVICE.items() if word in type_name(hint)), _ELSE)
+    return UsageError(f"{about}a model cannot give; {advice}, or give the parameter a default")
+
+
+def type_name(hint: Any) -> str:
+    """The type as a person would write it."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if isinstance(hint, type):
+        return hint.__name__
+    return re.sub(r"\b(?:\w+\.)+(?=[A-Za-z_])", "", plain_repr(hint, 200))

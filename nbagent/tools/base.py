@@ -1,4 +1,4 @@
-"""What every tool host shares: joining hosts, choosing tools by name, answering unknown names.
+"""What every tool host shares: names of tools, answers to unknown ones, several hosts as one.
 
 Owns no tool. A further host is one new module beside `functions` with an `open_hosts`, or an entry
 point of an installed package (group `nbagent.tools`); `hosts` finds it by its word.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
@@ -20,11 +21,19 @@ from nbagent.contracts.policy import CallPreview, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 
+BUILT_IN = {
+    "fs": "filesystem",
+    "filesystem": "filesystem",
+    "skills": "skills",
+    "mcp": "mcp",
+    "nb": "notebook",
+    "notebook": "notebook",
+}
+"""The module of each built-in host, by the words that stand for it; it has an `open_hosts`."""
+SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
+"""Built-in tools whose names do not begin with their host's word."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MOST_LISTED = 60
-
-
-def _no_names() -> Mapping[str, Any]:
-    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +48,7 @@ class HostOrder:
     """A `files.mounts.Mounts`."""
     skills: Any = None
     """A `skill_folders.FoundSkills`, where the word `skills` was named."""
-    namespace: Callable[[], Mapping[str, Any]] = _no_names
+    namespace: Callable[[], Mapping[str, Any]] = dict
     """The names of the notebook."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)
     """Limits and isolation that hold, and the person's rules."""
@@ -47,7 +56,6 @@ class HostOrder:
     """Whether the policies deny a call: a host that looks at many things asks for each of them."""
 
 
-@runtime_checkable
 class HostSource(Protocol):
     """Something that a person may put among the tools and that opens hosts: an MCP server."""
 
@@ -58,15 +66,9 @@ class HostSource(Protocol):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that the person or the model most likely meant."""
-    names = list(known)
-    folded = {re.sub(r"[^a-z0-9]", "", n.lower()): n for n in reversed(names)}
-    key = re.sub(r"[^a-z0-9]", "", name.lower())
-    if key in folded:
-        return folded[key]
-    close = difflib.get_close_matches(name, names, 1, 0.5) or [
-        folded[k] for k in difflib.get_close_matches(key, folded, 1, 0.6)
-    ]
-    return close[0] if close else None
+    plain = {re.sub(r"[^a-z0-9]", "", one.lower()): one for one in known}
+    meant = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((plain[one] for one in difflib.get_close_matches(meant, plain, 1, 0.55)), None)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -78,33 +80,49 @@ def listed(names: Iterable[str]) -> str:
 
 def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     """The error for a tool name that a person typed wrongly."""
-    close = nearest(name, available)
-    if close:
-        others = f" There are: {listed(available)}" if len(available) > 1 else ""
-        return UsageError(f"there is no tool {name!r}; did you mean {close!r}?{others}")
-    if not available:
-        return UsageError(
-            f"there is no tool {name!r}, nor any other; define one with @nbagent.tool, or name "
-            "fs, skills, notebook or mcp:NAME"
-        )
-    return UsageError(f"there is no tool {name!r}; there are: {listed(available)}")
+    if available:
+        return UsageError(f"{_no_tool(name, available)} There are: {listed(available)}")
+    return UsageError(
+        f"there is no tool {name!r}, nor any other; define one with @nbagent.tool, or name fs, "
+        "skills, notebook or mcp:NAME"
+    )
 
 
 def unknown_call(name: str, known: Sequence[str]) -> ToolError:
     """The error for a model that called a tool that is not there."""
+    instead = f"Use one of: {listed(known)}" if known else "Answer without tools"
+    return ToolError(f"{_no_tool(name, known)} {instead}", code="E_UNKNOWN_TOOL")
+
+
+def _no_tool(name: str, known: Sequence[str]) -> str:
     close = nearest(name, known)
-    message = f"there is no tool {name[:100]!r}"
-    if close:
-        message += f"; did you mean {close!r}?"
-    message += f" Use one of: {listed(known)}" if known else "; answer without tools"
-    return ToolError(message, code="E_UNKNOWN_TOOL")
+    return f"there is no tool {name[:100]!r}" + (f"; did you mean {close!r}?" if close else ".")
+
+
+def checked_name(name: str, host: str = "") -> str:
+    """A name for a tool of this host; UsageError where it is none, with the name to write."""
+    if not _NAME.fullmatch(name):
+        plain = unicodedata.normalize("NFKD", name.strip()).encode("ascii", "ignore").decode()
+        free = re.sub(r"[^A-Za-z0-9_.-]+", "_", plain)[:128].strip("_") or "my_tool"
+        raise UsageError(
+            f"{name!r} is no name for a tool: it has ASCII letters, digits, _ . and -; write "
+            f"name={free!r}"
+        )
+    first, dot, _ = name.partition(".")
+    owner = BUILT_IN.get(first) if dot else None
+    if name in SKILL_TOOLS:
+        owner = "skills"
+    if owner is not None and owner != BUILT_IN.get(host.partition(":")[0]):
+        free = name.replace(".", "_") if dot else f"my_{name}"
+        raise UsageError(f"{name!r} is the name of a built-in tool; write name={free!r}")
+    return name
 
 
 class HostSet:
     """Several hosts as one: lists all their tools and routes each call by its name.
 
-    The first listing refuses two tools of one name. A name that a host adds later and that is
-    taken stays with the host that had it, so that a run under way is not lost.
+    A name belongs to the host that listed it first. The first listing refuses a name that is none
+    or that is listed twice; later such tools are left out, so that a run under way is not lost.
 
     Args:
         hosts: in the order in which their tools are listed.
@@ -117,8 +135,7 @@ class HostSet:
         self._hosts = tuple(hosts)
         self._hides = hides
         self._owners: dict[str, ToolHost] = {}
-        self.offered: tuple[ToolSpec, ...] = ()
-        """All that the hosts listed last, the hidden ones too."""
+        self._offered: dict[str, ToolSpec] = {}
         self._listed_once = False
 
     @property
@@ -130,6 +147,11 @@ class HostSet:
     def host_names(self) -> tuple[str, ...]:
         """The hosts' names."""
         return tuple(host.name for host in self._hosts)
+
+    @property
+    def offered(self) -> tuple[ToolSpec, ...]:
+        """All that the hosts listed last, the hidden ones too."""
+        return tuple(self._offered.values())
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -145,32 +167,40 @@ class HostSet:
         """The tools of all hosts, in the order of the hosts, without the hidden ones.
 
         Raises:
-            UsageError: two hosts offer a tool of the same name (first listing only).
+            UsageError: a tool's name is none, or taken (first listing only).
             NbagentError: a host cannot be used.
         """
         if self._listed_once or len(self._hosts) == 1:
             listings = [await host.tools(context) for host in self._hosts]
         else:  # servers start side by side
             listings = await asyncio.gather(*(host.tools(context) for host in self._hosts))
-        offers = [
-            (host, spec)
+        self._offered = {
+            spec.name: spec
             for host, specs in zip(self._hosts, listings, strict=True)
             for spec in specs
-        ]
-        owners: dict[str, ToolHost] = {}
-        for host, spec in offers:
-            first = owners.setdefault(spec.name, host)
-            if first is not host and not self._listed_once:
-                raise UsageError(
-                    f"the tool hosts {first.name!r} and {host.name!r} both have a tool "
-                    f"{spec.name!r}; rename one of them or leave it out with --tools"
-                )
-            if self._owners.get(spec.name) is host:
-                owners[spec.name] = host
-        self._owners, self._listed_once = owners, True
-        kept = [spec for host, spec in offers if owners[spec.name] is host]
-        self.offered = tuple(kept)
-        return [spec for spec in kept if not self._hides(spec)]
+            if self._owner(spec.name, host) is host
+        }
+        self._listed_once = True
+        return [spec for spec in self.offered if not self._hides(spec)]
+
+    def _owner(self, name: str, host: ToolHost) -> ToolHost | None:
+        """The host that has a name which this one lists; None for what is no name."""
+        owner = self._owners.get(name)
+        if owner is None:
+            try:
+                checked_name(name, host.name)
+            except UsageError as error:
+                if self._listed_once:
+                    return None
+                raise UsageError(f"the tool host {host.name!r}: {error.message}") from None
+            self._owners[name] = host
+            return host
+        if owner is not host and not self._listed_once:
+            raise UsageError(
+                f"the tool hosts {owner.name!r} and {host.name!r} both have a tool {name!r}; "
+                "rename one of them or leave it out with --tools"
+            )
+        return owner
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call on the host that has the tool.
@@ -178,17 +208,15 @@ class HostSet:
         Raises:
             ToolError: no host has it, or the call cannot be made.
         """
-        owner = self._owners.get(call.name)
-        if owner is None:
+        if call.name not in self._offered:
             await self.tools(context)  # it may be new
-            owner = self._owners.get(call.name)
-        if owner is None:
+        spec = self._offered.get(call.name)
+        if spec is None:
             shown = [spec.name for spec in self.offered if not self._hides(spec)]
             raise unknown_call(call.name, shown)
-        spec = next(spec for spec in self.offered if spec.name == call.name)
         if rule := self._hides(spec):
             return _denied(spec, call, rule)
-        return await owner.prepare(call, context)
+        return await self._owners[call.name].prepare(call, context)
 
 
 def _denied(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:

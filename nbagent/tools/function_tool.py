@@ -5,11 +5,11 @@ A definition is made once per function and kept on it. Which tools a run has is 
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast, overload
 
@@ -21,11 +21,16 @@ from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.shown import clean, plain_repr
 from nbagent.shown.texts import BROKEN, kind_name
-from nbagent.tools.arguments import Arguments, Bound
+from nbagent.tools.arguments import (
+    Arguments,
+    Bound,
+    UndefinedHintError,
+    function_of,
+    signature_of,
+    without_partials,
+)
+from nbagent.tools.base import checked_name
 from nbagent.tools.docstrings import parse_docstring
-from nbagent.tools.hints import UndefinedHintError, parameters_of, signature_of
-from nbagent.tools.hosts import checked_name
-from nbagent.tools.results import summary
 from nbagent.tools.running import CallOfFunction, ToolOptions, is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,7 +119,7 @@ def tool(
             raise UsageError(
                 f"{plain_repr(target, 80)} cannot be marked as a tool; wrap it in a def"
             ) from None
-        if not method and not issubclass(type(target), type) and not _class_of(target):
+        if not method and not _class_of(target):
             try:
                 as_tool(target)
             except UndefinedHintError:
@@ -136,15 +141,14 @@ def _check(options: ToolOptions) -> None:
         raise UsageError(f"max_result_chars={options.max_result_chars!r} must be at least 100")
     if cast("Any", options.loop) not in (None, "notebook"):
         raise UsageError(f"loop={options.loop!r} is unknown; use loop='notebook' or leave it out")
-    if options.on_cancel is not None and not callable(cast("Any", options.on_cancel)):
-        raise UsageError("on_cancel must be a function without parameters")
 
 
 def _check_fit(target: Any, options: ToolOptions) -> None:
-    if not callable(target):
-        raise UsageError(f"{plain_repr(target, 80)} is no function; @tool goes above a def")
-    if issubclass(type(target), type):
-        return
+    if issubclass(type(target), type) or not callable(target):
+        raise UsageError(
+            f"{plain_repr(target, 80)} is no tool; give a function, a bound method or an instance "
+            "with __call__"
+        )
     if options.threaded and is_async(target):
         raise UsageError("threaded=True is for a def; an async def runs beside others anyway")
     if options.loop == "notebook" and not is_async(target):
@@ -165,11 +169,11 @@ def options_of(obj: object) -> ToolOptions | None:
         return options_of(cast("types.MethodType", obj).__func__)
     if issubclass(kind, functools.partial):
         return options_of(cast("functools.partial[Any]", obj).func)
-    found: object = inspect.getattr_static(obj, _MARK, None)
-    if type(found) is not ToolOptions and not issubclass(kind, types.FunctionType | type):
-        call = inspect.getattr_static(type(obj), "__call__", None)
-        found = inspect.getattr_static(call, _MARK, None)
-    return found if type(found) is ToolOptions else None
+    marked: object = inspect.getattr_static(obj, _MARK, None)
+    if type(marked) is not ToolOptions:
+        call = inspect.getattr_static(kind, "__call__", None)
+        marked = inspect.getattr_static(call, _MARK, None)
+    return marked if type(marked) is ToolOptions else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +183,6 @@ class FunctionTool:
     spec: ToolSpec
     options: ToolOptions
     arguments: Arguments
-    signature: inspect.Signature
     target: Callable[..., Any]
 
     @property
@@ -189,8 +192,12 @@ class FunctionTool:
 
     @property
     def sha(self) -> str:
-        """Hash of source (else code), signature, docstring and options."""
+        """Hash of code, signature, docstring and options."""
         return self.spec.traits.sha
+
+    def reread(self, namespace: Mapping[str, Any]) -> FunctionTool:
+        """The same tool as its function is now."""
+        return _kept_definition(self.target, self.options, self.spec.traits.host, namespace)
 
     def validate(self, arguments: Mapping[str, Any] | None) -> Bound:
         """Check and coerce; raises a ToolError `E_INVALID_ARGUMENTS` that a model can act on."""
@@ -203,25 +210,14 @@ class FunctionTool:
             preview = CallPreview(ruling=self.spec.traits.ruling, why=why, binds=self.sha)
 
         async def run(context: ToolContext) -> ToolOutcome:
-            return await self.call(bound, context)
+            # What chooses by the type of its first argument (singledispatch) looks at places only.
+            in_order = hasattr(self.target, "register")
+            args, kwargs = self.arguments.placed(bound, context, in_order=in_order)
+            work = functools.partial(self.target, *args, **kwargs)
+            outcome = await CallOfFunction(self.name, work, self.options, context).run()
+            return replace(outcome, tool_sha=self.sha, notes=(*bound.notes, *outcome.notes))
 
         return PreparedCall(spec=self.spec, arguments=bound.plain, preview=preview, run=run)
-
-    async def call(self, bound: Bound, context: ToolContext) -> ToolOutcome:
-        """Run it once; only CancelledError comes out."""
-        # What chooses by the type of its first argument (singledispatch) looks at places only.
-        in_order = callable(getattr(self.target, "register", None))
-        args, kwargs = self.arguments.placed(bound, self.signature, context, in_order=in_order)
-        work = functools.partial(self.target, *args, **kwargs)
-        outcome = await CallOfFunction(self.name, work, self.options, context).run()
-        return replace(outcome, tool_sha=self.sha, notes=(*bound.notes, *outcome.notes))
-
-    def renamed(self, name: str) -> FunctionTool:
-        """The same tool under another name."""
-        if name == self.name:
-            return self
-        shown = {"name": name, "display_name": self.options.display_name or name}
-        return replace(self, spec=self.spec.model_copy(update=shown))
 
 
 def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> FunctionTool:
@@ -237,64 +233,33 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
     if type(obj) is FunctionTool:
         return obj
     try:
-        if isinstance(obj, type) or not callable(obj):
-            raise UsageError(
-                f"{plain_repr(obj, 80)} is no tool; give a function, a bound method or an instance "
-                "with __call__"
-            )
         options = options_of(obj) or ToolOptions()
         _check_fit(obj, options)
-        name = checked_name(options.name or _own_name(obj))
-        return _kept_definition(obj, replace(options, name=name), HOST_NAME, namespace or {})
+        call = cast("Callable[..., Any]", obj)
+        name = checked_name(options.name or own_name(call) or type(without_partials(call)).__name__)
+        return _kept_definition(call, replace(options, name=name), HOST_NAME, namespace or {})
     except NbagentError:
         raise
     except BROKEN as error:
         # Its own attributes (`__signature__`, `__doc__`, …) may raise anything.
         name = obj.__name__ if type(obj) is types.FunctionType else kind_name(obj)
         raise UsageError(
-            f"the tool {name!r} cannot be read ({summary(error)}); wrap it in a def with hints "
-            "and a docstring"
+            f"the tool {name!r} cannot be read ({plain_repr(error, 200)}); wrap it in a def with "
+            "hints and a docstring"
         ) from error
 
 
 def method_tool(
-    function: Callable[..., Any],
-    *,
-    name: str,
-    host: str,
-    ruling: Ruling = "allow",
-    loop: Literal["notebook"] | None = None,
-    interruptible: bool = True,
-    timeout_s: float | None = None,
-    max_result_chars: int | None = None,
-    threaded: bool = True,
+    function: Callable[..., Any], *, name: str, host: str, ruling: Ruling = "allow", **options: Any
 ) -> FunctionTool:
     """A function or bound method of nbagent's own as a tool of a built-in host.
 
-    Schema and checks come from its hints, the texts from its docstring; a parameter annotated
-    `ToolContext` is filled in and not shown to the model.
-
-    Args:
-        function: sync (runs in a worker thread or in the waiting one) or async.
-        name: what the model calls it.
-        host: the name of its host.
-        ruling: what happens to a call by default, as `%agent tools` says it.
-        loop: `"notebook"` runs an async one on the notebook's own loop.
-        interruptible: False for whatever writes: a stop waits until it has finished.
-        timeout_s: after so many seconds the call is `E_TIMEOUT`.
-        max_result_chars: of the result's JSON.
-        threaded: False runs a sync function in the thread that waits (the notebook's main thread).
+    Schema and checks come from its hints, the texts from its docstring. A synchronous one runs in
+    a worker thread unless `threaded=False`; the other options are those of `ToolOptions`.
     """
-    options = ToolOptions(
-        name=name,
-        threaded=threaded and not is_async(function),
-        loop=loop,
-        interruptible=interruptible,
-        timeout_s=timeout_s,
-        max_result_chars=max_result_chars,
-        ask=ruling == "ask",
-    )
-    return _kept_definition(function, options, host, {})
+    threaded = options.pop("threaded", not is_async(function))
+    made = ToolOptions(name=name, threaded=threaded, ask=ruling == "ask", **options)
+    return _kept_definition(function, made, host, {})
 
 
 def _kept_definition(
@@ -322,17 +287,15 @@ def _define(
     # A tool is read where it is written, which may be before the first run.
     register_environment()
     name = cast("str", options.name)
-    signature = signature_of(target, name)
-    first = next(iter(signature.parameters.values()), None)
-    if first is not None and first.name == "self" and _class_of(target):
+    signature = signature_of(target, name, namespace)
+    if next(iter(signature.parameters), None) == "self" and _class_of(target):
         raise UsageError(
             f"{target.__qualname__!r} is a method of no instance; take the method of an instance, "
             f"such as {_class_of(target)}(…).{name}"
         )
-    doc = parse_docstring(redact(clean(_docstring(target) or "")))
-    parameters = parameters_of(target, signature, name=name, namespace=namespace)
-    arguments = Arguments(name, parameters, doc.parameters)
-    description = doc.description if options.description is None else options.description
+    said, said_of = parse_docstring(redact(clean(_docstring(target))))
+    arguments = Arguments(name, signature, said_of)
+    description = said if options.description is None else options.description
     spec = ToolSpec(
         name=name,
         display_name=options.display_name or name,
@@ -345,63 +308,41 @@ def _define(
             sha=_sha(target, signature, options),
         ),
     )
-    return FunctionTool(
-        spec=spec, options=options, arguments=arguments, signature=signature, target=target
-    )
+    return FunctionTool(spec=spec, options=options, arguments=arguments, target=target)
 
 
 def own_name(obj: Any) -> str:
-    """The name that a callable bears itself; empty where it has none."""
-    while isinstance(obj, functools.partial):
-        obj = cast("functools.partial[Any]", obj).func
-    name = getattr(obj, "__name__", None)
-    return name if isinstance(name, str) and name.strip() else ""
-
-
-def _own_name(target: Any) -> str:
-    name = own_name(target)
+    """The name that a callable bears itself, empty where it has none; UsageError for a lambda."""
+    name = getattr(without_partials(obj), "__name__", None)
     if name == "<lambda>":
         raise UsageError("a lambda has no name; use a def, or nbagent.tool(name=…)(the lambda)")
-    return name or type(_innermost(target)).__name__
+    return name if isinstance(name, str) else ""
 
 
-def _innermost(target: Any) -> Any:
-    while isinstance(target, functools.partial):
-        target = cast("functools.partial[Any]", target).func
-    return target
-
-
-def _docstring(target: Any) -> str | None:
-    inner = _innermost(target)
-    call = type(inner).__call__
+def _docstring(target: Any) -> str:
+    inner = without_partials(target)
+    call = function_of(inner)
     # An instance's own `__call__` may say more than its class.
-    own = inspect.isfunction(call) and bool(call.__doc__) and not inspect.isroutine(inner)
-    return inspect.getdoc(call if own else inner)
+    own = call is not inner and inspect.isfunction(call) and call.__doc__
+    return inspect.getdoc(call if own else inner) or ""
 
 
 def _sha(target: Any, signature: inspect.Signature, options: ToolOptions) -> str:
-    inner = _innermost(target)
-    inner = inspect.unwrap(inner if inspect.isroutine(inner) else type(inner).__call__)
+    inner = inspect.unwrap(function_of(target))
     code: object = getattr(inner, "__code__", None)
-    source: object = None
-    # Python 3.13 keeps the text of `python -c` under the name that all of `exec` has too.
-    if not isinstance(code, types.CodeType) or code.co_filename != "<string>":
-        with suppress(OSError, TypeError, SyntaxError, IndexError):
-            source = inspect.getsource(inner)
-    if source is None:
-        source = _code(code) if isinstance(code, types.CodeType) else plain_repr(inner)
+    body = _steps(code) if isinstance(code, types.CodeType) else plain_repr(inner)
     text = plain_repr(signature, 20_000)
-    return sha_of([source, text, inspect.getdoc(target), repr(replace(options, on_cancel=None))])
+    return sha_of([body, text, inspect.getdoc(target), repr(replace(options, on_cancel=None))])
 
 
-def _code(code: types.CodeType) -> list[object]:
-    # Addresses of objects, and the order of a frozenset, change from one process to the next.
-    constants = [
-        _code(it)
-        if isinstance(it, types.CodeType)
-        else sorted(map(repr, cast("frozenset[Any]", it)))
-        if isinstance(it, frozenset)
-        else repr(it)
-        for it in code.co_consts
-    ]
-    return [code.co_code.hex(), constants, list(code.co_names), list(code.co_varnames)]
+def _steps(code: types.CodeType) -> list[Any]:
+    """What code does: not where it stands, and nothing that changes from process to process."""
+    steps: list[Any] = []
+    for step in dis.get_instructions(code):
+        value: Any = step.argval
+        if isinstance(value, types.CodeType):
+            value = _steps(value)
+        elif isinstance(value, frozenset):
+            value = sorted(map(repr, cast("frozenset[Any]", value)))
+        steps.append([step.opname, value if isinstance(value, list) else step.argrepr])
+    return steps

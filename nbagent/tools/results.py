@@ -6,7 +6,6 @@ Texts that somebody may have cut pass `redact_cut`; host folders are left out. R
 
 from __future__ import annotations
 
-import linecache
 import os
 import traceback
 from pathlib import Path
@@ -31,6 +30,7 @@ MAX_RESULT_CHARS = 50_000
 _MESSAGE_CHARS = 1_000
 _DETAIL_CHARS = 6_000
 _MOST_FRAMES = 6
+_MOST_CAUSES = 4
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LOOP_MARKS = ("attached to a different loop", "bound to a different event loop", "Event loop is")
 LOOP_HINT = '; mark it @nbagent.tool(loop="notebook") so that it runs on the notebook\'s own loop'
@@ -47,10 +47,9 @@ def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcom
     if issubclass(kind, ToolResult):
         return ToolOutcome(result=cast("ToolResult", value))
     # A plain function that returns an iterator means its items, and they may take their time.
-    patience_s = None if is_iterator(value) else PATIENCE_S
-    it = fitted(value, budget_chars, patience_s=patience_s)
-    result = ToolResult(ok=True, data=it.data, attachments=it.parts)
-    return ToolOutcome(result=result, truncated=it.cut)
+    shown = fitted(value, budget_chars, patience_s=None if is_iterator(value) else PATIENCE_S)
+    result = ToolResult(ok=True, data=shown.data, attachments=shown.parts)
+    return ToolOutcome(result=result, truncated=shown.cut)
 
 
 def failure_of(error: BaseException, *, hint: str = "") -> ToolOutcome:
@@ -59,85 +58,66 @@ def failure_of(error: BaseException, *, hint: str = "") -> ToolOutcome:
         hint = " (its own code raised it, nobody interrupted it)"
     info = ErrorInfo("E_TOOL_FAILED", summary(error) + hint)
     if isinstance(error, ToolError):
-        normal = Normal(_MESSAGE_CHARS * 4)
-        details: dict[str, Any] = normal.json(error.details) if error.details else {}
+        details: Any = Normal(_MESSAGE_CHARS * 4).json(error.details) if error.details else {}
         info = ErrorInfo(error.code, _for_model(error.message), details)
-    detail = detail_of(error) + hint
-    return ToolOutcome(result=ToolResult.failure(info), error_detail=detail)
+    return ToolOutcome(result=ToolResult.failure(info), error_detail=detail_of(error) + hint)
 
 
 def summary(error: BaseException) -> str:
     """`Type: message`, short and without host folders."""
-    name, text = type(error).__name__, _said(error)
+    texts = [type(error).__name__, _said(error)]
     if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        inner = "; ".join(f"{type(e).__name__}: {_said(e)}" for e in group.exceptions[:5])
-        text = f"{text}: {inner}"
-    return _for_model(f"{name}: {text}" if text else name)
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions[:5]
+        texts.append("; ".join(f"{type(one).__name__}: {_said(one)}" for one in inner))
+    return _for_model(": ".join(filter(None, texts)))
 
 
-def _said(error: object) -> str:
+def loop_hint(error: BaseException) -> str:
+    """What to do about an object that belongs to another event loop; empty for other errors."""
+    loops = (one for one in _chain(error) if isinstance(one, RuntimeError))
+    return LOOP_HINT if any(mark in _said(one) for one in loops for mark in _LOOP_MARKS) else ""
+
+
+def detail_of(error: BaseException) -> str:
+    """For the person: type, message and the last frames of the tool's own code, causes below."""
+    pieces: list[str] = []
+    for one in _chain(error):
+        head = f"{type(one).__name__}: {cut_middle(_said(one), _MESSAGE_CHARS)}"
+        pieces.append("\n".join([head, *_frames(one)]))
+    return redact_cut(clean(cut_middle("\ncaused by ".join(pieces), _DETAIL_CHARS)))
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and what caused it."""
+    chain: list[BaseException] = []
+    while error is not None and len(chain) < _MOST_CAUSES:
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
+
+
+def _said(error: BaseException) -> str:
     try:
         return error.message if isinstance(error, NbagentError) else str(error)
     except BaseException:
         return "(its message cannot be shown)"
 
 
-def loop_hint(error: BaseException | None) -> str:
-    """What to do about an object that belongs to another event loop; empty for other errors."""
-    for _ in range(5):
-        if error is None:
-            break
-        if isinstance(error, RuntimeError) and any(mark in _said(error) for mark in _LOOP_MARKS):
-            return LOOP_HINT
-        error = error.__cause__ or error.__context__
-    return ""
-
-
-def detail_of(error: BaseException) -> str:
-    """For the person: type, message and the last frames of the tool's own code, causes below."""
-    pieces: list[str] = []
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen and len(seen) < 4:
-        seen.add(id(current))
-        head = f"{type(current).__name__}: {cut_middle(_said(current), _MESSAGE_CHARS)}"
-        pieces.append("\n".join([head, *_frames(current)]))
-        hidden = current.__suppress_context__
-        current = current.__cause__ or (None if hidden else current.__context__)
-    return redact_cut(clean(cut_middle("\ncaused by ".join(pieces), _DETAIL_CHARS)))
-
-
 def _frames(error: BaseException) -> list[str]:
-    walked = [
-        (frame.f_code.co_filename, line, frame.f_code.co_name)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    kept = [entry for entry in walked if not _is_ours(entry[0])]
-    if len(kept) > _MOST_FRAMES:
-        # The tool's own first frame says where, the last ones say what.
-        left_out = len(kept) - _MOST_FRAMES
-        kept = [kept[0], ("", left_out, ""), *kept[-(_MOST_FRAMES - 1) :]]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     lines: list[str] = []
-    for file, line, function in kept:
-        if not file:
-            lines.append(f"  … {line} more frames …")
-            continue
-        lines.append(f"  {_file_name(file)}, line {line}, in {function}")
-        source = linecache.getline(file, line).strip()
-        if source:
-            lines.append(f"    {cut_middle(source, 200)}")
+    for frame in own:
+        path = Path(frame.filename)
+        # ipykernel compiles each cell under /tmp/ipykernel_PID/HASH.py: a name that tells nothing.
+        cell = path.parent.name.startswith("ipykernel_")
+        place = f"  {'notebook cell' if cell else path.name}, line {frame.lineno}, in {frame.name}"
+        lines.append(f"{place}\n    {cut_middle(frame.line, 200)}" if frame.line else place)
+    if len(lines) > _MOST_FRAMES:
+        # The tool's own first frame says where, the last ones say what.
+        cut = len(lines) - _MOST_FRAMES
+        lines = [lines[0], f"  … {cut} more frames …", *lines[-(_MOST_FRAMES - 1) :]]
     return lines
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE)
-
-
-def _file_name(file: str) -> str:
-    path = Path(file)
-    # ipykernel compiles each cell under /tmp/ipykernel_PID/HASH.py: a name that tells nothing.
-    return "notebook cell" if path.parent.name.startswith("ipykernel_") else path.name
 
 
 def _for_model(text: str) -> str:

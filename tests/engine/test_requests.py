@@ -183,3 +183,32 @@ def test_an_empty_prompt_is_refused() -> None:
     for prompt in ("", "  \n\t"):
         with pytest.raises(UsageError, match="the prompt is empty"):
             nbagent.Agent(model=script(["Never."])).run(prompt)
+
+
+def test_a_tool_redefined_in_the_middle_stays_in_this_run_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from frontends import StandIn
+
+    from nbagent.session.frontend import use_frontend
+
+    namespace: dict[str, Any] = {}
+
+    def first(place: str) -> str:
+        """Look."""
+        namespace["peek"] = nbagent.tool(name="peek")(second)
+        return "old"
+
+    def second(place: str) -> str:
+        """Look, and better."""
+        return "new"
+
+    namespace["peek"] = nbagent.tool(name="peek")(first)
+    use_frontend(StandIn(namespace))
+    try:
+        model = script([call("peek", place="a"), call("peek", place="b"), "Done."])
+        run = check_run(nbagent.Agent(model=model).run("Go."), model)
+    finally:
+        use_frontend(None)
+    assert [r["data"] for r in results(run)] == ["old", "old"]
+    assert len({turn.request.toolset_sha for turn in run.turns}) == 1

@@ -58,7 +58,7 @@ def test_option_is_sent_to_the_model(shell: MagicShell, line: str) -> None:
 def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -> None:
     shell.cell(TOOLS)
     error = shell.refused("%%agent --tools poplation", "Hello?")
-    assert "did you mean 'population'? There are: population, area" in error.message
+    assert "did you mean 'population'? There are: population" in error.message
     assert isinstance(error, UsageError)
     assert len(nbagent.runs()) == 0
     assert "_run" not in shell.user_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from legal_schema import check_legal
@@ -115,6 +115,25 @@ class HostDoor:
     def stop_after(self, seconds: float) -> None:
         """Stop the run from another thread."""
         threading.Timer(seconds, self.cancel.set).start()
+
+
+class OtherHost:
+    """A host of somebody else, whose tools may change while it is used, as a server's do."""
+
+    lists_at_once = True
+
+    def __init__(self, *names: str, called: str = "other") -> None:
+        self.names = list(names)
+        self.name = called
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        return [ToolSpec(name=name) for name in self.names]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        async def run(context: ToolContext) -> ToolOutcome:
+            return ToolOutcome(result=ToolResult(ok=True, data=f"other {call.name}"))
+
+        return PreparedCall(spec=ToolSpec(name=call.name), arguments={}, run=run)
 
 
 def _call(name: str, arguments: dict[str, Any] | None) -> ToolCall:

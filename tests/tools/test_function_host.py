@@ -1,4 +1,4 @@
-"""Functions as a tool host: names, the notebook's namespace, redefinition."""
+"""Functions as a tool host: names, the namespace, what an approval is bound to; several hosts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from datetime import date
 from typing import Any
 
 import pytest
-from host_door import HostDoor, refused
+from host_door import HostDoor, OtherHost
 
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolOutcome
+from nbagent.tools.base import HostSet
 from nbagent.tools.function_host import FunctionHost, namespace_tools
 from nbagent.tools.function_tool import tool
 
@@ -43,10 +43,6 @@ def door_of(*given: Any, **more: Any) -> HostDoor:
     return HostDoor(FunctionHost(given, **more))
 
 
-def population(door: HostDoor, **more: Any) -> ToolOutcome:
-    return door.call("population", city="Rome", **more)
-
-
 def test_given_tools_are_listed_in_order_with_their_traits() -> None:
     @tool(interruptible=False, ask=True)
     def write(text: str) -> None: ...
@@ -63,42 +59,31 @@ def test_given_tools_are_listed_in_order_with_their_traits() -> None:
     assert len(read_spec.traits.sha) == 64
 
 
-def test_namespace_may_hold_anything() -> None:
-    class Strange:
-        def __getattr__(self, name: str) -> Any:
-            raise RuntimeError(name)
+class Strange:
+    """As a proxy without its object."""
 
-    class Yes:
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-    names = {"strange": Strange(), "yes": Yes(), "Klass": Strange, "none": None, "f": len}
-    assert namespace_tools(names) == {}
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
 
 
-def test_one_function_under_two_names_is_one_tool() -> None:
+def test_marked_functions_of_a_namespace_that_holds_anything_are_its_tools() -> None:
     names = cell()
-    names["alias"] = names["population"]
-    assert list(namespace_tools(names)) == ["population", "a.count"]
+    more = {"alias": names["population"], "strange": Strange(), "Klass": Strange, "f": len}
+    assert list(namespace_tools(names | more)) == ["population", "a.count"]
 
 
 def test_two_functions_of_one_tool_name_are_refused() -> None:
-    names = cell()
-    names["other"] = tool(name="a.count")(lambda: 2)
+    other = tool(name="a.count")(lambda: 2)
     with pytest.raises(UsageError, match=r"'count' and 'other' are two tools of the name"):
-        namespace_tools(names)
+        namespace_tools(cell() | {"other": other})
+    with pytest.raises(UsageError, match=r"two tools have the name 'a\.count'"):
+        FunctionHost([cell()["count"], other])
+    assert len(FunctionHost([other, other]).specs) == 1
 
 
-def test_named_tools_may_be_plain_functions_and_methods() -> None:
-    class Database:
-        def query(self, sql: str) -> str:
-            return sql.upper()
-
-    names = cell()
-    names["db"] = Database()
-    door = door_of(namespace=lambda: names, names=["plain", "db.query", "a.count"])
-    assert list(door.specs) == ["plain", "db.query", "a.count"]
-    assert door.data("db.query", sql="x") == "X"
+def test_named_tools_may_be_plain_functions() -> None:
+    door = door_of(namespace=cell, names=["plain", "a.count"])
+    assert list(door.specs) == ["plain", "a.count"]
     assert door.data("plain", a="3") == 3
 
 
@@ -107,10 +92,8 @@ def test_named_tools_may_be_plain_functions_and_methods() -> None:
     [
         ("populaton", "did you mean 'population'"),
         ("a_count", "did you mean 'a.count'"),
-        ("plian", "did you mean 'plain'"),
-        ("zzzzzz", "there are: population, a.count"),
+        ("zzzzzz", "There are: population, a.count"),
         ("x", "there is no tool 'x'"),
-        ("db._secret", "there is no tool"),
     ],
 )
 def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None:
@@ -119,84 +102,22 @@ def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None
     assert words in caught.value.message
 
 
-def test_two_given_tools_of_one_name_are_refused() -> None:
-    def one() -> None: ...
-
-    two = tool(name="one")(lambda: None)
-    with pytest.raises(UsageError, match="two tools have the name 'one'"):
-        FunctionHost([one, two])
-    assert len(FunctionHost([one, one]).specs) == 1
-
-
 def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
     door = door_of(namespace=cell)
     error = door.error("get_population")
     assert error.code == "E_UNKNOWN_TOOL"
-    assert error.message == (
-        "there is no tool 'get_population'; did you mean 'population'? "
-        "Use one of: population, a.count"
-    )
+    assert "did you mean 'population'? Use one of: population, a.count" in error.message
     assert door.call("population", town="Rome").started_at_ms is None
-    assert HostDoor().error("x").message == "there is no tool 'x'; answer without tools"
-
-
-def test_new_parameters_are_shown_and_taken() -> None:
-    names: dict[str, Any] = cell()
-    door = door_of(namespace=lambda: names, names=["population"])
-
-    def newer(city: str, year: int) -> int:
-        return year
-
-    names["population"] = tool(name="population")(newer)
-    assert list(door.specs["population"].parameters["properties"]) == ["city", "year"]
-    assert population(door, year=3).result.data == 3
+    assert HostDoor().error("x").message == "there is no tool 'x'. Answer without tools"
 
 
 def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
     names = cell(7)
     door = door_of(namespace=lambda: names)
-    for later in (cell(7) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
+    for later in (cell(8) | {"late": tool(name="late")(lambda: 1)}, {"population": 5}):
         names = later
         assert list(door.specs) == ["population", "a.count"]
-        assert population(door).result.data == 7
-
-
-def test_redefinition_that_cannot_be_a_tool_is_told_and_hides_nothing() -> None:
-    names = cell()
-    door = door_of(namespace=lambda: names, names=["population"])
-
-    def newer(city: Missing) -> int:  # pyright: ignore # noqa: F821
-        return 1
-
-    names["population"] = newer
-    assert list(door.specs) == ["population"]
-    error = refused(population(door))
-    assert error.message.startswith("population was redefined and cannot be called: the hint")
-
-
-def test_failure_around_a_tool_is_a_result_too() -> None:
-    def broken() -> dict[str, Any]:
-        if started:
-            raise RuntimeError("kernel is gone")
-        return cell()
-
-    started: list[int] = []
-    door = door_of(namespace=broken)
-    started.append(1)
-    error = refused(population(door))
-    assert error.code == "E_INTERNAL"
-    assert "kernel is gone" in error.message
-
-
-def test_string_hints_find_classes_of_the_notebook() -> None:
-    names = cell()
-    names["Size"] = int
-
-    def measure(size: Size) -> int:  # pyright: ignore # noqa: F821
-        return size + 1  # pyright: ignore
-
-    door = door_of(measure, namespace=lambda: names, names=[])  # pyright: ignore
-    assert door.data("measure", size="4") == 5
+        assert door.data("population", city="Rome") == 7
 
 
 def _other(a: int, b: int = 1) -> int:
@@ -214,12 +135,10 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
     function.__defaults__ = (100,)
     binds.append(door.preview("f", a=1).binds)
     assert len(set(binds)) == 3
-    again = door.call("f", a=1)
-    assert again.result.data == 200
-    assert again.notes == ("f was redefined since this run began",)
+    assert door.data("f", a=1) == 200
 
 
-def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
+def test_a_default_that_the_function_fills_itself_changes_no_approval() -> None:
     def count(a: int, seen: list[int] = []) -> int:  # noqa: B006
         seen.append(a)
         return len(seen)
@@ -230,32 +149,16 @@ def test_a_default_that_the_function_fills_itself_is_no_redefinition() -> None:
     assert door.preview("count", a=1).binds == binds
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("return 1", "return 2"), ("@tool\ndef population", "@tool(ask=True)\ndef population")],
-    ids=["another body", "it asks since"],
-)
-def test_an_approval_holds_for_the_function_as_it_was(old: str, new: str) -> None:
-    names = cell(1)
-    door = door_of(namespace=lambda: names, names=["population"])
-    binds = door.preview("population", city="Bonn").binds
-    exec(CELL.format(n=1), names)
-    assert door.preview("population", city="Bonn").binds == binds, "run again unchanged"
-    exec(CELL.format(n=1).replace(old, new), names)
-    assert door.preview("population", city="Bonn").binds != binds
+def test_an_approval_holds_for_the_function_as_it_was() -> None:
+    def binds(source: str) -> str:
+        names = cell()
+        exec(source, names)
+        return door_of(namespace=lambda: names).preview("population", city="Bonn").binds
 
-
-def test_what_was_prepared_is_what_runs() -> None:
-    names = cell(1)
-    door = door_of(namespace=lambda: names, names=["population"])
-
-    async def late() -> ToolOutcome:
-        prepared = await door.aprepare("population", city="Bonn")
-        exec(CELL.format(n=2), names)
-        return await prepared.run(door.context())
-
-    assert door.on_engine(late).result.data == 1
-    assert population(door).result.data == 2
+    before, asking = CELL.format(n=1), "@tool(ask=True)\ndef population"
+    assert binds(before) == binds(before), "run again unchanged"
+    assert binds(before) != binds(CELL.format(n=2))
+    assert binds(before) != binds(before.replace("@tool\ndef population", asking))
 
 
 def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -> None:
@@ -266,3 +169,54 @@ def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -
     door = door_of(delete)
     prepared = door.on_engine(lambda: door.aprepare("delete", day="2026-01-02", force="yes"))
     assert prepared.arguments == {"day": "2026-01-02", "force": True, "n": 3}
+
+
+# -- several hosts as one --------------------------------------------------------------------
+
+
+def greet() -> str:
+    return "hello"
+
+
+def set_with(other: OtherHost) -> HostDoor:
+    return HostDoor(HostSet([FunctionHost([greet]), other]))
+
+
+def test_tools_of_all_hosts_are_listed_and_routed_by_name() -> None:
+    door = set_with(OtherHost("a.read"))
+    assert door.host.name == "functions+other"
+    assert list(door.specs) == ["greet", "a.read"]
+    assert door.data("greet") == "hello"
+    assert door.data("a.read") == "other a.read"
+    error = door.error("gret")
+    assert error.code == "E_UNKNOWN_TOOL"
+    assert error.message == (
+        "there is no tool 'gret'; did you mean 'greet'? Use one of: greet, a.read"
+    )
+
+
+def test_same_name_in_two_hosts_is_refused_and_names_both() -> None:
+    with pytest.raises(UsageError, match=r"'functions' and 'other' both have a tool 'greet'"):
+        assert set_with(OtherHost("greet")).specs
+
+
+def test_names_of_a_built_in_host_are_its_own() -> None:
+    assert list(set_with(OtherHost("fs.read", called="fs")).specs) == ["greet", "fs.read"]
+
+
+def test_wrong_names_that_a_host_adds_later_are_left_out() -> None:
+    other = OtherHost("a")
+    door = set_with(other)
+    assert list(door.specs) == ["greet", "a"]
+    other.names += ["greet", "fs\u2024read", "nb.run", "b"]
+    assert list(door.specs) == ["greet", "a", "b"]
+    assert door.data("greet") == "hello"
+    assert door.error("nb.run").code == "E_UNKNOWN_TOOL"
+
+
+def test_hidden_tool_is_not_shown_and_its_call_is_denied_before_its_host_sees_it() -> None:
+    hosts = [FunctionHost([greet]), OtherHost("a")]
+    door = HostDoor(HostSet(hosts, hides=lambda spec: "deny=greet" if spec.name == "greet" else ""))
+    assert list(door.specs) == ["a"]
+    error = door.error("greet", wrong=1)
+    assert (error.code, error.message) == ("E_DENIED", "the policy denies this call: deny=greet")

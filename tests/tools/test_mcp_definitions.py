@@ -109,7 +109,7 @@ def test_node_is_made_legal(given: Any, made: Any) -> None:
     assert schema["properties"]["x"] == made
 
 
-def test_references_are_opened_and_recursion_stays_one() -> None:
+def test_references_are_written_out_and_one_to_itself_is_left_open() -> None:
     schema = {
         "type": "object",
         "definitions": {
@@ -118,10 +118,15 @@ def test_references_are_opened_and_recursion_stays_one() -> None:
         "properties": {"city": {"$ref": "#/definitions/city", "description": "Where."}},
     }
     shown = with_schema(schema)
-    twin = {"twin": {"$ref": "#/$defs/city"}}
+    twin: dict[str, Any] = {"type": "object", "properties": {}, "description": "city, as above."}
     assert shown["properties"]["city"]["description"] == "Where."
-    assert shown["properties"]["city"]["properties"] == twin
-    assert shown["$defs"]["city"]["properties"] == twin
+    assert shown["properties"]["city"]["properties"] == {"twin": twin}
+
+
+DOUBLING = {
+    f"t{i}": {"properties": {side: {"$ref": f"#/$defs/t{i + 1}"} for side in ("left", "right")}}
+    for i in range(18)
+}
 
 
 @pytest.mark.parametrize(
@@ -136,10 +141,11 @@ def test_references_are_opened_and_recursion_stays_one() -> None:
         {"properties": 7, "required": "x"},
         {"properties": {"x": {"anyOf": [{"$ref": "#"}] * 500}}},
         {"anyOf": "x", "oneOf": [7, None]},
+        {"$defs": DOUBLING, "properties": {"x": {"$ref": "#/$defs/t0"}}},
     ],
     ids=[
         *("null", "list", "no object", "itself", "itself in all", "cycles", "wrong kinds"),
-        *("wide cycle", "broken unions"),
+        *("wide cycle", "broken unions", "doubling"),
     ],
 )
 def test_root_becomes_an_object_in_no_time(schema: Any) -> None:

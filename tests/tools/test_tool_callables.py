@@ -4,12 +4,9 @@
 
 import dataclasses
 import functools
-import inspect
-import json
 import math
 import re
 import sys
-import threading
 import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,13 +15,14 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import pytest
+from host_door import HostDoor, OtherHost
 from pydantic import Field
 
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
-from nbagent.providers.toolset import WireNames
-from nbagent.tools.function_host import FunctionHost, namespace_tools
+from nbagent.tools.base import HostSet
+from nbagent.tools.function_host import namespace_tools
 from nbagent.tools.function_tool import as_tool, tool
 
 P = typing.ParamSpec("P")
@@ -47,15 +45,10 @@ class Size:
 class Hostile:
     """A default whose every method fails."""
 
-    def __repr__(self) -> str:
-        raise RuntimeError("repr")
+    def _fail(self, *given: Any) -> Any:
+        raise RuntimeError
 
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("eq")
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise RuntimeError("copy")
-
+    __repr__ = __eq__ = __deepcopy__ = _fail
     __hash__ = object.__hash__
 
 
@@ -66,14 +59,6 @@ class Shop:
     def method(self, count: int) -> str:
         return self.name * count
 
-    @classmethod
-    def made(cls, count: int) -> str:
-        return cls.__name__ * count
-
-    @staticmethod
-    def fixed(count: int) -> int:
-        return count
-
     def __call__(self, count: int) -> int:
         return count + 1
 
@@ -83,19 +68,6 @@ class Shop:
     async def several(self, count: int) -> AsyncIterator[int]:
         for i in range(count):
             yield i
-
-
-class Hidden:
-    """It does not say what it takes."""
-
-    __signature__ = "hidden"
-
-    def __call__(self, *given: Any) -> None: ...
-
-
-class AsyncCall:
-    async def __call__(self, count: int) -> int:
-        return count * 2
 
 
 def plain(count: int) -> int:
@@ -176,10 +148,6 @@ def _(value: int) -> str:
     return f"int {value}"
 
 
-async def coroutine(a: int) -> int:
-    return a
-
-
 async def steps(n: int) -> AsyncIterator[str]:
     for i in range(n):
         yield f"step {i}"
@@ -188,7 +156,6 @@ async def steps(n: int) -> AsyncIterator[str]:
 def sync_steps(n: int) -> Iterator[str]:
     for i in range(n):
         yield f"step {i}"
-    return "done"
 
 
 def keyword_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,11 +173,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "no parameters": (tool(name="now")(lambda: 1), {}, 1),
     "defaults left out": (two, {"a": 1}, [1, 5, 7]),
     "no hints": (no_hints, {"a": "1"}, ["1", 2, [], 3, {}]),
-    "no hints, all given": (
-        no_hints,
-        {"a": 1, "b": [2], "rest": [3], "c": 4, "x": 5},
-        [1, [2], [3], 4, {"x": 5}],
-    ),
     "only positional": (only_positional, {"a": 1}, [1, 2]),
     "only keywords": (only_keywords, {"a": 1}, [1, 2]),
     "variadic": (variadic, {"numbers": [1, "2"]}, 3),
@@ -234,36 +196,22 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
         ["test", {"x": 2}],
     ),
     "method": (shop.method, {"count": 2}, "abab"),
-    "classmethod": (Shop.made, {"count": 2}, "ShopShop"),
-    "staticmethod": (Shop.fixed, {"count": 2}, 2),
     "instance with call": (shop, {"count": 2}, 3),
     "coroutine method": (shop.later, {"count": 2}, 2),
     "async generator method": (shop.several, {"count": 3}, 2),
-    "instance with async call": (AsyncCall(), {"count": 2}, 4),
     "partial by keyword": (functools.partial(two, b=1), {"a": 0}, [0, 1, 7]),
     "partial by position": (functools.partial(two, 4), {"b": 1}, [4, 1, 7]),
-    "partial of a partial": (
-        functools.partial(functools.partial(two, 1), c=2),
-        {"b": 3},
-        [1, 3, 2],
-    ),
     "partial of a class": (functools.partial(Size, width=3), {}, {"width": 3}),
     "wrapped twice": (traced(traced(plain)), {"count": 1}, ["traced", ["traced", 1]]),
-    "wrapped coroutine function": (unnamed(coroutine), {"args": [4]}, 4),
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
     "singledispatch": (dispatched, {"value": 3}, "int 3"),
-    "coroutine function": (coroutine, {"a": 1}, 1),
     "async generator": (steps, {"n": 3}, "step 2"),
-    "generator": (sync_steps, {"n": 2}, "done"),
-    "builtin": (len, {"obj": [1, 2]}, 2),
+    "generator": (sync_steps, {"n": 2}, ["step 0", "step 1"]),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
-    "bound builtin": ("a-b".upper, {}, "A-B"),
     "numpy function": (cast("Any", np).count_nonzero, {"a": [0, 2]}, 1),
     "wrapper by keyword": (keyword_wrapper(plain), {"count": 1}, 1),
     "marked lambda": (tool(name="twice")(lambda x: x * 2), {"x": 2}, 4),  # pyright: ignore
-    "name with a dot": (tool(name="db.read-1")(lambda path: path), {"path": "a"}, "a"),  # pyright: ignore
-    "leading digit": (tool(name="2nd")(lambda: 2), {}, 2),
 }
 
 
@@ -281,20 +229,13 @@ DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     "number": (int, 3, 3),
     "of another type": (int, "auto", "auto"),
     "enum member": (Colour, Colour.RED, "red"),
-    "enum member by name": (Odd, Odd.LOCK, "LOCK"),
-    "dataclass": (Size, Size(2), {"width": 2}),
-    "set in order": (set[str], {"b", "a", "c"}, ["a", "b", "c"]),
-    "bytes": (bytes, b"abc", "abc"),
+    "enum member by name": (Odd, Odd.LOCK, MISSING),
+    "dataclass": (Size, Size(2), MISSING),
     "infinity": (float, math.inf, MISSING),
-    "object": (Any, object(), MISSING),
     "sentinel": (int, MISSING, MISSING),
-    "ellipsis": (int, ..., MISSING),
-    "lock inside": (dict[str, Any], {"lock": threading.Lock()}, MISSING),
     "hostile": (Any, Hostile(), MISSING),
-    "not given": (Any, inspect.Parameter.empty.__class__, MISSING),
     "surrogate": (str, "\ud800", MISSING),
     "long": (str, "x" * 5_000, MISSING),
-    "circular": (Any, (lambda x: x.append(x) or x)([]), MISSING),  # pyright: ignore
 }
 
 
@@ -310,7 +251,7 @@ def test_default_of_any_kind_stays_the_functions_own(
     probe.__annotations__ = {"value": hint}
     assert bench.run(probe).result.ok
     assert got[0] is default
-    schema = as_tool(probe).spec.parameters["properties"].get("value", {})
+    schema = as_tool(probe).spec.parameters["properties"]["value"]
     assert schema.get("default", MISSING) == shown
     assert "required" not in as_tool(probe).spec.parameters
 
@@ -326,15 +267,6 @@ def test_fields_of_pydantic_give_defaults_and_names_stay_the_parameters(bench: A
     assert bench.run(probe).result.data == [1, 3, [4]]
     assert bench.run(probe, a=-1).result.error.code == "E_INVALID_ARGUMENTS"
 
-    def annotated(
-        a: Annotated[int, Field(6)], b: Annotated[list[int], Field(default_factory=list)]
-    ):
-        b.append(1)
-        return [a, b]
-
-    for _ in range(2):  # A factory makes a fresh one.
-        assert bench.run(annotated).result.data == [6, [1]]
-
 
 def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) -> None:
     def spoil(box: Any, items: list[Any]) -> int:
@@ -348,17 +280,11 @@ def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) 
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "class": (Shop, "give a function, a bound method or an instance"),
-    "lambda": (lambda: 1, "a lambda has no name"),
-    "partial of a lambda": (functools.partial(lambda: 1), "a lambda has no name"),
+    "class": (Shop, "is no tool; give a function, a bound method or an instance"),
     "unbound method": (Shop.method, "take the method of an instance"),
-    "classmethod object": (Shop.__dict__["made"], "is no tool"),
+    "classmethod object": (classmethod(cast("Any", plain)), "is no tool"),
     "property": (property(lambda self: 1), "is no tool"),
-    "module": (json, "is no tool"),
-    "number": (5, "is no tool"),
-    "none": (None, "is no tool"),
     "builtin without a signature": (max, "wrap it in a def with hints"),
-    "callable that hides its parameters": (Hidden(), "wrap it in a def with hints"),
     "partial with too many": (
         functools.partial(cast("Any", plain), 1, 2),
         "wrap it in a def with hints",
@@ -388,7 +314,6 @@ NAMES: dict[str, tuple[str, str]] = {
     "zero width": ("read\u200bfile", "readfile"),
     "letters of other languages": ("größe", "groe"),
     "none in ascii": ("人口", "my_tool"),
-    "blanks": ("two words", "two_words"),
     "empty": ("", "my_tool"),
     "endless": ("x" * 129, "x" * 128),
     "of a built-in tool": ("nb.run", "nb_run"),
@@ -399,21 +324,14 @@ NAMES: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("name", "free"), NAMES.values(), ids=NAMES)
 def test_other_names_are_refused_with_the_name_to_write(name: str, free: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"@nbagent.tool(name={free!r})")):
+    with pytest.raises(UsageError, match=re.escape(f"write name={free!r}")):
         tool(name=name)
     if name:
-        with pytest.raises(UsageError, match=re.escape(f"@nbagent.tool(name={free!r})")):
+        with pytest.raises(UsageError, match=re.escape(f"write name={free!r}")):
             tool(types.FunctionType(plain.__code__, globals(), name))
-
-
-def test_names_of_one_host_stay_apart_on_the_wire() -> None:
-    names = ["a.b", "a__b", "a-b", "a_b", "1st", "-x", "n" * 90, "n" * 91]
-    host = FunctionHost([tool(name=name)(lambda: 1) for name in names])
-    wire = WireNames(spec.name for spec in host.specs)
-    sent = [wire.to_wire(spec.name) for spec in host.specs]
-    assert len(set(sent)) == len(names)
-    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name) for name in sent)
-    assert [wire.from_wire(name) for name in sent] == names
+    strange = HostDoor(HostSet([OtherHost(name)]))
+    with pytest.raises(UsageError, match=re.escape(f"tool host 'other': {name!r} is ")):
+        assert strange.specs
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
@@ -435,16 +353,6 @@ def raising(attribute: str) -> Any:
     return type("Odd", (), {attribute: property(get), "__call__": called})()
 
 
-def with_attribute(attribute: str, value: Any) -> Any:
-    """A function one of whose attributes is no such thing."""
-
-    def odd(city: str) -> int:
-        return len(city)
-
-    vars(odd)[attribute] = value
-    return odd
-
-
 class RaisesAll:
     """As a proxy whose object is gone: asked for anything, it raises."""
 
@@ -455,24 +363,15 @@ class RaisesAll:
         return len(city)
 
 
-UNREADABLE: dict[str, Callable[[], Any]] = {
-    **{
-        name: functools.partial(raising, name)
-        for name in (
-            *("__signature__", "__name__", "__doc__", "__wrapped__"),
-            *("__annotations__", "__class__", "__code__"),
-        )
-    },
-    "everything": RaisesAll,
-    "a signature that is none": lambda: with_attribute("__signature__", 5),
-    "a wrapped number": lambda: with_attribute("__wrapped__", 5),
+UNREADABLE: dict[str, Any] = {
+    **{name: raising(name) for name in ("__signature__", "__doc__", "__wrapped__", "__class__")},
+    "everything": RaisesAll(),
 }
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
 def test_callable_whose_own_attributes_fail_is_one_clear_error(what: str) -> None:
-    target = UNREADABLE[what]()
-    name = "odd" if type(target) is types.FunctionType else type(target).__name__
+    target = UNREADABLE[what]
     agent = nbagent.Agent("offline:demo", tools=[target])
     asks: tuple[Callable[[], object], ...] = (
         lambda: as_tool(target),
@@ -480,7 +379,7 @@ def test_callable_whose_own_attributes_fail_is_one_clear_error(what: str) -> Non
         lambda: agent.dry_run("Go."),
     )
     for ask in asks:
-        with pytest.raises(UsageError, match=f"tool '{name}'") as caught:
+        with pytest.raises(UsageError, match=f"tool '{type(target).__name__}'") as caught:
             ask()
         assert "; wrap it in a def" in caught.value.message
     assert namespace_tools({"it": target, "plain": plain}) == {}, "beside others it does no harm"

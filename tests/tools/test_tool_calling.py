@@ -21,51 +21,40 @@ from nbagent.tools.function_tool import tool
 LOOP = '@nbagent.tool(loop="notebook")'
 
 
-def spin(seconds: float) -> str:
+def spin(seconds: float) -> None:
     """Python-level work that an interrupt can end."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.005)
-    return "done"
 
 
-@tool
-def plain() -> str:
+def thread_name() -> str:
     return threading.current_thread().name
 
 
-@tool(threaded=True)
-def threaded() -> str:
+async def thread_name_async() -> str:
     return threading.current_thread().name
 
 
-@tool
-async def asynchronous() -> str:
-    return threading.current_thread().name
+PLACES: dict[str, tuple[Any, str]] = {
+    "def": (thread_name, "main thread"),
+    "threaded": (tool(name="t", threaded=True)(lambda: thread_name()), "worker thread"),
+    "async def": (thread_name_async, "tool loop"),
+    "notebook without a loop": (
+        tool(name="t", loop="notebook")(functools.partial(thread_name_async)),
+        "tool loop",
+    ),
+}
 
 
-@tool(loop="notebook")
-async def on_notebook() -> str:
-    return threading.current_thread().name
-
-
-@pytest.mark.parametrize(
-    ("function", "place"),
-    [
-        pytest.param(plain, "main thread", id="def"),
-        pytest.param(threaded, "worker thread", id="threaded"),
-        pytest.param(asynchronous, "tool loop", id="async def"),
-        pytest.param(on_notebook, "tool loop", id="notebook without a loop"),
-    ],
-)
+@pytest.mark.parametrize(("function", "place"), PLACES.values(), ids=PLACES)
 def test_tool_runs_in_its_place(bench: HostDoor, function: Any, place: str) -> None:
     before = time.perf_counter_ns() / 1e6
     outcome = bench.run(function)
     assert (outcome.result.ok, outcome.ran_in) == (True, place)
     assert outcome.started_at_ms is not None
     assert before <= outcome.started_at_ms <= time.perf_counter_ns() / 1e6
-    here = outcome.result.data == threading.current_thread().name
-    assert here == (place == "main thread")
+    assert (outcome.result.data == thread_name()) == (place == "main thread")
 
 
 def test_wrapper_that_gives_a_coroutine_is_awaited(bench: HostDoor) -> None:
@@ -84,43 +73,31 @@ def test_wrapper_that_gives_a_coroutine_is_awaited(bench: HostDoor) -> None:
 # -- generators ------------------------------------------------------------------------------
 
 
-def steps() -> Generator[Any]:
+async def steps() -> AsyncGenerator[Any]:
     yield "one"
     yield {"two": 2}
     yield 3
 
 
-async def async_steps() -> AsyncGenerator[Any]:
-    yield "one"
-    yield {"two": 2}
-    yield 3
-
-
-def returning() -> Generator[str, None, int]:
-    yield "one"
-    return 7
-
-
-def empty() -> Generator[str]:
-    yield from ()
-
-
-async def async_empty() -> AsyncGenerator[str]:
+async def empty() -> AsyncGenerator[str]:
     for item in ():
         yield item
+
+
+def items() -> Generator[str, None, None]:
+    yield "one"
+    yield "two"
 
 
 @pytest.mark.parametrize(
     ("function", "place", "data", "progress"),
     [
-        pytest.param(steps, "main thread", 3, ["one", '{"two":2}'], id="last item"),
-        pytest.param(async_steps, "tool loop", 3, ["one", '{"two":2}'], id="async"),
-        pytest.param(returning, "main thread", 7, ["one"], id="returned value"),
-        pytest.param(empty, "main thread", None, [], id="no items"),
-        pytest.param(async_empty, "tool loop", None, [], id="async without items"),
+        pytest.param(steps, "tool loop", 3, ["one", '{"two":2}'], id="progress, then the result"),
+        pytest.param(empty, "tool loop", None, [], id="without items"),
+        pytest.param(items, "main thread", ["one", "two"], [], id="the items of a plain one"),
     ],
 )
-def test_generator_tells_progress_and_gives_its_result(
+def test_generator_gives_progress_and_its_result(
     bench: HostDoor, function: Any, place: str, data: Any, progress: list[str]
 ) -> None:
     outcome = bench.run(function)
@@ -129,7 +106,7 @@ def test_generator_tells_progress_and_gives_its_result(
 
 
 def test_error_in_a_generator_comes_after_its_progress(bench: HostDoor) -> None:
-    def broken() -> Generator[str]:
+    async def broken() -> AsyncGenerator[str]:
         yield "one"
         yield "two"
         raise ValueError("three")
@@ -150,83 +127,27 @@ KINDS: dict[str, dict[str, Any]] = {
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def tool_of(kind: str, seconds: float, began: list[str] | None = None, **options: Any) -> Any:
+def tool_of(kind: str, seconds: float = 0.0, gives: Any = "done", **options: Any) -> Any:
     """A tool that takes a while, in each of the places."""
-    began = [] if began is None else began
 
-    def work() -> str:
-        began.append(kind)
-        if kind == "worker":  # Nothing interrupts it, and others shall not wait for it.
-            time.sleep(seconds)
-            return "done"
-        return spin(seconds)
+    def work() -> Any:
+        # Nothing interrupts a worker, and others shall not wait for it.
+        (time.sleep if kind == "worker" else spin)(seconds)
+        return gives
 
-    async def work_async() -> str:
-        began.append(kind)
+    async def work_async() -> Any:
         await asyncio.sleep(seconds)
-        return "done"
+        return gives
 
     function: Any = work if kind in ("waiting", "worker") else work_async
     return tool(name="work", **KINDS[kind], **options)(function)
 
 
 @each_kind
-def test_tool_is_ended_at_its_timeout_and_the_run_is_not(bench: HostDoor, kind: str) -> None:
-    error = refused(bench.run(tool_of(kind, 30, timeout=0.1)))
-    assert error.code == "E_TIMEOUT"
-    assert error.message.startswith("work took longer than 0.1 s and was given up; ")
-    assert not bench.cancel.is_set
-
-
-@pytest.mark.parametrize("kind", ["async", "worker"])
-def test_tool_that_ignores_its_timeout_is_abandoned(bench: HostDoor, kind: str) -> None:
-    release = threading.Event()
-
-    async def stubborn_async() -> None:
-        while not release.is_set():
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.02)
-
-    def stubborn() -> None:
-        while not release.is_set():
-            with suppress(KeyboardInterrupt):
-                time.sleep(0.02)
-
-    function: Any = stubborn if kind == "worker" else stubborn_async
-    start = time.monotonic()
-    error = refused(bench.run(tool(timeout=0.1, threaded=kind == "worker")(function)))
-    release.set()
-    assert error.code == "E_TIMEOUT"
-    assert time.monotonic() - start < 10
-
-
-def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
-    @tool(timeout=0.5)
-    def quick() -> str:
-        return "quick"
-
-    async def both() -> list[ToolOutcome]:
-        first = asyncio.create_task(bench.arun(tool_of("waiting", 1.0)))
-        await asyncio.sleep(0.1)
-        return [await bench.arun(quick), await first]
-
-    assert [outcome.result.data for outcome in bench.on_engine(both)] == ["quick", "done"]
-
-
-def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(
-    bench: HostDoor,
-) -> None:
-    outcome = bench.run(tool_of("waiting", 0.3, timeout=0.05, interruptible=False))
-    assert outcome.result.data == "done"
-    assert outcome.notes == ("work finished although its time was up",)
-
-
-# -- stop ------------------------------------------------------------------------------------
-
-
-@each_kind
 @pytest.mark.parametrize("by", ["stop", "timeout"])
-def test_cancel_hook_runs_once_and_may_fail(bench: HostDoor, kind: str, by: str) -> None:
+def test_tool_is_ended_by_a_stop_or_its_time_and_its_hook_runs_once_and_may_fail(
+    bench: HostDoor, kind: str, by: str
+) -> None:
     hooked: list[int] = []
 
     def hook() -> None:
@@ -238,7 +159,29 @@ def test_cancel_hook_runs_once_and_may_fail(bench: HostDoor, kind: str, by: str)
         bench.stop_after(0.2)
     error = refused(bench.run(tool_of(kind, 30, on_cancel=hook, timeout=timeout)))
     assert error.code == ("E_TIMEOUT" if by == "timeout" else "E_INTERRUPTED")
+    if by == "timeout":
+        assert error.message.startswith("work took longer than 0.1 s and was given up; ")
+    assert bench.cancel.is_set == (by == "stop")
     assert hooked == [1]
+
+
+def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
+    async def both() -> list[ToolOutcome]:
+        first = asyncio.create_task(bench.arun(tool_of("waiting", 1.0)))
+        await asyncio.sleep(0.1)
+        return [await bench.arun(tool_of("waiting", 0, timeout=0.5)), await first]
+
+    assert [outcome.result.data for outcome in bench.on_engine(both)] == ["done", "done"]
+
+
+def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(
+    bench: HostDoor,
+) -> None:
+    outcome = bench.run(tool_of("waiting", 0.3, timeout=0.05, interruptible=False))
+    assert outcome.result.data == "done"
+
+
+# -- stop ------------------------------------------------------------------------------------
 
 
 def test_cancel_hook_ends_a_query_that_no_interrupt_reaches(bench: HostDoor) -> None:
@@ -299,8 +242,7 @@ def test_interrupt_in_the_main_thread_stops_the_run(bench: HostDoor) -> None:
         signal.raise_signal(signal.SIGINT)
         spin(30)
 
-    outcome = bench.run(pressed)
-    assert refused(outcome).code == "E_INTERRUPTED"
+    assert refused(bench.run(pressed)).code == "E_INTERRUPTED"
     assert bench.cancel.is_set
 
 
@@ -315,14 +257,7 @@ class Interrupting:
 def test_interrupt_that_a_result_raises_is_a_failure_of_the_tool(
     bench: HostDoor, kind: str
 ) -> None:
-    def work() -> Any:
-        return Interrupting()
-
-    async def work_async() -> Any:
-        return Interrupting()
-
-    function: Any = work if kind in ("waiting", "worker") else work_async
-    error = refused(bench.run(tool(name="work", **KINDS[kind])(function)))
+    error = refused(bench.run(tool_of(kind, gives=Interrupting())))
     assert (error.code, bench.cancel.is_set) == ("E_TOOL_FAILED", False)
 
 
@@ -345,21 +280,13 @@ def test_object_of_another_loop_says_what_to_do(bench: HostDoor) -> None:
     assert LOOP in here.error_detail
 
 
-@pytest.mark.parametrize(
-    ("error", "hinted"),
-    [
-        (RuntimeError("Task <x> got Future <y> attached to a different loop"), True),
-        (RuntimeError("Event loop is closed"), True),
-        (RuntimeError("out of coffee"), False),
-        (ValueError("Event loop is closed"), False),
-    ],
-)
-def test_hint_is_for_errors_of_loops_only(bench: HostDoor, error: Exception, hinted: bool) -> None:
-    async def direct() -> None:
-        raise error
+def test_hint_is_for_errors_of_loops_and_what_they_caused(bench: HostDoor) -> None:
+    closed = RuntimeError("Event loop is closed")
+    hinted: list[bool] = []
+    for error in (closed, RuntimeError("out of coffee"), ValueError("Event loop is closed")):
 
-    async def wrapped() -> None:
-        raise OSError("request failed") from error
+        async def fetch(error: BaseException = error) -> None:
+            raise OSError("request failed") from error
 
-    for function in (direct, wrapped):
-        assert (LOOP in refused(bench.run(function)).message) is hinted
+        hinted.append(LOOP in refused(bench.run(fetch)).message)
+    assert hinted == [True, False, False]

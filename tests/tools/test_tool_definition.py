@@ -6,7 +6,6 @@ import asyncio
 import functools
 import gc
 import inspect
-import linecache
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -24,14 +23,9 @@ def test_decorated_function_stays_a_function() -> None:
         """Add."""
         return a + b
 
-    async def wait() -> str:
-        return "waited"
-
     assert tool(add) is add
     assert tool(name="sum", timeout=3)(add) is add
     assert (add(1, b=2), inspect.isfunction(add)) == (3, True)
-    assert tool(wait) is wait
-    assert asyncio.run(wait()) == "waited"
 
 
 def test_options_are_read_from_the_mark() -> None:
@@ -45,7 +39,6 @@ def test_options_are_read_from_the_mark() -> None:
     assert (spec.name, spec.display_name, spec.description) == ("db.sum", "Summe ü", "Adds up.")
     assert (spec.traits.host, spec.traits.interruptible) == ("functions", False)
     assert as_tool(definition) is definition
-    assert definition.renamed("b").spec.display_name == "Summe ü"
     assert as_tool(unfit_later).spec.display_name == "unfit_later"
 
 
@@ -126,11 +119,10 @@ def as_function(head: str) -> Any:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "timeout": (lambda: tool(timeout=0), "more than 0"),
     "loop": (lambda: tool(loop="other"), "loop='notebook'"),  # pyright: ignore
-    "hook": (lambda: tool(on_cancel=5), "on_cancel"),  # pyright: ignore
     "budget": (lambda: tool(max_result_chars=1), "at least 100"),
     "idempotent": (lambda: tool(idempotent=True), "the model reads E_INTERRUPTED"),  # pyright: ignore
     "builtin": (lambda: tool(len), "wrap it in a def"),
-    "number": (lambda: tool(5), "is no function"),  # pyright: ignore
+    "number": (lambda: tool(5), "is no tool"),  # pyright: ignore
     "async": (lambda: tool(threaded=True)(asyncio.sleep), "threaded=True"),
     "sync": (lambda: tool(loop="notebook")(lambda: 1), "for an async def"),
     "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
@@ -165,29 +157,26 @@ def _compiled(source: str) -> FunctionTool:
     return as_tool(names["f"])
 
 
-SAME = "def f(a: int = 1):\n    'Doc.'\n    return a + 1"
+SAME = "def f(a: int = 1):\n    'Doc.'\n    return a + 1, lambda: 1"
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("a + 1", "a + 2"),
+        ("lambda: 1", "lambda: 2"),
         ("= 1", "= 2"),
         ("int", "str"),
         ("Doc", "X"),
         ("def", "@tool(ask=1)\ndef"),
     ],
-    ids=["body", "default", "hint", "docstring", "options"],
+    ids=["body", "inner function", "default", "hint", "docstring", "options"],
 )
-def test_sha_tells_one_version_from_the_next(
-    old: str, new: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As Python 3.13 does for the text of `python -c`, which has the same name as ours.
-    monkeypatch.setitem(linecache.cache, "<string>", (8, None, ["import x\n"], "<string>"))
+def test_sha_tells_one_version_from_the_next(old: str, new: str) -> None:
     assert _compiled(SAME).sha == _compiled(SAME).sha
     assert _compiled(SAME).sha != _compiled(SAME.replace(old, new)).sha
 
 
-def test_sha_does_not_depend_on_memory_addresses() -> None:
+def test_sha_depends_on_no_address_no_place_and_no_order_of_a_set() -> None:
     source = "def f(a=object(), b={1, 'x'}):\n    return a in {'p', 'q'}, lambda: 1"
-    assert _compiled(source).sha == _compiled(source).sha
+    assert _compiled(source).sha == _compiled(f"\n\n{source}  # said").sha

@@ -54,8 +54,6 @@ CASES: dict[str, tuple[str | None, str, dict[str, str]]] = {
     "numpy": (NUMPY, HEAD + END, BOTH),
     "sphinx": (SPHINX, HEAD + END, BOTH),
     "none": (None, "", {}),
-    "blank": ("   \n ", "", {}),
-    "indented": ("One.\n\n    Two: three.\n    ", "One.\n\nTwo: three.", {}),
     "no parameters": ("Returns: a number.", "Returns: a number.", {}),
     "words in prose": ("Of the Parameters of :class:`X`.", "Of the Parameters of :class:`X`.", {}),
     "examples": (EXAMPLES, "Add.\n\nExamples:\n>>> add(1)\n2", {"year": "One."}),

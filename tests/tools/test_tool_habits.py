@@ -12,7 +12,6 @@ from host_door import HostDoor, refused
 from probes import Cat, Dog, Size, probe_of
 from pydantic import BaseModel, Field, field_validator
 
-from nbagent.contracts.chat import parse_arguments
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.secrets import register
 from nbagent.tools.function_tool import FunctionTool, as_tool
@@ -32,6 +31,15 @@ class Stop(BaseModel):
     days: int = 1
 
 
+class Fussy(BaseModel):
+    x: int
+
+    @field_validator("x")
+    @classmethod
+    def never(cls, value: int) -> int:
+        raise KeyError("no " * 1_000)
+
+
 def search(
     query: str, limit: int = 10, kind: Literal["a", "b"] = "a", since: dt.date | None = None
 ) -> None: ...
@@ -48,28 +56,23 @@ UNION = Annotated[Cat | Dog, Field(discriminator="kind")]
 VALUES: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, what a model sends, what the function gets (SAME: untouched)
     "int in a string": (int, " 3 ", 3),
-    "true in a string": (bool, "True", True),
     "null in a string": (int | None, "null", None),
     "str stays": (str, " 007 ", SAME),
     "str that looks like json stays": (str, '{"a": [1]}', SAME),
     "str null stays": (str | None, "null", SAME),
-    "any stays": (Any, '{"a": 1}', SAME),
     "union with str stays": (int | str, "[1]", SAME),
     "number for a str": (str, 5, "5"),
-    "json list": (list[int], " [1, 2] ", [1, 2]),
     "json for an optional": (list[int] | None, "[1]", [1]),
     "json model": (Stop, '{"city": "Rome"}', Stop(city="Rome")),
     "json inside json": (list[Size], ['{"width": "3"}'], [Size(3)]),
     "json of a union": (UNION, '{"kind": "cat", "lives": 9}', Cat(kind="cat", lives=9)),
     "one for a list": (list[int], 3, [3]),
     "text with a comma is one": (list[str], "Portland, OR", ["Portland, OR"]),
-    "one text for a set": (set[str], "a", {"a"}),
     "one model for a list": (list[Stop], {"city": "Rome"}, [Stop(city="Rome")]),
     "choice in another case": (Literal["asc", "it's"], " IT'S ", "it's"),
     "enum in another case": (Colour, "Dark Blue", Colour.DARK_BLUE),
     "enum inside": (dict[str, list[Colour]], {"a": ["RED"]}, {"a": [Colour.RED]}),
     "enum of names": (Place, "here", Place.HERE),
-    "datetime with a blank": (dt.datetime, "2026-01-02 03:04", dt.datetime(2026, 1, 2, 3, 4)),
 }
 X = {"query": "x"}
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
@@ -77,7 +80,6 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "null for an optional": (search, {**X, "since": None}, {**X, "since": None}),
     "under arguments": (search, {"arguments": X}, X),
     "under input as json": (search, {"input": '{"query": "x"}'}, X),
-    "under the tool's name": (search, {"search": X}, X),
     "empty under arguments": (nothing, {"arguments": {}}, {}),
     "a parameter of that name": (with_input, {"input": {"input": {}}}, {"input": {"input": {}}}),
     "several": (
@@ -103,11 +105,6 @@ def test_arguments_are_read_as_they_were_meant(
     assert repr(sent) == before
 
 
-@pytest.mark.parametrize("raw", ["", "  ", "null", "{}"])
-def test_no_text_for_no_arguments(raw: str) -> None:
-    assert as_tool(nothing).validate(parse_arguments(raw)).values == {}
-
-
 REFUSED: dict[str, tuple[Any, dict[str, Any] | None, str]] = {
     # id: the tool, the arguments of a model, what it reads
     "word for a number": (
@@ -116,31 +113,27 @@ REFUSED: dict[str, tuple[Any, dict[str, Any] | None, str]] = {
     ),
     "unknown choice": (search, {**X, "kind": "c"}, "kind: input should be 'a' or 'b', got 'c'"),
     "missing": (search, {}, "query: is missing"),
-    "null for what is needed": (search, {"query": None}, "query: input should be a valid string"),
     "unknown parameter": (
         *(search, {**X, "offset": 3}),
-        "offset: there is no such parameter, the parameters are query, limit, kind, since",
+        "offset: is unknown; the parameters are query, limit, kind, since",
     ),
-    "wrong name": (search, {"qeury": "x"}, "there is no such parameter, did you mean 'query'?"),
-    "arguments for none": (nothing, {"a": 1}, "a: there is no such parameter, it takes none"),
-    "no object": (search, None, "must be a JSON object"),
+    "wrong name": (search, {"qeury": "x"}, "qeury: is unknown; did you mean 'query'?"),
+    "arguments for none": (nothing, {"a": 1}, "a: is unknown; the parameters are none"),
     "day without dashes": (search, {**X, "since": "20260102"}, "a day is written like 2026-01-31"),
     "day as a number": (search, {**X, "since": 20260102}, "a day is written like 2026-01-31"),
     "endless text": (search, {**X, "limit": "9" * 5_000}, "limit: unable to parse"),
     "many": (probe_of(list[int]), {"value": [f"n{i}" for i in range(50)]}, "and 42 more"),
-    "near a choice": (
-        *(probe_of(Literal["ascending", "no"]), {"value": "ascendin"}),
-        "got 'ascendin'; did you mean 'ascending'?",
-    ),
     "union": (
         *(probe_of(int | Size), {"value": []}),
-        "value: input should be a valid integer or input should be a dictionary or an instance of",
+        "value: input should be a valid integer, got []; value: input should be a dictionary or an",
     ),
-    "unknown key": (probe_of(Size), {"value": {"width": 1, "c": 2}}, "value.c: there is no such"),
-    "inside a model": (
-        *(probe_of(list[Stop]), {"value": [{"city": "x"}, {"days": 2}]}),
-        "value[1].city: is missing",
+    "unknown key": (
+        probe_of(Size),
+        {"value": {"width": 1, "c": 2}},
+        "value.c: there is no such key",
     ),
+    "validator that raises anything": (probe_of(Fussy), {"value": {"x": 1}}, "KeyError('no no"),
+    "inside a model": (probe_of(list[Stop]), {"value": [{"days": 2}]}, "value[0].city: is missing"),
 }
 
 
@@ -164,21 +157,6 @@ def test_what_was_read_otherwise_is_noted(bench: HostDoor) -> None:
         "limit: None left out, the default counts",
         "kind: ' B' read as 'b'",
     )
-
-
-def test_validator_that_raises_anything_is_a_short_refusal() -> None:
-    class Fussy(BaseModel):
-        x: int
-
-        @field_validator("x")
-        @classmethod
-        def never(cls, value: int) -> int:
-            raise KeyError("no " * 1_000)
-
-    with pytest.raises(ToolError) as caught:
-        as_tool(probe_of(Fussy)).validate({"value": {"x": 1}})
-    assert caught.value.code == "E_INVALID_ARGUMENTS"
-    assert len(caught.value.message) < 500
 
 
 TEXTS = ["", "null", "[1", "{", "[]", "{}", '[["', "1,2", "\ud800", "x" * 3_000, "٣"]

@@ -2,14 +2,12 @@
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 
-import asyncio
 import collections
 import collections.abc
 import dataclasses
 import datetime as dt
 import decimal
 import enum
-import fractions
 import ipaddress
 import math
 import pathlib
@@ -53,16 +51,6 @@ class Pairs(enum.Enum):
     THERE = (1, 2)
 
 
-class Objects(enum.Enum):
-    FIRST = object()
-    SECOND = math
-
-
-class Infinite(enum.Enum):
-    LOW = -math.inf
-    HIGH = math.inf
-
-
 class Point(NamedTuple):
     x: int
     y: str = "north"
@@ -94,6 +82,10 @@ class Node(BaseModel):
     kids: list["Node"] = []
 
 
+class Early(BaseModel):
+    later: "NotThereYet"  # pyright: ignore  # noqa: F821
+
+
 class Row(typing.TypedDict, total=False):
     count: typing.Required[int]
     name: str
@@ -116,17 +108,11 @@ class Checked(BaseModel):
 
 
 T = TypeVar("T")
-Number = TypeVar("Number", bound=int)
 Choice = TypeVar("Choice", int, str)
 
 
 class Page(BaseModel, typing.Generic[T]):
     items: list[T]
-
-
-@dataclasses.dataclass
-class Holder(typing.Generic[T]):
-    held: T
 
 
 UserId = typing.NewType("UserId", int)
@@ -142,21 +128,13 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "int": (int, 1, 1),
     "float": (float, 1, 1.0),
     "bool": (bool, True, True),
-    "bytes": (bytes, "abc", b"abc"),
     "complex": (complex, "1+2j", 1 + 2j),
     "any": (Any, {"a": [1]}, {"a": [1]}),
-    "object": (object, [1], [1]),
-    "none": (None, None, None),
-    "literal string": (typing_extensions.LiteralString, "a", "a"),
     "final": (typing.Final[int], 1, 1),
     "string annotation": ("int", "1", 1),
-    "string annotation of an optional": ("Optional[Item]", {"count": 1}, Item(1)),
     "optional": (Optional[int], None, None),  # noqa: UP045
-    "pep 604 optional": (int | None, 3, 3),
     "union": (Union[int, list[str]], ["a"], ["a"]),  # noqa: UP007
     "union keeps a string": (int | str, "5", "5"),
-    "union keeps an integer": (int | str, 5, 5),
-    "union of bool and int": (bool | int, True, True),
     "union of models": (Cat | Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "union of a model and a list": (Item | list[Item], [{"count": 1}], [Item(1)]),
     "discriminated union": (
@@ -164,50 +142,31 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         {"kind": "cat", "lives": 9},
         Cat(kind="cat", lives=9),
     ),
-    "list of a discriminated union": (
-        list[Annotated[Cat | Dog, Field(discriminator="kind")]],
-        [{"kind": "cat", "lives": 9}],
-        [Cat(kind="cat", lives=9)],
-    ),
-    "union with a frame": (str | pd.DataFrame, "sales", "sales"),
     "literal": (Literal["a", "b"], "b", "b"),
-    "literal of one": (Literal["a"], "a", "a"),
     "literal of kinds": (Literal["a", 1, True, None], 1, 1),
-    "literal of an enum": (Literal[Whole.ONE], 1, Whole.ONE),
     "int enum": (Whole, 2, Whole.TWO),
     "str enum": (Word, "up", Word.UP),
     "mixed enum": (Mixed, "b", Mixed.B),
-    "mixed enum null": (Mixed, None, Mixed.NOTHING),
     "enum of tuples by name": (Pairs, "THERE", Pairs.THERE),
-    "enum of objects by name": (Objects, "FIRST", Objects.FIRST),
-    "enum of infinities by name": (Infinite, "HIGH", Infinite.HIGH),
-    "list of enums": (list[Word], ["up", "down"], [Word.UP, Word.DOWN]),
-    "optional enum": (Word | None, "up", Word.UP),
-    "dict of enums": (dict[Word, int], {"up": 1}, {Word.UP: 1}),
     "typed dict": (Row, {"count": 1}, {"count": 1}),
-    "typed dict with all keys": (Row, {"count": 1, "name": "a"}, {"count": 1, "name": "a"}),
     "recursive typed dict": (
         Tree,
         {"value": 1, "left": {"value": 2}},
         {"value": 1, "left": {"value": 2}},
     ),
-    "list of typed dicts": (list[Row], [{"count": 1}], [{"count": 1}]),
     "named tuple as an object": (Point, {"x": 1, "y": "south"}, Point(1, "south")),
     "named tuple as a list": (Point, [1], Point(1)),
     "collections namedtuple": (Plain, {"a": 1, "b": 2}, Plain(1, 2)),
     "dataclass": (Item, {"count": 1}, Item(1)),
     "dataclass of a dataclass": (Box, {"item": {"count": 2}}, Box(item=Item(2))),
     "recursive dataclass": (Chain, {"value": 1, "next": {"value": 2}}, Chain(1, Chain(2))),
-    "generic dataclass": (Holder[int], {"held": "1"}, Holder(1)),
     "model": (Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "recursive model": (
         Node,
         {"value": 1, "kids": [{"value": 2}]},
         Node(value=1, kids=[Node(value=2)]),
     ),
-    "optional recursive model": (Node | None, {"value": 1}, Node(value=1)),
     "generic model": (Page[int], {"items": ["1"]}, Page[int](items=[1])),
-    "generic model without its argument": (Page, {"items": ["1"]}, Page(items=["1"])),
     "model with aliases": (Aliased, {"pageSize": 3}, Aliased(pageSize=3)),
     "model with constraints": (
         Checked,
@@ -215,18 +174,10 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         Checked(price=decimal.Decimal("1.50"), code="ab"),
     ),
     "list of models": (list[Dog], [{"kind": "dog", "name": "a"}], [Dog(kind="dog", name="a")]),
-    "dict of models": (dict[str, Item], {"a": {"count": 1}}, {"a": Item(1)}),
     "constraint": (Annotated[int, Field(gt=0, lt=10, multiple_of=2)], 4, 4),
     "pattern": (Annotated[str, Field(pattern="^a+$", max_length=3)], "aa", "aa"),
-    "text beside": (Annotated[int, "How many."], 1, 1),
     "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
-    "constraint inside": (list[Annotated[int, Field(ge=0)]], [0], [0]),
-    "infinite bound": (Annotated[float, Field(le=math.inf)], 2, 2.0),
-    "title and extra": (Annotated[str, Field(title="T", json_schema_extra={"x-y": 1})], "a", "a"),
-    "alias in annotated": (Annotated[int, Field(alias="other")], 1, 1),
     "positive int": (pydantic.PositiveInt, 1, 1),
-    "strict int": (pydantic.StrictInt, 1, 1),
-    "sized list": (Annotated[list[int], Field(min_length=1, max_length=2)], [1], [1]),
     "url": (pydantic.AnyUrl, "http://a.b/", pydantic.AnyUrl("http://a.b/")),
     "date": (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
     "time": (dt.time, "03:04", dt.time(3, 4)),
@@ -235,55 +186,35 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "union of date and datetime": (dt.date | dt.datetime, "2026-01-02T03:04:00", OTHER_DAY),
     "decimal": (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
     "decimal from a number": (decimal.Decimal, 1.1, decimal.Decimal("1.1")),
-    "fraction": (fractions.Fraction, "1/3", fractions.Fraction(1, 3)),
     "path": (pathlib.Path, "a/b", pathlib.Path("a/b")),
-    "pure path": (pathlib.PurePosixPath, "a/b", pathlib.PurePosixPath("a/b")),
     "uuid": (uuid.UUID, UUID, uuid.UUID(UUID)),
     "pattern object": (re.Pattern, "a+", re.compile("a+")),
     "ip address": (ipaddress.IPv4Address, "127.0.0.1", ipaddress.IPv4Address("127.0.0.1")),
     "list": (list, [1, "a"], [1, "a"]),
-    "list of int": (list[int], [1, 2], [1, 2]),
-    "typing list": (typing.List[int], [1], [1]),  # noqa: UP006
-    "list of optional": (list[int | None], [1, None], [1, None]),
-    "nested list": (list[list[float]], [[1, 2], [3]], [[1.0, 2.0], [3.0]]),
     "fixed tuple": (tuple[int, str], [1, "a"], (1, "a")),
     "variadic tuple": (tuple[int, ...], [1, 2, 3], (1, 2, 3)),
     "bare tuple": (tuple, [1, "a"], (1, "a")),
     "empty tuple": (tuple[()], [], ()),
     "list of pairs": (list[tuple[str, float]], [["a", 1]], [("a", 1.0)]),
     "set": (set[int], [1, 2, 2], {1, 2}),
-    "bare set": (set, ["a"], {"a"}),
     "frozenset": (frozenset[str], ["a"], frozenset({"a"})),
-    "abstract set": (collections.abc.Set[int], [1], frozenset({1})),
     "deque": (collections.deque[int], [1, 2], collections.deque([1, 2])),
     "dict": (dict, {"a": 1}, {"a": 1}),
-    "dict of int": (dict[str, int], {"a": 1}, {"a": 1}),
     "dict by int": (dict[int, str], {"1": "a"}, {1: "a"}),
     "dict by date": (dict[dt.date, int], {"2026-01-02": 1}, {dt.date(2026, 1, 2): 1}),
     "dict by literal": (dict[Literal["a", "b"], int], {"a": 1}, {"a": 1}),
-    "dict of lists": (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
     "defaultdict": (
         collections.defaultdict[str, int],
         {"a": 1},
         collections.defaultdict(int, {"a": 1}),
     ),
-    "ordered dict": (
-        collections.OrderedDict[str, int],
-        {"a": 1},
-        collections.OrderedDict({"a": 1}),
-    ),
-    "counter": (collections.Counter[str], {"a": 2}, collections.Counter("aa")),
     "mapping": (Mapping[str, int], {"a": 1}, {"a": 1}),
-    "mutable mapping": (collections.abc.MutableMapping[str, int], {"a": 1}, {"a": 1}),
     "sequence": (Sequence[int], [1], [1]),
-    "bare sequence": (typing.Sequence, [1], [1]),
     "iterable is a list": (Iterable[int], [1, 2], [1, 2]),
     "collection is a list": (collections.abc.Collection[int], [1], [1]),
     "new type": (UserId, 5, 5),
     "type variable": (T, [1], [1]),
-    "bound type variable": (Number, "1", 1),
     "type variable of two": (Choice, "a", "a"),
-    "list of a type variable": ("list[Choice]", ["a"], ["a"]),
     "type alias": (Ints, ["1"], [1]),
     "json value": (pydantic.JsonValue, {"a": [1, None]}, {"a": [1, None]}),
     "recursive type alias": (Json, {"a": ["b", None]}, {"a": ["b", None]}),
@@ -299,56 +230,46 @@ def test_function_gets_what_its_hint_says(hint: Any, sent: Any, expected: Any, b
     assert type(got[0]) is type(expected)
 
 
-def test_iterator_can_be_stepped_through(bench: Any) -> None:
-    def first(items: Iterator[int]) -> list[int]:
-        return [next(items), next(items)]
-
-    assert bench.run(first, items=["4", 5, 6]).result.data == [4, 5]
-
-
 # Hints that no model can fill: one clear error when the tool is made, hidden behind a default.
 
+LIST_OR = "take a text or a number instead, or a list or dataclass of such"
 REFUSED: dict[str, tuple[Any, str]] = {
     "array": (np.ndarray, "take a list[float]"),
     "typed array": (np.typing.NDArray[np.float64], "take a list[float]"),
-    "array like": (np.typing.ArrayLike, "take a"),  # its name differs between releases
+    "array like": (np.typing.ArrayLike, "take a list[float]"),
     "list of arrays": (list[np.ndarray], "take a list[float]"),
     "frame": (pd.DataFrame, "take the rows as a list[dict]"),
     "optional frame": (pd.DataFrame | None, "take the rows as a list[dict]"),
+    "text or frame": (str | pd.DataFrame, "take the rows as a list[dict]"),
     "series": (pd.Series, "take a list of the values"),
-    "timestamp": (pd.Timestamp, "take a datetime"),
-    "tensor": (type("Tensor", (), {}), "take a list[float]"),
+    "timestamp": (pd.Timestamp, LIST_OR),
     "callable": (Callable[[int], str], "take the name of the function"),
-    "callable of anything": (typing.Callable[..., Any], "take the name of the function"),
     "function": (print, "take the name of the function"),
     "lambda": (lambda x: x, "take the name of the function"),  # pyright: ignore
-    "class": (type[int], "take the name of the class"),
-    "range": (range, "take a name or a number instead"),
-    "flag": (Access, "take a list of its names"),
-    "numpy integer": (np.int64, "take an int"),
-    "numpy float": (np.float64, "take a float"),
-    "literal of bytes": (Literal[b"a"], "take a name or a number instead"),
-    "file": (typing.TextIO, "take the path as a str"),
-    "zone": (dt.timezone, "take a name or a number instead"),
-    "own class": (type("Database", (), {}), "take a name or a number instead"),
-    "queue": (asyncio.Queue, "take a name or a number instead"),
-    "self": ("typing.Self", "a model cannot give"),
-    "class variable": (typing.ClassVar[int], "a model cannot give"),
-    "empty enum": (enum.Enum("Empty", []), "a model cannot give"),
-    "never": (typing.Never, "a model cannot give"),
-    "number": (5, "a model cannot give"),
-    "list of a type": ([int], "a model cannot give"),
-    "dict of a type": ({"a": int}, "a model cannot give"),
-    "module": (math, "a model cannot give"),
+    "class": (type[int], LIST_OR),
+    "range": (range, LIST_OR),
+    "flag": (Access, LIST_OR),
+    "numpy integer": (np.int64, LIST_OR),
+    "iterator": (Iterator[int], LIST_OR),
+    "generator": (collections.abc.Generator[int, None, None], LIST_OR),
+    "literal string": (typing_extensions.LiteralString, LIST_OR),
+    "file": (typing.TextIO, LIST_OR),
+    "own class": (type("Database", (), {}), LIST_OR),
+    "self": ("typing.Self", LIST_OR),
+    "class variable": (typing.ClassVar[int], LIST_OR),
+    "empty enum": (enum.Enum("Empty", []), LIST_OR),
+    "never": (typing.Never, LIST_OR),
+    "number": (5, LIST_OR),
+    "list of a type": ([int], LIST_OR),
+    "dict of a type": ({"a": int}, LIST_OR),
+    "module": (math, LIST_OR),
     "pattern with look-ahead": (
         Annotated[str, Field(pattern="^(?!x)a")],
         "look-around, including look-ahead and look-behind, is not supported",
     ),
-    "alias of itself": (
-        Recursive,
-        "alias that names itself ('Recursive'); write pydantic.JsonValue",
-    ),
-    "alias of itself inside": ("list[Recursive] | None", "names itself ('Recursive')"),
+    "alias of itself": (Recursive, "alias that names itself; write pydantic.JsonValue"),
+    "alias of itself inside": ("list[Recursive] | None", "an alias that names itself"),
+    "unknown name in a model": (Early, "names a class that is not defined yet; define it"),
     "unknown name": ("Unknown", "define or import what it names"),
     "unknown name inside": ("list[Unknown]", "define or import what it names"),
     "no expression": ("list[", "define or import what it names"),
@@ -368,20 +289,12 @@ def test_type_that_no_model_can_give_is_one_clear_error(hint: Any, advice: str) 
     assert len(message) < 450
 
 
-def test_model_that_names_an_undefined_class_is_refused_with_that_name() -> None:
-    class Early(BaseModel):
-        later: "NotThereYet"  # pyright: ignore  # noqa: F821
-
-    with pytest.raises(UsageError, match="not defined"):
-        as_tool(probe_of(Early))
-
-
 def test_dataclass_with_a_typed_dict_of_typing_says_what_to_import() -> None:
     held = dataclasses.make_dataclass("Held", [("row", Row)])
     if sys.version_info >= (3, 12):
         assert as_tool(probe_of(held))
         return
-    with pytest.raises(UsageError, match="import it from typing_extensions"):
+    with pytest.raises(UsageError, match=r"use `typing_extensions\.TypedDict`"):
         as_tool(probe_of(held))
 
 
