@@ -307,7 +307,7 @@ class _RunMaker:
             finish_reason="tool_calls" if answer.tool_calls else "stop",
             meta=ResponseMeta(
                 request_id=m.maybe("req_1"),
-                attempts=1 + m.random.randrange(3),
+                attempts=m.random.randrange(3),
                 retry_wait_ms=m.maybe(1234.5) or 0.0,
                 source=m.random.choice(("live", "hit", "replay", "offline")),
                 dropped_params=m.maybe(("top_p",)) or (),
@@ -322,10 +322,9 @@ class _RunMaker:
         system: str,
         tools: tuple[ToolSpec, ...],
     ) -> None:
-        """Some calls start at once; they finish in any order."""
+        """They finish in any order."""
         waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
-        starts = waiting[: self.m.random.randrange(len(waiting) + 1)]
-        opened = turn.model_copy(update={"tool_runs": starts})
+        opened = turn.model_copy(update={"tool_runs": waiting})
         self.events.append(ResponseReceived(opened, answer, system, tools))
         order = list(runs)
         self.m.random.shuffle(order)

@@ -17,7 +17,7 @@ from engine.laws import check_answered
 from made_records import START, Maker, crash, cut_after_a_result, plain_run
 
 import nbagent
-from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, TOOL_NOT_STARTED
+from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import Store
 from nbagent.contracts.events import (
@@ -30,8 +30,8 @@ from nbagent.contracts.records import ToolResult
 RUN = "a" * 16
 
 
-def one_of_each(turn_of_seed: int = 3) -> list[Event]:
-    """A run up to the first of three parallel calls that finishes; the third has not started."""
+def one_of_each(turn_of_seed: int = 4) -> list[Event]:
+    """A run up to the first of three parallel calls that finishes."""
     maker = Maker(turn_of_seed)
     while True:
         _, events = maker.run(id=RUN, n_turns=3)
@@ -39,19 +39,19 @@ def one_of_each(turn_of_seed: int = 3) -> list[Event]:
             if isinstance(event, ResponseReceived) and len(event.message.tool_calls) == 3:
                 runs = tuple(
                     maker.tool_run(call).model_copy(update={"result": None, "started_at": START})
-                    for call in event.message.tool_calls[:2]
+                    for call in event.message.tool_calls
                 )
                 opened = event.turn.model_copy(update={"tool_runs": runs})
                 done = runs[0].model_copy(update={"result": ToolResult(ok=True, data=[1, "é"])})
                 start = replace(event, turn=opened)
-                return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 1)]
+                return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 2)]
 
 
 def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -> None:
     crash(home, one_of_each())
     record = store.load(RUN)
     results = [run.result for run in record.turns[-1].tool_runs]
-    assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_NOT_STARTED]
+    assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_INTERRUPTED]
     assert record.turns[-1].phase_after == "Failed"
     check_answered(record.messages)
     assert store.conversation(RUN) == record.messages

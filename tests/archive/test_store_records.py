@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_records import Maker, plain_run, write
@@ -67,14 +68,11 @@ def test_conversation_without_its_parent_is_an_error(store: Store) -> None:
         store.conversation("d" * 16)
 
 
-def test_summaries_are_newest_first(store: Store) -> None:
+def test_runs_are_listed_newest_first_without_their_turns(store: Store) -> None:
     ids = family(store)
-    lines = store.runs()
-    assert [line.run_id for line in lines] == ids[::-1]
-    record = store.load(ids[2])
-    assert (lines[0].turns, lines[0].phase) == (2, record.phase)
-    assert lines[0].total_tokens == record.usage.total_tokens
-    assert [line.run_id for line in store.runs(limit=1)] == ids[2:]
+    bare: dict[str, Any] = {"turns": (), "messages": (), "system_prompts": {}, "toolsets": {}}
+    assert store.runs() == [store.load(run_id).model_copy(update=bare) for run_id in ids[::-1]]
+    assert [run.id for run in store.runs(limit=1)] == ids[2:]
 
 
 def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:

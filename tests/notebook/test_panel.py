@@ -325,7 +325,7 @@ def test_the_last_runs_are_told_apart_in_plain_words(stage: Stage) -> None:
     stage.panel.begin_anew()
     stage.run("Hello")
     words = {run_id: said for said, run_id in stage.panel.form.runs.options[1:]}
-    resumed = stage.store.runs()[2].run_id
+    resumed = stage.store.runs()[2].id
     assert words[paused.id] == "What is the population of Oslo? · Paused: turns used up"
     assert words[resumed] == "What is the population of Oslo? (resumed)"
     began = again.started_at.astimezone()
