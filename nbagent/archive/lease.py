@@ -67,29 +67,23 @@ def _read(path: str) -> str | None:
 
 
 def _boot_id() -> str | None:
-    text = _read("/proc/sys/kernel/random/boot_id")
-    return text.strip() if text else None
+    return _read("/proc/sys/kernel/random/boot_id")
 
 
 def _host() -> str:
     # Containers share a boot id and see other pids: the pid namespace is a part of the place.
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        space = ""
-    return f"{socket.gethostname()}/{space}"
+        return socket.gethostname()
 
 
 def _pid_started(pid: int) -> str | None:
-    """Clock ticks from boot to the start of a process; None when it is gone or not told."""
+    """Clock ticks from boot to the start of a process; None when it is gone or not said."""
     stat = _read(f"/proc/{pid}/stat")
-    if stat is None:
-        return None
     # The second field is the name in brackets and may hold anything.
-    fields = stat[stat.rfind(")") + 2 :].split()
-    if fields[0] in "ZX":
-        return None
-    return fields[19]
+    fields = stat[stat.rfind(")") + 2 :].split() if stat else ["Z"]
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def _pid_exists(pid: int) -> bool:
@@ -100,5 +94,5 @@ def _pid_exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,10 +86,9 @@ _Step = Callable[[Connection], _Live | None]
 class Store(Reading):
     """All runs of one folder. Writing is for one thread at a time, reading for any."""
 
-    def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self._now = now
-        self._lease = Lease.of_this_process(now())
+        self._lease = Lease.of_this_process(utc_now())
         self._live: dict[str, _Live] = {}
         self.keeps_forgotten = False
         """Texts of deleted runs are still in the write-ahead log, because others are reading it."""
@@ -101,10 +99,10 @@ class Store(Reading):
             raise
 
     @classmethod
-    def open(cls, home: Path, *, now: Callable[[], datetime] = utc_now) -> Store:
+    def open(cls, home: Path) -> Store:
         """Open or make the store in a folder; StoreError says what is wrong and what to do."""
         database = Database.open(home)
-        store = cls(database, now)
+        store = cls(database)
         if database.path is None:
             database.close()
             raise StoreError(
@@ -113,18 +111,18 @@ class Store(Reading):
         return store
 
     @classmethod
-    def memory(cls, *, now: Callable[[], datetime] = utc_now) -> Store:
+    def memory(cls) -> Store:
         """A store that ends with this process."""
-        return cls(Database.memory(None), now)
+        return cls(Database.memory(None))
 
     @classmethod
-    def open_or_memory(cls, home: Path, *, now: Callable[[], datetime] = utc_now) -> Store:
+    def open_or_memory(cls, home: Path) -> Store:
         """Open the store, or go on in memory with what can still be read, and a loud warning.
 
         A file of a newer nbagent stays an error, and one that another process is writing.
         """
         try:
-            return cls.open(home, now=now)
+            return cls.open(home)
         except StoreError as error:
             if error.details.get("reason") in ("newer", "locked"):
                 raise
@@ -134,7 +132,7 @@ class Store(Reading):
                 f"RUNS ARE NOT KEPT ON DISK: {said} "
                 "Until then this kernel works in memory, and its runs are lost when it ends."
             )
-        return cls(Database.rescued(home, said), now)
+        return cls(Database.rescued(home, said))
 
     @property
     def warning(self) -> str | None:
@@ -148,26 +146,16 @@ class Store(Reading):
 
     # Writing
 
-    def write(self, event: Event) -> None:
-        """Commit what an event brings; when this returns, it is committed."""
-        step = self._step_of(event)
-        if step is not None:
-            run_id, work, how = step
-            self._note(run_id, self.database.transact(work, **how))
-
     async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
-        """The same; while another process is writing, the loop goes on.
+        """Commit what an event brings; when this returns, it is committed.
 
-        Args:
-            event: what happened.
-            on_wait: called once when that takes long.
+        While another process is writing, the loop goes on; `on_wait` is called when that is long.
         """
         step = self._step_of(event)
-        if step is not None:
-            run_id, work, how = step
-            self._note(run_id, await self.database.commit(work, on_wait=on_wait, **how))
-
-    def _note(self, run_id: str, live: _Live | None) -> None:
+        if step is None:
+            return
+        run_id, work, how = step
+        live = await self.database.commit(work, on_wait=on_wait, **how)
         if live is None:
             del self._live[run_id]
         else:
@@ -235,7 +223,7 @@ class Store(Reading):
         Returns:
             False when another process is writing: due again soon.
         """
-        self._lease = replace(self._lease, heartbeat=to_us(self._now()))
+        self._lease = replace(self._lease, heartbeat=to_us(utc_now()))
         try:
             self.database.transact(self._put_lease, wait_s=0, durable=False)
             if self.keeps_forgotten:
@@ -250,7 +238,7 @@ class Store(Reading):
     def _take_lease(self, c: Connection) -> None:
         # The heartbeat of a dead kernel tells when its runs ended: kept as long as it has some.
         used = "SELECT lease_id FROM runs WHERE phase = 'Running' AND lease_id IS NOT NULL"
-        dead = [(it.id,) for it in _leases(c).values() if not it.is_alive(self._now())]
+        dead = [(it.id,) for it in _leases(c).values() if not it.is_alive(utc_now())]
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._put_lease(c)
 
@@ -260,7 +248,7 @@ class Store(Reading):
             c, "runs", "WHERE phase = 'Running' AND lease_id IS NOT ?", (self._lease.id,)
         )
         leases = _leases(c) if found else {}
-        alive = {lease.id for lease in leases.values() if lease.is_alive(self._now())}
+        alive = {lease.id for lease in leases.values() if lease.is_alive(utc_now())}
         return [row for row in found if row.get("lease_id") not in alive]
 
     def _close_dead(self, c: Connection) -> None:

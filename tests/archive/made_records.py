@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
@@ -448,9 +449,13 @@ def cut_after_a_result(events: Sequence[Event]) -> list[Event]:
 
 
 def write(store: Store, events: Sequence[Event]) -> None:
-    """Write the events one by one."""
-    for event in events:
-        store.write(event)
+    """Commit the events one by one."""
+
+    async def commit() -> None:
+        for event in events:
+            await store.commit(event)
+
+    asyncio.run(commit())
 
 
 def crash(home: Path, events: Sequence[Event]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Maker, crash, cut_after_a_result, plain_run
+from made_records import START, Maker, crash, cut_after_a_result, plain_run, write
 
 import nbagent
 from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
@@ -58,15 +58,16 @@ def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -
 
 
 _BEGUN = """
-import os, sys; from datetime import timedelta; from pathlib import Path
-from nbagent.archive.store import Store
+import asyncio, os, sys; from datetime import timedelta; from pathlib import Path
+from nbagent.archive import store as room
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.events import RunStarted
 from nbagent.contracts.records import RunRecord
 clock = [utc_now()]
-store = Store.open(Path(sys.argv[1]), now=lambda: clock[0])
+room.utc_now = lambda: clock[0]
+store = room.Store.open(Path(sys.argv[1]))
 record = RunRecord(id=sys.argv[2], session="s", model="a:b", started_at=clock[0])
-store.write(RunStarted(record))
+asyncio.run(store.commit(RunStarted(record)))
 """
 
 
@@ -103,7 +104,7 @@ def test_end_of_an_interrupted_run_is_written_once_and_stays(home: Path, store: 
 
 
 def test_run_at_work_in_this_kernel_is_closed_when_it_is_let_go(store: Store) -> None:
-    store.write(plain_run(1, run_id=RUN)[0])
+    write(store, plain_run(1, run_id=RUN)[:1])
     assert store.load(RUN).phase == "Running"
     store.release(RUN)
     assert store.load(RUN).phase == "Failed"

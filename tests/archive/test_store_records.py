@@ -11,7 +11,6 @@ from made_records import Maker, plain_run, write
 from nbagent.archive.store import Store
 from nbagent.contracts import secrets
 from nbagent.contracts.errors import StoreError, UsageError
-from nbagent.contracts.events import RunStarted
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
@@ -112,20 +111,6 @@ def test_prompt_and_toolset_of_all_turns_are_stored_once(store: Store) -> None:
         write(store, plain_run(5, run_id=run_id))
     with store.reading() as connection:
         assert connection.execute("SELECT count(*) FROM texts").fetchone()[0] == 2
-
-
-def test_same_run_cannot_begin_twice(store: Store) -> None:
-    events = plain_run(0, run_id="a" * 16)
-    assert isinstance(events[0], RunStarted)
-    store.write(events[0])
-    with pytest.raises(StoreError, match="wrong way"):
-        store.write(events[0])
-    assert store.path is not None
-
-
-def test_event_of_a_run_that_was_not_begun_is_refused(store: Store) -> None:
-    with pytest.raises(StoreError, match="RunStarted first"):
-        store.write(plain_run(0, run_id="a" * 16)[-1])
 
 
 def test_turns_of_a_conversation_end_where_a_fork_left_it(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from contextlib import closing
@@ -161,7 +162,7 @@ def test_run_at_work_in_another_kernel_is_not_forgotten_and_an_abandoned_one_is(
         update={"id": "f" * 16, "phase": "Running", "stop_reason": None, "ended_at": None}
         | {"turns": (), "messages": ()}
     )
-    other.write(RunStarted(at_work))
+    asyncio.run(other.commit(RunStarted(at_work)))
     with pytest.raises(UsageError, match="is at work; stop it"):
         nbagent.forget(at_work.id)
     other.release(at_work.id)
