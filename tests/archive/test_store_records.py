@@ -106,11 +106,12 @@ def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:
     assert per_turn[100] < 2 * 4000 * 1.6
 
 
-def test_prompt_and_toolset_of_all_turns_are_stored_once(store: Store) -> None:
+def test_prompt_and_toolset_are_stored_once_and_an_ended_run_has_no_open_turn(store: Store) -> None:
     for run_id in ("a" * 16, "b" * 16):
         write(store, plain_run(5, run_id=run_id))
     with store.reading() as connection:
         assert connection.execute("SELECT count(*) FROM texts").fetchone()[0] == 2
+        assert connection.execute("SELECT count(*) FROM open").fetchone()[0] == 0
 
 
 def test_turns_of_a_conversation_end_where_a_fork_left_it(store: Store) -> None:
