@@ -36,6 +36,7 @@ Rows = dict[str, list[Row]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMES = ("started_at", "ended_at", "queued_at")
+_JSON_KINDS = (dict, list, tuple)
 _OF_RUNS = ("runs", "turns", "tool_runs", "messages")
 
 
@@ -80,7 +81,7 @@ def encoded(table: str, row: Mapping[str, Any]) -> list[Any]:
     for i, cell in enumerate(cells):
         if isinstance(cell, str):
             cells[i] = text_cell(cell)
-        elif isinstance(cell, dict | list | tuple):
+        elif isinstance(cell, _JSON_KINDS):
             text = dump_json(cell).decode()
             # Hidden in the value, not in its text: that may end in the middle of an escape.
             hidden = redact(text) != text
