@@ -85,10 +85,9 @@ class History:
     def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
         given: Any = filters.pop("store", None)
         if given is None:
-            stores = [self._store or current_store()]
-        else:
-            one = isinstance(given, str | Path)
-            stores = [store_at(path) for path in ((given,) if one else given)]
+            given = self._store or current_store()
+        several = [given] if isinstance(given, str | Path | Store) else given
+        stores = [it if isinstance(it, Store) else store_at(it) for it in several]
         return frames.read(stores, name, filters)
 
 
@@ -101,23 +100,17 @@ class SavedNotebook(History):
     """The runs of a saved notebook: their frames, and the runs themselves, to be read only."""
 
     def __init__(self, path: Path, records: list[RunRecord]) -> None:
-        store = Store.memory()
+        store = self._saved = Store.memory()
         weakref.finalize(store, store.database.close)
         for record in records:
             store.add(record)
         super().__init__(store)
-        self._saved = store
         self.path = path
         self._n_runs = len(records)
 
     def open_run(self, ref: str) -> Run:
         """A run: `"last"`, its name, or a unique start of its id."""
         return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
-
-    def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
-        if "store" in filters:
-            raise UsageError(f"the frames of {self.path.name} have no other store=")
-        return super()._read(name, filters)
 
     def __repr__(self) -> str:
         return f"<SavedNotebook {self.path.name}, {self._n_runs} run{'s' * (self._n_runs != 1)}>"
@@ -146,12 +139,12 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     """
     file = Path(path).expanduser()
     try:
-        notebook = json_object(load_json(file.read_bytes()))
+        notebook = json_object(load_json(file.read_bytes())) or {}
     except OSError as error:
         raise UsageError(f"{file} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):
-        notebook = None
-    if notebook is None or not isinstance(notebook.get("cells"), list):
+        notebook = {}
+    if not isinstance(notebook.get("cells"), list):
         raise UsageError(f"{file} is no notebook; give a saved .ipynb file")
     records: dict[str, RunRecord] = {}
     for number, kept in _saved_records(notebook["cells"]):
@@ -167,12 +160,15 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
 
 def _saved_records(cells: list[Any]) -> Generator[tuple[int, dict[str, Any]]]:
     for number, cell in enumerate(cells, 1):
-        outputs = (json_object(cell) or {}).get("outputs")
-        for output in cast("list[Any]", outputs) if isinstance(outputs, list) else ():
+        for output in _list((json_object(cell) or {}).get("outputs")):
             metadata = json_object((json_object(output) or {}).get("metadata")) or {}
             kept = json_object(metadata.get("nbagent"))
             if kept is not None:
                 yield number, kept
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:

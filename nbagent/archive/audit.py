@@ -20,11 +20,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nbagent.archive.locking import LOCK_WAIT_S, locked
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, utc_now
@@ -69,23 +69,15 @@ class Head:
         match = _HEAD.fullmatch(raw)
         return cls(int(match[1]), match[2].decode(), int(match[3])) if match else None
 
-    def line(self, record: Record) -> bytes:
-        """The line that follows.
-
-        Plain ASCII, so whatever a name holds (line ends of any alphabet, half a character) stays
-        in one line for every reader.
-        """
-        body = _ENCODER.encode({"seq": self.seq + 1, "prev": self.sha, **record})
-        return f'{body[:-1]},"sha":"{sha256_hex(body)}"}}\n'.encode()
-
     @property
     def start(self) -> bytes:
         """How the line that follows begins, whatever it says."""
         return f'{{"seq":{self.seq + 1},"prev":"{self.sha}",'.encode()
 
-    def is_followed_by(self, line: bytes) -> bool:
-        """Whether a line is whole and the next one."""
-        return line.startswith(self.start) and bool(_sha_of(line))
+    def line(self, record: Record) -> bytes:
+        """The line that follows, in ASCII: no line end of any alphabet in a name breaks it."""
+        body = _ENCODER.encode({"seq": self.seq + 1, "prev": self.sha, **record})
+        return f'{body[:-1]},"sha":"{sha256_hex(body)}"}}\n'.encode()
 
     def is_torn(self, piece: bytes) -> bool:
         """Whether a piece without an end can be the next line, cut short by a crash."""
@@ -106,13 +98,6 @@ def _sha_of(line: bytes) -> str:
     return sha if sha and sha256_hex(line[:-_TAIL_BYTES] + b"}") == sha else ""
 
 
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        return json_object(load_json(raw)) or {}
-    except (ValueError, RecursionError):
-        return {}
-
-
 def _head_file(log: Path) -> Path:
     return log.with_suffix(".head")
 
@@ -121,8 +106,7 @@ class AuditLog:
     """The audit log of one folder. Any thread, any number of processes.
 
     Its files are opened for each call of `append`, so nothing is shared after a fork and a log that
-    was moved away is begun anew. Forgetting a run does not rewrite it: it holds hashes, names of
-    tools and paths in mounts, and a log that could be rewritten would prove nothing.
+    was moved away is begun anew.
     """
 
     def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
@@ -145,11 +129,7 @@ class AuditLog:
                 head = _put(log_fd, head_fd, head, record)
 
     def sync(self) -> None:
-        """Put all lines on the disk; they survive a power cut then.
-
-        Raises:
-            StoreError: the disk fails.
-        """
+        """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
         if not self._synced:
             with self._opened() as descriptors:
                 for fd in descriptors:
@@ -159,11 +139,10 @@ class AuditLog:
     @contextmanager
     def _opened(self) -> Generator[tuple[int, int]]:
         """The log and its head, made where they are missing, under the lock."""
-        head_path = _head_file(self.path)
         try:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                head_fd = stack.enter_context(_open(head_path))
+                head_fd = stack.enter_context(_open(_head_file(self.path)))
                 stack.enter_context(locked(head_fd, wait_s=self._lock_wait_s))
                 # The head first: a log without one is a log that somebody cut.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
@@ -187,7 +166,7 @@ class AuditLog:
         head = noted
         more = _read(log_fd, head.size_bytes, 2 * _LONGEST_LINE_BYTES)
         line, end, torn = more.rpartition(b"\n")
-        if head.is_followed_by(line + end):
+        if line.startswith(head.start) and _sha_of(line + end):
             head, line = head.after(line + end), b""  # only the new end was not noted any more
         if line or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
             why = f"line {noted.seq} ended at byte {noted.size_bytes}, and the file at {size}"
@@ -254,9 +233,7 @@ class AuditReport:
     lines: int
     """Those in order: all of them, or the ones before the first that is not."""
     why: str = ""
-    """What is wrong; empty when nothing is."""
-    bad_line: int | None = None
-    """The first line that is not in order, counted from 1."""
+    """What is wrong with the line after them; empty when nothing is."""
     torn_bytes: int = 0
     """Of a line at the end whose writer was killed while writing; the next writer mends it."""
     recovered: int = 0
@@ -275,18 +252,23 @@ class AuditReport:
         """Whether nothing was changed, cut, moved or put in."""
         return not self.why
 
+    @property
+    def bad_line(self) -> int | None:
+        """The first line that is not in order, counted from 1."""
+        return self.lines + 1 if self.why else None
+
     def __bool__(self) -> bool:
         return self.ok
 
     def __repr__(self) -> str:
-        count = f"{self.lines:,} line{'' if self.lines == 1 else 's'}"
+        name, lines = self.path.name, f"{self.lines:,} lines"
         if not self.ok:
-            place = f"line {self.bad_line:,} of {self.path.name}"
-            return f"AuditReport(NOT IN ORDER at {place}: {self.why}; {count} before it are)"
+            place = f"line {self.bad_line:,} of {name}"
+            return f"AuditReport(NOT IN ORDER at {place}: {self.why}; {lines} before it are)"
         torn = f", and {self.torn_bytes} bytes of one that was never whole" * bool(self.torn_bytes)
         n = len(self.unfinished)
-        begun = f"; {n:,} call{'s' if n > 1 else ''} began and did not end" if n else ""
-        return f"AuditReport(in order: {count} of {self.path.name}{torn}{begun})"
+        begun = f"; {n:,} calls began and did not end" if n else ""
+        return f"AuditReport(in order: {lines} of {name}{torn}{begun})"
 
 
 def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = "") -> AuditReport:
@@ -306,114 +288,100 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
     """
     given = store_home() if path is None else Path(path).expanduser()
     log = given / FILE_NAME if given.is_dir() or path is None else given
-    if not log.is_file() and not _head_file(log).is_file():
+    head = _head_file(log)
+    if not log.is_file() and not head.is_file():
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
             "notebook or MCP tools. Give the store's folder or the file: "
             "nbagent.verify_audit('.nbagent')"
         )
     try:
+        noted: bytes | None = None
+        # The head and the size of one moment; what is written later is not looked at.
         with ExitStack() as stack:
-            noted, lines = _snapshot(log, stack)
-            return _Check(contains=contains).report(log, noted, lines)
+            if head.is_file():
+                file = stack.enter_context(head.open("rb"))
+                with suppress(OSError):  # a copy on a disk without locks is checked too
+                    stack.enter_context(locked(file.fileno(), wait_s=_VERIFY_WAIT_S))
+                noted = file.read(_HEAD_BYTES + 1)
+            size = log.stat().st_size if log.is_file() else 0
+        return _checked(log, noted, _lines(log, size) if size else (), contains)
     except OSError as error:
         raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
 
 
-def _snapshot(log: Path, stack: ExitStack) -> tuple[bytes | None, Generator[bytes]]:
-    """The head and the lines at one moment; what is written later is not looked at."""
-    path = _head_file(log)
-    head = stack.enter_context(path.open("rb")) if path.is_file() else None
-    with ExitStack() as held:
-        if head is not None:
-            with suppress(OSError):  # a copy on a disk without locks is checked too
-                held.enter_context(locked(head.fileno(), wait_s=_VERIFY_WAIT_S))
-        file = stack.enter_context(log.open("rb")) if log.is_file() else None
-        size = 0 if file is None else os.fstat(file.fileno()).st_size
-        return None if head is None else head.read(_HEAD_BYTES + 1), _lines(file, size)
-
-
-def _lines(file: BinaryIO | None, left: int) -> Generator[bytes]:
+def _lines(log: Path, left: int) -> Generator[bytes]:
     """The lines up to a size; of a line that is far too long only the start."""
-    while file and left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES + 1))):
-        left -= len(line)
-        yield line
+    with log.open("rb") as file:
+        while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES + 1))):
+            left -= len(line)
+            yield line
 
 
-@dataclass(slots=True, kw_only=True)
-class _Check:
-    """One walk along the chain, up to the first line that is not in order."""
+def _checked(log: Path, noted: bytes | None, lines: Iterable[bytes], contains: str) -> AuditReport:
+    """Walk along the chain, up to the first line that is not in order."""
+    before = head = Head()
+    why, torn_bytes, recovered, missing = "", 0, 0, contains
+    begun: Counter[tuple[str, str, str]] = Counter()
+    for line in lines:
+        if not line.endswith(b"\n") and head.is_torn(line):
+            torn_bytes = len(line)
+            break
+        fields = _fields(line)
+        if why := _why_not(line, fields, head):
+            break
+        before, head = head, head.after(line)
+        missing = "" if head.sha == missing else missing
+        recovered += fields.get("kind") == "recovery"
+        call = (str(fields.get("run")), str(fields.get("turn")), str(fields.get("call")))
+        if fields.get("kind") == "start":
+            begun[call] += 1
+        elif fields.get("kind") == "call":
+            begun -= Counter([call])
+    why = why or _why_not_end(noted, head, before, _head_file(log).name)
+    if missing and not why:
+        why = "the line that it must contain is not there: the log was cut or made anew"
+    return AuditReport(
+        path=log,
+        lines=head.seq,
+        why=why,
+        torn_bytes=torn_bytes,
+        recovered=recovered,
+        last_sha=head.sha if head.seq else "",
+        unfinished=tuple((run, call) for run, _, call in begun.elements()),
+    )
 
-    contains: str
-    head: Head = field(default_factory=Head)
-    before: Head = field(default_factory=Head)
-    """The head one line earlier."""
-    torn_bytes: int = 0
-    recovered: int = 0
-    begun: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
-    """Calls without an end so far: run, turn, call."""
 
-    def report(self, log: Path, noted: bytes | None, lines: Generator[bytes]) -> AuditReport:
-        missing = self.contains
-        why = ""
-        for line in lines:
-            if not line.endswith(b"\n") and self.head.is_torn(line):
-                self.torn_bytes = len(line)
-                break
-            if why := self._take(line):
-                break
-            missing = "" if self.head.sha == missing else missing
-        why = why or self._why_not_end(noted, _head_file(log).name)
-        if missing and not why:
-            why = "the line that it must contain is not there: the log was cut or made anew"
-        return AuditReport(
-            path=log,
-            lines=self.head.seq,
-            why=why,
-            bad_line=self.head.seq + 1 if why else None,
-            torn_bytes=self.torn_bytes,
-            recovered=self.recovered,
-            last_sha=self.head.sha if self.head.seq else "",
-            unfinished=tuple((run, call) for run, _, call in self.begun.elements()),
-        )
+def _fields(line: bytes) -> dict[str, Any]:
+    """What a line says; nothing when it is not whole."""
+    try:
+        return json_object(load_json(line)) or {} if _sha_of(line) else {}
+    except (ValueError, RecursionError):
+        return {}
 
-    def _take(self, line: bytes) -> str:
-        """Go on by one line; if it is not the next one in order, why not."""
-        fields = _object(line) if _sha_of(line) else {}
-        why = "" if fields and line.startswith(self.head.start) else self._why_not(fields)
-        if fields.get("kind") == "recovery" and fields.get("what") != "torn":
-            noticed = f"nbagent noticed at {fields.get('at')} that {fields.get('why')}, and went on"
-            why = f"{why}; {noticed}" if why else noticed
-        if why:
-            return why
-        self.before, self.head = self.head, self.head.after(line)
-        self.recovered += fields.get("kind") == "recovery"
-        run, turn, call = fields.get("run"), fields.get("turn"), fields.get("call")
-        if isinstance(run, str) and isinstance(turn, str) and isinstance(call, str):
-            if fields.get("kind") == "start":
-                self.begun[run, turn, call] += 1
-            elif fields.get("kind") == "call":
-                self.begun -= Counter([(run, turn, call)])
+
+def _why_not(line: bytes, fields: dict[str, Any], head: Head) -> str:
+    """Why a line is not the next one in order; empty when it is."""
+    seq, expected, why = fields.get("seq"), head.seq + 1, ""
+    if not isinstance(seq, int):
+        why = "it was changed or is no audit line: its content does not fit its hash"
+    elif seq != expected:
+        why = f"it is line {seq:,} of the chain, and line {expected:,} belongs here"
+    elif not line.startswith(head.start):
+        why = "it does not follow the line before it: one of them was replaced"
+    if fields.get("kind") == "recovery" and fields.get("what") != "torn":
+        noticed = f"nbagent noticed at {fields.get('at')} that {fields.get('why')}, and went on"
+        why = f"{why}; {noticed}" if why else noticed
+    return why
+
+
+def _why_not_end(noted: bytes | None, head: Head, before: Head, name: str) -> str:
+    """Whether the chain ends where the head file says, or one line later: a killed writer's."""
+    if noted in (head.to_bytes(), before.to_bytes()):
         return ""
-
-    def _why_not(self, fields: dict[str, Any]) -> str:
-        """Why a line is not the next one; `fields` are empty when it is not whole."""
-        seq, expected = fields.get("seq"), self.head.seq + 1
-        if not isinstance(seq, int):
-            return "it was changed or is no audit line: its content does not fit its hash"
-        if seq != expected:
-            return f"it is line {seq:,} of the chain, and line {expected:,} belongs here"
-        return "it does not follow the line before it: one of them was replaced"
-
-    def _why_not_end(self, noted: bytes | None, name: str) -> str:
-        """Whether the chain ends where the head file says, or one line later: a killed writer's."""
-        if noted is None:
-            return f"{name} is missing, so nothing says whether lines were cut off at the end"
-        if noted in (self.head.to_bytes(), self.before.to_bytes()):
-            return ""
-        head = Head.from_bytes(noted)
-        if head is None:
-            return f"{name} was changed, so nothing says whether lines were cut off at the end"
-        if head.seq != self.head.seq:
-            return f"it ends with line {self.head.seq:,}, and {name} says with line {head.seq:,}"
-        return f"{name} does not fit the last line: one of them was changed"
+    said = None if noted is None else Head.from_bytes(noted)
+    if said is None:
+        return f"{name} is missing or was changed: nothing says if lines were cut off at the end"
+    if said.seq != head.seq:
+        return f"it ends with line {head.seq:,}, and {name} says with line {said.seq:,}"
+    return f"{name} does not fit the last line: one of them was changed"

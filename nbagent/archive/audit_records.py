@@ -64,7 +64,7 @@ class AuditSink:
         self._log = AuditLog(home / FILE_NAME)
         self._on_warning = on_warning
         self._warned = False
-        self._failure: StoreError | None = None
+        self._failure: str | None = None
 
     def decided(
         self, call: ToolCall, spec: ToolSpec, context: ToolContext, decision: Decision, binds: str
@@ -83,7 +83,7 @@ class AuditSink:
         if self._failure is None:
             self._do(lambda: self._log.append(*_before(call, spec, context, decision, binds)))
             if self._failure is not None:
-                self._warn(self._failure.message)
+                self._warn(self._failure)
 
     def handle(self, event: Event) -> None:
         """Write the lines of a finished call. On the engine thread.
@@ -100,7 +100,7 @@ class AuditSink:
             elif isinstance(event, RunFinished):
                 self._do(self._log.sync)
         if self._failure is not None:
-            raise StoreError(self._failure.message, details=self._failure.details) from None
+            raise StoreError(self._failure, details={"reason": "audit"})
 
     def close(self) -> None:
         """The log keeps no file open."""
@@ -109,13 +109,11 @@ class AuditSink:
         """Act on the log, and keep what went wrong."""
         try:
             action()
+        except StoreError as error:
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {error.message}"
         except Exception as error:
-            known = isinstance(error, StoreError)
             bug = f"{type(error).__name__} in nbagent itself; please report it"
-            self._failure = StoreError(
-                f"THIS RUN IS NO LONGER AUDITED: {error.message if known else bug}",
-                details={"reason": "audit"},
-            )
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {bug}"
         if self._log.warning and not self._warned:
             self._warned = True
             self._warn(self._log.warning)

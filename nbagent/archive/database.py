@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from nbagent.archive.lease import Lease
 from nbagent.archive.locking import locked
-from nbagent.archive.schema import APPLICATION_ID, VERSION, statements
-from nbagent.contracts.canonical import utc_now
+from nbagent.archive.tables import APPLICATION_ID, VERSION, statements
 from nbagent.contracts.errors import StoreError
 
 T = TypeVar("T")
@@ -26,9 +24,6 @@ Connection = sqlite3.Connection
 OperationalError = sqlite3.OperationalError
 """For other modules: sqlite3 itself is imported here only."""
 Work = Callable[[Connection], T]
-OnLock = Literal["wait", "leave", "raise"]
-"""What to do about a file that another process is writing: wait, and then refuse or leave the
-disk; or raise `Locked` at once."""
 
 FILE_NAME = "runs.sqlite"
 BUSY_S = 30.0
@@ -36,22 +31,11 @@ BUSY_S = 30.0
 _QUIET_S = 0.5
 _FOLD_S = 2.0
 _ELSEWHERE = "set NBAGENT_HOME to another folder"
-_NETWORK = frozenset(
-    (
-        *("nfs", "nfs4", "cifs", "smb", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs"),
-        *("lustre", "gpfs", "beegfs", "orangefs", "davfs", "9p", "fuse.sshfs", "fuse.rclone"),
-        *("fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.davfs"),
-    )
+_NETWORK = (
+    *("nfs", "cifs", "smb", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs"),
+    *("orangefs", "davfs", "9p", "fuse.sshfs", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse"),
 )
-"""File systems without the shared memory that WAL needs between machines."""
-_OURS_TO_MEND = (
-    sqlite3.IntegrityError,
-    sqlite3.ProgrammingError,
-    sqlite3.InterfaceError,
-    sqlite3.DataError,
-    sqlite3.NotSupportedError,
-)
-"""What sqlite3 raises for a mistake of the caller; the disk is not to blame."""
+"""How the types of file systems begin whose machines do not share memory, which WAL needs."""
 
 
 class Locked(Exception):
@@ -67,19 +51,13 @@ class Database:
         """Why runs are not kept, or kept less safely; None when all is well."""
         self.on_warning: Callable[[str], None] | None = None
         """Called when the database leaves the disk in the middle of the work."""
-        self.on_emptied: Callable[[Connection], None] | None = None
-        """Called with a fresh memory when not even the old content could be read."""
         self._connection = connection
         self._lock = threading.RLock()
-        self._reads = threading.Condition()
-        self._reading = 0
-        self._set: dict[str, object] = {}
-        """Pragmas of the connection."""
+        self._read_lock = threading.RLock()
+        self._pragmas: dict[str, object] = {}
         self._paused = False
         """The connection is closed, and opened again by who comes next."""
-        self._inode = path.stat().st_ino if path else 0
-        self._waiter = ThreadPoolExecutor(1, "nbagent-store")
-        """Where a commit waits for another process; its thread begins with the first one."""
+        self._inode = _inode(path)
 
     @classmethod
     def open(cls, home: Path) -> Database:
@@ -110,12 +88,11 @@ class Database:
     def rescued(cls, home: Path, reason: str) -> Database:
         """A database in memory with what can still be read of a folder's file."""
         path = home / FILE_NAME
-        modes: tuple[Literal["ro", "immutable"], ...] = ("ro", "immutable")
         # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
-        for mode in modes if path.is_file() else ():
+        for mode in ("mode=ro", "mode=ro&immutable=1") if path.is_file() else ():
             with (
                 contextlib.suppress(sqlite3.Error),
-                contextlib.closing(_connect(path, mode=mode)) as source,
+                contextlib.closing(_connect(path, mode)) as source,
             ):
                 if _pragma(source, "user_version") == VERSION:
                     return cls.memory(reason, source)
@@ -127,52 +104,52 @@ class Database:
 
     # Writing
 
-    def transact(self, work: Work[T], *, on_lock: OnLock = "wait", durable: bool = True) -> T:
+    def transact(
+        self, work: Work[T], *, wait_s: float = BUSY_S, durable: bool = True, leave: bool = False
+    ) -> T:
         """Run work in one committed transaction.
 
         When the disk fails, everything moves into memory and the work is done there.
 
         Args:
             work: what is done; once more when everything moves.
-            on_lock: while another process is writing.
+            wait_s: so long another process is waited for; 0: it is `Locked` at once.
             durable: also a power cut shall not take it back.
+            leave: leave the disk rather than refuse, where another process does not end.
         """
-        if not self._lock.acquire(blocking=on_lock != "raise"):
+        if not self._lock.acquire(blocking=bool(wait_s)):
             raise Locked
         try:
-            self._require_file()
-            self._be_ready(0 if on_lock == "raise" else BUSY_S, durable=durable)
-            return self._attempt(work)
-        except _OURS_TO_MEND as error:
+            self._be_ready(wait_s, durable=durable)
+            return self._transaction(work)
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError) as error:
             raise StoreError(f"the store was used in a wrong way ({error})") from error
         except (OSError, sqlite3.Error) as error:
             if self.path is None:
                 raise StoreError(
                     f"the store in memory failed ({error}); restart the kernel"
                 ) from error
-            if _is_busy(error) and on_lock == "raise":
+            if _is_busy(error) and not wait_s:
                 raise Locked from None
-            if _is_busy(error) and on_lock == "wait":
+            if _is_busy(error) and not leave:
                 raise _refusal(self.path, error) from None
             self._leave_disk(error)
-            return self._attempt(work)
+            return self._transaction(work)
         finally:
             self._lock.release()
 
     async def commit(
-        self, work: Work[T], *, on_lock: OnLock, durable: bool, on_wait: Callable[[], None]
+        self, work: Work[T], *, durable: bool, leave: bool, on_wait: Callable[[], None]
     ) -> T:
         """`transact`, but the loop goes on while another process is writing.
 
-        A stop waits for it too: else what it stops would be lost.
-
-        Args:
-            on_wait: called once when it takes long.
+        A stop waits for it too: else what it stops would be lost. `on_wait` is called once when
+        it takes long.
         """
         with contextlib.suppress(Locked):
-            return self.transact(work, on_lock="raise", durable=durable)
+            return self.transact(work, wait_s=0, durable=durable)
         waiting = asyncio.get_running_loop().run_in_executor(
-            self._waiter, lambda: self.transact(work, on_lock=on_lock, durable=durable)
+            None, lambda: self.transact(work, wait_s=BUSY_S, durable=durable, leave=leave)
         )
         done, _ = await asyncio.wait([waiting], timeout=_QUIET_S)
         if not done:
@@ -183,17 +160,20 @@ class Database:
         """Have the file open, and set how it is written."""
         if self.path is None:
             return
+        # SQLite goes on writing into a file that was deleted, and nobody would ever see it.
+        if _inode(self.path) != self._inode:
+            raise FileNotFoundError("the file was deleted or replaced")
         if self._paused:
-            self._connection, self._paused, self._set = _connect(self.path), False, {}
+            self._connection, self._paused, self._pragmas = _connect(self.path), False, {}
         # Without a write-ahead log each commit has to be safe for the file to stay whole.
         full = durable or self.warning is not None
         pragmas = {"busy_timeout": int(busy_s * 1000), "synchronous": "FULL" if full else "NORMAL"}
         for name, value in pragmas.items():
-            if self._set.get(name) != value:
+            if self._pragmas.get(name) != value:
                 self._connection.execute(f"PRAGMA {name} = {value}")
-                self._set[name] = value
+                self._pragmas[name] = value
 
-    def _attempt(self, work: Work[T]) -> T:
+    def _transaction(self, work: Work[T]) -> T:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -205,28 +185,19 @@ class Database:
             raise
         return result
 
-    def _require_file(self) -> None:
-        # SQLite goes on writing into a file that was deleted, and nobody would ever see it.
-        path = self.path
-        if path is not None and path.stat().st_ino != self._inode:
-            raise FileNotFoundError(f"{path.name} was replaced by another file")
-
     def _leave_disk(self, error: Exception) -> None:
         path, old = self.path, self._connection
-        lost = False
+        read = ""
         try:
-            fresh = _memory(old)
+            self._connection = _memory(old)
         except sqlite3.Error:
-            lost = True
-            fresh = _memory()
+            self._connection = _memory()
+            read = " Earlier runs could not be read either."
         with contextlib.suppress(sqlite3.Error):
             old.close()
-        self._connection, self.path = fresh, None
-        if lost and self.on_emptied is not None:
-            self.on_emptied(fresh)
-        read = " Earlier runs could not be read either." if lost else ""
+        self.path = None
         self.warning = (
-            f"RUNS ARE NO LONGER KEPT ON DISK: writing {path} failed ({_cause(error)}). This "
+            f"RUNS ARE NO LONGER KEPT ON DISK: writing {path} failed ({error}). This "
             f"kernel goes on in memory, and what it does from here is lost when it ends.{read} "
             f"Make the disk writable and restart the kernel, or {_ELSEWHERE}."
         )
@@ -247,22 +218,11 @@ class Database:
                 with self._lock:
                     yield self._connection
                 return
-            with self._counted(), contextlib.closing(_connect(path, mode="ro")) as connection:
+            with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
         except sqlite3.Error as error:
             raise _refusal(path or Path(FILE_NAME), error) from error
-
-    @contextlib.contextmanager
-    def _counted(self) -> Generator[None]:
-        with self._reads:
-            self._reading += 1
-        try:
-            yield
-        finally:
-            with self._reads:
-                self._reading -= 1
-                self._reads.notify_all()
 
     # The file
 
@@ -272,22 +232,20 @@ class Database:
         The child would inherit what SQLite knows of its locks, but not the locks.
         """
         self._lock.acquire()
-        self._reads.acquire()
-        self._reads.wait_for(lambda: not self._reading)
+        self._read_lock.acquire()
         if self.path is not None:
             self._connection.close()
             self._paused = True
 
     def go_on(self) -> None:
         """Let others in again."""
-        self._reads.release()
+        self._read_lock.release()
         self._lock.release()
 
     def close(self) -> None:
         """Close the file; its write-ahead log is folded into it."""
         with self._lock:
             self._connection.close()
-        self._waiter.shutdown(wait=False)
 
     def fold(self, wait_s: float = _FOLD_S) -> bool:
         """Fold the write-ahead log into the file and empty it; False while others read it."""
@@ -302,12 +260,11 @@ class Database:
         """
         with self._lock:
             try:
-                self._require_file()
                 self._be_ready(BUSY_S, durable=True)
                 self._connection.execute("VACUUM")
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
-                    f"the store could not be compacted ({_cause(error)}); nothing was changed. Try "
+                    f"the store could not be compacted ({error}); nothing was changed. Try "
                     "again when no other kernel uses it and the disk has room for a copy"
                 ) from None
             return self.fold()
@@ -326,21 +283,23 @@ class Database:
             return _pragma(c, "page_count") * _pragma(c, "page_size")
 
 
-def file_system(folder: Path, mounts: str = "/proc/mounts") -> str | None:
-    """The type of the file system that holds a folder, as Linux names it; None elsewhere."""
-    try:
-        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    resolved = folder.resolve()
-    best, found = -1, None
-    for line in lines:
-        _, point, kind, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
-        # Of two mounts on one point the later one is seen.
-        if len(point) >= best and resolved.is_relative_to(point):
-            best, found = len(point), kind
-    return found
+def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
+    """The type of the file system that holds a folder, as Linux names it; empty elsewhere."""
+    found = [(-1, "")]
+    with contextlib.suppress(OSError):
+        for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines():
+            _, point, kind, *_ = line.split(" ")
+            point = point.replace("\\040", " ")
+            if folder.resolve().is_relative_to(point):
+                found.append((len(point), kind))
+    # Of two mounts on one point the later one is seen.
+    return max(reversed(found), key=lambda mount: mount[0])[1]
+
+
+def _inode(path: Path | None) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(path).st_ino if path else 0
+    return 0
 
 
 def _make_folder(home: Path) -> None:
@@ -362,7 +321,7 @@ def _one_at_a_time(home: Path) -> Generator[None]:
 
 def _put_earlier_aside(path: Path) -> None:
     """Rename the store of an earlier version; refuse what is not ours to write."""
-    with contextlib.closing(_connect(path, mode="ro")) as c:
+    with contextlib.closing(_connect(path)) as c:
         version = _pragma(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if _pragma(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
@@ -378,21 +337,11 @@ def _put_earlier_aside(path: Path) -> None:
             )
         if version in (0, VERSION):
             return
-        c.row_factory = sqlite3.Row
-        for row in c.execute("SELECT * FROM leases"):
-            if Lease.of_row(dict(row)).is_alive(utc_now()):
-                # Closing its connection, SQLite would delete the log of the new file.
-                raise StoreError(
-                    f"{path} is used by an earlier nbagent in process {row['pid']}; end that "
-                    f"kernel, or {_ELSEWHERE}.",
-                    details={"reason": "earlier", "pid": row["pid"]},
-                )
+        # Folds the write-ahead log into the file; refused while an earlier nbagent has it open.
+        c.execute("PRAGMA busy_timeout = 0")
+        c.execute("PRAGMA journal_mode = DELETE")
     names = (path.with_name(f"runs.v{version}-{n}.sqlite") for n in itertools.count(1))
-    aside = next(file for file in names if not file.exists())
-    for suffix in ("-wal", "-shm", ""):  # the file last: until then the next one tries again
-        file = path.with_name(path.name + suffix)
-        if file.exists():
-            file.rename(aside.with_name(aside.name + suffix))
+    path.rename(next(file for file in names if not file.exists()))
 
 
 def _make_tables(connection: Connection) -> None:
@@ -406,22 +355,26 @@ def _make_tables(connection: Connection) -> None:
     connection.execute("COMMIT")
 
 
-def _connect(path: Path, *, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> Connection:
-    query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
+def _connect(path: Path, how: str = "mode=rwc") -> Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{query}",
+        f"{path.absolute().as_uri()}?{how}",
         uri=True,
         timeout=BUSY_S,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
     )
-    return _with_secure_delete(connection)
+    try:
+        # What is deleted is overwritten, so that forgetting a run means it.
+        connection.execute("PRAGMA secure_delete = ON")
+    except BaseException:  # the first statement reads the file: locked, or no database
+        connection.close()
+        raise
+    return connection
 
 
 def _memory(source: Connection | None = None) -> Connection:
-    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection = _with_secure_delete(memory)
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if source is not None:
             source.backup(connection)
@@ -432,25 +385,13 @@ def _memory(source: Connection | None = None) -> Connection:
     return connection
 
 
-def _with_secure_delete(connection: Connection) -> Connection:
-    try:
-        # What is deleted is overwritten, so that forgetting a run means it.
-        connection.execute("PRAGMA secure_delete = ON")
-    except BaseException:  # the first statement reads the file: locked, or no database
-        connection.close()
-        raise
-    return connection
-
-
 def _choose_journal(connection: Connection, home: Path) -> str | None:
     system = file_system(home)
-    if system not in _NETWORK:
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
-            return None
-        system = system or "this"
-    connection.execute("PRAGMA journal_mode = DELETE")
+    mode = "DELETE" if system.startswith(_NETWORK) else "WAL"
+    if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == "wal":
+        return None
     return (
-        f"{home} is on a file system ({system}) where several machines cannot share a "
+        f"{home} is on a file system ({system or 'this'}) where several machines cannot share a "
         "write-ahead log. Runs are kept with the slower rollback journal. "
         f"For speed, {_ELSEWHERE} on a local disk."
     )
@@ -465,30 +406,20 @@ def _is_busy(error: Exception) -> bool:
     return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def _cause(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "the file was deleted or replaced"
-    return str(error)
-
-
 def _refusal(path: Path, error: Exception) -> StoreError:
-    text = str(error)
-    broken = isinstance(error, sqlite3.DatabaseError) and (
-        "not a database" in text or "malformed" in text or "no such table" in text
-    )
-    if broken:
-        return StoreError(
-            f"{path} is damaged ({text}). Nothing was changed in it. Move it away to begin a new "
-            "one, or recover what it holds with `sqlite3 runs.sqlite .recover`.",
-            details={"reason": "corrupt", "path": str(path)},
-        )
     if _is_busy(error):
-        return StoreError(
-            f"{path} has been locked by another process for {BUSY_S:.0f} s; nothing was started. "
-            f"End that process, try again when it is done, or {_ELSEWHERE}.",
-            details={"reason": "locked", "path": str(path)},
+        reason = "locked"
+        said = (
+            f"has been locked by another process for {BUSY_S:.0f} s; nothing was started. End that "
+            f"process, try again when it is done, or {_ELSEWHERE}."
         )
-    return StoreError(
-        f"{path} cannot be used ({text}). Make the folder writable, or {_ELSEWHERE}.",
-        details={"reason": "unusable", "path": str(path)},
-    )
+    elif any(word in str(error) for word in ("not a database", "malformed", "no such table")):
+        reason = "corrupt"
+        said = (
+            f"is damaged ({error}). Nothing was changed in it. Move it away to begin a new one, or "
+            "recover what it holds with `sqlite3 runs.sqlite .recover`."
+        )
+    else:
+        reason = "unusable"
+        said = f"cannot be used ({error}). Make the folder writable, or {_ELSEWHERE}."
+    return StoreError(f"{path} {said}", details={"reason": reason, "path": str(path)})

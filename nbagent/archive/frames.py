@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
-from nbagent.archive.codec import cell_text
-from nbagent.archive.columns import LINEAGE, TABLES, VOCABULARY, WHEN, Dtype, Table
+from nbagent.archive.codec import cell_text, to_us
 from nbagent.archive.database import Connection
-from nbagent.archive.rows import to_us
 from nbagent.archive.store import Store
+from nbagent.archive.tables import FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.chat import ModelInfo
 from nbagent.contracts.errors import UsageError
@@ -27,8 +26,8 @@ from nbagent.contracts.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-_TIMES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_EXTRA = ("since", "until", "limit")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_EXTRA = ("run", "since", "until", "limit", "whole")
 _MOST_VALUES = 30_000
 """SQLite takes 32,766 parameters; the rest is for other filters."""
 
@@ -38,12 +37,6 @@ def _pandas() -> Any:
     import pandas
 
     return pandas
-
-
-def _numpy() -> Any:
-    import numpy
-
-    return numpy
 
 
 def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
@@ -59,17 +52,17 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     Raises:
         UsageError: there is no such filter, or no row can have such a value.
     """
-    table = TABLES[name]
+    frame = FRAMES[name]
     _refuse_unknown(name, filters)
     rows: list[tuple[Any, ...]] = []
     with ExitStack() as stack:
         connections = [stack.enter_context(store.reading()) for store in stores]
-        _refuse_slips(table, filters, connections)
+        _refuse_slips(frame, filters, connections)
         for store, connection in zip(stores, connections, strict=True):
-            rows += _rows(table, filters, store, connection)
-    cells = zip(*rows, strict=True) if rows else ((),) * len(table.columns)
-    columns = zip(table.columns, cells, strict=True)
-    arrays = {column: _array(table.dtype(column), values) for column, values in columns}
+            rows += _rows(frame, filters, store, connection)
+    cells = zip(*rows, strict=True) if rows else ((),) * len(frame.columns)
+    columns = zip(frame.columns, cells, strict=True)
+    arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
     return _pandas().DataFrame(arrays, copy=False)
 
 
@@ -78,37 +71,38 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return _pandas().DataFrame(list(rows))
 
 
-def _refuse_unknown(table: str, filters: dict[str, Any]) -> None:
-    more = () if table == "prompts" else ("run", "session", "model")
-    whole = ("whole",) if table == "messages" else ()
-    known = dict.fromkeys((*TABLES[table].columns, *more, *_EXTRA, *whole, "store"))
-    for name in filters:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
+    of_run = () if name == "prompts" else ("run", "session", "model")
+    whole = ("whole",) if name == "messages" else ()
+    known = dict.fromkeys(
+        (*FRAMES[name].columns, *of_run, "since", "until", "limit", *whole, "store")
+    )
+    for given in filters:
+        if given not in known:
+            near = difflib.get_close_matches(given, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(
-                f"there is no filter {name!r}; {hint}The filters are {', '.join(known)}"
+                f"there is no filter {given!r}; {hint}The filters are {', '.join(known)}"
             )
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
 
-def _refuse_slips(table: Table, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
+def _refuse_slips(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
     """A word that no row has and that is nearly one that rows have: the nearest is said."""
-    of_runs = TABLES["runs"]
+    of_runs = FRAMES["runs"]
     for name, given in filters.items():
-        if name in ("run", *_EXTRA) or table.dtype(name) != "category":
+        if name in _EXTRA or frame.dtype(name) != "category":
             continue
         known = set(VOCABULARY.get(name, ()))
-        unknown: list[str] = [
-            it for it in _cells(name, given, "category") if it and it not in known
-        ]
-        sources = [(table.value(name), table.source)]
+        unknown: list[str] = [word for word in _cells(name, given, "category") if word]
+        sources = [(frame.value(name), frame.source)]
         if name in of_runs.columns:
             sources.append((of_runs.value(name), of_runs.source))
-        for connection, (value, source) in product(connections if unknown else (), sources):
-            found = connection.execute(f"SELECT DISTINCT {value} FROM {source}")
-            known |= {cell_text(cell) for (cell,) in found if cell is not None}
+        if not known.issuperset(unknown):
+            for connection, (value, source) in product(connections, sources):
+                found = connection.execute(f"SELECT DISTINCT {value} FROM {source}")
+                known |= {cell_text(cell) for (cell,) in found if cell is not None}
         for word in unknown:
             near = [it for it in sorted(known) if it.endswith(f":{word}")]
             near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
@@ -117,12 +111,13 @@ def _refuse_slips(table: Table, filters: dict[str, Any], connections: Sequence[C
 
 
 def _rows(
-    table: Table, filters: dict[str, Any], store: Store, connection: Connection
+    frame: Frame, filters: dict[str, Any], store: Store, connection: Connection
 ) -> list[tuple[Any, ...]]:
-    conditions, parameters, order, limit = ["1"], list[Any](), table.order, None
+    conditions, parameters, order, limit = ["1"], list[Any](), frame.order, -1
     for name, value in filters.items():
         if name == "run":
-            line = connection.execute(LINEAGE, (store.find(_text(name, value)),)).fetchall()
+            run_id = store.find(_one(name, value, "string"))
+            line = connection.execute(LINEAGE, (run_id,)).fetchall()
             if filters.get("whole"):
                 parts = (f"(x.run = {n} AND x.position < {end})" for n, end in line)
                 own = f"(x.position >= 0 OR x.run = {line[0][0]})"  # one system message is enough
@@ -130,35 +125,37 @@ def _rows(
                 order = "x.position, x.turn"
             else:
                 # The number itself: SQLite then looks for it in each part of a union.
-                conditions.append(f"{table.run} = {line[0][0]}")
+                conditions.append(f"{frame.run} = {line[0][0]}")
         elif name in ("since", "until"):
-            conditions.append(f"{table.when} {'>=' if name == 'since' else '<'} ?")
-            parameters.append(_moment(name, value))
+            conditions.append(f"{frame.when} {'>=' if name == 'since' else '<'} ?")
+            parameters.append(_one(name, value, WHEN))
         elif name == "limit":
-            limit = _count(value)
+            limit = _one(name, value, "Int64")
+            if limit < 0:
+                raise UsageError(f"limit must be a whole number from 0, not {value!r}")
+            order = order.replace(",", " DESC,") + " DESC"
         elif name != "whole":
-            cells = _cells(name, value, table.dtype(name))
-            test, used = _equals(table.value(name), cells, many=name == "tags")
+            test, used = _equals(frame, name, value)
             conditions.append(test)
             parameters += used
-    if limit is not None:
-        order = order.replace(",", " DESC,") + " DESC"
-    names = ", ".join(map(table.value, table.columns))
-    sql = f"SELECT {names} FROM {table.source} WHERE {' AND '.join(conditions)} ORDER BY {order}"
-    found = connection.execute(f"{sql} LIMIT ?", (*parameters, -1 if limit is None else limit))
-    return found.fetchall() if limit is None else found.fetchall()[::-1]
+    names = ", ".join(map(frame.value, frame.columns))
+    sql = f"SELECT {names} FROM {frame.source} WHERE {' AND '.join(conditions)} ORDER BY {order}"
+    found = connection.execute(f"{sql} LIMIT ?", (*parameters, limit)).fetchall()
+    return found[::-1] if "limit" in filters else found
 
 
-def _equals(column: str, values: list[Any], *, many: bool) -> tuple[str, list[Any]]:
-    """A condition and its parameters; `many`: the column is a JSON array, one is enough."""
-    cells = [cell for cell in values if cell is not None]
+def _equals(frame: Frame, name: str, value: Any) -> tuple[str, list[Any]]:
+    """A condition and its parameters."""
+    found, column = _cells(name, value, frame.dtype(name)), frame.value(name)
+    cells = [cell for cell in found if cell is not None]
     marks = ",".join("?" * len(cells))
-    test = f"{column} IN ({marks})"
-    if many:
-        test += f" OR EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({marks}))"
-    if len(cells) < len(values):
-        test += f" OR {column} IS NULL"
-    return f"({test})", cells * (1 + many)
+    tests = [f"{column} IN ({marks})"]
+    if name == "tags":  # a JSON array, one of which is enough
+        tests.append(f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({marks}))")
+    used = cells * len(tests)
+    if None in found:
+        tests.append(f"{column} IS NULL")
+    return f"({' OR '.join(tests)})", used
 
 
 # What a person gives → cells
@@ -167,65 +164,55 @@ def _equals(column: str, values: list[Any], *, many: bool) -> tuple[str, list[An
 def _cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
     """The different values that a filter gives, as SQLite holds them; None is a missing one."""
     pd = _pandas()
-    values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
     try:
-        if getattr(value, "ndim", 1) > 1 or isinstance(value, dict):
-            raise TypeError
+        values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
         if dtype in ("string", "category"):
-            missing = [pd.isna(it) is True for it in values]
-            cells = [None if no else _utf8(it) for no, it in zip(missing, values, strict=True)]
+            cells = [None if pd.isna(it) else _text(it) for it in values]
         elif dtype == WHEN:
-            cells = [None if pd.isna(it) else _moment(name, it) for it in values]
+            cells = [_moment(it) for it in values]
         else:
             made: Any = pd.array(values, dtype=dtype)
             cells = [None if pd.isna(it) else it for it in made.tolist()]
+        if len(cells) > _MOST_VALUES:
+            raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise _unusable(name, value, dtype) from None
-    if len(cells) > _MOST_VALUES:
-        raise UsageError(
-            f"{name} has {len(cells):,} values, more than {_MOST_VALUES:,}; "
-            "ask without it and select from the frame"
-        )
     return list(dict.fromkeys(cells))
 
 
-def _utf8(value: Any) -> str:
+def _one(name: str, value: Any, dtype: Dtype) -> Any:
+    """The only value that a filter gives."""
+    found = _cells(name, value, dtype)
+    if len(found) != 1 or found[0] is None:
+        raise _unusable(name, value, dtype)
+    return found[0]
+
+
+def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
+    # A table shows itself on several lines.
+    seen = " ".join(reprlib.repr(value).split())
+    many = "" if name in _EXTRA else f", or a list of up to {_MOST_VALUES:,}"
+    return UsageError(f"{name}={seen} cannot be looked for; give {_TAKES[dtype]}{many}")
+
+
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value.encode().decode()  # no half of a surrogate pair, which SQLite cannot compare
 
 
-def _text(name: str, value: Any) -> str:
-    try:
-        return _utf8(value)
-    except (TypeError, ValueError):
-        raise _unusable(name, value, "string") from None
-
-
-def _count(value: Any) -> int | None:
-    cells = _cells("limit", value, "Int64")
-    if len(cells) != 1 or (cells[0] is not None and cells[0] < 0):
-        raise UsageError(f"limit must be a whole number from 0, not {reprlib.repr(value)}")
-    return cells[0]
-
-
-def _moment(name: str, value: Any) -> int:
+def _moment(value: Any) -> int | None:
     """A point in time, in microseconds since 1970; without a time zone it is UTC."""
     pd = _pandas()
     ago = re.fullmatch(r"(\d{1,6}) ?([mhdw])", value) if isinstance(value, str) else None
-    try:
-        if ago:
-            value = utc_now() - timedelta(**{_TIMES[ago[2]]: int(ago[1])})
-        elif isinstance(value, str) and value == "today":
-            value = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-        elif isinstance(value, int | float):
-            raise TypeError
-        moment: Any = pd.to_datetime(value, utc=True)
-        if pd.isna(moment) is not False:
-            raise TypeError
-        return to_us(moment.to_pydatetime(warn=False))
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        raise _unusable(name, value, WHEN) from None
+    if ago:
+        value = utc_now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    elif isinstance(value, str) and value == "today":
+        value = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    elif isinstance(value, int | float) and not pd.isna(value):
+        raise TypeError
+    moment: Any = pd.to_datetime(value, utc=True)
+    return None if pd.isna(moment) else to_us(moment.to_pydatetime(warn=False))
 
 
 _TAKES: dict[Dtype, str] = {
@@ -238,22 +225,18 @@ _TAKES: dict[Dtype, str] = {
 }
 
 
-def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
-    # A table shows itself on several lines.
-    seen = " ".join(reprlib.repr(value).split())
-    many = "" if name in ("run", "since", "until") else ", or a list"
-    return UsageError(f"{name}={seen} cannot be looked for; give {_TAKES[dtype]}{many}")
-
-
 # Cells → arrays
 
 
 def _array(dtype: Dtype, cells: Sequence[Any]) -> Any:
     """The cells as an array of a dtype."""
-    np, pd = _numpy(), _pandas()
+    import numpy as np
+
+    pd = _pandas()
     if dtype in ("string", "category"):
         if bytes in set(map(type, cells)):
-            cells = [_readable(cell) for cell in cells]
+            # Lone surrogates are kept in records; a frame's strings are strict UTF-8.
+            cells = [it and cell_text(it).encode("utf-8", "replace").decode() for it in cells]
         objects = np.array(cells, dtype=object)
         if dtype == "string":
             return pd.array(objects, dtype="string")
@@ -277,11 +260,6 @@ def _array(dtype: Dtype, cells: Sequence[Any]) -> Any:
             return moments.tz_localize("UTC")
 
 
-def _readable(cell: Any) -> Any:
-    # Lone surrogates are kept in records; a frame's strings are strict UTF-8.
-    return None if cell is None else cell_text(cell).encode("utf-8", "replace").decode()
-
-
 def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """A frame with a column for each key of the JSON objects in one of its columns.
 
@@ -291,15 +269,10 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
         UsageError: there is no such column, or it holds something else than JSON.
     """
     pd, given = _pandas(), cast("Any", frame)
-    names: list[str] = list(given.columns)
-    if column not in names:
-        near = difflib.get_close_matches(column, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"the frame has no column {column!r}{hint}")
+    if column not in given.columns:
+        raise UsageError(f"the frame has no column {column!r}; it has {', '.join(given.columns)}")
     try:
-        missing = given[column].isna()
-        cells = zip(missing, given[column], strict=True)
-        found = [{} if no else json_object(load_json(cell)) or {} for no, cell in cells]
+        found = [json_object(load_json(cell)) or {} for cell in given[column].fillna("{}")]
     except (TypeError, ValueError):
         raise UsageError(f"{column!r} holds no JSON; args, params and such columns do") from None
     added = {
@@ -329,5 +302,5 @@ def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataF
         for provider, model, reachable, why in found
     ]
     names = ("id", "provider", "context_length", "capabilities", "reachable", "reason")
-    table = Table(names, "", "", "")
+    table = Frame(names, "", "", "")
     return pd.DataFrame({it: _array(table.dtype(it), [row[it] for row in rows]) for it in names})

@@ -1,17 +1,12 @@
-"""Runs whose kernel ended in the middle of them: which these are, and how they ended.
+"""How a run ended whose kernel ended in the middle of it. Pure.
 
 Law: a tool that had started and has no result on disk is not run again; its result says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from nbagent.archive.database import Connection
-from nbagent.archive.lease import Lease
-from nbagent.archive.reading import load_row, select
-from nbagent.archive.rows import Row
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
@@ -28,32 +23,6 @@ TOOL_INTERRUPTED = ToolResult.failure(
         "and what it did until then is not known",
     )
 )
-TOOL_NOT_STARTED = ToolResult.failure(
-    ErrorInfo("E_INTERRUPTED", "the kernel ended before this call was started; it was not run")
-)
-
-
-def leases(c: Connection) -> dict[str, Lease]:
-    """All leases that were taken and not given back, by their id."""
-    found = select(c, "leases", "")
-    return {row["id"]: Lease.of_row(row) for row in found}
-
-
-def dead_runs(c: Connection, own_lease: str, now: datetime) -> list[Row]:
-    """The runs that say Running while nobody is at work on them."""
-    found = select(c, "runs", "WHERE phase = 'Running' AND lease_id IS NOT ?", (own_lease,))
-    alive = {it.id for it in leases(c).values() if it.is_alive(now)} if found else set[str]()
-    return [row for row in found if row["lease_id"] not in alive]
-
-
-def ended_runs(c: Connection, rows: Sequence[Row]) -> list[tuple[Row, RunRecord]]:
-    """How each of these runs has ended."""
-    holders = leases(c)
-    return [
-        (row, interrupted(load_row(c, row), holder.heartbeat if holder else None))
-        for row in rows
-        for holder in (holders.get(row["lease_id"]),)
-    ]
 
 
 def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
@@ -65,11 +34,12 @@ def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
     """
     turns, messages = list(run.turns), list(run.messages)
     if turns and messages and messages[-1].tool_calls:
-        turns[-1] = _finished(turns[-1])
-        messages += map(_answer, turns[-1].tool_runs)
+        turns[-1] = _ended(turns[-1])
+        messages += [_answer(tool_run) for tool_run in turns[-1].tool_runs]
     last = [turn.started_at + timedelta(milliseconds=turn.duration_ms) for turn in turns[-1:]]
     ended_at = max(run.started_at, last_sign or run.started_at, *last)
-    usage, cost, unpriced = sum_of(turns)
+    usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
+    costs = [turn.cost_usd for turn in turns if turn.response and turn.cost_usd is not None]
     return run.model_copy(
         update={
             "phase": "Failed",
@@ -77,19 +47,21 @@ def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
             "error": RUN_INTERRUPTED,
             "ended_at": ended_at,
             "duration_ms": (ended_at - run.started_at).total_seconds() * 1000,
-            "usage": usage,
-            "cost_usd": cost,
-            "n_unpriced": unpriced,
+            "usage": sum(usages, Usage()),
+            "cost_usd": sum(costs) if costs else None,
+            "n_unpriced": sum(turn.response is not None for turn in turns) - len(costs),
             "turns": tuple(turns),
             "messages": tuple(messages),
         }
     )
 
 
-def _finished(turn: EngineTurn) -> EngineTurn:
+def _ended(turn: EngineTurn) -> EngineTurn:
+    ended = {"result": TOOL_INTERRUPTED}
+    runs = (run if run.result else run.model_copy(update=ended) for run in turn.tool_runs)
     return turn.model_copy(
         update={
-            "tool_runs": tuple(map(_ended, turn.tool_runs)),
+            "tool_runs": tuple(runs),
             "phase_after": "Failed",
             "stop_reason": "error",
             "error": RUN_INTERRUPTED,
@@ -98,24 +70,7 @@ def _finished(turn: EngineTurn) -> EngineTurn:
     )
 
 
-def _ended(run: ToolRun) -> ToolRun:
-    if run.result is not None:
-        return run
-    result = TOOL_NOT_STARTED if run.started_at is None else TOOL_INTERRUPTED
-    return run.model_copy(update={"result": result})
-
-
 def _answer(run: ToolRun) -> Message:
     """The message that gives a tool run's result to the model."""
     content = run.result.as_content() if run.result else ()
     return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)
-
-
-def sum_of(turns: Sequence[EngineTurn]) -> tuple[Usage, float | None, int]:
-    """Usage of some turns, their cost as far as it is known, and how many have no price."""
-    answered = [turn for turn in turns if turn.response is not None]
-    usage = sum(
-        (it.response.usage for it in answered if it.response and it.response.usage), Usage()
-    )
-    costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
-    return usage, sum(costs) if costs else None, len(answered) - len(costs)

@@ -8,38 +8,31 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from nbagent.archive.rows import from_us
+from nbagent.archive.codec import from_us, to_us
 from nbagent.contracts.canonical import new_id
 
 FRESH = timedelta(seconds=30)
 """A heartbeat of another machine counts for so long; the session beats every 10 s."""
 _FRESH_WITHOUT_START_TIME = timedelta(minutes=10)
 # Where the OS does not tell when a process began, its pid may have a new holder. The heartbeat
-# decides then, with more patience: a kernel that computes in C for minutes beats late.
+# decides then, after a longer time: a kernel that computes in C for minutes beats late.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """One process, told from every other one, also of another machine or container."""
 
     id: str
     pid: int
-    pid_started: str | None
-    boot_id: str | None
+    pid_started: str | None = None
+    boot_id: str | None = None
     host: str
-    heartbeat: datetime
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Lease:
-        """The lease of a row of the store."""
-        values: dict[str, Any] = {**row, "heartbeat": from_us(row["heartbeat"])}
-        return cls(**values)
+    heartbeat: int
+    """Microseconds since 1970."""
 
     @classmethod
     def of_this_process(cls, now: datetime) -> Lease:
@@ -51,16 +44,12 @@ class Lease:
             pid_started=_pid_started(pid),
             boot_id=_boot_id(),
             host=_host(),
-            heartbeat=now,
+            heartbeat=to_us(now),
         )
-
-    def renewed(self, now: datetime) -> Lease:
-        """The same lease with a new heartbeat."""
-        return replace(self, heartbeat=now)
 
     def is_alive(self, now: datetime) -> bool:
         """Whether the process that took it still runs, as far as can be known from here."""
-        age = now - self.heartbeat
+        age = now - from_us(self.heartbeat)
         if self.host != _host():
             return age < FRESH
         if self.boot_id != _boot_id():
@@ -78,29 +67,23 @@ def _read(path: str) -> str | None:
 
 
 def _boot_id() -> str | None:
-    text = _read("/proc/sys/kernel/random/boot_id")
-    return text.strip() if text else None
+    return _read("/proc/sys/kernel/random/boot_id")
 
 
 def _host() -> str:
     # Containers share a boot id and see other pids: the pid namespace is a part of the place.
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        space = ""
-    return f"{socket.gethostname()}/{space}"
+        return socket.gethostname()
 
 
 def _pid_started(pid: int) -> str | None:
-    """Clock ticks from boot to the start of a process; None when it is gone or not told."""
+    """Clock ticks from boot to the start of a process; None when it is gone or not said."""
     stat = _read(f"/proc/{pid}/stat")
-    if stat is None:
-        return None
     # The second field is the name in brackets and may hold anything.
-    fields = stat[stat.rfind(")") + 2 :].split()
-    if fields[0] in "ZX":
-        return None
-    return fields[19]
+    fields = stat[stat.rfind(")") + 2 :].split() if stat else ["Z"]
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def _pid_exists(pid: int) -> bool:
@@ -111,5 +94,5 @@ def _pid_exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

@@ -13,8 +13,7 @@ import time
 from collections.abc import Generator
 
 LOCK_WAIT_S = 5.0
-_FIRST_PAUSE_S = 0.0001
-_LONGEST_PAUSE_S = 0.004
+_PAUSE_S = 0.0005
 _FAR_BYTES = 1 << 30
 """Windows keeps others from reading a locked byte: one that holds nothing is locked."""
 
@@ -47,7 +46,7 @@ def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
         TimeoutError: somebody else has held it for so long.
         OSError: the file system knows no locks.
     """
-    until, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    until = time.monotonic() + wait_s
     while True:
         try:
             _take(fd)
@@ -56,8 +55,7 @@ def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
             if time.monotonic() > until:
                 text = f"another process has held the lock for {wait_s:.0f} s"
                 raise TimeoutError(text) from None
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        time.sleep(_PAUSE_S)
     try:
         yield
     finally:

@@ -8,61 +8,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from nbagent.archive.codec import cell_text, decoded, is_text, record_of
+from nbagent.archive.codec import Row, cell_text, decoded, record_of, text_cell
 from nbagent.archive.database import Connection
-from nbagent.archive.rows import Row, Rows, from_us
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord
 
 _TEXTS_OF = (
-    "SELECT * FROM texts WHERE sha IN (SELECT system_sha FROM turns WHERE run = :n "
-    "UNION SELECT toolset_sha FROM turns WHERE run = :n)"
+    "WHERE sha IN (SELECT system_sha FROM turns WHERE run = :n "
+    "UNION SELECT toolset_sha FROM turns WHERE run = :n "
+    "UNION SELECT value FROM open, json_each(doc, '$.request') WHERE run = :n)"
 )
-_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position"}
+_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
 _ALL = 2**62
-_SUMMARY = (
-    *("run_id", "session", "name", "kind", "parent_id", "model", "phase", "stop_reason"),
-    *("error_code", "cost_usd"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One line about a run."""
-
-    run_id: str
-    session: str
-    name: str | None
-    kind: str
-    parent_id: str | None
-    model: str
-    phase: str
-    stop_reason: str | None
-    error_code: str | None
-    cost_usd: float | None
-    prompt: str
-    """Its first 200 characters."""
-    turns: int
-    total_tokens: int
-    started_at: datetime
-    duration_ms: float
+_SHOWN = 5
 
 
 def select(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
     """Whole rows of a table, decoded."""
     cursor = c.execute(f"SELECT * FROM {table} {rest}", parameters)
     names = [column[0] for column in cursor.description]
-    return [decoded(table, dict(zip(names, cells, strict=True))) for cells in cursor]
+    return [decoded(table, names, cells) for cells in cursor]
 
 
-def run_row(c: Connection, run_id: str) -> Row:
+def row_of_run(c: Connection, run_id: str) -> Row:
     """The row of a run; UsageError when there is none."""
-    found = select(c, "runs", "WHERE run_id = ?", (run_id,)) if is_text(run_id) else []
+    found = select(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
     if not found:
         raise UsageError(
             f"there is no run {run_id!r} in the store; `nbagent.runs()` lists what there is",
@@ -73,25 +46,12 @@ def run_row(c: Connection, run_id: str) -> Row:
 
 def load_row(c: Connection, row: Row) -> RunRecord:
     """The whole record of a run's row."""
-    rows: Rows = {
-        table: select(c, table, f"WHERE run = ? ORDER BY {order}", (row["n"],))
+    n = {"n": row["n"]}
+    rows = {
+        table: select(c, table, f"WHERE run = :n ORDER BY {order}", n)
         for table, order in _ORDERS.items()
     }
-    for turn in rows["turns"]:
-        if turn["open"]:
-            _add_open(turn, rows)
-    cursor = c.execute(_TEXTS_OF, {"n": row["n"]})
-    texts = [{"sha": sha, "kind": kind, "text": cell_text(text)} for sha, kind, text in cursor]
-    return record_of({**rows, "runs": [row], "texts": texts})
-
-
-def _add_open(turn: Row, rows: Rows) -> None:
-    """Add the message of a turn at work, and its tool runs that have no row yet."""
-    rows["messages"].append(turn["doc"]["message"])
-    known = {it["position"]: it for it in rows["tool_runs"] if it["turn"] == turn["turn"]}
-    planned = {it["position"]: it for it in turn["doc"]["tool_runs"]}
-    rows["tool_runs"] = [it for it in rows["tool_runs"] if it["turn"] != turn["turn"]]
-    rows["tool_runs"] += (planned | known).values()
+    return record_of({**rows, "runs": [row], "texts": select(c, "texts", _TEXTS_OF, n)})
 
 
 class Reading(ABC):
@@ -104,7 +64,14 @@ class Reading(ABC):
     def load(self, run_id: str) -> RunRecord:
         """The whole record of a run."""
         with self.reading() as c:
-            return load_row(c, run_row(c, run_id))
+            return load_row(c, row_of_run(c, run_id))
+
+    def runs(self, *, limit: int = 20) -> list[RunRecord]:
+        """The newest runs, newest first, without their turns and messages."""
+        nothing: dict[str, list[Row]] = {"turns": [], "tool_runs": [], "messages": [], "texts": []}
+        with self.reading() as c:
+            found = select(c, "runs", "ORDER BY n DESC LIMIT ?", (limit,))
+        return [record_of({**nothing, "runs": [row]}) for row in found]
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:
         """All messages up to the end of a run: the shared ones of its ancestors, then its own."""
@@ -141,7 +108,7 @@ class Reading(ABC):
 
     def find(self, ref: str, *, session: str | None = None) -> str:
         """The id of the run meant by `last`, a name (its newest run), or the start of an id."""
-        given, ref = ref, ref.strip()
+        ref = ref.strip()
         if not ref:
             raise UsageError(
                 "name a run: last, its name, or the start of its id (`nbagent.runs()` lists them)"
@@ -152,7 +119,7 @@ class Reading(ABC):
                 raise UsageError("there is no run yet; run a cell with `%%agent` first")
             return last
         with self.reading() as c:
-            return _find(c, ref, given)
+            return _find(c, ref)
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The id of the run that began last, in a session, in a notebook, or of all."""
@@ -164,34 +131,16 @@ class Reading(ABC):
             ).fetchone()
         return None if row is None else row[0]
 
-    def runs(self, *, session: str | None = None, limit: int = 20) -> list[RunSummary]:
-        """The newest runs, newest first, a line each."""
-        with self.reading() as c:
-            rest = "WHERE :session IS NULL OR session = :session ORDER BY n DESC LIMIT :limit"
-            found = select(c, "runs", rest, {"session": session, "limit": limit})
-            counted = "SELECT count(*) FROM turns WHERE run = ?"
-            return [
-                RunSummary(
-                    **{name: row[name] for name in _SUMMARY},
-                    prompt=row["prompt"][:200],
-                    turns=c.execute(counted, (row["n"],)).fetchone()[0],
-                    total_tokens=row["total_tokens"] or 0,
-                    started_at=from_us(row["started_at"]),
-                    duration_ms=row["duration_ms"] or 0.0,
-                )
-                for row in found
-            ]
-
 
 def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
     """A run and those that it goes on from, newest first, with the absolute end of each one's
     part of the conversation."""
-    row = run_row(c, run_id)
+    row = row_of_run(c, run_id)
     line = [(row, _ALL)]
-    while row["parent_id"] is not None and row["shared_messages"] > 0:
+    while row.get("parent_id") and row["shared_messages"]:
         end = min(line[-1][1], row["shared_messages"])
         try:
-            row = run_row(c, row["parent_id"])
+            row = row_of_run(c, row["parent_id"])
         except UsageError:
             raise StoreError(
                 f"run {row['run_id']} goes on from run {row['parent_id']}, which is not in "
@@ -213,53 +162,40 @@ def _conversation(c: Connection, line: Sequence[tuple[Row, int]]) -> tuple[Messa
 
 def _request(run: RunRecord, turn: EngineTurn, conversation: Sequence[Message]) -> ChatRequest:
     request = turn.request
-    system = run.system_prompts.get(request.system_sha, "")
-    tools = run.toolsets.get(request.toolset_sha, ())
-    if (request.system_sha and not system) or (request.toolset_sha and not tools):
-        raise StoreError(
-            f"what turn {turn.id} sent beside its messages is not in the store any more; "
-            "its messages are in `run.messages`",
-            code="ENOENT",
-        )
     known = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
     messages = tuple(conversation[: request.n_messages])
     return ChatRequest(
         model=request.model,
         messages=request.trimmed.applied(messages) if request.trimmed else messages,
-        system_prompt=system,
-        tools=tools,
+        system_prompt=run.system_prompts.get(request.system_sha, ""),
+        tools=run.toolsets.get(request.toolset_sha, ()),
         **{name: value for name, value in request.params.items() if name in known},
     )
 
 
-def _find(c: Connection, ref: str, given: str) -> str:
-    unknown = UsageError(
-        f"no run is called {ref!r}, and no run's id starts with it; "
-        "`nbagent.runs()` lists what there is",
-        code="ENOENT",
-    )
-    if not is_text(ref):
-        raise unknown
-    one = c.execute(
-        # A name may begin with a blank; who types one too many means the name without it.
-        "SELECT run_id FROM runs WHERE run_id = :ref OR name IN (:given, :ref) "
-        "ORDER BY run_id = :ref DESC, name = :given DESC, n DESC LIMIT 1",
-        {"ref": ref, "given": given},
-    ).fetchone()
+def _find(c: Connection, ref: str) -> str:
+    cell = text_cell(ref)
+    sql = "SELECT run_id FROM runs WHERE run_id = :ref OR name = :ref ORDER BY n DESC LIMIT 1"
+    one = c.execute(sql, {"ref": cell}).fetchone()
     if one is not None:
         return one[0]
     # A range, so that the index on run_id serves: ids are hex digits, all below `g`.
     starts = c.execute(
         "SELECT run_id, name FROM runs WHERE run_id >= :ref AND run_id < :ref || 'g' "
-        "ORDER BY n DESC LIMIT 6",
-        {"ref": ref.lower()},
+        "ORDER BY n DESC LIMIT :most",
+        {"ref": cell.lower(), "most": _SHOWN + 1},
     ).fetchall()
     if len(starts) == 1:
         return starts[0][0]
     if not starts:
-        raise unknown
-    names = ", ".join(f"{id_} ({cell_text(name)})" if name else id_ for id_, name in starts[:5])
+        raise UsageError(
+            f"no run is called {ref!r}, and no run's id starts with it; "
+            "`nbagent.runs()` lists what there is",
+            code="ENOENT",
+        )
+    named = [f"{run_id} ({cell_text(name)})" if name else run_id for run_id, name in starts]
+    more = ", …" if len(named) > _SHOWN else ""
     raise UsageError(
-        f"several runs' ids start with {ref!r}: {names}{', …' if len(starts) > 5 else ''}. "
+        f"several runs' ids start with {ref!r}: {', '.join(named[:_SHOWN])}{more}. "
         "Give more of the id"
     )

@@ -7,31 +7,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-from nbagent.archive.codec import encoded
-from nbagent.archive.database import Connection, Database, Locked, OnLock, Work
-from nbagent.archive.interrupted import dead_runs, ended_runs, leases
-from nbagent.archive.lease import Lease
-from nbagent.archive.reading import Reading, RunSummary, run_row, select
-from nbagent.archive.rows import (
+from nbagent.archive.codec import (
     Row,
+    encoded,
     end_of,
+    from_us,
     message_row,
     rows_of,
+    run_row,
     text_rows,
     to_us,
     tool_run_row,
-    turn_row,
     turn_rows,
 )
-from nbagent.archive.rows import run_row as row_of
-from nbagent.archive.schema import TABLES
+from nbagent.archive.database import Connection, Database, Locked
+from nbagent.archive.interrupted import interrupted
+from nbagent.archive.lease import Lease
+from nbagent.archive.reading import Reading, load_row, row_of_run, select
+from nbagent.archive.tables import STORED
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -44,61 +43,55 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
-__all__ = ["RunSummary", "Store"]
-
-T = TypeVar("T")
 _SHOWN = 5
-_OF_RUNS = ("turns", "tool_runs", "messages")
+_OF_RUNS = ("turns", "tool_runs", "messages", "open")
 
 
-def _sql(table: str) -> str:
-    marks = ",".join("?" * len(TABLES[table]))
-    return f"INTO {table}({','.join(TABLES[table])}) VALUES({marks})"
+def _sql(table: str, verb: str) -> str:
+    marks = ",".join("?" * len(STORED[table]))
+    return f"{verb} INTO {table}({','.join(STORED[table])}) VALUES({marks})"
 
 
-_PUT = {table: f"INSERT OR REPLACE {_sql(table)}" for table in TABLES}
-_BEGIN = f"INSERT {_sql('runs')}"
-_PUT_TEXT = f"INSERT OR IGNORE {_sql('texts')}"
+_PUT = {
+    # A text never changes: who has the same one leaves it as it is.
+    table: _sql(table, "INSERT OR IGNORE" if table == "texts" else "INSERT OR REPLACE")
+    for table in STORED
+}
+_BEGIN = _sql("runs", "INSERT")
 
 
-@dataclass(slots=True)
-class _Live:
-    """What is known of a run at work in this process."""
+class _Live(NamedTuple):
+    """What is known of a run at work in this process: what of it is committed."""
 
-    record: RunRecord
     row: Row
     messages: int
-    """How many are committed: the position of the next one."""
+    """How many: the position of the next one."""
     at: int
     """The end of its last turn."""
     turns: int = 0
-    kept: set[str] = field(default_factory=set[str])
-    """Hashes whose texts a committed turn refers to: nobody deletes those."""
+    texts: frozenset[str] = frozenset(("",))
+    """Hashes whose texts a turn refers to: nobody deletes those."""
     open: EngineTurn | None = None
     """The turn whose calls are at work."""
-    lost: bool = False
-    """What was committed is gone; its end writes all of it."""
-
-    @property
-    def n(self) -> int:
-        return self.row["n"]
 
     @property
     def provider(self) -> str:
-        return self.record.model.partition(":")[0]
+        return self.row["model"].partition(":")[0]
+
+
+_Step = Callable[[Connection], _Live | None]
+"""Writes what an event brings, and gives what is known then; None: the run is over."""
 
 
 class Store(Reading):
     """All runs of one folder. Writing is for one thread at a time, reading for any."""
 
-    def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self._now = now
-        self._lease = Lease.of_this_process(now())
+        self._lease = Lease.of_this_process(utc_now())
         self._live: dict[str, _Live] = {}
         self.keeps_forgotten = False
         """Texts of deleted runs are still in the write-ahead log, because others are reading it."""
-        database.on_emptied = self._begin_again
         try:
             database.transact(self._take_lease)
         except BaseException:
@@ -106,10 +99,10 @@ class Store(Reading):
             raise
 
     @classmethod
-    def open(cls, home: Path, *, now: Callable[[], datetime] = utc_now) -> Store:
+    def open(cls, home: Path) -> Store:
         """Open or make the store in a folder; StoreError says what is wrong and what to do."""
         database = Database.open(home)
-        store = cls(database, now)
+        store = cls(database)
         if database.path is None:
             database.close()
             raise StoreError(
@@ -118,18 +111,18 @@ class Store(Reading):
         return store
 
     @classmethod
-    def memory(cls, reason: str | None = None, *, now: Callable[[], datetime] = utc_now) -> Store:
-        """A store that ends with this process; `reason` becomes its warning."""
-        return cls(Database.memory(reason), now)
+    def memory(cls) -> Store:
+        """A store that ends with this process."""
+        return cls(Database.memory(None))
 
     @classmethod
-    def open_or_memory(cls, home: Path, *, now: Callable[[], datetime] = utc_now) -> Store:
+    def open_or_memory(cls, home: Path) -> Store:
         """Open the store, or go on in memory with what can still be read, and a loud warning.
 
         A file of a newer nbagent stays an error, and one that another process is writing.
         """
         try:
-            return cls.open(home, now=now)
+            return cls.open(home)
         except StoreError as error:
             if error.details.get("reason") in ("newer", "locked"):
                 raise
@@ -139,7 +132,7 @@ class Store(Reading):
                 f"RUNS ARE NOT KEPT ON DISK: {said} "
                 "Until then this kernel works in memory, and its runs are lost when it ends."
             )
-        return cls(Database.rescued(home, said), now)
+        return cls(Database.rescued(home, said))
 
     @property
     def warning(self) -> str | None:
@@ -153,75 +146,45 @@ class Store(Reading):
 
     # Writing
 
-    def write(self, event: Event) -> None:
-        """Commit what an event brings; when this returns, it is committed."""
-        step = self._step(event)
-        if step is not None:
-            work, on_lock, durable = step
-            self._done(event, self.database.transact(work, on_lock=on_lock, durable=durable))
-
     async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
-        """The same; while another process is writing, the loop goes on.
+        """Commit what an event brings; when this returns, it is committed.
 
-        Args:
-            event: what happened.
-            on_wait: called once when that takes long.
+        While another process is writing, the loop goes on; `on_wait` is called when that is long.
         """
-        step = self._step(event)
-        if step is not None:
-            work, on_lock, durable = step
-            done = self.database.commit(work, on_lock=on_lock, durable=durable, on_wait=on_wait)
-            self._done(event, await done)
+        step = self._step_of(event)
+        if step is None:
+            return
+        run_id, work, how = step
+        live = await self.database.commit(work, on_wait=on_wait, **how)
+        if live is None:
+            del self._live[run_id]
+        else:
+            self._live[run_id] = live
 
-    def _step(self, event: Event) -> tuple[Work[Any], OnLock, bool] | None:
-        """What is done for an event, in one transaction; None for nothing.
+    def _step_of(self, event: Event) -> tuple[str, _Step, dict[str, bool]] | None:
+        """The run, what is written for an event in one transaction, and how; None for nothing.
 
         On disk before the next thing happens are a response with calls and the end of a run, with
-        all that was written before them; a power cut alone may take back the rest.
+        all that was written before them; a power cut alone may take back the rest. Nothing is lost
+        yet when a run begins, so the store need not leave the disk for it.
         """
+        soon, safe = {"durable": False, "leave": True}, {"durable": True, "leave": True}
         match event:
             case RunStarted(run=run):
-                # Nothing is lost yet, so the store need not leave the disk.
-                return (lambda c: self._begin(c, run)), "wait", False
+                return run.id, partial(self._begin, run=run), {"durable": False, "leave": False}
             case ResponseReceived(turn=turn):
-                live = self._get(turn.run_id)
-                return (lambda c: self._put_open(c, live, event)), "leave", True
-            case ToolCallFinished(pending=pending, tool_run=tool_run) if pending:
-                # The last result of a turn is committed with the turn, which follows directly.
-                live = self._get(event.run_id)
-                return (lambda c: self._put_result(c, live, tool_run)), "leave", False
+                return turn.run_id, partial(_respond, self._get(turn.run_id), event), safe
+            # The last result of a turn is committed with the turn, which follows directly.
+            case ToolCallFinished(run_id=run_id, pending=pending) if pending:
+                return run_id, partial(_put_result, self._get(run_id), event.tool_run), soon
             case TurnFinished(turn=turn):
-                live = self._get(turn.run_id)
-                return (lambda c: self._put_turn(c, live, event)), "leave", False
-            case MessagesAdded(run_id=run_id, messages=messages):
-                live = self._get(run_id)
-                return (lambda c: self._put_messages(c, live, messages)), "leave", False
+                return turn.run_id, partial(_end_turn, self._get(turn.run_id), event), soon
+            case MessagesAdded(run_id=run_id):
+                return run_id, partial(_add_messages, self._get(run_id), event), soon
             case RunFinished(run=run):
-                live = self._get(run.id)
-                return (lambda c: self._finish(c, live, run)), "leave", True
+                return run.id, partial(_finish, self._get(run.id), run), safe
             case _:
-                pass
-        return None
-
-    def _done(self, event: Event, result: Any) -> None:
-        """Remember what is committed."""
-        match event:
-            case RunStarted(run=run):
-                self._live[run.id] = _Live(run, result, len(run.messages), to_us(run.started_at))
-            case ResponseReceived(turn=turn):
-                self._get(turn.run_id).open = turn
-            case TurnFinished(turn=turn, messages=messages):
-                live = self._get(turn.run_id)
-                live.open, live.turns = None, live.turns + 1
-                live.messages += len(messages)
-                live.at = end_of(turn) if messages else live.at
-                live.kept |= {turn.request.system_sha, turn.request.toolset_sha}
-            case MessagesAdded(run_id=run_id, messages=messages):
-                self._get(run_id).messages += len(messages)
-            case RunFinished(run=run):
-                del self._live[run.id]
-            case _:
-                pass
+                return None
 
     def _get(self, run_id: str) -> _Live:
         live = self._live.get(run_id)
@@ -229,8 +192,8 @@ class Store(Reading):
             raise StoreError(f"run {run_id!r} was not begun here; write its RunStarted first")
         return live
 
-    def _begin(self, c: Connection, run: RunRecord) -> Row:
-        row = {**row_of(run), "lease_id": self._lease.id}
+    def _begin(self, c: Connection, run: RunRecord) -> _Live:
+        row = {**run_row(run), "lease_id": self._lease.id}
         if run.parent_id is not None:
             sql = "SELECT root_id, conversation_id FROM runs WHERE run_id = ?"
             of_parent = c.execute(sql, (run.parent_id,)).fetchone()
@@ -240,74 +203,11 @@ class Store(Reading):
         at = to_us(run.started_at)
         words = [message_row(it, i, "person", at) for i, it in enumerate(run.messages)]
         _put(c, "messages", words, run=row["n"])
-        return row
-
-    def _put_open(self, c: Connection, live: _Live, event: ResponseReceived) -> None:
-        """Write a turn whose calls begin now, with its message and its tool runs, in one row."""
-        turn, message = event.turn, event.message
-        row = turn_row(turn, live.provider, live.messages)
-        planned = {run.tool_call_id: run for run in turn.tool_runs}
-        runs = [
-            planned.get(call.id)
-            or ToolRun(tool_call_id=call.id, tool_name=call.name, args=call.arguments)
-            for call in message.tool_calls
-        ]
-        row["open"] = True
-        row["doc"] = {
-            **(row["doc"] or {}),
-            "message": message_row(message, live.messages, "model", live.at),
-            "tool_runs": [
-                tool_run_row(run, turn.index, i, row["model"]) for i, run in enumerate(runs)
-            ],
-        }
-        self._put_texts(c, live, event)
-        _put(c, "turns", [row], run=live.n)
-
-    def _put_texts(
-        self, c: Connection, live: _Live, event: ResponseReceived | TurnFinished
-    ) -> None:
-        system, toolset = event.turn.request.system_sha, event.turn.request.toolset_sha
-        new = {system, toolset} - live.kept - {""}
-        rows = text_rows({system: event.system_prompt}, {toolset: event.tools}) if new else ()
-        c.executemany(_PUT_TEXT, [encoded("texts", row) for row in rows if row["sha"] in new])
-
-    def _put_result(self, c: Connection, live: _Live, run: ToolRun) -> None:
-        turn = live.open
-        if turn is None or turn.response is None:
-            return
-        calls = [call.id for call in turn.response.message.tool_calls]
-        model = f"{live.provider}:{turn.request.model}"
-        row = tool_run_row(run, turn.index, calls.index(run.tool_call_id), model)
-        _put(c, "tool_runs", [row], run=live.n)
-
-    def _put_turn(self, c: Connection, live: _Live, event: TurnFinished) -> None:
-        self._put_texts(c, live, event)
-        rows_of_turn = turn_rows(event.turn, event.messages, live.provider, live.messages)
-        for table, rows in rows_of_turn.items():
-            _put(c, table, rows, run=live.n)
-
-    def _put_messages(self, c: Connection, live: _Live, messages: Sequence[Message]) -> None:
-        rows = [
-            message_row(message, place, "directive", live.at)
-            for place, message in enumerate(messages, live.messages)
-        ]
-        _put(c, "messages", rows, run=live.n)
-
-    def _finish(self, c: Connection, live: _Live, run: RunRecord) -> None:
-        if live.lost or (live.turns, live.messages) != (len(run.turns), len(run.messages)):
-            _put_whole(c, live.row, run)
-        else:
-            _put_run(c, live.row, row_of(run))
+        return _Live(row, len(run.messages), at)
 
     def add(self, run: RunRecord) -> None:
         """Write a whole run that ended elsewhere, after the one that it goes on from."""
         self.database.transact(lambda c: _put_whole(c, self._begin(c, run), run))
-
-    def _begin_again(self, c: Connection) -> None:
-        """Put the runs at work into a database that lost everything."""
-        for live in self._live.values():
-            live.lost = True
-            _put(c, "runs", [live.row])
 
     def release(self, run_id: str) -> None:
         """Let go of a run that this process will not finish; it reads as interrupted then."""
@@ -323,9 +223,9 @@ class Store(Reading):
         Returns:
             False when another process is writing: due again soon.
         """
-        self._lease = self._lease.renewed(self._now())
+        self._lease = replace(self._lease, heartbeat=to_us(utc_now()))
         try:
-            self.database.transact(self._put_lease, on_lock="raise", durable=False)
+            self.database.transact(self._put_lease, wait_s=0, durable=False)
             if self.keeps_forgotten:
                 self.keeps_forgotten = not self.database.fold(0)
         except Locked:
@@ -333,27 +233,31 @@ class Store(Reading):
         return True
 
     def _put_lease(self, c: Connection) -> None:
-        lease = asdict(self._lease)
-        _put(c, "leases", [{**lease, "heartbeat": to_us(self._lease.heartbeat)}])
+        _put(c, "leases", [asdict(self._lease)])
 
     def _take_lease(self, c: Connection) -> None:
         # The heartbeat of a dead kernel tells when its runs ended: kept as long as it has some.
         used = "SELECT lease_id FROM runs WHERE phase = 'Running' AND lease_id IS NOT NULL"
-        dead = [(it.id,) for it in leases(c).values() if not it.is_alive(self._now())]
+        dead = [(it.id,) for it in _leases(c).values() if not it.is_alive(utc_now())]
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._put_lease(c)
 
     def _dead_runs(self, c: Connection) -> list[Row]:
-        return dead_runs(c, self._lease.id, self._now())
+        """The runs that say Running while nobody is at work on them."""
+        found = select(
+            c, "runs", "WHERE phase = 'Running' AND lease_id IS NOT ?", (self._lease.id,)
+        )
+        leases = _leases(c) if found else {}
+        alive = {lease.id for lease in leases.values() if lease.is_alive(utc_now())}
+        return [row for row in found if row.get("lease_id") not in alive]
 
     def _close_dead(self, c: Connection) -> None:
         """Write the end of the runs whose kernel is gone."""
-        for row, run in ended_runs(c, self._dead_runs(c)):
-            rows = rows_of(run)
-            _put_run(c, row, rows["runs"][0])
-            for table in _OF_RUNS if run.turns else ():
-                last = [it for it in rows[table] if it.get("turn") == run.turns[-1].index]
-                _put(c, table, last, run=row["n"])
+        leases = _leases(c)
+        for row in self._dead_runs(c):
+            holder = leases.get(row.get("lease_id", ""))
+            run = interrupted(load_row(c, row), from_us(holder.heartbeat) if holder else None)
+            _put_whole(c, _Live(row, 0, 0), run)
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Connection]:
@@ -397,7 +301,7 @@ class Store(Reading):
         with self.reading() as c:
             return {
                 table: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                for table in ("runs", *_OF_RUNS)
+                for table in ("runs", "turns", "tool_runs", "messages")
             }
 
     def check(self) -> list[str]:
@@ -417,40 +321,104 @@ class Store(Reading):
         self.database.close()
 
 
+# What the events of a run write
+
+
+def _respond(live: _Live, event: ResponseReceived, c: Connection) -> _Live:
+    """Write a turn whose calls begin now, all of it in one row."""
+    _put_texts(live, event, c)
+    _put(c, "open", [{"doc": event.turn.model_dump(mode="json")}], run=live.row["n"])
+    return live._replace(open=event.turn)
+
+
+def _put_result(live: _Live, run: ToolRun, c: Connection) -> _Live:
+    """Write a result while other calls of its turn are at work."""
+    turn = live.open
+    if turn is not None and turn.response is not None:
+        calls = [call.id for call in turn.response.message.tool_calls]
+        model = f"{live.provider}:{turn.request.model}"
+        row = tool_run_row(run, turn.index, calls.index(run.tool_call_id), model)
+        _put(c, "tool_runs", [row], run=live.row["n"])
+    return live
+
+
+def _end_turn(live: _Live, event: TurnFinished, c: Connection) -> _Live:
+    turn, messages = event.turn, event.messages
+    texts = _put_texts(live, event, c)
+    for table, rows in turn_rows(turn, messages, live.provider, live.messages).items():
+        _put(c, table, rows, run=live.row["n"])
+    return live._replace(
+        open=None,
+        texts=texts,
+        turns=live.turns + 1,
+        messages=live.messages + len(messages),
+        at=end_of(turn) if messages else live.at,
+    )
+
+
+def _add_messages(live: _Live, event: MessagesAdded, c: Connection) -> _Live:
+    rows = [
+        message_row(message, place, "directive", live.at)
+        for place, message in enumerate(event.messages, live.messages)
+    ]
+    _put(c, "messages", rows, run=live.row["n"])
+    return live._replace(messages=live.messages + len(rows))
+
+
+def _finish(live: _Live, run: RunRecord, c: Connection) -> None:
+    # Nothing is there any more where the disk failed and could not even be read.
+    there = c.execute("SELECT 1 FROM runs WHERE n = ?", (live.row["n"],)).fetchone()
+    if there and (live.turns, live.messages) == (len(run.turns), len(run.messages)):
+        _put_run(c, live, run_row(run))
+    else:
+        _put_whole(c, live, run)
+
+
+def _put_texts(
+    live: _Live, event: ResponseReceived | TurnFinished, c: Connection
+) -> frozenset[str]:
+    """Write what stands around the turn's messages, where it is new; gives all that is there."""
+    system, toolset = event.turn.request.system_sha, event.turn.request.toolset_sha
+    new = {system, toolset} - live.texts
+    if new:
+        rows = text_rows({system: event.system_prompt}, {toolset: event.tools})
+        _put(c, "texts", [row for row in rows if row["sha"] in new])
+    return live.texts | new
+
+
 def _put(c: Connection, table: str, rows: Iterable[Row], **more: Any) -> None:
     c.executemany(_PUT[table], [encoded(table, {**row, **more}) for row in rows])
 
 
-def _put_run(c: Connection, stored: Row, row: Row) -> None:
+def _put_run(c: Connection, live: _Live, row: Row) -> None:
     """Write the row of a run anew; it has ended, and nobody holds it any more."""
-    same = {name: stored[name] for name in ("n", "root_id", "conversation_id")}
+    c.execute("DELETE FROM open WHERE run = ?", (live.row["n"],))
+    same = {name: live.row[name] for name in ("n", "root_id", "conversation_id")}
     _put(c, "runs", [row], **same, lease_id=None)
 
 
-def _put_whole(c: Connection, stored: Row, run: RunRecord) -> None:
+def _put_whole(c: Connection, live: _Live, run: RunRecord) -> None:
     """Write all of a record that the database has only a part of."""
-    rows = rows_of(run)
+    rows, n = rows_of(run), live.row["n"]
     for table in _OF_RUNS:
-        c.execute(f"DELETE FROM {table} WHERE run = ?", (stored["n"],))
-        _put(c, table, rows[table], run=stored["n"])
-    c.executemany(_PUT_TEXT, [encoded("texts", row) for row in rows["texts"]])
-    _put_run(c, stored, rows["runs"][0])
+        c.execute(f"DELETE FROM {table} WHERE run = ?", (n,))
+        _put(c, table, rows.get(table, ()), run=n)
+    _put(c, "texts", rows["texts"])
+    _put_run(c, live, rows["runs"][0])
+
+
+def _leases(c: Connection) -> dict[str, Lease]:
+    """All leases that were taken and not given back, by their id."""
+    return {row["id"]: Lease(**row) for row in select(c, "leases", "")}
 
 
 def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
-    rows = [run_row(c, run_id)]
+    rows = [row_of_run(c, run_id)]
     for row in rows:  # grows: parents first
         rows += select(c, "runs", "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
     ids = [row["run_id"] for row in rows]
     if len(ids) > 1 and not children:
-        names = ", ".join(one[:8] for one in ids[1 : _SHOWN + 1])
-        more = ", …" if len(ids) > _SHOWN + 1 else ""
-        raise UsageError(
-            f"{len(ids) - 1} run{'s go' if len(ids) > 2 else ' goes'} on from run {run_id[:8]} "
-            f"and would lose the beginning: {names}{more}; to forget these too write "
-            f"nbagent.forget({run_id[:8]!r}, children=True), or %agent forget {run_id[:8]} "
-            "--children"
-        )
+        raise UsageError(_why_not_alone(ids))
     for row in rows:
         if row["phase"] == "Running":
             raise UsageError(
@@ -466,3 +434,14 @@ def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
         "WHERE toolset_sha IS NOT NULL)"
     )
     return tuple(ids)
+
+
+def _why_not_alone(ids: Sequence[str]) -> str:
+    first, *others = (run_id[:8] for run_id in ids)
+    names = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
+    go = "runs go" if len(others) > 1 else "run goes"
+    return (
+        f"{len(others)} {go} on from run {first} and would lose the beginning: {names}; to forget "
+        f"these too write nbagent.forget({first!r}, children=True), or %agent forget {first} "
+        "--children"
+    )

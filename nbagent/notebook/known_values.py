@@ -214,8 +214,8 @@ def _runs() -> Iterator[Known]:
         if run.name:
             # `last` is the last run, whatever the name of another one is.
             by_name = is_typable(run.name) and run.name.strip() != "last"
-            yield Known(run.name if by_name else run.run_id[:_ID_DIGITS], "run")
-    yield from (Known(run.run_id[:_ID_DIGITS], "run") for run in recent[:_IDS])
+            yield Known(run.name if by_name else run.id[:_ID_DIGITS], "run")
+    yield from (Known(run.id[:_ID_DIGITS], "run") for run in recent[:_IDS])
 
 
 def _sessions() -> Iterator[Known]:

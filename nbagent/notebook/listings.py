@@ -133,7 +133,7 @@ def runs_text(limit: int) -> str:
         return "no runs yet: run a cell with %%agent"
     rows = [
         (
-            run.run_id[:8],
+            run.id[:8],
             one_line(visible(run.name or ""), 24),
             run.started_at.astimezone().strftime("%d %b %H:%M"),
             run.stop_reason or run.phase,

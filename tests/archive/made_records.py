@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,7 +34,6 @@ from nbagent.contracts.events import (
     ResponseReceived,
     RunFinished,
     RunStarted,
-    TextDelta,
     ToolCallFinished,
     TurnFinished,
     TurnStarted,
@@ -179,33 +179,87 @@ class Maker:
             cache_write_tokens=self.maybe(prompt // 4) or 0,
         )
 
-    def run(self, **fields: Any) -> tuple[RunRecord, list[Event]]:
+    def run(self, *, n_turns: int | None = None, **fields: Any) -> tuple[RunRecord, list[Event]]:
         """A finished run and the events that lead to it."""
-        return _RunMaker(self, fields).make()
-
-
-class _RunMaker:
-    def __init__(self, maker: Maker, fields: dict[str, Any]) -> None:
-        self.m = maker
-        self.n_turns: int = fields.pop("n_turns", maker.random.randrange(5))
-        first: int = fields.pop("first_turn", 1)
-        self.first = first
-        words = (Message.of("user", maker.words() or "hello"),)
+        n_turns = self.random.randrange(5) if n_turns is None else n_turns
+        words = (Message.of("user", self.words() or "hello"),)
         base: dict[str, Any] = {
-            "id": maker.id(),
-            "session": "s1",
-            "name": maker.maybe("a name"),
-            "tags": maker.maybe(("x", "y")) or (),
-            "cell_id": maker.maybe("cell"),
-            "model": "openai:gpt-x",
-            "base_url": maker.maybe("http://127.0.0.1:1/v1"),
-            "template": maker.maybe("{{ it }}"),
+            "id": self.id(),
+            "name": self.maybe("a name"),
+            "tags": self.maybe(("x", "y")) or (),
+            "cell_id": self.maybe("cell"),
+            "base_url": self.maybe("http://127.0.0.1:1/v1"),
+            "template": self.maybe("{{ it }}"),
             "prompt": words[0].text,
-            "options": maker.object(),
-            "limits": Limits(max_turns=7, max_cost_usd=maker.maybe(0.5)),
-            "started_at": maker.later(),
+            "options": self.object(),
+            "limits": Limits(max_turns=7, max_cost_usd=self.maybe(0.5)),
+            "started_at": self.later(),
             "messages": words,
         }
+        made = _Assembly(**{**base, **fields})
+        for _ in range(n_turns):
+            if self.random.random() < 0.2:
+                made.directive("a directive")
+            self.turn(made)
+        failed = self.random.random() < 0.3
+        return made.end(
+            phase="Failed" if failed else "WaitingUser",
+            stop_reason="error" if failed else "answered",
+            error=self.error() if failed else None,
+            ended_at=self.later(),
+            duration_ms=1234.5678901234567,
+            cost_usd=self.maybe(0.1 + 0.2),
+            notices=self.maybe(("the price is unknown",)) or (),
+        )
+
+    def turn(self, made: _Assembly) -> None:
+        """Add a random turn; one that was cut, or that failed, is not in the conversation."""
+        kind = self.random.choice(("answer", "calls", "calls", "nothing", "cut"))
+        failed = kind in ("nothing", "cut")
+        answer = self.answer(self.random.randrange(1, 4) if kind == "calls" else 0)
+        meta = ResponseMeta(
+            request_id=self.maybe("req_1"),
+            attempts=self.random.randrange(3),
+            retry_wait_ms=self.maybe(1234.5) or 0.0,
+            source=self.random.choice(("live", "hit", "replay", "offline")),
+            dropped_params=self.maybe(("top_p",)) or (),
+        )
+        response = ChatResponse(
+            message=answer,
+            usage=self.maybe(self.usage()),
+            model=self.maybe("gpt-x-2026") or "",
+            finish_reason="tool_calls" if answer.tool_calls else "stop",
+            meta=meta,
+        )
+        runs = [self.tool_run(call) for call in answer.tool_calls]
+        made.turn(
+            None if kind == "nothing" else response,
+            runs,
+            ends_in=self.random.sample(runs, len(runs)),
+            is_kept=not failed,
+            system=self.words(),
+            tools=self.tools(),
+            params=self.maybe({"tool_choice": "auto", "temperature": 0.5}) or {},
+            started_at=self.later(),
+            model_ms=self.random.random(),
+            ttft_ms=self.maybe(3.25),
+            attempts=1 + self.random.randrange(3),
+            retry_wait_ms=self.maybe(0.1 + 0.2) or 0.0,
+            cost_usd=self.maybe(0.01),
+            node=self.maybe("draft"),
+            agent=self.maybe("writer"),
+            duration_ms=self.random.random() * 1000,
+            phase_after="Failed" if failed else "Running",
+            error=self.error() if failed else None,
+            notices=self.maybe(("tool changed",)) or (),
+        )
+
+
+class _Assembly:
+    """Puts a run together turn by turn, with the events that an engine would emit for it."""
+
+    def __init__(self, **fields: Any) -> None:
+        base: dict[str, Any] = {"session": "s1", "model": "openai:gpt-x", "started_at": START}
         self.record = RunRecord(**{**base, **fields})
         self.events: list[Event] = [RunStarted(self.record)]
         self.messages = list(self.record.messages)
@@ -213,136 +267,72 @@ class _RunMaker:
         self.prompts: dict[str, str] = {}
         self.toolsets: dict[str, tuple[ToolSpec, ...]] = {}
 
-    def make(self) -> tuple[RunRecord, list[Event]]:
-        for index in range(self.first, self.first + self.n_turns):
-            if self.m.random.random() < 0.2:
-                added = (Message.of("user", "a directive"),)
-                self.messages += added
-                self.events.append(MessagesAdded(self.record.id, added))
-            self.turn(index)
-        failed = self.m.random.random() < 0.3
-        ended = self.m.later()
-        usage = Usage()
-        for turn in self.turns:
-            if turn.response and turn.response.usage:
-                usage = usage + turn.response.usage
-        record = self.record.model_copy(
-            update={
-                "phase": "Failed" if failed else "WaitingUser",
-                "stop_reason": "error" if failed else "answered",
-                "error": self.m.error() if failed else None,
-                "ended_at": ended,
-                "duration_ms": 1234.5678901234567,
-                "usage": usage,
-                "cost_usd": self.m.maybe(0.1 + 0.2),
-                "notices": self.m.maybe(("the price is unknown",)) or (),
-                "messages": tuple(self.messages),
-                "turns": tuple(self.turns),
-                "system_prompts": self.prompts,
-                "toolsets": self.toolsets,
-            }
-        )
-        self.events.append(RunFinished(record))
-        return record, self.events
+    def directive(self, text: str) -> None:
+        added = (Message.of("user", text),)
+        self.messages += added
+        self.events.append(MessagesAdded(self.record.id, added))
 
-    def turn(self, index: int) -> None:
-        m = self.m
-        kind = m.random.choice(("answer", "calls", "calls", "nothing", "cut"))
-        answer = m.answer(m.random.randrange(1, 4) if kind == "calls" else 0)
-        system, tools = m.words(), m.tools()
+    def turn(
+        self,
+        response: ChatResponse | None,
+        runs: Sequence[ToolRun],
+        *,
+        ends_in: Sequence[ToolRun],
+        system: str,
+        tools: tuple[ToolSpec, ...],
+        params: dict[str, Any],
+        is_kept: bool = True,
+        **fields: Any,
+    ) -> None:
+        """Add a turn whose runs end in an order; its messages stay outside unless it is kept."""
+        run_id, index = self.record.id, len(self.turns) + 1
         request = TurnRequest(
             n_messages=self.record.shared_messages + len(self.messages),
             n_new=1,
             model="gpt-x",
-            params=m.maybe({"tool_choice": "auto", "temperature": 0.5}) or {},
+            params=params,
             system_sha=sha256_hex(system) if system else "",
             toolset_sha=toolset_sha(tools),
             n_tools=len(tools),
         )
-        if system:
-            self.prompts[request.system_sha] = system
-        if tools:
-            self.toolsets[request.toolset_sha] = tools
+        self.prompts |= {request.system_sha: system} if system else {}
+        self.toolsets |= {request.toolset_sha: tools} if tools else {}
+        names: dict[str, Any] = {"id": turn_id(index), "run_id": run_id, "index": index}
         turn = EngineTurn(
-            id=turn_id(index),
-            run_id=self.record.id,
-            index=index,
-            request=request,
-            response=None if kind == "nothing" else self.response(answer),
-            started_at=m.later(),
-            model_ms=m.random.random(),
-            ttft_ms=m.maybe(3.25),
-            attempts=1 + m.random.randrange(3),
-            retry_wait_ms=m.maybe(0.1 + 0.2) or 0.0,
-            cost_usd=m.maybe(0.01),
-            node=m.maybe("draft"),
-            agent=m.maybe("writer"),
+            **names, request=request, response=response, tool_runs=tuple(runs), **fields
         )
-        self.events.append(TurnStarted(turn.run_id, turn.id, index, request, (), system, tools))
-        self.events.append(TextDelta(turn.id, "x"))
-        runs = tuple(m.tool_run(call) for call in answer.tool_calls)
-        if kind == "calls":
-            self.call_events(turn, answer, runs, system, tools)
-        # A response that was cut, or that failed, does not enter the conversation.
-        added = () if kind in ("nothing", "cut") else (answer, *_tool_messages(runs))
-        final = turn.model_copy(
-            update={
-                "tool_runs": runs,
-                "duration_ms": m.random.random() * 1000,
-                "phase_after": "Failed" if kind in ("nothing", "cut") else "Running",
-                "error": m.error() if kind in ("nothing", "cut") else None,
-                "notices": m.maybe(("tool changed",)) or (),
-            }
-        )
+        self.events.append(TurnStarted(run_id, turn.id, index, request, (), system, tools))
+        if response is not None and runs:
+            waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
+            begun = turn.model_copy(update={"tool_runs": waiting, "duration_ms": 0.0})
+            self.events.append(ResponseReceived(begun, response.message, system, tools))
+            for pending, run in zip(range(len(runs))[::-1], ends_in, strict=True):
+                self.events.append(ToolCallFinished(run_id, turn.id, run, pending))
+        added: tuple[Message, ...] = ()
+        if response is not None and is_kept:
+            added = (response.message, *map(_answer_to, runs))
         self.messages += added
-        self.turns.append(final)
-        self.events.append(TurnFinished(final, added, system, tools))
+        self.turns.append(turn)
+        self.events.append(TurnFinished(turn, added, system, tools))
 
-    def response(self, answer: Message) -> ChatResponse:
-        m = self.m
-        return ChatResponse(
-            message=answer,
-            usage=m.maybe(m.usage()),
-            model=m.maybe("gpt-x-2026") or "",
-            finish_reason="tool_calls" if answer.tool_calls else "stop",
-            meta=ResponseMeta(
-                request_id=m.maybe("req_1"),
-                attempts=1 + m.random.randrange(3),
-                retry_wait_ms=m.maybe(1234.5) or 0.0,
-                source=m.random.choice(("live", "hit", "replay", "offline")),
-                dropped_params=m.maybe(("top_p",)) or (),
-            ),
-        )
-
-    def call_events(
-        self,
-        turn: EngineTurn,
-        answer: Message,
-        runs: Sequence[ToolRun],
-        system: str,
-        tools: tuple[ToolSpec, ...],
-    ) -> None:
-        """Some calls start at once; they finish in any order."""
-        waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
-        starts = waiting[: self.m.random.randrange(len(waiting) + 1)]
-        opened = turn.model_copy(update={"tool_runs": starts})
-        self.events.append(ResponseReceived(opened, answer, system, tools))
-        order = list(runs)
-        self.m.random.shuffle(order)
-        for pending, run in zip(range(len(order) - 1, -1, -1), order, strict=True):
-            self.events.append(ToolCallFinished(turn.run_id, turn.id, run, pending))
+    def end(self, **fields: Any) -> tuple[RunRecord, list[Event]]:
+        """The record and the events."""
+        usages = [turn.response.usage for turn in self.turns if turn.response]
+        whole: dict[str, Any] = {
+            "messages": tuple(self.messages),
+            "turns": tuple(self.turns),
+            "usage": sum((usage for usage in usages if usage), Usage()),
+            "system_prompts": self.prompts,
+            "toolsets": self.toolsets,
+        }
+        record = self.record.model_copy(update={**whole, **fields})
+        return record, [*self.events, RunFinished(record)]
 
 
-def _tool_messages(runs: Sequence[ToolRun]) -> Iterator[Message]:
-    for run in runs:
-        result = run.result
-        assert result is not None
-        yield Message(
-            role="tool",
-            content=(TextPart(text=result.to_json().decode()), *result.attachments),
-            tool_call_id=run.tool_call_id,
-            name=run.tool_name,
-        )
+def _answer_to(run: ToolRun) -> Message:
+    assert run.result is not None
+    content = run.result.as_content()
+    return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)
 
 
 def plain_run(
@@ -362,75 +352,42 @@ def plain_run(
         attachments: what each tool gives back beside it.
         **fields: of the record.
     """
-    base: dict[str, Any] = {
-        "id": run_id,
-        "session": "s1",
-        "model": "openai:gpt-x",
-        "prompt": "go",
-        "started_at": START,
-        "messages": (Message.of("user", "go"),),
-    }
-    record = RunRecord(**{**base, **fields})
-    events: list[Event] = [RunStarted(record)]
-    messages, turns = list(record.messages), list[EngineTurn]()
-    tools = (ToolSpec(name="work", description="Works."),)
+    base: dict[str, Any] = {"prompt": "go", "messages": (Message.of("user", "go"),)}
+    made = _Assembly(id=run_id, **{**base, **fields})
     for index in range(1, n_turns + 1):
         args, raw = {"n": index}, f'{{"n":{index}}}'
         call = ToolCall(id=f"c{index}", name="work", arguments=args, arguments_raw=raw)
         answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
         result = ToolResult(ok=True, data=f"{index} {text}", attachments=attachments)
-        run = ToolRun(tool_call_id=call.id, tool_name="work", args=args, started_at=START)
-        done = run.model_copy(update={"result": result, "duration_ms": 5.0})
-        request = TurnRequest(
-            n_messages=len(messages),
-            n_new=2,
-            model="gpt-x",
-            params={"tool_choice": "auto"},
-            system_sha=sha256_hex("Be brief."),
-            toolset_sha=toolset_sha(tools),
-            n_tools=1,
+        run = ToolRun(
+            tool_call_id=call.id,
+            tool_name="work",
+            args=args,
+            started_at=START,
+            result=result,
+            duration_ms=5.0,
         )
-        n = 100 * index
         response = ChatResponse(
             message=answer,
-            usage=Usage(prompt_tokens=n, completion_tokens=20, total_tokens=n + 20),
+            usage=Usage(prompt_tokens=index, completion_tokens=20, total_tokens=index + 20),
             model="gpt-x",
             finish_reason="tool_calls",
             meta=ResponseMeta(request_id="req_0123456789abcdef"),
         )
-        turn = EngineTurn(
-            id=turn_id(index),
-            run_id=run_id,
-            index=index,
-            request=request,
-            response=response,
-            tool_runs=(run,),
+        made.turn(
+            response,
+            [run],
+            ends_in=[run],
+            system="Be brief.",
+            tools=(ToolSpec(name="work", description="Works."),),
+            params={"tool_choice": "auto"},
             started_at=START + timedelta(seconds=index),
             model_ms=12.3456789,
             cost_usd=0.001,
+            duration_ms=20.25,
         )
-        final = turn.model_copy(update={"tool_runs": (done,), "duration_ms": 20.25})
-        added = (answer, *_tool_messages((done,)))
-        events += [
-            TurnStarted(run_id, turn.id, index, request, (), "Be brief.", tools),
-            ResponseReceived(turn, answer, "Be brief.", tools),
-            ToolCallFinished(run_id, turn.id, done, 0),
-            TurnFinished(final, added, "Be brief.", tools),
-        ]
-        messages += added
-        turns.append(final)
-    ended = record.model_copy(
-        update={
-            "phase": "WaitingUser",
-            "stop_reason": "max_turns",
-            "ended_at": START + timedelta(seconds=n_turns + 1),
-            "messages": tuple(messages),
-            "turns": tuple(turns),
-            "system_prompts": {sha256_hex("Be brief."): "Be brief."} if turns else {},
-            "toolsets": {toolset_sha(tools): tools} if turns else {},
-        }
-    )
-    return [*events, RunFinished(ended)]
+    ended = START + timedelta(seconds=n_turns + 1)
+    return made.end(phase="WaitingUser", stop_reason="max_turns", ended_at=ended)[1]
 
 
 def record_of(events: Sequence[Event]) -> RunRecord:
@@ -449,9 +406,13 @@ def cut_after_a_result(events: Sequence[Event]) -> list[Event]:
 
 
 def write(store: Store, events: Sequence[Event]) -> None:
-    """Write the events one by one."""
-    for event in events:
-        store.write(event)
+    """Commit the events one by one."""
+
+    async def commit() -> None:
+        for event in events:
+            await store.commit(event)
+
+    asyncio.run(commit())
 
 
 def crash(home: Path, events: Sequence[Event]) -> None:

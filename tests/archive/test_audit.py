@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,22 +105,6 @@ def test_a_line_torn_at_any_byte_is_cut_off_and_said(tmp_path: Path, n_before: i
         assert (mended["torn"], mended["torn_bytes"]) == (line[:n].decode(), n)
 
 
-def test_threads_and_several_logs_of_one_process_write_at_once(tmp_path: Path) -> None:
-    def work(log: AuditLog) -> None:
-        for _ in range(100):
-            log.append(CALL)
-        log.sync()
-
-    logs = [log_in(tmp_path) for _ in range(3)]
-    threads = [threading.Thread(target=work, args=(log,)) for log in logs * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    report = verify_audit(tmp_path)
-    assert (report.ok, report.lines) == (True, 600)
-
-
 def test_a_log_that_was_moved_away_is_begun_anew_and_both_are_in_order(
     home: Path, tmp_path: Path
 ) -> None:
@@ -179,18 +162,6 @@ def test_any_byte_that_is_changed_is_found_in_its_line(home: Path) -> None:
             assert report.bad_line == line, f"byte {place}: {report!r}"
 
 
-@pytest.mark.proof
-def test_every_bit_that_is_changed_is_found(home: Path) -> None:
-    for name in ("audit.jsonl", "audit.head"):
-        whole = (home / name).read_bytes()
-        for place in range(len(whole)):
-            for bit in range(8):
-                changed = whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :]
-                (home / name).write_bytes(changed)
-                assert not verify_audit(home), f"{name}: byte {place}, bit {bit}"
-        (home / name).write_bytes(whole)
-
-
 def test_any_byte_of_the_head_file_that_is_changed_is_found(home: Path) -> None:
     whole = (home / "audit.head").read_bytes()
     for place in range(len(whole)):
@@ -231,30 +202,21 @@ BELONGS = "of the chain, and line"
 TAMPERINGS: dict[str, tuple[Change, int, str]] = {
     "first line deleted": (lambda it: it[1:], 1, "line 2 of the chain, and line 1 belongs here"),
     "a line deleted": (lambda it: it[:5] + it[6:], 6, BELONGS),
-    "three lines deleted": (lambda it: it[:4] + it[7:], 5, BELONGS),
     "last line cut off": (lambda it: it[:-1], 12, "ends with line 11, and audit.head says with"),
-    "five lines cut off": (lambda it: it[:-5], 8, "ends with line 7"),
     "all lines cut off": (lambda it: [], 1, "ends with line 0"),
-    "half of the last line cut off": (lambda it: [*it[:-1], it[-1][:90]], 12, "ends with line 11"),
     "the last line end cut off": (lambda it: [*it[:-1], it[-1][:-1]], 12, "ends with line 11"),
     "neighbours swapped": (lambda it: [*it[:4], it[5], it[4], *it[6:]], 5, BELONGS),
     "a line twice": (copied(5, 6), 6, "it is line 5 of the chain"),
-    "a line copied back": (copied(9, 3), 3, BELONGS),
-    "the last line twice": (copied(12, 13), 13, "it is line 12 of the chain"),
     "foreign words put in": (insert(b"hello\n", 4), 4, "no audit line"),
-    "a foreign object put in": (insert(b'{"seq":4}\n', 4), 4, "no audit line"),
-    "an empty line put in": (insert(b"\n", 4), 4, "no audit line"),
     "a space put in": (lambda it: [it[0], it[1].replace(b":", b": ", 1), *it[2:]], 2, "changed"),
     "line ends of Windows": (lambda it: [x.replace(b"\n", b"\r\n") for x in it], 1, "changed"),
     "a forged line": (forged(5), 6, "it does not follow the line before it"),
     "the last line forged": (forged(12), 13, "does not fit the last line"),
     "junk behind the end": (lambda it: [*it, b"junk"], 13, "no audit line"),
-    "zeros behind the end": (lambda it: [*it, bytes(4096)], 13, "no audit line"),
     # The lines are right in themselves; that they are too many shows at the end.
     "two lines added at the end": (forged(13, 2), 15, "ends with line 14"),
     "deep JSON": (insert(b"[" * 100_000 + b"\n", 2), 2, "no audit line"),
     "a line without end": (lambda it: [*it, b"x" * 3_000_000], 13, "no audit line"),
-    "other bytes": (lambda it: [bytes(range(256)) * 10], 1, "no audit line"),
 }
 
 
@@ -342,17 +304,6 @@ def test_without_a_path_the_current_store_is_checked(
         verify_audit()
     write(tmp_path / "mine", 3)
     assert verify_audit().lines == 3
-
-
-def test_a_log_that_cannot_be_read_is_a_clear_error(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(self: Path, mode: str = "r") -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refused)
-    with pytest.raises(StoreError, match="cannot be read"):
-        verify_audit(home)
 
 
 def test_calls_without_an_end_are_listed_and_are_no_fault(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stories import NOW, Story
 
-from nbagent.archive.audit import AuditLog, verify_audit
+from nbagent.archive.audit import verify_audit
 from nbagent.archive.audit_records import AuditSink
 from nbagent.contracts.canonical import canonical_json, sha256_hex, sha_of
 from nbagent.contracts.chat import ImagePart, TextPart, ToolCall, ToolSpec, ToolTraits
@@ -193,20 +192,6 @@ def test_a_script_says_how_it_was_kept_apart_and_attachments_have_hashes(tmp_pat
     assert len(read["attachments"]) == 2
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["half \ud83d", 10**30, {"\ud83d": [None, 1.5, True]}, "\u2028\n", []],
-    ids=["surrogate", "big", "odd key", "line ends", "empty"],
-)
-def test_odd_values_have_hashes_too(tmp_path: Path, value: Any) -> None:
-    sink = sink_in(tmp_path)
-    sink.handle(end_of(data=value, args={"value": value}))
-    sink.handle(end_of(data=[value, 1], args={"value": [value, 1]}))
-    one, other = lines_of(tmp_path)
-    assert one["args_sha"] != other["args_sha"]
-    assert one["result_sha"] != other["result_sha"]
-
-
 # What cannot be written
 
 
@@ -274,16 +259,3 @@ def test_the_end_of_a_run_puts_its_lines_on_the_disk(
         assert synced == []  # a line does not wait for the disk
         sink.handle(END)
         assert len(synced) == n_files
-
-
-def test_an_approved_call_costs_less_than_a_third_of_a_millisecond(tmp_path: Path) -> None:
-    AuditLog(tmp_path / "audit.jsonl").append(*[{"kind": "call"}] * 20_000)  # in a long log, too
-    sink, times = sink_in(tmp_path), list[int]()
-    for _ in range(300):
-        began = time.perf_counter_ns()
-        decide(sink, BY_PERSON)
-        sink.handle(end_of(BY_PERSON))
-        times.append(time.perf_counter_ns() - began)
-    assert kinds_in(tmp_path)[-4:] == ["approval", "start", "call", "write"]
-    # The faster ones: the others waited for whoever else is at work on this machine.
-    assert sorted(times)[len(times) // 5] / 1000 < 300

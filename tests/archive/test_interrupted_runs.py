@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Maker, crash, cut_after_a_result, plain_run
+from made_records import START, Maker, crash, cut_after_a_result, plain_run, write
 
 import nbagent
-from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, TOOL_NOT_STARTED
+from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import Store
 from nbagent.contracts.events import (
@@ -30,8 +30,8 @@ from nbagent.contracts.records import ToolResult
 RUN = "a" * 16
 
 
-def one_of_each(turn_of_seed: int = 3) -> list[Event]:
-    """A run up to the first of three parallel calls that finishes; the third has not started."""
+def one_of_each(turn_of_seed: int = 4) -> list[Event]:
+    """A run up to the first of three parallel calls that finishes."""
     maker = Maker(turn_of_seed)
     while True:
         _, events = maker.run(id=RUN, n_turns=3)
@@ -39,34 +39,35 @@ def one_of_each(turn_of_seed: int = 3) -> list[Event]:
             if isinstance(event, ResponseReceived) and len(event.message.tool_calls) == 3:
                 runs = tuple(
                     maker.tool_run(call).model_copy(update={"result": None, "started_at": START})
-                    for call in event.message.tool_calls[:2]
+                    for call in event.message.tool_calls
                 )
                 opened = event.turn.model_copy(update={"tool_runs": runs})
                 done = runs[0].model_copy(update={"result": ToolResult(ok=True, data=[1, "é"])})
                 start = replace(event, turn=opened)
-                return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 1)]
+                return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 2)]
 
 
 def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -> None:
     crash(home, one_of_each())
     record = store.load(RUN)
     results = [run.result for run in record.turns[-1].tool_runs]
-    assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_NOT_STARTED]
+    assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_INTERRUPTED]
     assert record.turns[-1].phase_after == "Failed"
     check_answered(record.messages)
     assert store.conversation(RUN) == record.messages
 
 
 _BEGUN = """
-import os, sys; from datetime import timedelta; from pathlib import Path
-from nbagent.archive.store import Store
+import asyncio, os, sys; from datetime import timedelta; from pathlib import Path
+from nbagent.archive import store as room
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.events import RunStarted
 from nbagent.contracts.records import RunRecord
 clock = [utc_now()]
-store = Store.open(Path(sys.argv[1]), now=lambda: clock[0])
+room.utc_now = lambda: clock[0]
+store = room.Store.open(Path(sys.argv[1]))
 record = RunRecord(id=sys.argv[2], session="s", model="a:b", started_at=clock[0])
-store.write(RunStarted(record))
+asyncio.run(store.commit(RunStarted(record)))
 """
 
 
@@ -103,7 +104,7 @@ def test_end_of_an_interrupted_run_is_written_once_and_stays(home: Path, store: 
 
 
 def test_run_at_work_in_this_kernel_is_closed_when_it_is_let_go(store: Store) -> None:
-    store.write(plain_run(1, run_id=RUN)[0])
+    write(store, plain_run(1, run_id=RUN)[:1])
     assert store.load(RUN).phase == "Running"
     store.release(RUN)
     assert store.load(RUN).phase == "Failed"

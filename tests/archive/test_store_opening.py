@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import subprocess
 import sys
@@ -15,10 +14,8 @@ from made_records import plain_run, record_of, write
 
 from nbagent.archive import database as database_room
 from nbagent.archive.database import file_system
-from nbagent.archive.lease import Lease
-from nbagent.archive.schema import APPLICATION_ID, VERSION
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import utc_now
+from nbagent.archive.tables import APPLICATION_ID, VERSION
 from nbagent.contracts.errors import StoreError
 
 RUN = "a" * 16
@@ -54,44 +51,35 @@ def test_newer_file_is_refused_and_says_what_to_do(tmp_path: Path, way_in: objec
     assert (tmp_path / "runs.sqlite").read_bytes() == before
 
 
-def earlier_store(home: Path, *, pid: int = 2**22 + 1) -> dict[str, bytes]:
-    """A store of an earlier version, whose kernel was killed before its log was folded in."""
-    lease = Lease.of_this_process(utc_now())
-    code = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA journal_mode = WAL')\n"
-        f"c.execute('PRAGMA application_id = {APPLICATION_ID}')\n"
-        f"c.execute('PRAGMA user_version = {VERSION - 1}')\n"
-        "c.execute('CREATE TABLE leases(id, pid, pid_started, boot_id, host, heartbeat)')\n"
-        "c.execute('INSERT INTO leases VALUES(?,?,?,?,?,?)', "
-        f"('x', {pid}, {lease.pid_started!r}, {lease.boot_id!r}, {lease.host!r}, 0))\n"
-        "os._exit(9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(home / "runs.sqlite")], check=False)
-    return {suffix: (home / f"runs.sqlite{suffix}").read_bytes() for suffix in ("", "-wal")}
+def earlier_store(home: Path) -> sqlite3.Connection:
+    """A store of an earlier version, whose kernel is at work until the connection is closed."""
+    c = sqlite3.connect(home / "runs.sqlite", isolation_level=None)
+    c.execute("PRAGMA journal_mode = WAL")
+    c.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    c.execute(f"PRAGMA user_version = {VERSION - 1}")
+    c.execute("CREATE TABLE runs(text)")
+    c.execute("INSERT INTO runs VALUES('kept')")
+    return c
 
 
-def test_store_of_an_earlier_version_is_put_aside_unchanged(tmp_path: Path) -> None:
+def test_store_of_an_earlier_version_is_put_aside_with_all_that_it_holds(tmp_path: Path) -> None:
     for n in (1, 2):
-        was = earlier_store(tmp_path)
+        earlier_store(tmp_path).close()
         with contextlib.closing(Store.open(tmp_path)) as store:
-            assert store.warning is None
-            assert store.counts()["runs"] == 0
+            assert (store.warning, store.counts()["runs"]) == (None, 0)
             aside = tmp_path / f"runs.v{VERSION - 1}-{n}.sqlite"
             assert store.database.earlier()[n - 1] == aside
-        there = {suffix: Path(f"{aside}{suffix}").read_bytes() for suffix in was}
-        assert there == was
-        for file in tmp_path.glob("runs.sqlite*"):
-            file.unlink()
+        with contextlib.closing(sqlite3.connect(aside)) as connection:
+            assert connection.execute("SELECT * FROM runs").fetchall() == [("kept",)]
+        (tmp_path / "runs.sqlite").unlink()
 
 
 def test_store_that_an_earlier_version_is_using_is_left_alone(tmp_path: Path) -> None:
-    was = earlier_store(tmp_path, pid=os.getpid())
-    store = Store.open_or_memory(tmp_path)
-    assert f"used by an earlier nbagent in process {os.getpid()}" in (store.warning or "")
-    store.close()
-    assert (tmp_path / "runs.sqlite").read_bytes() == was[""]
+    with contextlib.closing(earlier_store(tmp_path)) as earlier:
+        with pytest.raises(StoreError, match="locked by another process"):
+            Store.open_or_memory(tmp_path)
+        assert earlier.execute("SELECT * FROM runs").fetchall() == [("kept",)]
+    assert [path.name for path in tmp_path.glob("*.sqlite")] == ["runs.sqlite"]
 
 
 _OPEN_MANY = """
@@ -159,9 +147,9 @@ def test_unwritable_file_is_read_into_memory(
         write(store, events)
     connect = database_room._connect  # pyright: ignore[reportPrivateUsage]
 
-    def read_only(path: Path, *, mode: str = "rwc") -> sqlite3.Connection:
+    def read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
         # Root may write anywhere: SQLite is told instead that it may not.
-        return connect(path, mode="immutable" if mode == "immutable" else "ro")
+        return connect(path, how)
 
     monkeypatch.setattr(database_room, "_connect", read_only)
     store = Store.open_or_memory(tmp_path)
@@ -246,7 +234,7 @@ def test_file_system_of_a_folder_is_the_one_mounted_nearest(tmp_path: Path) -> N
     )
     assert file_system(tmp_path / "my share" / "deep", str(mounts)) == "nfs4"
     assert file_system(tmp_path, str(mounts)) == "ext4"
-    assert file_system(tmp_path, str(tmp_path / "absent")) is None
+    assert file_system(tmp_path, str(tmp_path / "absent")) == ""
 
 
 def test_damage_found_while_reading_is_said_clearly(tmp_path: Path) -> None:

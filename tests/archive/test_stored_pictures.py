@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from made_records import crash, cut_after_a_result, plain_run, record_of, write
 
 from nbagent.archive import frames
 from nbagent.archive.store import Store
-from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart
+from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord
 
 RUN = "a" * 16
@@ -69,24 +68,6 @@ def test_kernel_that_ends_after_a_result_keeps_its_picture_once(home: Path) -> N
     assert times_kept(home) == 2
 
 
-def test_run_that_goes_on_refers_to_the_pictures_before_it(home: Path) -> None:
-    words = Message(role="user", content=(TextPart(text="What is this?"), LARGE))
-    first = plain_run(1, run_id=RUN, text="seen", attachments=(LARGE,), messages=(words,))
-    shared = record_of(first).messages
-    second = plain_run(
-        2, run_id="b" * 16, text="more", kind="continue", parent_id=RUN, shared_messages=len(shared)
-    )
-    fork = plain_run(
-        1, run_id="c" * 16, text="other", kind="fork", parent_id=RUN, shared_messages=1, messages=()
-    )
-    crash(home, [*first, *second, *fork])
-    assert times_kept(home) == 2  # the pasted one, and the tool's
-    with contextlib.closing(Store.open(home)) as store:
-        assert store.load(RUN).messages[0] == words
-        assert store.conversation("b" * 16) == (*shared, *record_of(second).messages)
-        assert store.conversation("c" * 16) == (words, *record_of(fork).messages)
-
-
 @pytest.mark.parametrize(
     "attachments",
     [(TextPart(text="a note"), SMALL), (SMALL, TextPart(text="")), (TextPart(text="\ud83d"),)],
@@ -101,15 +82,3 @@ def test_text_among_the_attachments_stays_a_part_of_the_message(
     assert record == record_of(events)
     shown = [message.text.encode(errors="replace").decode() for message in record.messages]
     assert frames.read([store], "messages", {})["text"].tolist()[1:] == shown
-
-
-def test_message_that_says_more_than_its_result_is_kept_as_it_is(store: Store) -> None:
-    """A host may change what a model is given; nothing may be taken from the result then."""
-    events = plain_run(1, run_id=RUN, text="seen", attachments=(SMALL,))
-    record = record_of(events)
-    answer = record.messages[-1]
-    changed = answer.model_copy(update={"content": (*answer.content, SMALL)})
-    final = record.model_copy(update={"messages": (*record.messages[:-1], changed)})
-    added = replace(events[-2], messages=(record.messages[1], changed))  # pyright: ignore[reportCallIssue]
-    write(store, [*events[:-2], added, replace(events[-1], run=final)])  # pyright: ignore[reportCallIssue]
-    assert store.load(RUN) == final

@@ -71,7 +71,8 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     seen = ChatChunk(reasoning="Hm.")
     client = Waits(0.1, seen, retry(1, 0.3), 0.3, 0.05, retry(2, 0.2), 0.2, 0.15, "At last.")
     store = Store.memory()
-    record = run_plan(plan_of(client, stream=stream), store.write)
+    record = run_plan(plan_of(client, stream=stream))
+    store.add(record)
     (turn,) = record.turns
     assert turn.attempts == 3
     assert turn.retry_wait_ms == pytest.approx(500, abs=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from contextlib import closing
@@ -124,7 +125,7 @@ def test_a_run_at_work_here_or_in_another_kernel_is_not_forgotten_and_an_abandon
     other = Store.open(Path(os.environ["NBAGENT_HOME"]))
     begun = {"phase": "Running", "stop_reason": None, "error": None, "ended_at": None}
     at_work = here.model_copy(update={"id": "f" * 16, **begun, "turns": (), "messages": ()})
-    other.write(RunStarted(at_work))
+    asyncio.run(other.commit(RunStarted(at_work)))
     with pytest.raises(UsageError, match="is at work; stop it"):
         nbagent.forget(at_work.id)
     other.release(at_work.id)

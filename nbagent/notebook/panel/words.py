@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from nbagent.archive.store import RunSummary
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut
@@ -40,26 +39,26 @@ _log = logging.getLogger("nbagent")
 def recent_runs() -> tuple[list[tuple[str, str]], list[str]]:
     """The last runs that are over, as words and id of each, and the models that were asked."""
     runs = current_store().runs(limit=_LOOKED_AT)
-    by_id = {run.run_id: run for run in runs}
+    by_id = {run.id: run for run in runs}
     over = [run for run in runs[:LISTED] if run.stop_reason]
-    said = {run.run_id: _prompt(run, by_id) for run in over}
+    said = {run.id: _prompt(run, by_id) for run in over}
     often = Counter(said.values())
-    lines = [
-        (_line(run, said[run.run_id], often[said[run.run_id]] > 1), run.run_id) for run in over
-    ]
+    lines = [(_line(run, said[run.id], often[said[run.id]] > 1), run.id) for run in over]
     return lines, [run.model for run in runs[:LISTED]]
 
 
-def _prompt(run: RunSummary, by_id: dict[str, RunSummary]) -> str:
+def _prompt(run: RunRecord, by_id: dict[str, RunRecord]) -> str:
     """What the run was asked; one without words of its own has those it goes on from."""
-    words = one_line(visible(run.prompt), _PROMPT_CHARS) or run.run_id[:8]
+    words = one_line(visible(run.prompt), _PROMPT_CHARS) or run.id[:8]
     before = by_id.get(run.parent_id or "")
     again = before is not None and before.prompt == run.prompt
     return words + _HOW.get(run.kind, "") if again or run.kind == "resume" else words
 
 
-def _line(run: RunSummary, said: str, alike: bool) -> str:
-    ended = status_words(run.phase, run.stop_reason, run.error_code, None)["word"]
+def _line(run: RunRecord, said: str, alike: bool) -> str:
+    ended = status_words(run.phase, run.stop_reason, run.error.code if run.error else None, None)[
+        "word"
+    ]
     pieces = [said] if ended == "Answered" else [said, ended]
     if alike:
         began = run.started_at.astimezone().strftime("%H:%M")

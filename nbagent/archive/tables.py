@@ -1,7 +1,7 @@
-"""The frames as data: their columns in their order, and where the values come from.
+"""The frames and the tables of the store under them, as data. Knows neither SQLite nor pandas.
 
-A column's dtype follows its name; its value is the column of the same name in the table, or an
-expression. Knows no pandas.
+A column of a frame is the column of that name in its table, or an expression; its dtype follows
+its name. The tables never change: a store of another version is put aside, and a new one is begun.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ from nbagent.contracts.errors import ErrorCode
 from nbagent.contracts.policy import Approval
 from nbagent.contracts.records import Phase, RanIn, StopReason
 
+APPLICATION_ID = 0x6E626167
+"""`nbag`: tells our file from any other SQLite database."""
+VERSION = 5
+"""Of the tables. 1 to 4 were written by earlier versions of nbagent."""
+
 Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
 WHEN: Dtype = "datetime64[us, UTC]"
+"""In the tables: microseconds since 1970, UTC."""
+TOKENS = (
+    *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"),
+    "cache_write_tokens",
+)
+"""All NULL where no usage was reported."""
 _FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "reachable"))
 _COUNTS = frozenset(
     (
-        *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "prompt_tokens"),
-        *("completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens", "n_unpriced"),
+        *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
         *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
-        *("result_tokens_est", "repeat_n", "chars", "runs", "context_length"),
+        *("result_tokens_est", "repeat_n", "chars", "runs", "context_length", *TOKENS),
+        *("n", "run", "shared_messages", "message_at", "call"),
     )
 )
 _WORDS = frozenset(
@@ -47,7 +58,7 @@ VOCABULARY: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Frame:
     """What the rows of a frame are made of. Its own row is called `x`, that of its run `r`."""
 
     columns: tuple[str, ...]
@@ -59,8 +70,16 @@ class Table:
     """The number of the row's run."""
     values: dict[str, str] = field(default_factory=dict[str, str])
     """Columns that are not the one of the same name in `x`."""
-    texts: frozenset[str] = frozenset()
-    """Columns that hold JSON here and a count elsewhere."""
+    json: tuple[str, ...] = ("doc",)
+    """Columns that hold JSON; NULL for nothing. `doc` has what no frame asks for."""
+    more: tuple[str, ...] = ()
+    """What its table has besides."""
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The columns of its table."""
+        own = (column for column in self.columns if column not in self.values)
+        return (*self.more, *own, "doc")
 
     def value(self, name: str) -> str:
         """The SQL expression of a column."""
@@ -70,7 +89,9 @@ class Table:
 
     def dtype(self, name: str) -> Dtype:
         """The dtype of a column."""
-        if name in _COUNTS and name not in self.texts:
+        if name in self.json:
+            return "string"
+        if name in _COUNTS:
             return "Int64"
         if name in _FLAGS:
             return "boolean"
@@ -78,9 +99,7 @@ class Table:
             return "category"
         if name.endswith(("_ms", "_usd")):
             return "Float64"
-        if name.endswith(("_at", "_seen")) or name == "at":
-            return WHEN
-        return "string"
+        return WHEN if name.endswith(("_at", "_seen")) or name == "at" else "string"
 
 
 _TURN_ID = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
@@ -116,9 +135,11 @@ LINEAGE = """
         SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
         FROM line JOIN runs p ON p.run_id = line.parent_id
     ) SELECT n, end FROM line"""
+"""The numbers of a run and of those that it goes on from, newest first, each with the absolute
+end of its part of the conversation."""
 
-TABLES = {
-    "runs": Table(
+FRAMES = {
+    "runs": Frame(
         columns=(
             *("run_id", "session", "conversation_id", "root_id", "parent_id", "kind"),
             *("forked_from", "name", "tags", "notebook", "cell_id", "execution_count"),
@@ -140,8 +161,11 @@ TABLES = {
             "ok": "CASE WHEN x.phase <> 'Running' "
             "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
         },
+        json=("tags", "params", "doc"),
+        # `n`: the order in which they began. `lease_id`: who is at work on it; NULL at its end.
+        more=("n", "shared_messages", "cache_write_tokens", "lease_id"),
     ),
-    "turns": Table(
+    "turns": Frame(  # without long texts: a frame of all turns is one quick scan
         columns=(
             *("run_id", "turn_id", "turn", "session", "provider", "server", "model"),
             *("served_model", "agent", "node", "ok", "phase_before", "phase_after"),
@@ -162,12 +186,15 @@ TABLES = {
             **_TURN_ID,
             **_PROVIDER,
             "server": "r.server",
-            "ok": "CASE WHEN NOT x.open THEN x.error_code IS NULL END",
+            "ok": "x.error_code IS NULL",
             "text": "m.text",
             "reasoning": "m.reasoning",
         },
+        json=("dropped_params", "doc"),
+        # `message_at`: the position of its response; NULL when there was none.
+        more=("run", "message_at", "cache_write_tokens"),
     ),
-    "tool_runs": Table(
+    "tool_runs": Frame(
         columns=(
             *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "model"),
             *("host", "tool_name", "ok", "error_code", "error", "args", "args_sha", "asked_args"),
@@ -181,11 +208,14 @@ TABLES = {
         values={
             **_OF_RUN,
             **_TURN_ID,
-            "result_tokens_est": "(x.result_chars + 3) / 4",
+            "result_chars": "length(x.result)",
+            "result_tokens_est": "(length(x.result) + 3) / 4",
             "edited": "coalesce(x.approval, '') = 'edited'",
         },
+        json=("args", "asked_args", "result", "notes", "doc"),
+        more=("run",),  # `position`: of the call in its response, from 0
     ),
-    "messages": Table(
+    "messages": Frame(
         columns=(
             *("run_id", "position", "turn_id", "role", "source", "text", "reasoning"),
             *("tool_calls", "tool_call_id", "tool_name", "chars", "has_image", "at"),
@@ -194,12 +224,44 @@ TABLES = {
         order="x.run, x.position, x.turn",
         when="coalesce(x.at, r.started_at)",
         values={"run_id": "r.run_id", **_TURN_ID},
-        texts=frozenset(("tool_calls",)),
+        json=("tool_calls", "doc"),
+        # `position`: in the run that added it, from 0; below 0: outside of the conversation.
+        # `turn`: that added it. `call`: its content is the result of this tool run (position).
+        more=("run", "turn", "call"),
     ),
-    "prompts": Table(
+    "prompts": Frame(
         columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
         source=_PROMPTS,
         order="x.first_seen, x.sha",
         when="x.last_seen",
     ),
 }
+STORED = {
+    **{name: FRAMES[name].stored for name in ("runs", "turns", "tool_runs", "messages")},
+    "texts": ("sha", "kind", "text"),  # system prompts, and toolsets as JSON, each once
+    "open": ("run", "doc"),  # the last turn of a run at work whose calls began, as JSON
+    # One row for each process that may have runs at work.
+    "leases": ("id", "pid", "pid_started", "boot_id", "host", "heartbeat"),
+}
+"""The columns of each table."""
+_KEYS = {
+    "turns": "PRIMARY KEY(run, turn)) WITHOUT ROWID",
+    "tool_runs": "PRIMARY KEY(run, turn, position))",
+    "messages": "PRIMARY KEY(run, position))",
+    "texts": "PRIMARY KEY(sha))",
+    "open": "PRIMARY KEY(run))",
+    "leases": "PRIMARY KEY(id))",
+}
+
+
+def statements() -> list[str]:
+    """What makes the tables."""
+    runs = ", ".join(STORED["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
+    return [
+        f"CREATE TABLE runs({runs})",
+        *(f"CREATE TABLE {it}({', '.join(STORED[it])}, {key}" for it, key in _KEYS.items()),
+        "CREATE UNIQUE INDEX runs_by_id ON runs(run_id)",
+        "CREATE INDEX runs_by_name ON runs(name) WHERE name IS NOT NULL",
+        "CREATE INDEX runs_at_work ON runs(phase) WHERE phase = 'Running'",
+        "CREATE INDEX runs_by_parent ON runs(parent_id) WHERE parent_id IS NOT NULL",
+    ]
