@@ -11,24 +11,17 @@ import inspect
 import os
 import re
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from nbagent.contracts.errors import ToolError
-from nbagent.contracts.secrets import is_secret_name, shortest_secret
+from nbagent.contracts.errors import ErrorCode, ToolError
+from nbagent.contracts.secrets import is_secret_name
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import BROKEN, kind_name, without_folders
-from nbagent.tools.base import nearest
 
 HIDDEN = "[not shown: the name looks like a secret]"
 _PATH_CHARS = 500
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython"})
-_SHARED = (
-    *(type, type(None), bool, int, float, complex),
-    *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
-)
-"""The same object under several names says nothing."""
 _QUOTED = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
@@ -107,13 +100,9 @@ def value_at(names: Mapping[str, Any], path: str) -> Any:
     name, steps = _parsed(path)
     refuse_secret(name)
     if is_own(name, None):
-        raise ToolError(
-            f"{name} is private or a name of IPython's own, which are not shown; nb.variables "
-            "lists what there is",
-            code="E_DENIED",
-        )
+        raise _refused(f"{name} is private or a name of IPython's own and not shown", "E_DENIED")
     if name not in names:
-        raise _missing(f"the notebook has no name {name!r}", name, visible_names(names))
+        raise _refused(f"the notebook has no name {name!r}", "ENOENT")
     value = names[name]
     for step, key in steps:
         refuse_secret(key)
@@ -122,30 +111,16 @@ def value_at(names: Mapping[str, Any], path: str) -> Any:
         except ToolError:
             raise
         except BROKEN as error:
-            raise ToolError(
-                f"{key!r} of {path!r} cannot be reached: {type(error).__name__}; use nb.run",
-            ) from error
+            why = f"{key!r} of {path!r} is not there or cannot be reached: {type(error).__name__}"
+            raise _refused(why, "ENOENT") from error
     if is_environment(value):
-        raise ToolError(
-            "the environment of the process is not shown: keys are in it. Ask the person for the "
-            "variable that you need",
-            code="E_DENIED",
-        )
-    _refuse_alias(value, names)
+        why = "the environment of the process is not shown: keys are in it. Ask the person"
+        raise _refused(why, "E_DENIED")
     return value
 
 
-def _refuse_alias(value: object, names: Mapping[str, Any]) -> None:
-    """Raise E_DENIED for what a variable with the name of a secret holds, by whatever path."""
-    kind = cast("type[Any]", type(value))
-    if issubclass(kind, _SHARED) or (kind is tuple and not value):
-        return
-    for name, held in list(names.items()):
-        same = held is value
-        if kind in (str, bytes):
-            same = type(held) is kind and held == value and len(held) >= shortest_secret(name)
-        if same:
-            refuse_secret(name)
+def _refused(why: str, code: ErrorCode = "E_INVALID_ARGUMENTS") -> ToolError:
+    return ToolError(f"{why}; nb.variables lists what there is, nb.run computes more", code=code)
 
 
 _Step = tuple[Callable[[Any, Any], Any], Any]
@@ -167,70 +142,38 @@ def _parsed(path: str) -> tuple[str, list[_Step]]:
                     raise SyntaxError
             node = node.value
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ToolError(
-            f"{path[:200]!r} is no simple path; give a name, or a name with keys, numbers and "
-            "attributes: df, config['model'], rows[0]. nb.run computes anything else",
-            code="E_INVALID_ARGUMENTS",
-        ) from None
+        why = f"{path[:200]!r} is no simple path such as df, config['model'], rows[0] or item.name"
+        raise _refused(why) from None
     return node.id, steps[::-1]
-
-
-def _missing(what: str, name: object, known: Iterable[object]) -> ToolError:
-    texts = [key for key in known if type(key) is str][:2_000]
-    close = nearest(name, texts) if isinstance(name, str) else None
-    hint = f"; did you mean {close!r}?" if close else "; nb.variables lists what there is"
-    return ToolError(f"{what}{hint}", code="ENOENT")
 
 
 def _item(value: Any, key: str | int) -> Any:
     """An item by the plain class's own method: a subclass's might run anything."""
     kind = cast("type[Any]", type(value))
     if of_class(value, "pandas", "DataFrame"):
-        if key not in value.columns:
-            raise _missing(f"there is no column {key!r}", key, list(value.columns))
         return value[key]
-    array = of_class(value, "numpy", "ndarray") and kind
-    for plain in (dict, list, tuple, deque, *([array] if array else [])):
-        if issubclass(kind, plain) and (plain is dict or isinstance(key, int)):
-            try:
-                return cast("Any", plain).__getitem__(value, key)
-            except KeyError:
-                known = list(cast("Any", plain).keys(value))
-                raise _missing(f"there is no key {key!r}", key, known) from None
-            except IndexError:
-                size = cast("Any", plain).__len__(value)
-                text = f"there is no item {key}; it has {size:,}, from 0 to {size - 1}"
-                raise ToolError(text, code="ENOENT") from None
-    raise ToolError(
-        f"items of a {kind_name(value)} are not looked up by nb.inspect; use nb.run",
-        code="E_INVALID_ARGUMENTS",
-    )
+    array = (kind,) if of_class(value, "numpy", "ndarray") else ()
+    for plain in (dict, list, tuple, *array):
+        if issubclass(kind, plain):
+            return cast("Any", plain).__getitem__(value, key)
+    raise _refused(f"items of a {kind_name(value)} are not looked up by nb.inspect")
 
 
 def _attribute(value: Any, name: str) -> Any:
     """An attribute that is data, without running what computes one."""
     if name.startswith("__"):
-        raise ToolError(f"{name!r} is Python's own; it is not shown", code="E_INVALID_ARGUMENTS")
+        raise _refused(f"{name!r} is Python's own; it is not shown")
     if of_class(value, "pandas", "DataFrame") and name in value.columns:
         return value[name]
-    nothing = object()
-    there: Any = inspect.getattr_static(value, name, nothing)
-    if there is nothing:
-        known = stored_attributes(value)
-        raise _missing(f"a {kind_name(value)} has no attribute {name!r}", name, known)
+    there: Any = inspect.getattr_static(value, name)
     # By their types: what is asked with `isinstance` may lie about its class, or raise.
     kind, held_in = cast("Any", type(there)), cast("Any", type(value))
-    if kind in (staticmethod, classmethod):
-        return there.__func__
     if issubclass(held_in, type | types.ModuleType):
         return there
-    if kind is types.MemberDescriptorType or kind.__name__ == "_tuplegetter":
-        # A slot or a field of a named tuple: both are read by C.
-        return there.__get__(value, held_in)
+    if kind is types.MemberDescriptorType:
+        return there.__get__(value, held_in)  # A slot, read by C.
     if hasattr(kind, "__get__") and kind is not types.FunctionType:
-        raise ToolError(
-            f"{name!r} is computed when it is asked for; use nb.run", code="E_INVALID_ARGUMENTS"
-        )
+        raise _refused(f"{name!r} is computed when it is asked for")
     return there
 
 

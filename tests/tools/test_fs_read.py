@@ -59,7 +59,6 @@ def test_a_file_is_given_whole(door: Door, project: Path) -> None:
         (2, None, "two ä\r\nthree\n", ""),
         (None, 2, "one\ntwo ä\r\n", "offset=3"),
         (3, 100, "three\n", ""),
-        (0, 1, "one\n", "offset=2"),
     ],
 )
 def test_lines_are_given_and_how_to_go_on(
@@ -85,21 +84,7 @@ def test_a_long_file_is_cut_at_a_line_with_a_hint_that_leads_on(door: Door, proj
     (project / "min.js").write_text("x" * 100_000)
     given = door.data("fs.read", path="min.js")
     assert (len(given["contentPreview"]), given["truncated"]) == (20_000, True)
-    assert "base64" in given["hint"]
-
-
-def test_bytes_are_given_in_base64(door: Door, project: Path) -> None:
-    data = bytes(range(256)) * 400
-    (project / "b.bin").write_bytes(data)
-    given = door.data("fs.read", path="b.bin", encoding="base64", offset=10, limit=20)
-    assert base64.b64decode(given["content"]) == data[10:30]
-    assert given["sha256"] == sha(data)
-    whole = door.data("fs.read", path="b.bin", encoding="base64")
-    part = base64.b64decode(whole["contentPreview"])
-    assert data.startswith(part)
-    assert f"offset={len(part)}" in whole["hint"]
-    end = door.data("fs.read", path="b.bin", offset=len(data), encoding="base64")
-    assert end["content"] == ""
+    assert "fs.search" in given["hint"]
 
 
 @pytest.mark.parametrize(
@@ -128,16 +113,13 @@ def png(side: int) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x7fELF\0\1\2", b"\x89PNG\r\n\x1a\n\0broken"], ids=["elf", "png"]
-)
+@pytest.mark.parametrize("data", [b"\x7fELF\0\1\2", b"\x89PNG\r\n\x1a\n\0x"], ids=["elf", "png"])
 def test_a_binary_file_is_named_as_one(door: Door, project: Path, data: bytes) -> None:
     (project / "b.bin").write_bytes(data)
     outcome = door.call("fs.read", path="b.bin")
     given = outcome.result.data
     assert given["truncated"] is True
     assert data[:4].hex(" ") in given["contentPreview"]
-    assert "base64" in given["hint"]
     assert not outcome.result.attachments
 
 
@@ -159,15 +141,10 @@ ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fs.read", {"path": "."}, "E_PRECONDITION_FAILED", "fs.list"),
     ("fs.read", {"path": "a.txt", "offset": 9}, "E_INVALID_ARGUMENTS", "has 3 lines"),
     ("fs.read", {"path": "a.txt", "offset": 10**30}, "E_INVALID_ARGUMENTS", "use a smaller one"),
-    (
-        "fs.read",
-        {"path": "a.txt", "offset": 2**63, "encoding": "base64"},
-        "E_INVALID_ARGUMENTS",
-        "use a smaller one",
-    ),
-    ("fs.read", {"path": "a.txt", "offset": -1}, "E_INVALID_ARGUMENTS", "first line"),
-    ("fs.read", {"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "positive"),
-    ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "base64"),
+    ("fs.read", {"path": "a.txt", "offset": 0}, "E_INVALID_ARGUMENTS", "greater"),
+    ("fs.read", {"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "greater"),
+    ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "'utf-16'"),
+    ("fs.list", {"depth": 99}, "E_INVALID_ARGUMENTS", "less"),
     ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
     ("fs.read", {"path": {}}, "E_INVALID_ARGUMENTS", "path"),
     ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
@@ -206,10 +183,6 @@ def test_more_than_may_be_read_is_refused_and_a_part_of_it_is_not(project: Path)
     assert door.error("fs.read", path="big.txt").code == "E_READ_LIMIT"
     assert door.data("fs.read", path="big.txt", offset=2, limit=2)["content"] == "line 1\nline 2\n"
     assert door.error("fs.read", path="big.txt", offset=900, limit=2).code == "E_READ_LIMIT"
-    arguments = {"path": "big.txt", "encoding": "base64"}
-    assert door.error("fs.read", **arguments, limit=2_000).code == "E_READ_LIMIT"
-    part = door.data("fs.read", **arguments, offset=5_000, limit=10)
-    assert base64.b64decode(part["content"]) == "".join(lines).encode()[5_000:5_010]
 
 
 def test_a_folder_is_listed_by_names_and_with_sizes_on_request(door: Door) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -35,11 +35,6 @@ class Slotted:
         self.inner = [10, 20]
 
 
-class Pair(NamedTuple):
-    left: int
-    right: str
-
-
 @pytest.fixture
 def notebook() -> Notebook:
     made = Notebook()
@@ -47,7 +42,6 @@ def notebook() -> Notebook:
         config={"model": "m", "deep": {"list": [7, 8, 9]}},
         item=Item("box"),
         slotted=Slotted(),
-        pair=Pair(1, "r"),
         rows=[{"a": 1}],
         js=json,
         f=a_function,
@@ -62,17 +56,17 @@ def notebook() -> Notebook:
 @pytest.mark.parametrize(
     ("path", "code", "says"),
     [
-        ("confg", "ENOENT", "did you mean 'config'"),
-        ("config['modell']", "ENOENT", "did you mean 'model'"),
-        ("rows[5]", "ENOENT", "from 0 to 0"),
-        ("frame['prize']", "ENOENT", "did you mean 'price'"),
+        ("confg", "ENOENT", "no name 'confg'"),
+        ("config['modell']", "ENOENT", "'modell' of"),
+        ("rows[5]", "ENOENT", "IndexError"),
+        ("item.colour", "ENOENT", "nb.variables"),
         ("item.computed", "E_INVALID_ARGUMENTS", "computed"),
         ("item.__class__", "E_INVALID_ARGUMENTS", "Python's own"),
         ("js.dumps()", "E_INVALID_ARGUMENTS", "no simple path"),
         ("a + b", "E_INVALID_ARGUMENTS", "no simple path"),
         ("rows" + "[0]" * 400, "E_INVALID_ARGUMENTS", "no simple path"),
         ("", "E_INVALID_ARGUMENTS", "no simple path"),
-        ("item[0]", "E_INVALID_ARGUMENTS", "use nb.run"),
+        ("item[0]", "E_INVALID_ARGUMENTS", "nb.run computes"),
         ("In", "E_DENIED", "not shown"),
         ("__builtins__", "E_DENIED", "not shown"),
     ],
@@ -89,7 +83,6 @@ TOLD: list[tuple[str, str, str]] = [
     ('config["deep"]["list"][-1]', "value", "9"),
     ("item.name", "value", "box"),
     ("slotted.inner[1]", "value", "20"),
-    ("pair.right", "value", "r"),
     (" rows[0]['a'] ", "value", "1"),
     ("df", "shape", "[100, 2]"),
     ("df", "value", "dtypes: a int64, b "),
@@ -124,7 +117,7 @@ def test_a_large_frame_is_described_quickly_by_evenly_spread_rows(notebook: Note
     start = time.monotonic()
     told = notebook.inspect("df")
     assert time.monotonic() - start < 5
-    assert told["described_rows"] == "250,000 of 1,000,000, evenly spread"
+    assert told["described_rows"] == "250,000 of 1,000,000"
 
 
 def test_a_figure_is_told_as_an_image(notebook: Notebook) -> None:
@@ -213,22 +206,6 @@ def test_the_environment_is_never_shown(
     shown = notebook.call("nb.inspect", name="held").result.to_json().decode()
     shown += notebook.call("nb.run", code=path).result.to_json().decode()
     assert "from-the-environment" not in shown
-
-
-def test_what_a_secret_variable_holds_is_not_shown_by_another_path(notebook: Notebook) -> None:
-    notebook.names |= {"password": "hunter22", "api_key": "A1" * 12, "sort_key": "price"}
-    notebook.names |= {"credentials": {"user": "x"}, "some_keys": (), "empty": ()}
-    notebook.names |= {
-        "rows": ["".join(["hunter", "22"]), "price"],
-        "box": [notebook.names["credentials"]],
-        "copy": "A1" * 12,
-    }
-    for path in ("rows[0]", "box[0]", "copy"):
-        error = notebook.error("nb.inspect", name=path)
-        assert (error.code, "hunter" in error.message) == ("E_DENIED", False)
-    assert notebook.inspect("rows[1]")["value"] == "price"
-    assert notebook.inspect("empty")["value"] == []
-    assert "hunter22" not in str(notebook.in_run("nb.inspect", name="rows").result)
 
 
 def test_a_key_is_hidden_wherever_it_comes_out(

@@ -27,7 +27,6 @@ from nbagent.contracts.policy import ToolLimits, ToolPolicy
         ("def f(a: int): ...\nf.__annotations__['a'] is int", True),
         ("if True:\n    5", None),
         ("__name__", "__main__"),
-        ("def quit(): return 4\nquit()", 4),
         ("import asyncio\nawait asyncio.sleep(0, 7)", 7),
         ("[i async for i in (j for j in ())] if False else 3", 3),
     ],
