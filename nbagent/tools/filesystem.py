@@ -45,11 +45,7 @@ IfMatch = Annotated[
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the `fs` tools that were named.
-
-    Raises:
-        UsageError: there is no such tool.
-    """
+    """The host of the `fs` tools that were named; a UsageError where there is no such tool."""
     return [FileHost(order)]
 
 
@@ -332,11 +328,7 @@ class FileHost(MethodHost):
         return False
 
     def _hidden(self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]) -> Hidden:
-        """What a look at many files leaves out.
-
-        Args:
-            place: where it begins.
-            asked: tools and arguments: what a rule denies one of them is left out.
+        """What a look at many files leaves out: what a rule denies to one of these calls.
 
         Raises:
             ToolError: a rule keeps back what the call begins with.

@@ -46,11 +46,7 @@ _LOOK_TIMEOUT_S = 20.0
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the notebook's tools that the words name.
-
-    Raises:
-        UsageError: a word names no tool of it; the message names the nearest.
-    """
+    """The host of the notebook's tools that were named; a UsageError where there is none such."""
     return [NotebookHost(order)]
 
 
@@ -140,8 +136,6 @@ class NotebookHost(MethodHost):
         """What a call would do; runs no code of any value."""
         names = self._names(context)
         if name == "nb.run":
-            if context.run_code is None:
-                raise _no_notebook()
             return _look_at_run(arguments["code"], names)
         if name == "nb.set":
             return _look_at_set(arguments["name"], arguments["value"], names)
@@ -242,7 +236,7 @@ def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview
     why = ""
     if not name.isidentifier() or keyword.iskeyword(name):
         why = "is no name for a variable"
-    elif is_own(name, None) or hasattr(builtins, name):
+    elif is_own(name) or hasattr(builtins, name):
         why = "is a name of Python's or IPython's own"
     elif issubclass(type(names.get(name)), types.ModuleType):
         why = "is a module that the notebook uses"

@@ -21,7 +21,8 @@ from nbagent.shown.texts import BROKEN, kind_name, without_folders
 
 HIDDEN = "[not shown: the name looks like a secret]"
 _PATH_CHARS = 500
-_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython"})
+_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
+"""Put there by IPython: its `open` refuses the kernel's file descriptors."""
 _QUOTED = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
@@ -29,22 +30,15 @@ _QUOTED = re.compile(
 _IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
 
 
-def is_own(name: str, value: object) -> bool:
+def is_own(name: str) -> bool:
     """Whether IPython put the name there, or its underscore says that it is not to be listed."""
-    if name in _OWN or name.startswith("_"):
-        return True
-    # IPython has an `open` of its own, which refuses the kernel's file descriptors.
-    return (
-        name == "open"
-        and type(value) is types.FunctionType
-        and str(value.__globals__.get("__name__", "")).startswith("IPython.")
-    )
+    return name in _OWN or name.startswith("_")
 
 
 def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
     """The person's own names and what they hold, in alphabetical order."""
-    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n, v)}
-    return dict(sorted(kept.items(), key=lambda item: (item[0].lower(), item[0])))
+    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
+    return dict(sorted(kept.items(), key=lambda item: item[0].lower()))
 
 
 # What is hidden
@@ -99,7 +93,7 @@ def value_at(names: Mapping[str, Any], path: str) -> Any:
     """
     name, steps = _parsed(path)
     refuse_secret(name)
-    if is_own(name, None):
+    if is_own(name):
         raise _refused(f"{name} is private or a name of IPython's own and not shown", "E_DENIED")
     if name not in names:
         raise _refused(f"the notebook has no name {name!r}", "ENOENT")

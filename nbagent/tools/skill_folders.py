@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.frontmatter import read_frontmatter
-from nbagent.files.mounts import Mount
-from nbagent.files.names import is_nameable, looks_secret, path_parts, visible
-from nbagent.files.opening import open_root
-from nbagent.files.writing import read_bytes
+from nbagent.files.mounts import Mount, Mounts
+from nbagent.files.names import is_nameable, looks_secret, visible
+from nbagent.files.writing import read_state
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
 _FILE = "SKILL.md"
@@ -39,12 +37,17 @@ class Skill:
 
     name: str
     description: str
-    root: Path
-    """Absolute, links resolved."""
+    mount: Mount
+    """Its folder as it was found: one that is swapped for a link later is not followed."""
     place: str
     """Its folder as a person knows it: `~/.agents/skills/report`."""
     body: str
     """SKILL.md without its front matter."""
+
+    @property
+    def root(self) -> Path:
+        """Its folder, absolute, links resolved."""
+        return self.mount.root
 
     def read(self, file: str, *, most_bytes: int) -> bytes:
         """A file of the skill.
@@ -52,7 +55,7 @@ class Skill:
         Raises:
             ToolError: it is not there, not in the skill, too large, or kept from models.
         """
-        data = _read(self.root, path_parts(file), most_bytes=most_bytes)
+        data = _read(self.mount, file, most_bytes=most_bytes)
         if looks_secret(file):
             why = f"{visible(file)} looks like it holds a secret and is not read; ask the person"
             raise ToolError(why, code="E_DENIED")
@@ -85,11 +88,8 @@ class FoundSkills:
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """Their folders as mounts for the file tools, read only: `@skill-NAME`."""
-        made: dict[str, Mount] = {}
-        for skill in self.skills:
-            name = f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', skill.name)}"[:33]
-            made.setdefault(name, Mount(name, skill.root, "ro"))
-        return tuple(made.values())
+        by_name = {skill.mount.name: skill.mount for skill in reversed(self.skills)}
+        return tuple(by_name.values())
 
 
 def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
@@ -184,8 +184,9 @@ def _state(path: Path) -> tuple[object, ...]:
 
 
 def _load(folder: Path, place: str, warnings: list[str]) -> Skill | None:
+    mount = Mount(f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', folder.name)}"[:33], folder, "ro")
     try:
-        raw = _read(folder, (_FILE,), most_bytes=_MOST_BYTES)
+        raw = _read(mount, _FILE, most_bytes=_MOST_BYTES)
         matter = read_frontmatter(raw.decode("utf-8", "replace"), lenient=True)
         fields = matter.mapping
         description = _line(fields.get("description"))
@@ -204,7 +205,7 @@ def _load(folder: Path, place: str, warnings: list[str]) -> Skill | None:
     return Skill(
         name=name,
         description=description[:_DESCRIPTION_CHARS],
-        root=folder,
+        mount=mount,
         place=place,
         body=matter.body.lstrip("\r\n"),
     )
@@ -214,21 +215,10 @@ def _line(value: object) -> str:
     return " ".join(str(value).split()) if value is not None else ""
 
 
-def _read(root: Path, parts: tuple[str, ...], *, most_bytes: int) -> bytes:
-    shown = visible("/".join(parts))
-    try:
-        with closing(open_root(root)) as folder:
-            descriptor = folder.open_file(parts)
-        try:
-            data = read_bytes(descriptor, most=most_bytes + 1)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        is_there = not isinstance(error, FileNotFoundError | NotADirectoryError)
-        raise ToolError(
-            f"{shown or 'a folder'} cannot be read: {error.strerror}",
-            code="E_SANDBOX_VIOLATION" if is_there else "ENOENT",
-        ) from None
+def _read(mount: Mount, file: str, *, most_bytes: int) -> bytes:
+    data = read_state(Mounts([mount]).place(f"{mount.name}/{file}")).data
+    if data is None:
+        raise ToolError(f"there is no file {visible(file)}", code="ENOENT")
     if len(data) > most_bytes:
-        raise ToolError(f"{shown} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
+        raise ToolError(f"{visible(file)} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
     return data

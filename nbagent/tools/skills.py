@@ -10,7 +10,7 @@ import asyncio
 import platform
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import NbagentError, ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling, ToolPolicy
+from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files.mounts import STATE, Mount
@@ -55,42 +55,23 @@ SkillName = Annotated[str, Field(description="A name that list_skills gave.")]
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the skills tools that were named; where there is no skill it offers none.
-
-    Raises:
-        UsageError: there is no such tool, or a folder that was given is not there.
-    """
-    for word in order.words:
-        if word not in (HOST, *_ALL):
-            raise unknown_name(word, (HOST, *_ALL))
-    names = _ALL if HOST in order.words else order.words
-    found = order.skills or find_skills(order.project)
-    return [SkillHost(found, names, policy=order.policy, mounts=order.mounts)]
+    """The host of the skills tools that were named; where there is no skill it offers none."""
+    return [SkillHost(order)]
 
 
 class SkillHost(MethodHost):
-    """The skills of one run.
+    """The skills of one run. Files that scripts make are kept in `@state`, where it is mounted."""
 
-    Args:
-        found: the skills, and what was wrong with some.
-        names: the tools to offer.
-        policy: limits and isolation.
-        mounts: where `@state` is among them, the files that scripts make are kept there.
-    """
-
-    def __init__(
-        self,
-        found: FoundSkills,
-        names: Sequence[str],
-        *,
-        policy: ToolPolicy,
-        mounts: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, order: HostOrder) -> None:
+        for word in order.words:
+            if word not in (HOST, *_ALL):
+                raise unknown_name(word, (HOST, *_ALL))
+        found: FoundSkills = order.skills or find_skills(order.project)
         self.warnings = found.warnings
         """For the person: what is not as the format wants it, and what was skipped."""
         self._skills = {skill.name: skill for skill in found.skills}
-        self._policy = policy
-        state: Any = mounts.get(STATE)
+        self._policy = order.policy
+        state: Any = order.mounts.get(STATE)
         self._state: Path | None = state.root if isinstance(state, Mount) else None
         functions = {
             _LIST: self.list_skills,
@@ -106,7 +87,7 @@ class SkillHost(MethodHost):
                 max_result_chars=_RESULT_CHARS,
             )
             for name, function in functions.items()
-            if name in names and self._skills
+            if self._skills and {HOST, name} & {*order.words}
         ]
         super().__init__(HOST, offered)
 

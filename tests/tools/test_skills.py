@@ -178,7 +178,7 @@ def needs(text: str) -> str:
 NOT_RUN: dict[str, tuple[str, str, str]] = {
     "no such file": ("scripts/other.py", "ENOENT", "are: scripts/make.py"),
     "no Python": ("scripts/run.sh", "E_INVALID_ARGUMENTS", "no Python script"),
-    "no file of another kind": ("scripts/none.sh", "ENOENT", "scripts/none.sh cannot be read"),
+    "no file of another kind": ("scripts/none.sh", "ENOENT", "no file scripts/none.sh"),
     "a secret": (".env", "E_DENIED", "looks like it holds a secret"),
     "nothing": ("  ", "E_INVALID_ARGUMENTS", "empty"),
     "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", "more than 1,000,000 bytes"),

@@ -180,7 +180,7 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
         ("link", "E_SANDBOX_VIOLATION"),
         ("linked/outside", "E_SANDBOX_VIOLATION"),
         ("nothing.md", "ENOENT"),
-        ("", "E_SANDBOX_VIOLATION"),
+        ("", "E_PRECONDITION_FAILED"),
         (".env", "E_DENIED"),
         ("large", "E_READ_LIMIT"),
         ("pipe", "E_"),
@@ -199,6 +199,15 @@ def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, c
         skill.read(file, most_bytes=100)
     assert caught.value.code.startswith(code)
     assert str(project) not in caught.value.message
+
+
+def test_a_skill_that_was_swapped_for_a_link_is_not_read(project: Path, home: Path) -> None:
+    skill = one(project)
+    put(home, "outside")
+    skill.root.rename(project / "moved")
+    skill.root.symlink_to(home / "outside")
+    with pytest.raises(ToolError, match="link"):
+        skill.read("SKILL.md", most_bytes=100)
 
 
 def test_the_file_tools_may_have_them_as_mounts(project: Path) -> None:
