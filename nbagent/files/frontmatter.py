@@ -28,9 +28,9 @@ _OPENED = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
 _LARGEST_CHARS = 100_000
 _MOST_MARKS = 8_000
 """Line ends, commas, colons and brackets: reading so many takes the library about a second."""
-_MOST_MERGES = 50
-_MOST_VALUES = 50_000
-_DEEPEST = 40
+_MOST_ALIASES = 20
+"""With many of them a small text is a huge value."""
+_ALIAS = re.compile(r"\*\w")
 _LINE = re.compile(r"(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)\s*")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
 
@@ -128,43 +128,32 @@ def _block(text: str) -> re.Match[str] | None:
             _fail("the line --- that ends it is missing, or is too far away")
         return None
     marks = sum(map(block["yaml"].count, "\n,:[{"))
-    long = len(block["yaml"]) > _LARGEST_CHARS
-    if long or marks > _MOST_MARKS or block["yaml"].count("<<") > _MOST_MERGES:
+    aliases = len(_ALIAS.findall(block["yaml"]))
+    if len(block["yaml"]) > _LARGEST_CHARS or marks > _MOST_MARKS or aliases > _MOST_ALIASES:
         _fail("it is too long, or holds too many values")
     return block
 
 
 def _mapping(source: str, *, twice: bool = False) -> dict[str, Any]:
+    """The YAML as JSON values."""
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.allow_duplicate_keys = twice
-    there = _guarded(lambda: yaml.load(source))
-    if there is None:
-        return {}
-    if not isinstance(there, dict):
+
+    def load() -> Any:
+        there = yaml.load(source)
+        return json.loads(json.dumps({} if there is None else there, default=_plain))
+
+    mapping = _guarded(load)
+    if not isinstance(mapping, dict):
         _fail("it is no list of 'key: value' lines")
-    plain = _Plain()
-    items = cast("dict[Any, Any]", there).items()
-    return {str(key): plain.value(value, 0) for key, value in items}
+    return cast("dict[str, Any]", mapping)
 
 
-class _Plain:
-    """YAML values as JSON values. Counts them: aliases make a small text a huge value."""
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def value(self, given: Any, depth: int) -> Any:
-        self._seen += 1
-        if self._seen > _MOST_VALUES or depth > _DEEPEST:
-            _fail("it holds too many values, or too deep ones")
-        if isinstance(given, date):
-            return given.isoformat()
-        if isinstance(given, dict):
-            items = cast("dict[Any, Any]", given).items()
-            return {str(key): self.value(value, depth + 1) for key, value in items}
-        if isinstance(given, list | tuple | set):
-            return [self.value(value, depth + 1) for value in cast("list[Any]", given)]
-        return given if given is None or isinstance(given, str | bool | int | float) else str(given)
+def _plain(value: object) -> object:
+    """What YAML has and JSON has not."""
+    if isinstance(value, set):
+        return list(cast("set[object]", value))
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _guarded(work: Callable[[], T]) -> T:

@@ -165,7 +165,9 @@ class Mounts(Mapping[str, Mount]):
 
         A file has as many names as mounts it lies in; this is its name in the widest of them.
         """
-        host = mount.root.joinpath(*parts)
+        return self._form(mount.root.joinpath(*parts))
+
+    def _form(self, host: Path) -> str:
         widest = self._around(host)[0]
         return _written(widest, host.parts[len(widest.root.parts) :])
 
@@ -230,11 +232,11 @@ class Mounts(Mapping[str, Mount]):
                 why = f"{mount.name} is read only; write elsewhere, or ask the person to mount it"
                 raise refused(place.text, f"{why} with :rw")
 
-    def closed_below(self, mount: Mount) -> frozenset[Parts]:
-        """What a walk in a mount leaves out, as pieces below it, in small letters."""
-        size = len(mount.root.parts)
-        below = (path.parts[size:] for path in self._closed if _is_within(path, mount.root))
-        return frozenset(tuple(map(str.casefold, parts)) for parts in below if parts)
+    @property
+    def closed_forms(self) -> frozenset[str]:
+        """What a walk leaves out: the closed folders that lie in a mount, in small letters."""
+        inside = (path for path in self._closed if self._around(path))
+        return frozenset(self._form(path).casefold() for path in inside)
 
     def _root(self, mount: Mount) -> Folder:
         try:

@@ -37,7 +37,7 @@ class Hidden:
     def __init__(self, mounts: Mounts, place: FilePlace, forbidden: Callable[[str], bool]) -> None:
         self._mounts = mounts
         self._mount = place.mount
-        self._closed = mounts.closed_below(place.mount)
+        self._closed = mounts.closed_forms
         self._forbidden = forbidden
         self._parts: Parts | None = None
         self._folder = ""
@@ -47,9 +47,10 @@ class Hidden:
     def __call__(self, parts: Parts, name: str) -> bool:
         if parts != self._parts:
             self._parts, self._folder = parts, self._mounts.form(self._mount, parts)
-        if self._closed and tuple(map(str.casefold, (*parts, name))) in self._closed:
+        path = f"{self._folder}/{name}"
+        if path.casefold() in self._closed:
             return True
-        if not self._forbidden(f"{self._folder}/{name}"):
+        if not self._forbidden(path):
             return False
         self.hint = "what rules of the person keep from you is left out"
         return True

@@ -136,7 +136,7 @@ class NotebookHost(MethodHost):
         """What a call would do; runs no code of any value."""
         names = self._names(context)
         if name == "nb.run":
-            return _look_at_run(arguments["code"], names)
+            return _look_at_run(arguments["code"])
         if name == "nb.set":
             return _look_at_set(arguments["name"], arguments["value"], names)
         return CallPreview()
@@ -161,7 +161,7 @@ def _no_notebook() -> ToolError:
 # nb.run
 
 
-def _look_at_run(code: str, names: Mapping[str, Any]) -> CallPreview:
+def _look_at_run(code: str) -> CallPreview:
     """The code; raises ToolError for what is no Python, and for what would end the kernel."""
     try:
         tree = ast.parse(code)
@@ -174,9 +174,7 @@ def _look_at_run(code: str, names: Mapping[str, Any]) -> CallPreview:
         ) from None
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else None
-        if not isinstance(called, ast.Name) or called.id not in ("exit", "quit"):
-            continue
-        if type(names.get(called.id)) is not types.FunctionType:  # one of the person's own
+        if isinstance(called, ast.Name) and called.id in ("exit", "quit"):
             raise ToolError(
                 f"{called.id}() in line {called.lineno} would end the notebook's kernel with all "
                 "its variables; leave it out, or raise an exception to stop early",

@@ -14,9 +14,7 @@ import pytest
 from fs_door import Door
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
-from nbagent.files.mounts import Mount, Mounts
 
 
 @pytest.fixture
@@ -259,24 +257,3 @@ def test_a_search_ends_in_its_time_and_at_a_stop(door: Door, project: Path) -> N
     spent = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - spent < 0.05, "the search goes on, with nobody waiting"
-
-
-def test_the_model_is_told_which_mounts_there_are(
-    door: Door, project: Path, tmp_path: Path
-) -> None:
-    told = "The mounts are: @project (read and write), @state (read and write)."
-    assert door.specs["fs.list"].description.endswith(told)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "t.csv").write_text("a\n")
-    mounts = Mounts.of(project, extra=[Mount("@data", tmp_path / "data")])
-    door = Door(project, mounts=mounts)
-    assert door.data("fs.read", path="@data/t.csv")["content"] == "a\n"
-    assert "@project, @data" in door.error("fs.read", path="@dta/t.csv").message
-
-
-def test_tools_are_there_when_they_are_asked_for(project: Path) -> None:
-    names = ["fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch"]
-    assert list(Door(project).specs) == names
-    assert list(Door(project, words=("fs.search",)).specs) == ["fs.search"]
-    with pytest.raises(UsageError, match=r"fs\.read"):
-        Door(project, words=("fs.raed",))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fs_door import Door
 
-from nbagent.contracts.errors import ToolError
+from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.files.mounts import Mount, Mounts
 
@@ -190,25 +190,23 @@ def test_a_change_that_nobody_was_asked_about_is_planned_again(door: Door, proje
     assert error.code == "E_PRECONDITION_FAILED"
 
 
-def test_writing_tools_are_asked_and_are_not_interrupted(door: Door) -> None:
-    traits = {name: spec.traits for name, spec in door.specs.items()}
-    for name in ("fs.write", "fs.apply_patch"):
-        assert (traits[name].ruling, traits[name].interruptible) == ("ask", False)
-    for name in ("fs.read", "fs.list", "fs.search"):
-        assert (traits[name].ruling, traits[name].interruptible) == ("allow", True)
-
-
-def test_the_schema_has_the_names_of_the_wire(door: Door) -> None:
-    specs = {name: spec.parameters for name, spec in door.specs.items()}
-    assert {name: " ".join(spec["properties"]) for name, spec in specs.items()} == {
+def test_the_tools_that_are_named_are_offered_with_the_names_of_the_wire(project: Path) -> None:
+    specs = Door(project).specs
+    assert {name: " ".join(spec.parameters["properties"]) for name, spec in specs.items()} == {
         "fs.read": "path offset limit encoding",
         "fs.list": "path glob depth sizes",
         "fs.search": "query path glob regex context maxMatches",
         "fs.write": "path content ifMatchSha256",
         "fs.apply_patch": "path oldText newText diff updateFrontmatter ifMatchSha256",
     }
-    assert specs["fs.write"]["required"] == ["path", "content"]
-    assert all(spec["properties"]["path"].get("description") for spec in specs.values())
+    traits = {name: (spec.traits.ruling, spec.traits.interruptible) for name, spec in specs.items()}
+    changing = ("fs.write", "fs.apply_patch")
+    assert traits == {n: ("ask", False) if n in changing else ("allow", True) for n in specs}
+    there = "The mounts are: @project (read and write), @state (read and write)."
+    assert specs["fs.list"].description.endswith(there)
+    assert list(Door(project, words=("fs.search",)).specs) == ["fs.search"]
+    with pytest.raises(UsageError, match=r"fs\.read"):
+        Door(project, words=("fs.raed",))
 
 
 LOOKED: dict[str, dict[str, Any]] = {

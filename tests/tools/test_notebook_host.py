@@ -32,9 +32,6 @@ def test_words_choose_the_tools(words: tuple[str, ...]) -> None:
     traits = {name: (spec.traits.ruling, spec.traits.interruptible) for name, spec in specs.items()}
     special = {"nb.run": ("ask", True), "nb.set": ("ask", False)}
     assert traits == {name: special.get(name, ("allow", True)) for name in specs}
-
-
-def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"did you mean 'nb\.inspect'"):
         Notebook("nb.inspekt")
 

@@ -213,14 +213,6 @@ def test_what_would_not_run_is_said_and_nobody_is_asked(stage: Stage, case: str)
     assert words in error.message
 
 
-@pytest.mark.parametrize("bad", ["a\ud800b", "a\0b"], ids=["half a pair", "NUL"])
-def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
-    stage: Stage, bad: str
-) -> None:
-    error = stage.failed("scripts/make.py", args=["fine", bad])
-    assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
-
-
 @pytest.mark.parametrize("wanted", ['"orjson", "pydantic>=2"', "\"nothing; python_version < '3'\""])
 def test_a_script_whose_needs_are_met_runs(stage: Stage, wanted: str) -> None:
     stage.write("scripts/make.py", needs(f"# dependencies = [{wanted}]"))
