@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -93,7 +93,7 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     return Mount(name, folder, cast("Mode", line["mode"] or "ro"))
 
 
-class Mounts(Mapping[str, Mount]):
+class Mounts(dict[str, Mount]):
     """The mounts of a run by name, with their roots held open.
 
     A root that was replaced by another folder of the same path is opened anew, again without
@@ -104,19 +104,19 @@ class Mounts(Mapping[str, Mount]):
     """
 
     def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
-        self._mounts: dict[str, Mount] = {}
+        super().__init__()
         self._closed = tuple(Path(os.path.realpath(path)) for path in closed)
         self._held: dict[str, Folder] = {}
         self._lock = threading.Lock()
         for mount in mounts:
-            if mount.name in self._mounts:
+            if mount.name in self:
                 raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
             if mount.name not in _OWN and any(_is_within(mount.root, c) for c in self._closed):
                 raise UsageError(
                     f"the folder of the mount {mount.name} is kept by nbagent itself (its store); "
                     "mount another one, and use @state for what should be kept"
                 )
-            self._mounts[mount.name] = mount
+            self[mount.name] = mount
 
     @classmethod
     def of(
@@ -132,15 +132,6 @@ class Mounts(Mapping[str, Mount]):
         if state is not None:
             own.append(Mount(STATE, state, "rw"))
         return cls([*own, *extra], closed=closed)
-
-    def __getitem__(self, name: str) -> Mount:
-        return self._mounts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._mounts)
-
-    def __len__(self) -> int:
-        return len(self._mounts)
 
     def place(self, path: str) -> FilePlace:
         """What a path means; one without a mount is below `@project`, which models forget to say.
@@ -181,7 +172,7 @@ class Mounts(Mapping[str, Mount]):
             return (glob,)
         if not first.startswith("@"):
             return (self._resolved(PROJECT, glob),)
-        names = [name for name in self._mounts if fnmatchcase(name, first)]
+        names = [name for name in self if fnmatchcase(name, first)]
         rest = rest or ("*" if first not in names else "")
         return (glob, *(self._resolved(name, rest) for name in names))
 
@@ -199,17 +190,17 @@ class Mounts(Mapping[str, Mount]):
         name, below = PROJECT, parts
         if parts and parts[0].startswith("@"):
             name, below = parts[0], parts[1:]
-        mount = self._mounts.get(name)
+        mount = self.get(name)
         if mount is None:
             raise ToolError(
-                f"there is no mount {visible(name)}; there are: {', '.join(self._mounts)}",
+                f"there is no mount {visible(name)}; there are: {', '.join(self)}",
                 code="E_SANDBOX_VIOLATION",
             )
         return mount, below
 
     def _around(self, host: Path) -> list[Mount]:
         """The mounts that a path lies in, the widest first; of two of one folder as named."""
-        around = (mount for mount in self._mounts.values() if _is_within(host, mount.root))
+        around = (mount for mount in self.values() if _is_within(host, mount.root))
         return sorted(around, key=lambda mount: len(mount.root.parts))
 
     def check_writable(self, place: FilePlace) -> None:

@@ -159,11 +159,7 @@ def _no_diff(why: str) -> NoReturn:
 
 
 def _where(hunk: _Hunk, have: list[str], done: int, shift: int) -> int:
-    """The index of the line that the hunk begins at.
-
-    Raises:
-        ToolError: its old lines stand nowhere behind the hunk before, or at several places.
-    """
+    """The index of the line that the hunk begins at: behind the hunk before, and nowhere else."""
     wanted, size = hunk.old, len(hunk.old)
     if not wanted:
         if hunk.start is None and have:

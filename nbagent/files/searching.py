@@ -77,11 +77,7 @@ class Level:
 
 
 class Globs:
-    """Patterns as in .gitignore: `*.py` at any depth, `src/**/*.md`, `{a,b}`, `!tests/`.
-
-    Raises:
-        ToolError: `E_INVALID_ARGUMENTS`, it is none.
-    """
+    """Patterns as in .gitignore: `*.py` at any depth, `src/**/*.md`, `{a,b}`, `!tests/`."""
 
     def __init__(self, pattern: str) -> None:
         lines = _expanded(pattern.strip())
@@ -268,12 +264,7 @@ class SearchResult:
 
 
 def _pattern(query: str, *, regex: bool) -> Any:
-    """What finds a query in bytes.
-
-    Raises:
-        ToolError: `E_INVALID_ARGUMENTS`, it is none.
-    """
-    why = ""
+    """What finds a query in bytes; a ToolError where it is none."""
     if not query or "\n" in query or "\r" in query:
         why = "give the words of one line; matches do not go over line ends"
     elif len(query) > _MOST_PATTERN_CHARS:

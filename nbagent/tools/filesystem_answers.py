@@ -1,6 +1,7 @@
 """What `fs.read`, `fs.list` and `fs.search` answer, within what a model can take.
 
-Owns the forms of the answers. Opening is `files`'; which calls are let through is `filesystem`'s.
+Owns the forms of the answers; what cannot be looked at is a ToolError. Opening is `files`'; which
+calls are let through is `filesystem`'s.
 """
 
 from __future__ import annotations
@@ -59,11 +60,7 @@ class Hidden:
 def read_file(
     place: FilePlace, offset: int | None, limit: int | None, encoding: str, *, max_bytes: int
 ) -> ToolResult:
-    """The answer of `fs.read`.
-
-    Raises:
-        ToolError: the place is no file that may be read, or more was asked for than may be.
-    """
+    """The answer of `fs.read`."""
     try:
         descriptor = place.root.open_file(place.parts)
         try:
@@ -151,11 +148,7 @@ def _too_much(place: FilePlace, size: int, most: int) -> ToolError:
 
 
 def search_files(place: FilePlace, order: Order, hidden: Hidden) -> ToolResult:
-    """The answer of `fs.search`.
-
-    Raises:
-        ToolError: the query is none, or the place cannot be opened.
-    """
+    """The answer of `fs.search`."""
     found = search(place, order)
     stats = {"filesScanned": found.files_scanned, "matchesFound": found.matches_found}
     if found.files_skipped:
@@ -174,11 +167,7 @@ def list_folder(
     timeout_s: float,
     hidden: Hidden,
 ) -> ToolResult:
-    """The answer of `fs.list`. Ignored folders are named and not gone into.
-
-    Raises:
-        ToolError: the place is no folder that can be opened.
-    """
+    """The answer of `fs.list`. Ignored folders are named and not gone into."""
     globs = Globs(glob) if glob else None
     entries: list[str] = []
     bytes_of: dict[str, int] = {}

@@ -95,19 +95,14 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 
 def _measures(value: Any) -> dict[str, Any]:
-    measures: dict[str, Any] = {}
-    try:
-        if type(shape := getattr(value, "shape", None)) is tuple:
-            measures["shape"] = [n if type(n) is int else str(n)[:20] for n in cast("Any", shape)]
-        if (dtype := getattr(value, "dtype", None)) is not None:
-            measures["dtype"] = str(dtype)[:_LINE_CHARS]
-        size: Any = getattr(value, "nbytes", None)
-        if of_class(value, "pandas", "DataFrame"):
-            size = value.memory_usage(deep=False).sum()
-        measures["bytes"] = int(size)
-    except BROKEN:
-        pass
-    return measures
+    is_frame = of_class(value, "pandas", "DataFrame")
+    looks: dict[str, Callable[[], Any]] = {
+        "shape": lambda: list(map(int, value.shape)),
+        "dtype": lambda: str(value.dtype)[:_LINE_CHARS],
+        "bytes": lambda: int(value.memory_usage().sum() if is_frame else value.nbytes),
+    }
+    measures = {name: _quietly(look) for name, look in looks.items()}
+    return {name: measure for name, measure in measures.items() if measure is not None}
 
 
 class _Unrun(Normal):
