@@ -204,12 +204,9 @@ class Mounts(dict[str, Mount]):
         return sorted(around, key=lambda mount: len(mount.root.parts))
 
     def check_writable(self, place: FilePlace) -> None:
-        """Refuse what is never written: a mount itself, what is read only, what git keeps.
+        """Refuse (E_SANDBOX_VIOLATION) a mount itself, what is read only, what git keeps.
 
         Of two mounts, one within the other, the one further down decides.
-
-        Raises:
-            ToolError: `E_SANDBOX_VIOLATION`.
         """
         if not place.parts:
             raise refused(place.text, "it is a mount; name a file in it")

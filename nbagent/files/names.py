@@ -79,11 +79,7 @@ _HARMLESS = re.compile(
 
 @lru_cache(maxsize=4_096)
 def path_parts(path: str) -> Parts:
-    """The pieces of a relative path; `.` and empty pieces are left out.
-
-    Raises:
-        ToolError: `E_SANDBOX_VIOLATION`, the name could mean something else than it says.
-    """
+    """The pieces of a path; E_SANDBOX_VIOLATION where it could mean something else than it says."""
     if len(path) > _MOST_CHARS:
         raise refused(path[:60] + "…", f"it is longer than {_MOST_CHARS} characters")
     if path.startswith("/"):

@@ -64,11 +64,7 @@ class Folder:
         return identity_of(os.fstat(self._fd))
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of a regular file below it, to be read.
-
-        Raises:
-            NotRegular: it is a folder, a FIFO, a socket or a device.
-        """
+        """A descriptor of a regular file below it, to be read; NotRegular for anything else."""
         return _regular(self._open(parts or (".",), _FILE))
 
     def folder(self, parts: Sequence[str], *, create: bool = False) -> Folder:
@@ -226,11 +222,7 @@ def _a_link() -> OSError:
 
 
 def open_root(root: Path) -> Folder:
-    """Open the folder that a mount is; its path has no link in it (it was resolved before).
-
-    Each piece is opened without following links: a folder that was swapped for one since then is
-    refused.
-    """
+    """Open the folder that a mount is; one that was swapped for a link since then is refused."""
     if not HAS_DIR_FD:
         return PathFolder(root)
     with closing(Folder(os.open(root.anchor, _STEP))) as top:

@@ -57,11 +57,7 @@ def read_bytes(descriptor: int, *, most: int) -> bytes:
 
 
 def read_state(place: FilePlace) -> FileState:
-    """What is in a file that may be changed.
-
-    Raises:
-        ToolError: it cannot be read, or is too large to be replaced.
-    """
+    """What is in a file; a ToolError where it cannot be read or is too large to be replaced."""
     try:
         return _state(place.root, place.parts, place)
     except OSError as error:
