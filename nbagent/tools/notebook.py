@@ -28,13 +28,16 @@ from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import method_tool
-from nbagent.tools.notebook_names import is_own, masked, refuse_secret, value_at
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
     inspected,
+    is_own,
     listed_names,
+    masked,
+    refuse_secret,
     type_text,
+    value_of,
     value_shown,
 )
 from nbagent.tools.results import detail_of, summary
@@ -94,10 +97,9 @@ class NotebookHost(MethodHost):
         or class: signature, docstring, source. A figure: the image. Anything else: its value.
 
         Args:
-            name: a name, also with keys, numbers and attributes: `df`, `df['price']`,
-                `config['model']`, `rows[0]`, `module.function`. No calls.
+            name: a name, also with keys and numbers: `df`, `df['price']`, `rows[0]['id']`.
         """
-        return inspected(name, value_at(self._names(context), name))
+        return inspected(name, value_of(self._names(context), name))
 
     def run(
         self, context: ToolContext, code: str

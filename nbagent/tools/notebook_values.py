@@ -1,14 +1,17 @@
 """What is shown of a notebook's values: one line each in a list, and one of them in detail.
 
-The list and the questions to a person are made without running any code of a value's class; details
-run it as a cell would: call them where a stop reaches them. How a value looks within a budget is
-`shown`'s; what is hidden under which name is `notebook_names`'.
+Owns which names a model may look at, and what is hidden under the names of secrets. The list and
+the questions to a person are made without running any code of a value's class; details run it as a
+cell would: call them where a stop reaches them. How a value looks within a budget is `shown`'s.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
+import os
+import re
 import sys
 import types
 import warnings
@@ -19,6 +22,7 @@ from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.errors import ToolError
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import is_secret_name
@@ -32,17 +36,21 @@ from nbagent.shown import (
     is_iterator,
     plain_repr,
     shown_text,
+    without_folders,
 )
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import kind_name
-from nbagent.tools.notebook_names import (
-    HIDDEN,
-    is_environment,
-    masked,
-    stored_attributes,
-    visible_names,
-)
 
+HIDDEN = "[not shown: the name looks like a secret]"
+_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
+"""Put there by IPython: its `open` refuses the kernel's file descriptors."""
+_QUOTED = re.compile(
+    r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
+    r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
+)
+_KEY = re.compile(r"\[([^\[\]]+)\]")
+_PATH = re.compile(rf"(?P<name>[^\W\d]\w{{0,100}})(?P<keys>(?:{_KEY.pattern}){{0,10}})")
+_IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
 _VALUE_CHARS = 12_000
 _TABLE_CHARS = 6_000
 _CODE_CHARS = 8_000
@@ -60,6 +68,95 @@ _SIZED: tuple[Any, ...] = (
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CHEAP_SHAPES = frozenset({"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray"})
 """Packages whose objects say their shape without computing anything."""
+
+
+# Names
+
+
+def is_own(name: str) -> bool:
+    """Whether IPython put the name there, or its underscore says that it is not to be listed."""
+    return name in _OWN or name.startswith("_")
+
+
+def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The person's own names and what they hold, in alphabetical order."""
+    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
+    return dict(sorted(kept.items(), key=lambda item: item[0].lower()))
+
+
+def masked(data: Any) -> Any:
+    """JSON data as the model may see it: no host folders, no passwords in addresses, nothing that
+    stands under the name of a secret, as a key or before a quoted text in code or in a `repr`."""
+    if isinstance(data, str):
+        return _QUOTED.sub(_unquoted, _IN_ADDRESS.sub(rf"\1{HIDDEN}@", without_folders(data)))
+    if isinstance(data, dict):
+        items = cast("dict[Any, Any]", data).items()
+        return {
+            key: masked(item)
+            if type(item) in (bool, type(None)) or not is_secret_name(key)
+            else HIDDEN
+            for key, item in items
+        }
+    return [masked(item) for item in cast("list[Any]", data)] if isinstance(data, list) else data
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]):
+        return match[0]
+    return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
+
+
+def refuse_secret(name: object) -> None:
+    """Raise E_DENIED for a name that looks like a secret."""
+    if is_secret_name(name):
+        raise ToolError(
+            f"{name!r} looks like the name of a secret; what it holds is never shown. If it is "
+            "none, ask the person to give it another name",
+            code="E_DENIED",
+        )
+
+
+def is_environment(value: object) -> bool:
+    """Whether it is the process's environment, or the dict inside, where the keys of all are."""
+    inside = getattr(os.environ, "_data", None)
+    return any(value is it for it in (os.environ, getattr(os, "environb", None), inside) if it)
+
+
+def value_of(names: Mapping[str, Any], path: str) -> Any:
+    """What a name of the notebook holds, or one with keys: `df['price']`, `rows[0]`.
+
+    Raises:
+        ToolError: it leads nowhere, or to something that is not shown.
+    """
+    match = _PATH.fullmatch(path.strip())
+    name = match["name"] if match else path
+    refuse_secret(name)
+    if is_own(name):
+        why = f"{name[:100]!r} is private or a name of IPython's own, which are not shown"
+        raise ToolError(f"{why}; nb.variables lists what there is", code="E_DENIED")
+    try:
+        value = names[name]
+        for text in _KEY.findall(match["keys"] if match else ""):
+            key = ast.literal_eval(text)
+            refuse_secret(key)
+            value = _item(value, key)
+    except (LookupError, TypeError, ValueError, SyntaxError):
+        why = f"the notebook has no {path[:100]!r}; nb.variables lists what there is"
+        raise ToolError(f"{why}, and nb.run computes other things", code="ENOENT") from None
+    if is_environment(value):
+        why = "the environment of the process is not shown: keys are in it"
+        raise ToolError(f"{why}. Ask the person for the variable that you need", code="E_DENIED")
+    return value
+
+
+def _item(value: Any, key: str | int) -> Any:
+    """An item by the plain class's own method: a subclass's might run anything."""
+    if of_class(value, "pandas", "DataFrame"):
+        return value[key]
+    for plain in (dict, list, tuple):
+        if issubclass(type(value), plain):
+            return cast("Any", plain).__getitem__(value, key)
+    raise TypeError("its items are not looked up")
 
 
 # Without running any code of a value
@@ -142,7 +239,7 @@ def _line(name: str, value: object) -> tuple[str, Any]:
     """The kind of a name and what is listed of it."""
     kind = type(value)
     if issubclass(kind, types.ModuleType):
-        own = stored_attributes(value).get("__name__")
+        own = object.__getattribute__(value, "__dict__").get("__name__")
         return "modules", name if own == name or type(own) is not str else f"{name} ({own})"
     if issubclass(kind, type):
         return "classes", name
@@ -209,19 +306,17 @@ def _details(value: Any) -> dict[str, Any]:
 
 
 def _code(thing: Any) -> dict[str, Any]:
-    """Signature, docstring, source and names of a function, a class or a module, where known."""
+    """Signature, docstring and source of a function or a class; of a module its names."""
     is_module = issubclass(type(thing), types.ModuleType)
     texts: dict[str, Any] = {
         "signature": _quietly(lambda: f"{thing.__name__}{inspect.signature(thing)}"),
         "docstring": _quietly(lambda: inspect.getdoc(thing)),
         "source": None if is_module else _quietly(lambda: inspect.getsource(thing)),
     }
-    details: dict[str, Any] = {
-        key: clean(cut_middle(text, _CODE_CHARS)) for key, text in texts.items() if text
-    }
-    if is_module or issubclass(type(thing), type):
+    details = {key: clean(cut_middle(text, _CODE_CHARS)) for key, text in texts.items() if text}
+    if is_module:
         names: list[str] = list(cast("Any", vars(thing)))
-        details["names"] = sorted(n for n in names if not n.startswith("_"))[:_MOST_NAMES]
+        return {**details, "names": sorted(n for n in names if n[0] != "_")[:_MOST_NAMES]}
     return details
 
 
