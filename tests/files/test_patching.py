@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.patching import apply_diff, diff_of, replace_once, to_bytes, to_text
+from nbagent.files.patching import apply_diff, diff_of, replace_once
 
 TEXT = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n"
 STATE, ARGUMENTS = "E_PRECONDITION_FAILED", "E_INVALID_ARGUMENTS"
@@ -158,11 +158,6 @@ def test_the_diff_for_a_person_can_be_applied_and_is_whole_also_of_large_texts()
     assert len(middle.splitlines()) < 20
 
 
-def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
-    data = bytes(range(256)) * 3
-    assert to_bytes(to_text(data)) == data
-
-
 @pytest.mark.parametrize(
     "diff",
     [
@@ -178,12 +173,3 @@ def test_a_diff_that_takes_long_to_place_is_refused_in_time(diff: str) -> None:
         apply_diff("same\n" * 200_000, diff)
     assert refusal.value.code == STATE
     assert time.monotonic() - began < 6
-
-
-def test_many_hunks_of_a_long_file_are_placed_by_their_lines() -> None:
-    old = [f"line {n}\n" if n % 10 else "\n" for n in range(20_000)]
-    new = [f"new {n}\n" if n % 100 == 55 else line for n, line in enumerate(old)]
-    diff = diff_of("".join(old[:3_000]), "".join(new[:3_000]), "f")
-    began = time.monotonic()
-    assert apply_diff("".join(old), diff) == "".join(new[:3_000] + old[3_000:])
-    assert time.monotonic() - began < 2

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from host_door import HostDoor
 
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
@@ -62,19 +61,10 @@ class Stage(HostDoor):
         """The error of one that was not run."""
         return self.error(RUN, skill_name="report", script=script, **more)
 
-    def prepared(self, script: str, **more: Any) -> PreparedCall:
+    def script(self, script: str, **more: Any) -> PreparedCall:
         """One that was read and is ready to run."""
-        arguments = {"skill_name": "report", "script": script, **more}
-        call = ToolCall(id="call_1", name=RUN, arguments=arguments, arguments_raw="{}")
-        return self.on_engine(lambda: self.open().prepare(call, self.context()))
-
-    def run_prepared(self, prepared: PreparedCall) -> ToolOutcome:
-        """Run it as it was read."""
-
-        async def run() -> ToolOutcome:
-            return await prepared.run(self.context())
-
-        return self.on_engine(run)
+        self.open()
+        return self.prepared(RUN, skill_name="report", script=script, **more)
 
 
 @pytest.fixture
@@ -278,7 +268,7 @@ def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -
 
 
 def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
-    seen = stage.prepared("scripts/make.py", args=["a", "b c"]).preview
+    seen = stage.script("scripts/make.py", args=["a", "b c"]).preview
     assert seen.ruling == ("allow" if APART else "ask")
     assert [(piece.label, piece.kind) for piece in seen.pieces] == [
         ("report/scripts/make.py", "code"),
@@ -294,9 +284,9 @@ def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
 def test_without_isolation_a_person_is_always_asked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apart = stage.prepared("pass").preview
+    apart = stage.script("pass").preview
     monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
-    seen = stage.prepared("pass").preview
+    seen = stage.script("pass").preview
     assert (seen.ruling, seen.firm) == ("ask", True), "no setting does without the question"
     assert stage.specs[RUN].traits.ruling == "ask"
     assert "NOT kept apart" in seen.why
@@ -307,11 +297,11 @@ def test_without_isolation_a_person_is_always_asked(
 
 
 def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
-    prepared = stage.prepared("scripts/make.py")
+    prepared = stage.script("scripts/make.py")
     stage.write("scripts/make.py", "print('another')")
     outcome = stage.run_prepared(prepared)
     assert outcome.result.data["stdout"] == "made []\n"
-    assert stage.prepared("scripts/make.py").preview.binds != prepared.preview.binds
+    assert stage.script("scripts/make.py").preview.binds != prepared.preview.binds
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -322,15 +312,15 @@ def test_an_approval_binds_files_beside_it_where_it_is_not_kept_apart(
         pytest.skip("landlock does not work here")
     stage.policy = ToolPolicy(isolation="auto" if apart else "process")
     stage.write("helper.py", "word = 'seen'")
-    before = stage.prepared("scripts/make.py").preview.binds
-    assert stage.prepared("scripts/make.py").preview.binds == before
+    before = stage.script("scripts/make.py").preview.binds
+    assert stage.script("scripts/make.py").preview.binds == before
     stage.write("helper.py", "word = 'never seen'")
-    assert (stage.prepared("scripts/make.py").preview.binds == before) == apart
+    assert (stage.script("scripts/make.py").preview.binds == before) == apart
 
 
 def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(stage: Stage) -> None:
-    before = stage.prepared("print(1)").preview.binds
+    before = stage.script("print(1)").preview.binds
     other = stage.project / ".claude/skills/report"
     other.parent.mkdir(parents=True)
     stage.skill.rename(other)
-    assert stage.prepared("print(1)").preview.binds != before
+    assert stage.script("print(1)").preview.binds != before
