@@ -9,22 +9,23 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.names import Parts, path_parts, refused, visible
-from nbagent.files.opening import Folder, failure, open_root
+from nbagent.files.opening import Folder, failure, identity_of, open_root
 
 Mode = Literal["ro", "rw"]
 PROJECT, PACKAGE, STATE = "@project", "@pkg", "@state"
 _OWN = (PROJECT, PACKAGE, STATE)
 _NAME = re.compile(r"@[A-Za-z][A-Za-z0-9_-]{0,31}")
+_LINE = re.compile(r"\s*@?(?P<name>[^=]+?)\s*=\s*(?P<folder>.+?)(?::(?P<mode>ro|rw))?\s*")
 _WILD = frozenset("*?[")
 _USAGE = "write --mount NAME=FOLDER:ro or NAME=FOLDER:rw"
 
@@ -38,8 +39,6 @@ class Mount:
     root: Path
     """Absolute, links resolved when the mount was made."""
     mode: Mode = "ro"
-    hidden: bool = False
-    """Not listed to the person as files."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -72,80 +71,52 @@ class FilePlace:
 def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     r"""Read `data=path:ro`; without a mode it is `ro`. `data=C:\x:rw` keeps its drive.
 
-    Args:
-        text: what the person wrote.
-        base: what a relative folder is relative to; the working directory by default.
+    A relative folder is below `base`, the working directory by default.
 
     Raises:
         UsageError: it is no mount, its name is taken, or the folder is not there.
     """
-    name, equals, rest = text.partition("=")
-    name = name.strip().removeprefix("@")
-    if not equals or not rest.strip() or not name:
-        raise UsageError(f"{text!r} is no mount; {_USAGE}")
-    if f"@{name}" in _OWN:
-        raise UsageError(f"the name {name!r} belongs to nbagent; choose another and {_USAGE}")
-    where, colon, mode = rest.strip().rpartition(":")
-    if not colon or mode not in ("ro", "rw"):
-        where, word, mode = rest.strip(), mode if colon else "", "ro"
-        if re.fullmatch(r"[A-Za-z]{0,5}", word) and colon and _folder(where, base) is None:
-            raise UsageError(f"the mount {text!r} ends in neither :ro nor :rw; {_USAGE}")
-    folder = _folder(where, base)
-    if folder is None:
-        shown = where if len(where) <= 200 else where[:200] + "…"
-        raise UsageError(f"there is no folder {shown!r} for the mount {name!r}; {_USAGE}")
-    return Mount(f"@{name}", folder, mode)
-
-
-def _folder(text: str, base: Path | None) -> Path | None:
-    """The folder that a person means; None when there is none that can be looked at."""
+    line = _LINE.fullmatch(text)
+    if line is None:
+        raise UsageError(f"{text[:200]!r} is no mount; {_USAGE}")
+    name = f"@{line['name']}"
+    if name in _OWN:
+        raise UsageError(f"the name {name} belongs to nbagent; choose another and {_USAGE}")
     try:
-        folder = (base or Path.cwd()) / Path(text).expanduser()
-        return folder if folder.is_dir() else None
+        folder = (base or Path.cwd()) / Path(line["folder"]).expanduser()
+        is_there = folder.is_dir()
     except (OSError, RuntimeError, ValueError):
         # A name that is too long, a folder closed to this user, `~nobody`.
-        return None
+        folder, is_there = Path(), False
+    if not is_there:
+        raise UsageError(f"there is no folder {line['folder'][:200]!r} for {name}; {_USAGE}")
+    return Mount(name, folder, cast("Mode", line["mode"] or "ro"))
 
 
-@dataclass(slots=True)
-class _Held:
-    """The open root of a mount, and which folder it is."""
-
-    folder: Folder
-    device: int
-    number: int
-
-
-class Mounts(Mapping[str, Mount]):
+class Mounts(dict[str, Mount]):
     """The mounts of a run by name, with their roots held open.
 
     A root that was replaced by another folder of the same path is opened anew, again without
-    following links.
-
-    Args:
-        mounts: their names must differ.
-        closed: folders of the host that are not reached through a mount above them, such as the
-            store's.
+    following links. Folders that are `closed` (the store's) are not reached from above.
 
     Raises:
         UsageError: two have one name, or one that is not a run's own lies in a closed folder.
     """
 
     def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
-        self._mounts: dict[str, Mount] = {}
-        for mount in mounts:
-            if mount.name in self._mounts:
-                raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
-            self._mounts[mount.name] = mount
+        super().__init__()
         self._closed = tuple(Path(os.path.realpath(path)) for path in closed)
-        for mount in self._mounts.values():
-            if mount.name not in _OWN and any(_leads_into(mount.root, c) for c in self._closed):
+        self._held: dict[str, Folder] = {}
+        self._lock = threading.Lock()
+        for mount in mounts:
+            if mount.name in self:
+                raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
+            if mount.name not in _OWN and any(_is_within(mount.root, c) for c in self._closed):
                 raise UsageError(
                     f"the folder of the mount {mount.name} is kept by nbagent itself (its store); "
                     "mount another one, and use @state for what should be kept"
                 )
-        self._held: dict[str, _Held] = {}
-        self._lock = threading.Lock()
+            self[mount.name] = mount
 
     @classmethod
     def of(
@@ -153,41 +124,21 @@ class Mounts(Mapping[str, Mount]):
         project: Path,
         *,
         state: Path | None = None,
-        package: Path | None = None,
         extra: Sequence[Mount] = (),
         closed: Sequence[Path] = (),
     ) -> Mounts:
-        """The mounts of a run: the project, the package and the state where there is one, more.
-
-        Args:
-            project: read and write.
-            state: read and write, hidden; made when it is first used.
-            package: read only.
-            extra: what the person added.
-            closed: folders that are not reached through a mount above them.
-        """
+        """The project and the state (made when it is first used), to be written, and `extra`."""
         own = [Mount(PROJECT, project, "rw")]
-        if package is not None:
-            own.append(Mount(PACKAGE, package, "ro"))
         if state is not None:
-            own.append(Mount(STATE, state, "rw", hidden=True))
+            own.append(Mount(STATE, state, "rw"))
         return cls([*own, *extra], closed=closed)
 
-    def __getitem__(self, name: str) -> Mount:
-        return self._mounts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._mounts)
-
-    def __len__(self) -> int:
-        return len(self._mounts)
-
-    def place(self, path: object) -> FilePlace:
+    def place(self, path: str) -> FilePlace:
         """What a path means; one without a mount is below `@project`, which models forget to say.
 
         Raises:
-            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused; `ENOENT`, the
-                mount's folder is gone.
+            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused; `E_DENIED`, it is
+                in a closed folder; `ENOENT`, the mount's folder is gone.
         """
         mount, parts = self._named(path)
         host = mount.root.joinpath(*parts)
@@ -200,12 +151,16 @@ class Mounts(Mapping[str, Mount]):
         identity = sha_of([os.fsencode(mount.root).hex(), root.identity])
         return FilePlace(mount, parts, root, identity)
 
-    def form(self, place: FilePlace) -> str:
+    def form(self, mount: Mount, parts: Parts) -> str:
         """A place as rules, people and records know it.
 
         A file has as many names as mounts it lies in; this is its name in the widest of them.
         """
-        return self._widest(place.mount, place.parts)
+        return self._form(mount.root.joinpath(*parts))
+
+    def _form(self, host: Path) -> str:
+        widest = self._around(host)[0]
+        return _written(widest, host.parts[len(widest.root.parts) :])
 
     def resolve(self, glob: str) -> tuple[str, ...]:
         """What a glob of a rule is compared as with the forms of paths.
@@ -217,7 +172,7 @@ class Mounts(Mapping[str, Mount]):
             return (glob,)
         if not first.startswith("@"):
             return (self._resolved(PROJECT, glob),)
-        names = [name for name in self._mounts if fnmatchcase(name, first)]
+        names = [name for name in self if fnmatchcase(name, first)]
         rest = rest or ("*" if first not in names else "")
         return (glob, *(self._resolved(name, rest) for name in names))
 
@@ -228,70 +183,60 @@ class Mounts(Mapping[str, Mount]):
             mount, parts = self._named("/".join((name, *plain)))
         except ToolError:
             return glob
-        return "/".join((self._widest(mount, parts), *pieces[len(plain) :]))
+        return "/".join((self.form(mount, parts), *pieces[len(plain) :]))
 
-    def _widest(self, mount: Mount, parts: Parts) -> str:
-        host = mount.root.joinpath(*parts)
-        around = (it for it in self._mounts.values() if _is_within(host, it.root))
-        # Of two mounts of one folder, the one that was named first.
-        widest = min(around, key=lambda it: len(it.root.parts), default=mount)
-        return _written(widest, host.parts[len(widest.root.parts) :])
-
-    def _named(self, path: object) -> tuple[Mount, Parts]:
+    def _named(self, path: str) -> tuple[Mount, Parts]:
         parts = path_parts(path)
         name, below = PROJECT, parts
         if parts and parts[0].startswith("@"):
             name, below = parts[0], parts[1:]
-        mount = self._mounts.get(name)
+        mount = self.get(name)
         if mount is None:
             raise ToolError(
-                f"there is no mount {visible(name)}; there are: {', '.join(self._mounts)}",
+                f"there is no mount {visible(name)}; there are: {', '.join(self)}",
                 code="E_SANDBOX_VIOLATION",
             )
         return mount, below
 
+    def _around(self, host: Path) -> list[Mount]:
+        """The mounts that a path lies in, the widest first; of two of one folder as named."""
+        around = (mount for mount in self.values() if _is_within(host, mount.root))
+        return sorted(around, key=lambda mount: len(mount.root.parts))
+
     def check_writable(self, place: FilePlace) -> None:
-        """Refuse what is never written: a mount itself, what is read only, what git keeps.
+        """Refuse (E_SANDBOX_VIOLATION) a mount itself, what is read only, what git keeps.
 
         Of two mounts, one within the other, the one further down decides.
-
-        Raises:
-            ToolError: `E_SANDBOX_VIOLATION`.
         """
         if not place.parts:
             raise refused(place.text, "it is a mount; name a file in it")
         if any(part.casefold() == ".git" for part in place.parts):
             raise refused(place.text, "git keeps its own files; ask the person to change them")
-        host = place.mount.root.joinpath(*place.parts)
-        around = [it for it in self._mounts.values() if _is_within(host, it.root)]
-        nearest = max(around, key=lambda it: len(it.root.parts), default=place.mount)
-        if len(nearest.root.parts) == len(place.mount.root.parts):
-            nearest = place.mount
-        if "ro" in (nearest.mode, place.mount.mode):
-            name = nearest.name if nearest.mode == "ro" else place.mount.name
-            raise refused(
-                place.text,
-                f"{name} is read only; write elsewhere, or ask the person to mount it with :rw",
-            )
+        depth = len(place.mount.root.parts)
+        around = self._around(place.mount.root.joinpath(*place.parts))
+        below = [mount for mount in around if len(mount.root.parts) > depth]
+        for mount in (place.mount, *below[-1:]):
+            if mount.mode == "ro":
+                why = f"{mount.name} is read only; write elsewhere, or ask the person to mount it"
+                raise refused(place.text, f"{why} with :rw")
 
-    def closed_below(self, mount: Mount) -> frozenset[Parts]:
-        """What a walk in a mount leaves out, as pieces below it, in small letters."""
-        size = len(mount.root.parts)
-        below = (path.parts[size:] for path in self._closed if _is_within(path, mount.root))
-        return frozenset(tuple(map(str.casefold, parts)) for parts in below if parts)
+    @property
+    def closed_forms(self) -> frozenset[str]:
+        """What a walk leaves out: the closed folders that lie in a mount, in small letters."""
+        inside = (path for path in self._closed if self._around(path))
+        return frozenset(self._form(path).casefold() for path in inside)
 
     def _root(self, mount: Mount) -> Folder:
         try:
             if mount.name == STATE:
                 mount.root.mkdir(parents=True, exist_ok=True)
-            found = os.stat(mount.root)
+            there = identity_of(os.stat(mount.root))
             with self._lock:
                 held = self._held.get(mount.name)
-                if held is None or (held.device, held.number) != (found.st_dev, found.st_ino):
+                if held is None or held.identity != there:
                     # The old one is closed when the last who uses it lets go.
-                    held = _Held(open_root(mount.root), found.st_dev, found.st_ino)
-                    self._held[mount.name] = held
-                return held.folder
+                    held = self._held[mount.name] = open_root(mount.root)
+                return held
         except (FileNotFoundError, NotADirectoryError):
             raise ToolError(
                 f"the folder behind {mount.name} is not there (any more); ask the person",
@@ -303,18 +248,6 @@ class Mounts(Mapping[str, Mount]):
 
 def _written(mount: Mount, parts: Parts) -> str:
     return "/".join((mount.name, *parts))
-
-
-def _leads_into(path: Path, closed: Path) -> bool:
-    """Whether a folder is a closed one or in it, also by another name of the same folder."""
-    if _is_within(path, closed):
-        return True
-    try:
-        found = closed.stat()
-        above = (folder.stat() for folder in (path, *path.parents))
-        return any(os.path.samestat(found, it) for it in above)
-    except OSError:
-        return False
 
 
 def _is_within(path: Path, folder: Path) -> bool:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-import unicodedata
 from fnmatch import translate
 from functools import lru_cache
-from typing import Any, cast
+from unicodedata import category, normalize
 
 from nbagent.contracts.errors import ToolError
 
@@ -21,15 +20,10 @@ _MOST_BYTES = 255
 """Of one name, on all common file systems."""
 _MOST_PARTS = 64
 _MOST_CHARS = 4_096
-_PLAIN = re.compile(
-    r"(?!(?:[Cc][Oo][NnMm]|[PpAaNn][RrUu][NnXxLl]|[Ll][Pp][Tt]))"
-    r"[A-Za-z0-9_+=@,()-][A-Za-z0-9_+=@,() .-]{0,99}(?<![. ])"
-)
-"""Names that need no closer look."""
 _RESERVED = re.compile(
     r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\..*)?", re.IGNORECASE
 )
-_SHORT_NAME = re.compile(r".*~\d")
+_NOT_ON_WINDOWS = re.compile(r"~\d|[*?\"<>|]")
 _HIDDEN_KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
@@ -83,19 +77,9 @@ _HARMLESS = re.compile(
 """Examples, source code and writing, whatever they are about."""
 
 
-def path_parts(path: object) -> Parts:
-    """The pieces of a relative path; `.` and empty pieces are left out.
-
-    Raises:
-        ToolError: `E_SANDBOX_VIOLATION`, the name could mean something else than it says.
-    """
-    if not isinstance(path, str):
-        raise refused(repr(path)[:80], "a path is a text")
-    return _checked(path)
-
-
 @lru_cache(maxsize=4_096)
-def _checked(path: str) -> Parts:
+def path_parts(path: str) -> Parts:
+    """The pieces of a path; E_SANDBOX_VIOLATION where it could mean something else than it says."""
     if len(path) > _MOST_CHARS:
         raise refused(path[:60] + "…", f"it is longer than {_MOST_CHARS} characters")
     if path.startswith("/"):
@@ -104,10 +88,8 @@ def _checked(path: str) -> Parts:
     if len(parts) > _MOST_PARTS:
         raise refused(path[:60] + "…", f"it is deeper than {_MOST_PARTS} folders")
     for piece in parts:
-        if not _PLAIN.fullmatch(piece):
-            why = _why_not(piece)
-            if why:
-                raise refused(path, why)
+        if why := _why_not(piece):
+            raise refused(path, why)
     return parts
 
 
@@ -117,22 +99,27 @@ def _why_not(piece: str) -> str:
         return "'..' leads out of its folder; write the path from the mount down"
     if "\\" in piece or ":" in piece:
         return "'\\' and ':' mean something on other systems; separate folders with '/'"
-    if any(unicodedata.category(char) in _HIDDEN_KINDS for char in piece):
+    if _has_hidden(piece):
         return "it holds a control or invisible character; write the name without it"
-    if piece[-1] in ". " or piece[0] == " " or piece != piece.strip():
+    if piece != piece.strip() or piece.endswith("."):
         return "a name ends in a dot or begins or ends in a space; write it without"
     if _RESERVED.fullmatch(piece):
         return f"{piece!r} is a device on some systems; choose another name"
-    if sys.platform == "win32" and (_SHORT_NAME.match(piece) or any(c in piece for c in '*?"<>|')):
+    if sys.platform == "win32" and _NOT_ON_WINDOWS.search(piece):
         return "it may be the short form of another name, or none; write the long one"
     if len(piece.encode("utf-8")) > _MOST_BYTES:
         return f"a name is longer than {_MOST_BYTES} bytes; choose a shorter one"
     return ""
 
 
+def _has_hidden(text: str) -> bool:
+    return not text.isprintable() and any(category(char) in _HIDDEN_KINDS for char in text)
+
+
+@lru_cache(maxsize=4_096)
 def is_nameable(name: str) -> bool:
     """Whether a file of this name can be named in a path."""
-    return _PLAIN.fullmatch(name) is not None or not _why_not(name)
+    return not _why_not(name)
 
 
 def refused(path: str, why: str) -> ToolError:
@@ -144,8 +131,7 @@ def visible(path: str) -> str:
     """A path as one line of plain text, whatever is in it."""
     text = path if len(path) <= 300 else path[:300] + "…"
     return "".join(
-        f"⟦U+{ord(char):04X}⟧" if unicodedata.category(char) in _HIDDEN_KINDS else char
-        for char in text
+        f"⟦U+{ord(char):04X}⟧" if category(char) in _HIDDEN_KINDS else char for char in text
     )
 
 
@@ -156,7 +142,7 @@ def looks_secret(path: str) -> bool:
     With a slash at its end, whether all in that folder is kept back.
     """
     # Two names that a file system may take for one have one answer.
-    folded = path if path.isascii() else unicodedata.normalize("NFKC", path)
+    folded = path if path.isascii() else normalize("NFKC", path)
     folded = folded.casefold()
     last = folded.rpartition("/")[2]
     if _FILES.match(last) and not _HARMLESS.fullmatch(last):
@@ -167,20 +153,3 @@ def looks_secret(path: str) -> bool:
 def names_secret(glob: str) -> bool:
     """Whether a pattern names such a file on purpose: `@project/.env`, `*.pem`, but not `*`."""
     return looks_secret(glob.strip("*"))
-
-
-def plain_text(value: object) -> str:
-    """An argument as text; lone surrogates cannot be written to any file.
-
-    Raises:
-        ToolError: `E_INVALID_ARGUMENTS`.
-    """
-    text = cast("Any", value)
-    try:
-        text.encode("utf-8")
-    except (UnicodeEncodeError, AttributeError):
-        raise ToolError(
-            "the text holds half of a character pair (a lone surrogate); write whole characters",
-            code="E_INVALID_ARGUMENTS",
-        ) from None
-    return text

@@ -14,16 +14,12 @@ import errno
 import os
 import stat
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from nbagent.contracts.errors import ErrorCode, ToolError
 from nbagent.files.names import visible
-
-T = TypeVar("T")
 
 HAS_DIR_FD = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW") and sys.platform != "win32"
 _ALWAYS: int = (
@@ -34,13 +30,6 @@ _FOLDER: int = os.O_RDONLY | _ALWAYS | getattr(os, "O_DIRECTORY", 0)
 _STEP: int = _FOLDER & ~os.O_RDONLY | getattr(os, "O_PATH", getattr(os, "O_SEARCH", 0))
 """For folders on the way: they need not be readable."""
 _NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS
-_TRANSIENT = frozenset(
-    {errno.EBUSY, errno.EAGAIN, errno.EINTR}
-    # There, a file that somebody else has open is refused in this way.
-    | ({errno.EACCES} if sys.platform == "win32" else set[int]())
-)
-_WAITS_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2)
-"""Between attempts, when the system says that it is busy."""
 
 
 class NotRegular(OSError):
@@ -49,6 +38,11 @@ class NotRegular(OSError):
     def __init__(self, mode: int) -> None:
         super().__init__(errno.EINVAL, "not a regular file")
         self.mode = mode
+
+
+def identity_of(folder: os.stat_result) -> str:
+    """Names a folder among all of the machine."""
+    return f"{folder.st_dev}:{folder.st_ino}"
 
 
 class Folder:
@@ -67,53 +61,37 @@ class Folder:
     @property
     def identity(self) -> str:
         """Names it among all folders of the machine."""
-        found = os.fstat(self._fd)
-        return f"{found.st_dev}:{found.st_ino}"
+        return identity_of(os.fstat(self._fd))
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of a regular file below it, to be read.
-
-        Raises:
-            NotRegular: it is a folder, a FIFO, a socket or a device.
-        """
+        """A descriptor of a regular file below it, to be read; NotRegular for anything else."""
         return _regular(self._open(parts or (".",), _FILE))
 
     def folder(self, parts: Sequence[str], *, create: bool = False) -> Folder:
         """A folder below it, made with its parents when it may be; itself, opened anew."""
-        if not create:
-            # Not `dup`: two copies of one description would share a lock and a place in a listing.
-            return Folder(self._open(parts or (".",), _FOLDER))
-        here = os.open(".", _FOLDER, dir_fd=self._fd)
-        for number, name in enumerate(parts, 1):
-            try:
-                with suppress(FileExistsError):  # Mostly it is there.
-                    os.mkdir(name, 0o777, dir_fd=here)
-                below = _open_in(here, name, _FOLDER if number == len(parts) else _STEP)
-            finally:
-                os.close(here)
-            here = below
-        return Folder(here)
+        # Not `dup`: two copies of one description would share a lock and a place in a listing.
+        return Folder(self._open(parts or (".",), _FOLDER, create=create))
 
-    def _open(self, parts: Sequence[str], flags: int) -> int:
-        here = self._fd
+    def _open(self, parts: Sequence[str], flags: int, *, create: bool = False) -> int:
+        opened = [self._fd]
         try:
-            for name in parts[:-1]:
-                below = _open_in(here, name, _STEP)
-                if here != self._fd:
-                    os.close(here)
-                here = below
-            return _open_in(here, parts[-1], flags)
+            for number, name in enumerate(parts, 1):
+                if create:
+                    with suppress(FileExistsError):  # Mostly it is there.
+                        os.mkdir(name, 0o777, dir_fd=opened[-1])
+                opened.append(_open_in(opened[-1], name, flags if number == len(parts) else _STEP))
+            return opened.pop()
         finally:
-            if here != self._fd:
-                os.close(here)
+            for descriptor in opened[1:]:
+                os.close(descriptor)
 
     def _at(self, name: str) -> str | Path:
         return name
 
     def scan(self) -> list[os.DirEntry[str]]:
         """What is in it, by name."""
-        with os.scandir(self._fd) as found:
-            return sorted(found, key=_name_of)
+        with os.scandir(self._fd) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
 
     def look(self, name: str) -> os.stat_result:
         """What stands under a name in it, a link itself."""
@@ -171,7 +149,7 @@ class PathFolder(Folder):
     @property
     def identity(self) -> str:
         """Names it among all folders of the machine."""
-        return os.path.normcase(self._path)
+        return identity_of(self._path.stat())
 
     def open_file(self, parts: Sequence[str]) -> int:
         """A descriptor of a regular file below it, to be read."""
@@ -210,12 +188,8 @@ class PathFolder(Folder):
 
     def scan(self) -> list[os.DirEntry[str]]:
         """What is in it, by name."""
-        with os.scandir(self._path) as found:
-            return sorted(found, key=_name_of)
-
-
-def _name_of(entry: os.DirEntry[str]) -> str:
-    return entry.name
+        with os.scandir(self._path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
 
 
 def _open_in(here: int, name: str, flags: int) -> int:
@@ -248,64 +222,35 @@ def _a_link() -> OSError:
 
 
 def open_root(root: Path) -> Folder:
-    """Open the folder that a mount is; its path has no link in it (it was resolved before).
-
-    Each piece is opened without following links: a folder that was swapped for one since then is
-    refused.
-    """
+    """Open the folder that a mount is; one that was swapped for a link since then is refused."""
     if not HAS_DIR_FD:
         return PathFolder(root)
     with closing(Folder(os.open(root.anchor, _STEP))) as top:
         return top.folder(root.parts[1:])
 
 
-def patiently(work: Callable[[], T]) -> T:
-    """Do it again a few times while the system says that it is busy."""
-    for wait_s in _WAITS_S:
-        try:
-            return work()
-        except OSError as error:
-            if error.errno not in _TRANSIENT:
-                raise
-            time.sleep(wait_s)
-    return work()
-
-
-_SAID: dict[str, tuple[ErrorCode, str]] = {
-    "ENOENT": ("ENOENT", "there is no {path}; look with fs.list"),
-    "ENOTDIR": ("ENOENT", "there is no {path}: a part of it is no folder; look with fs.list"),
-    "ELOOP": (
-        "E_SANDBOX_VIOLATION",
-        "{path} is a link or lies behind one, and links are not followed; use the path of what it "
-        "points to, or ask the person to mount that folder",
-    ),
-    "EISDIR": (
-        "E_PRECONDITION_FAILED",
-        "{path} is a folder; list it with fs.list, or name a file in it",
-    ),
-    "EXDEV": ("E_SANDBOX_VIOLATION", "{path} leads out of its mount; use a path below it"),
-    "ENXIO": (
-        "E_SANDBOX_VIOLATION",
-        "{path} is a FIFO, a socket or a device; only regular files are read and written",
-    ),
-    "ENAMETOOLONG": ("E_SANDBOX_VIOLATION", "{path} is too long a name; use a shorter one"),
-    "EACCES": ("E_DENIED", "the system does not let {path} be used; ask the person"),
-    "EROFS": ("E_DENIED", "{path} is on a read-only file system; write elsewhere"),
-    "ENOSPC": ("E_TOOL_FAILED", "the disk is full; {path} was not written; ask the person"),
-    "EDQUOT": ("E_TOOL_FAILED", "the quota is used up; {path} was not written; ask the person"),
+_LINK = "links are not followed; use the path of what it points to, or ask the person to mount it"
+_ERRORS: dict[int, tuple[ErrorCode, str]] = {
+    errno.ENOENT: ("ENOENT", "there is no {path}; look with fs.list"),
+    errno.ENOTDIR: ("ENOENT", "there is no {path}: a part of it is no folder; look with fs.list"),
+    errno.ELOOP: ("E_SANDBOX_VIOLATION", f"{{path}} is a link or lies behind one; {_LINK}"),
+    errno.EISDIR: ("E_PRECONDITION_FAILED", "{path} is a folder; name a file in it (fs.list)"),
+    errno.EXDEV: ("E_SANDBOX_VIOLATION", "{path} leads out of its mount; use a path below it"),
+    errno.ENXIO: ("E_SANDBOX_VIOLATION", "{path} is no regular file (a FIFO, socket or device)"),
+    errno.ENAMETOOLONG: ("E_SANDBOX_VIOLATION", "{path} is too long a name; use a shorter one"),
+    errno.EACCES: ("E_DENIED", "the system does not let {path} be used; ask the person"),
+    errno.EROFS: ("E_DENIED", "{path} is on a read-only file system; write elsewhere"),
 }
-_ALIKE = {"EMLINK": "ELOOP", "ENODEV": "ENXIO", "EPERM": "EACCES"}
+_ALIKE = {errno.EMLINK: errno.ELOOP, errno.ENODEV: errno.ENXIO, errno.EPERM: errno.EACCES}
 
 
 def failure(error: OSError, path: str) -> ToolError:
     """What the system said, as a typed error that names the path of the model and no other."""
     number = error.errno or 0
-    name = errno.errorcode.get(number, "")
     if isinstance(error, NotRegular):
-        kinds = ((stat.S_ISDIR, "EISDIR"), (stat.S_ISLNK, "ELOOP"))
-        name = next((kind for is_kind, kind in kinds if is_kind(error.mode)), "ENXIO")
-    unknown = ("E_TOOL_FAILED", "{path} cannot be used: {why}; try again")
-    code, words = _SAID.get(_ALIKE.get(name, name), unknown)
+        number = errno.EISDIR if stat.S_ISDIR(error.mode) else errno.ENXIO
+        number = errno.ELOOP if stat.S_ISLNK(error.mode) else number
     why = os.strerror(number) if number else type(error).__name__
-    message = words.replace("{path}", visible(path)).replace("{why}", why)
-    return ToolError(message, code=code)
+    unknown: tuple[ErrorCode, str] = ("E_TOOL_FAILED", f"{{path}} cannot be used: {why}; try again")
+    code, words = _ERRORS.get(_ALIKE.get(number, number), unknown)
+    return ToolError(words.replace("{path}", visible(path)), code=code)

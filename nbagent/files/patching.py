@@ -14,13 +14,8 @@ from typing import NoReturn
 from nbagent.contracts.errors import ToolError
 
 _HUNK = re.compile(r"@@+(?: -(?P<start>\d+)(?:,\d+)? \+\d+(?:,\d+)?)?(?: @@+.*|\s*)")
-_MOST_PLACES = 5
 _MOST_COMPARED_LINES = 4_000
 """Of a text that is compared line by line for a person."""
-_MOST_LIKE_LINES = 2_000
-"""Different lines among which the most similar one is looked for: the hint is worth no more."""
-_LIKE_CHARS = 120
-"""Of each of them."""
 _MOST_STEPS = 50_000_000
 """Lines of the file times lines of a hunk, when its place is looked for: nobody can stop that."""
 
@@ -41,7 +36,7 @@ def replace_once(text: str, old: str, new: str) -> str:
     Where the file has CRLF line ends and the span has LF, both are taken as CRLF.
 
     Raises:
-        ToolError: `E_PRECONDITION_FAILED` with a hint where the span stands or nearly stands.
+        ToolError: `E_PRECONDITION_FAILED`, it stands nowhere, or several times.
     """
     if not old:
         raise ToolError(
@@ -52,43 +47,16 @@ def replace_once(text: str, old: str, new: str) -> str:
         old, new = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
     at = text.find(old)
     if at < 0:
-        _fail(f"oldText does not stand there{_nearly(text, old)}; read the file, copy it exactly")
-    if text.find(old, at + 1) >= 0:
-        lines: list[str] = []
-        while at >= 0 and len(lines) < _MOST_PLACES:
-            lines.append(str(_line_of(text, at)))
-            at = text.find(old, at + 1)
-        _fail(
-            f"oldText stands there more than once (lines {', '.join(lines)}); give more of the "
-            "lines around the one that is meant"
-        )
+        _fail("oldText does not stand there; read the file, and copy it exactly, with its blanks")
+    second = text.find(old, at + 1)
+    if second >= 0:
+        lines = f"lines {_line_of(text, at)}, {_line_of(text, second)}"
+        _fail(f"oldText stands there more than once ({lines}); give more of the lines around it")
     return text[:at] + new + text[at + len(old) :]
 
 
 def _line_of(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
-
-
-def _nearly(text: str, old: str) -> str:
-    """Words about the place that is most like the piece; empty when nothing is like it."""
-    lines, wanted = ([" ".join(row.split()) for row in it.splitlines()] for it in (text, old))
-    wanted = [row for row in wanted if row]
-    if not wanted:
-        return ""
-    hay = "\n".join(["", *lines, ""])
-    at = hay.find("\n".join(["", *wanted, ""]))
-    if at >= 0:
-        return f", but with other white space at line {_line_of(hay, at)}"
-    close = _most_like(wanted[0], lines)
-    return f"; most like it is line {lines.index(close) + 1}: {close[:120]!r}" if close else ""
-
-
-def _most_like(wanted: str, lines: list[str]) -> str:
-    different = {line[:_LIKE_CHARS]: line for line in lines}
-    if len(different) > _MOST_LIKE_LINES:
-        return ""
-    close = difflib.get_close_matches(wanted[:_LIKE_CHARS], different, 1, 0.65)
-    return different[close[0]] if close else ""
 
 
 def _fail(message: str) -> NoReturn:
@@ -150,7 +118,7 @@ def _rows(text: str) -> list[str]:
 def _read_diff(diff: str) -> list[_Hunk]:
     hunks: list[_Hunk] = []
     names = 0
-    rows = [row.removesuffix("\r") for row in diff.removesuffix("\n").split("\n")]
+    rows = [row.removesuffix("\r") for row in diff.rstrip("\r\n").split("\n")]
     for before, row, after in zip(["", *rows], rows, [*rows[1:], ""], strict=False):
         match = _HUNK.fullmatch(row)
         if row.startswith("--- ") and after.startswith("+++ "):
@@ -191,66 +159,43 @@ def _no_diff(why: str) -> NoReturn:
 
 
 def _where(hunk: _Hunk, have: list[str], done: int, shift: int) -> int:
-    """The index of the line that the hunk begins at.
-
-    Raises:
-        ToolError: its old lines stand nowhere behind the hunk before, or at several places.
-    """
-    claimed = None if hunk.start is None else max(hunk.start - 1 + shift, done)
-    if not hunk.old:
-        if claimed is None and have:
+    """The index of the line that the hunk begins at: behind the hunk before, and nowhere else."""
+    wanted, size = hunk.old, len(hunk.old)
+    if not wanted:
+        if hunk.start is None and have:
             _fail(f"hunk {hunk.number} only adds lines; give a line of context before or after")
         # `@@ -5,0 +6 @@` adds behind line 5.
         return min(max((hunk.start or 0) + shift, done), len(have))
-    fits = _fitting(hunk.old, have, done, claimed)
-    while not fits and hunk.lines[-1] == (" ", "") and len(hunk.old) > 1:
-        # A blank line behind the last hunk is most often no context but how the text ended.
-        hunk.lines.pop()
-        fits = _fitting(hunk.old, have, done, claimed)
-    if not fits:
-        _fail(f"hunk {hunk.number} does not fit: {_missing(hunk.old, have)}; read the file again")
-    if claimed is not None:
-        fits.sort(key=lambda at: abs(at - claimed))
-    if len(fits) > 1 and (claimed is None or abs(fits[0] - claimed) == abs(fits[1] - claimed)):
-        places = ", ".join(str(at + 1) for at in sorted(fits)[:_MOST_PLACES])
-        _fail(f"hunk {hunk.number} fits at several lines ({places}); give more context")
-    return fits[0]
-
-
-def _fitting(wanted: list[str], have: list[str], done: int, claimed: int | None) -> list[int]:
-    """Where all of these lines stand one below the other: as claimed, else anywhere from a line."""
-    size = len(wanted)
+    claimed = None if hunk.start is None else max(hunk.start - 1 + shift, done)
     if claimed is not None and have[claimed : claimed + size] == wanted:
-        return [claimed]
+        return claimed
     if size * (len(have) - done) > _MOST_STEPS:
         _fail("the file and the diff are too long to be compared; give smaller hunks")
-    return [
-        at
-        for at in range(done, len(have) - size + 1)
-        if have[at] == wanted[0] and have[at : at + size] == wanted
-    ]
-
-
-def _missing(wanted: list[str], have: list[str]) -> str:
-    there = set(have)
-    for text in wanted:
-        if text not in there:
-            close = _most_like(text, have)
-            hint = f" (most like it: {close[:120]!r})" if close else ""
-            return f"there is no line {text[:120]!r}{hint}"
-    return "its lines are there, but not in this order behind the hunk before"
+    fits = [at for at in range(done, len(have)) if have[at : at + size] == wanted]
+    if not fits:
+        there = set(have)
+        missing = next((text for text in wanted if text not in there), None)
+        why = "its lines have another order" if missing is None else f"no line {missing[:120]!r}"
+        _fail(f"hunk {hunk.number} does not fit: {why}; read the file again")
+    fits.sort(key=lambda at: abs(at - (claimed or 0)))
+    first, second = fits[0], fits[1] if len(fits) > 1 else None
+    if second is not None and (claimed is None or abs(first - claimed) == abs(second - claimed)):
+        lines = f"lines {first + 1}, {second + 1}"
+        _fail(f"hunk {hunk.number} fits at several places ({lines}); give more context")
+    return first
 
 
 def diff_of(old: str, new: str, name: str) -> str:
     """A unified diff of two texts for a person to read; whole, never cut."""
+    if old == new:
+        return ""
     before, after = _rows(old), _rows(new)
     if max(len(before), len(after)) <= _MOST_COMPARED_LINES:
         rows = list(difflib.unified_diff(before, after, "", "", n=3))[2:]
     else:
         rows = _one_hunk(before, after)
     shown = (r if r.endswith("\n") else f"{r}\n\\ No newline at end of file\n" for r in rows)
-    head = f"--- {name} (old)\n+++ {name} (new)\n" if rows else ""
-    return head + "".join(shown)
+    return f"--- {name} (old)\n+++ {name} (new)\n" + "".join(shown)
 
 
 def _one_hunk(before: list[str], after: list[str]) -> list[str]:
@@ -261,6 +206,4 @@ def _one_hunk(before: list[str], after: list[str]) -> list[str]:
     tail = next((i for i in range(most) if before[-1 - i] != after[-1 - i]), most)
     old, new = before[start : len(before) - tail], after[start : len(after) - tail]
     head = f"@@ -{start + bool(old)},{len(old)} +{start + bool(new)},{len(new)} @@\n"
-    return (
-        [head, *(f"-{line}" for line in old), *(f"+{line}" for line in new)] if old or new else []
-    )
+    return [head, *(f"-{line}" for line in old), *(f"+{line}" for line in new)]

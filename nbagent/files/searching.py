@@ -1,10 +1,9 @@
 """Walking a tree of a mount, and searching the text of its files: line by line, within a time.
 
 No link is followed. `globs` and patterns of .gitignore are read by pathspec, which asks RE2.
-Regular expressions are RE2's: linear in the text, so none can hang, and run without Python's
-lock, so a stop gets through (measured against `re`, which holds the lock and can take for ever,
-and `regex`, whose time-outs work and which was up to fifteen times slower). No look-around, no
-back-references.
+Queries are RE2's too: linear in the text, so none can hang, and run without Python's lock, so a
+stop gets through (measured against `re`, which holds the lock and can take for ever, and `regex`,
+whose time-outs work and which was up to fifteen times slower). No look-around, no back-references.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import re2
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import FilePlace
 from nbagent.files.names import Parts, is_nameable, looks_secret
-from nbagent.files.opening import Folder, NotRegular, failure, patiently
+from nbagent.files.opening import Folder, NotRegular, failure
 from nbagent.files.writing import TEMPORARY, read_bytes
 
 Kind = Literal["file", "folder", "link", "other"]
@@ -32,10 +31,12 @@ Hides = Callable[[Parts, str], bool]
 """A folder, as pieces below the mount, and a name in it → whether it is as if it were not there."""
 
 _NOT_ENTERED = frozenset(
-    {".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"}
+    (
+        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"),
+        *(".venv", "venv", "site-packages"),
+    )
 )
 """Made by programs; gone into only when they are named."""
-_VENV_MARK = "pyvenv.cfg"
 _LARGEST_IGNORE_FILE_BYTES = 500_000
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _MOST_GLOBS = 64
@@ -44,7 +45,6 @@ _LARGEST_BYTES = 64_000_000
 """Of one file; a larger one is skipped and counted."""
 _PROBE_BYTES = 8_192
 """A zero byte among the first so many means binary."""
-_FIRST_READ_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 17
 """What the regular expression is given at once: between two of them a stop is seen."""
 _SHOWN_CHARS = 400
@@ -84,53 +84,42 @@ class Globs:
         self._spec = _spec(lines)
         if self._spec is None:
             raise ToolError(
-                f"{pattern[:200]!r} is no glob; use one such as '*.py' or 'src/**/*.md'",
+                f"{pattern[:200]!r} is no glob; use one such as '*.py' or 'src/**/*.md', with few "
+                "braces",
                 code="E_INVALID_ARGUMENTS",
             )
         self._only_negative = all(line.startswith("!") for line in lines)
 
     def fit(self, path: str) -> bool:
         """Whether a path below the folder that was named is meant."""
-        found = self._spec.check_file(_encodable(path)).include
-        return self._only_negative if found is None else bool(found)
-
-
-def _encodable(path: str) -> str:
-    """A path that RE2 takes: names of a disk need not be text in any encoding."""
-    return path if path.isascii() else path.encode("utf-8", "replace").decode("utf-8")
+        included = self._spec.check_file(path).include
+        return self._only_negative if included is None else bool(included)
 
 
 def _expanded(pattern: str) -> list[str]:
-    """A pattern with braces as several without."""
+    """A pattern with braces as several without; none where they are too many."""
     done: list[str] = []
     waiting = [pattern]
-    while waiting and len(waiting) + len(done) <= _MOST_GLOBS:
+    while waiting:
+        if len(waiting) + len(done) > _MOST_GLOBS:
+            return []
         one = waiting.pop()
         match = _BRACES.search(one)
         if match is None:
             done.append(one)
         else:
             waiting += [one[: match.start()] + x + one[match.end() :] for x in match[1].split(",")]
-    if waiting:
-        raise ToolError(
-            f"the glob means more than {_MOST_GLOBS} patterns; use fewer braces",
-            code="E_INVALID_ARGUMENTS",
-        )
     return done
 
 
 def _spec(lines: list[str]) -> Any:
     """Patterns read together; None when there is none that can be read."""
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
-    if not lines:
-        return None
     try:
-        return pathspec.GitIgnoreSpec.from_lines(lines)
+        return pathspec.GitIgnoreSpec.from_lines(lines) if lines else None
     except ValueError:
-        if len(lines) == 1:
-            return None
         # One that is wrong does not undo the others; git leaves it out, too.
-        return _spec([line for line in lines if _spec([line]) is not None])
+        return _spec([line for line in lines if _spec([line])]) if len(lines) > 1 else None
 
 
 def walk(
@@ -148,35 +137,23 @@ def walk(
     while waiting:
         parts = waiting.pop()
         try:
-            folder = place.root.folder(parts)
-        except OSError:
-            if parts == place.parts:
-                raise
-            continue
-        try:
-            entries = _entries(folder, parts, rules, hides)
-            if parts == place.parts or all(entry.name != _VENV_MARK for entry in entries):
+            with closing(place.root.folder(parts)) as folder:
+                entries = _entries(folder, parts, rules, hides)
                 yield Level(folder, parts, entries)
-            else:
-                entries.clear()
         except OSError:
             if parts == place.parts:
                 raise
             continue
-        finally:
-            folder.close()
         if len(parts) - len(place.parts) + 1 < min(depth, _DEEPEST):
             below = [(*parts, e.name) for e in entries if e.kind == "folder" and not e.ignored]
             waiting += reversed(below)
 
 
 def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> list[Entry]:
-    found = folder.scan()
-    if any(entry.name == ".gitignore" for entry in found):
-        rules.read(folder, parts)
+    rules.read(folder, parts)
     above = rules.above(parts)
     entries: list[Entry] = []
-    for entry in found:
+    for entry in folder.scan():
         name = entry.name
         if name.startswith(TEMPORARY) or hides(parts, name):
             continue
@@ -189,7 +166,7 @@ def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> li
             kind = "file"
         shut = kind == "folder" and (name in _NOT_ENTERED or looks_secret(f"{name}/"))
         shown = f"{name}/" if kind == "folder" else name
-        ignored = shut or not is_nameable(name) or (bool(above) and _is_ignored(above, shown))
+        ignored = shut or not is_nameable(name) or _is_ignored(above, shown)
         entries.append(Entry(name, kind, ignored))
     return entries
 
@@ -200,22 +177,19 @@ class _Ignoring:
     def __init__(self) -> None:
         self._specs: dict[Parts, Any] = {}
 
-    def read(self, folder: Folder, parts: Parts, name: Parts = (".gitignore",)) -> None:
+    def read(self, folder: Folder, parts: Parts) -> None:
         """Take the rules of a folder, if it has a file of them."""
         try:
-            descriptor = folder.open_file(name)
+            descriptor = folder.open_file((".gitignore",))
         except OSError:
             return
         try:
             data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
-        except OSError:
-            return
         finally:
             os.close(descriptor)
-        spec = _spec(data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines())
-        if spec is not None:
-            old = self._specs.get(parts)
-            self._specs[parts] = spec if old is None else old + spec
+        lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+        if (spec := _spec(lines)) is not None:
+            self._specs[parts] = spec
 
     def above(self, parts: Parts) -> list[tuple[str, Any]]:
         """What speaks of names in a folder, deepest first: the path from there, and the rules."""
@@ -228,30 +202,25 @@ class _Ignoring:
 
 def _is_ignored(above: list[tuple[str, Any]], name: str) -> bool:
     for prefix, spec in above:
-        said = spec.check_file(prefix + name).include
-        if said is not None:
-            return bool(said)
+        included = spec.check_file(prefix + name).include
+        if included is not None:
+            return bool(included)
     return False
 
 
 def _rules_above(place: FilePlace) -> _Ignoring:
-    root, start, rules = place.root, place.parts, _Ignoring()
-    rules.read(root, (), (".git", "info", "exclude"))
-    for size in range(len(start)):
-        with closing(root.folder(start[:size])) as folder:
-            rules.read(folder, start[:size])
-        if _is_ignored(rules.above(start[:size]), f"{start[size]}/"):
+    rules = _Ignoring()
+    for size, name in enumerate(place.parts):
+        above = place.parts[:size]
+        with closing(place.root.folder(above)) as folder:
+            rules.read(folder, above)
+        if _is_ignored(rules.above(above), f"{name}/"):
             # Who names an ignored folder wants to see what is in it.
             return _Ignoring()
     return rules
 
 
-Finder = Callable[[bytes, int, int], int]
-"""Data, start and end of a window (whole lines) → where the first match starts, or -1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """One line that fits."""
 
     path: str
@@ -260,8 +229,8 @@ class Match:
     column: int
     """From 1, in characters."""
     text: str
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,51 +263,31 @@ class SearchResult:
     why_cut: str = ""
 
 
-def _finder(query: str, *, regex: bool) -> Finder:
-    """What finds a query in bytes.
-
-    Raises:
-        ToolError: `E_INVALID_ARGUMENTS`, it is none.
-    """
+def _pattern(query: str, *, regex: bool) -> Any:
+    """What finds a query in bytes; a ToolError where it is none."""
     if not query or "\n" in query or "\r" in query:
-        raise _no_query("give the words of one line; matches do not go over line ends")
-    if len(query) > _MOST_PATTERN_CHARS:
-        raise _no_query(f"it is longer than {_MOST_PATTERN_CHARS:,} characters; give less of it")
-    if not regex:
-        wanted = query.encode("utf-8")
-
-        def literal(data: bytes, start: int, end: int) -> int:
-            return data.find(wanted, start, end)
-
-        return literal
-    search = _compiled(query).search
-
-    def pattern(data: bytes, start: int, end: int) -> int:
-        found = search(data, start, end)
-        return -1 if found is None else found.start()
-
-    return pattern
-
-
-def _compiled(query: str) -> Any:
-    options: Any = _RE2.Options()
-    options.log_errors = False
-    options.never_nl = True
-    options.max_mem = 16 << 20
-    # Multi-line: ^ and $ are the ends of lines, of which a window has many.
-    try:
-        return _RE2.compile(b"(?m)" + query.encode("utf-8"), options)
-    except Exception as error:  # Its own class, which has no type.
-        said: object = error.args[0] if error.args else ""
-        why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-        raise _no_query(
-            f"it is no regular expression that works here ({why[:200]}); there are no look-around "
-            "and no back-references, and without regex the words are taken as they are"
-        ) from None
-
-
-def _no_query(why: str) -> ToolError:
-    return ToolError(f"this query cannot be searched for: {why}", code="E_INVALID_ARGUMENTS")
+        why = "give the words of one line; matches do not go over line ends"
+    elif len(query) > _MOST_PATTERN_CHARS:
+        why = f"it is longer than {_MOST_PATTERN_CHARS:,} characters; give less of it"
+    else:
+        options: Any = _RE2.Options()
+        options.log_errors = False
+        options.literal = not regex
+        options.never_nl = regex
+        options.max_mem = 16 << 20
+        # Multi-line: ^ and $ are the ends of lines, of which a window has many.
+        source = f"(?m){query}" if regex else query
+        try:
+            return _RE2.compile(source.encode("utf-8"), options)
+        except Exception as error:  # Its own class, which has no type.
+            reason: object = error.args[0] if error.args else ""
+            text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+            why = (
+                f"it is no regular expression that works here ({text[:200]}); there are no "
+                "look-around and no back-references, and without regex the words are taken as "
+                "they are"
+            )
+    raise ToolError(f"this query cannot be searched for: {why}", code="E_INVALID_ARGUMENTS")
 
 
 def search(place: FilePlace, order: Order) -> SearchResult:
@@ -347,40 +296,41 @@ def search(place: FilePlace, order: Order) -> SearchResult:
     Raises:
         ToolError: the query is none, or the place cannot be opened.
     """
-    return _Search(place, order).run()
+    one = _Search(place, order)
+    try:
+        one.run()
+    except OSError as error:
+        raise failure(error, place.text) from None
+    return one.result
 
 
 class _Search:
     def __init__(self, place: FilePlace, order: Order) -> None:
         self._place = place
         self._order = order
-        self._find = _finder(order.query, regex=order.regex)
+        self._find = _pattern(order.query, regex=order.regex).search
         self._globs = Globs(order.glob) if order.glob else None
-        self._until = time.monotonic() + order.timeout_s
+        self._until_s = time.monotonic() + order.timeout_s
         self._left_chars = _MOST_TEXT_CHARS
-        self._answer = SearchResult()
+        self.result = SearchResult()
 
-    def run(self) -> SearchResult:
+    def run(self) -> None:
         place = self._place
-        try:
-            if not self._is_folder():
-                self._file(place.root, place.parts, place.text)
-                return self._answer
-            for level in walk(place, hides=self._order.hides):
-                for name, path in self._files(level):
-                    if self._is_over():
-                        return self._answer
-                    try:
-                        self._file(level.folder, (name,), path)
-                    except OSError:
-                        self._answer.files_skipped += 1
-        except OSError as error:
-            raise failure(error, place.text) from None
-        return self._answer
+        if not self._is_folder():
+            self._file(place.root, place.parts, place.text)
+            return
+        for level in walk(place, hides=self._order.hides):
+            for name, path in self._files(level):
+                if self._is_over():
+                    return
+                try:
+                    self._file(level.folder, (name,), path)
+                except OSError:
+                    self.result.files_skipped += 1
 
     def _is_folder(self) -> bool:
         try:
-            os.close(patiently(lambda: self._place.root.open_file(self._place.parts)))
+            os.close(self._place.root.open_file(self._place.parts))
         except NotRegular as error:
             if stat.S_ISDIR(error.mode):
                 return True
@@ -391,81 +341,76 @@ class _Search:
         """The files of a folder that are searched: name and path."""
         prefix = "".join(f"{part}/" for part in (self._place.mount.name, *level.parts))
         below = "".join(f"{part}/" for part in level.parts[len(self._place.parts) :])
-        globs = self._globs
         for name, kind, ignored in level.entries:
             if kind != "file" or ignored:
                 continue
-            if globs is not None and not globs.fit(below + name):
-                continue
-            yield name, prefix + name
+            if self._globs is None or self._globs.fit(below + name):
+                yield name, prefix + name
 
     def _is_over(self) -> bool:
-        answer = self._answer
-        if answer.why_cut:
-            return True
+        result = self.result
         if self._order.stopped():
-            answer.why_cut = "it was stopped"
-        elif time.monotonic() > self._until:
-            answer.why_cut = (
-                f"{self._order.timeout_s:g} s were up after {answer.files_scanned:,} files; narrow "
+            result.why_cut = "it was stopped"
+        elif not result.why_cut and time.monotonic() > self._until_s:
+            result.why_cut = (
+                f"{self._order.timeout_s:g} s were up after {result.files_scanned:,} files; narrow "
                 "the path or the glob"
             )
-        return bool(answer.why_cut)
+        return bool(result.why_cut)
 
-    def _file(self, folder: Folder, parts: tuple[str, ...], path: str) -> None:
+    def _file(self, folder: Folder, parts: Parts, path: str) -> None:
         if not self._order.allows(path):
-            self._answer.files_skipped += 1
+            self.result.files_skipped += 1
             return
         descriptor = folder.open_file(parts)
         try:
-            data = os.read(descriptor, _FIRST_READ_BYTES)
+            if os.fstat(descriptor).st_size > _LARGEST_BYTES:
+                self.result.files_skipped += 1
+                return
+            data = os.read(descriptor, _WINDOW_BYTES)
             if b"\0" in data[:_PROBE_BYTES]:
                 return
-            if len(data) == _FIRST_READ_BYTES:
-                if os.fstat(descriptor).st_size > _LARGEST_BYTES:
-                    self._answer.files_skipped += 1
-                    return
+            if len(data) == _WINDOW_BYTES:
                 data += read_bytes(descriptor, most=_LARGEST_BYTES)
         finally:
             os.close(descriptor)
-        self._answer.files_scanned += 1
+        self.result.files_scanned += 1
         self._lines(data, path)
 
     def _lines(self, data: bytes, path: str) -> None:
-        find, counted, line = self._find, 0, 1
+        counted, line = 0, 1
         for begin, end in _windows(data):
-            at = find(data, begin, end)
+            start = begin
             # An empty match may stand behind the last line, which is none.
-            while 0 <= at < end:
+            while start < end and (match := self._find(data, start, end)):
+                at = match.start()
+                if at >= end:
+                    break
                 line_start = data.rfind(b"\n", 0, at) + 1
                 line += data.count(b"\n", counted, line_start)
                 counted = line_start
                 self._take(data, path, line, at)
                 if self._is_over():
                     return
-                following = data.find(b"\n", at) + 1
-                if not 0 < following < end:
-                    break
-                at = find(data, following, end)
+                start = data.find(b"\n", at) + 1 or end
             if end < len(data) and self._is_over():
                 return
 
     def _take(self, data: bytes, path: str, line: int, at: int) -> None:
-        answer, order = self._answer, self._order
-        answer.matches_found += 1
-        if len(answer.matches) >= order.max_matches or self._left_chars <= 0:
-            kept = f"the first {len(answer.matches):,} matches are shown; "
-            answer.why_cut = kept + "narrow the query, the path or the glob"
+        result, order = self.result, self._order
+        result.matches_found += 1
+        if len(result.matches) >= order.max_matches or self._left_chars <= 0:
+            shown = f"the first {len(result.matches):,} matches are shown; "
+            result.why_cut = shown + "narrow the query, the path or the glob"
             return
         start = data.rfind(b"\n", 0, at) + 1
-        column = len(data[start:at].decode("utf-8", "replace")) + 1
         end = data.find(b"\n", at)
         end = len(data) if end < 0 else end
+        column = len(data[start:at].decode("utf-8", "replace")) + 1
         before, after = _around(data, start, end, order.context)
-        text = _shown(data[start:end], column - 1)
-        match = Match(path, line, column, text, tuple(before), tuple(after))
-        self._left_chars -= sum(map(len, (path, match.text, *match.before, *match.after)))
-        answer.matches.append(match)
+        match = Match(path, line, column, _shown(data[start:end], column - 1), before, after)
+        self._left_chars -= sum(map(len, (path, match.text, *before, *after)))
+        result.matches.append(match)
 
 
 def _windows(data: bytes) -> Iterator[tuple[int, int]]:
@@ -479,14 +424,16 @@ def _windows(data: bytes) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _around(data: bytes, start: int, end: int, count: int) -> tuple[list[str], list[str]]:
+def _around(
+    data: bytes, start: int, end: int, count: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """So many lines before and after the one from `start` to `end`."""
     if not count:
-        return [], []
+        return (), ()
     above = data[max(0, start - _WINDOW_BYTES) : start].split(b"\n")[:-1][-count:]
     rest = data[end + 1 : end + _WINDOW_BYTES]
     below = rest.removesuffix(b"\n").split(b"\n")[:count] if rest else []
-    return list(map(_shown, above)), list(map(_shown, below))
+    return tuple(map(_shown, above)), tuple(map(_shown, below))
 
 
 def _shown(line: bytes, at: int = 0) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import os
 import random
-import secrets
 import stat
 import tempfile
 import time
@@ -23,13 +22,12 @@ from typing import Any, NamedTuple
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import FilePlace
 from nbagent.files.names import visible
-from nbagent.files.opening import Folder, NotRegular, failure, patiently
+from nbagent.files.opening import Folder, NotRegular, failure
 
 TEMPORARY = ".nbagent-tmp-"
 """How a half-written file is named; listings leave it out."""
 LARGEST_CHANGED_BYTES = 64_000_000
 """A larger file is not replaced: hashing it would take longer than a stop may wait."""
-_BLOCK = 1 << 20
 _LOCK_WAIT_S = 5.0
 _NAP_S = 0.002
 _TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
@@ -53,24 +51,13 @@ def sha_of_bytes(data: bytes) -> str:
 
 
 def read_bytes(descriptor: int, *, most: int) -> bytes:
-    """What is in an open file, at most so many bytes."""
-    pieces: list[bytes] = []
-    left = most
-    while left > 0:
-        piece = os.read(descriptor, min(left, _BLOCK))
-        if not piece:
-            break
-        pieces.append(piece)
-        left -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    """What is in an open file from where it is read, at most so many bytes."""
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read(most)
 
 
 def read_state(place: FilePlace) -> FileState:
-    """What is in a file that may be changed.
-
-    Raises:
-        ToolError: it cannot be read, or is too large to be replaced.
-    """
+    """What is in a file; a ToolError where it cannot be read or is too large to be replaced."""
     try:
         return _state(place.root, place.parts, place)
     except OSError as error:
@@ -79,38 +66,27 @@ def read_state(place: FilePlace) -> FileState:
 
 def _state(folder: Folder, parts: tuple[str, ...], place: FilePlace) -> FileState:
     try:
-        descriptor = patiently(lambda: folder.open_file(parts))
+        descriptor = folder.open_file(parts)
     except FileNotFoundError:
         return ABSENT
     try:
-        if os.fstat(descriptor).st_size > LARGEST_CHANGED_BYTES:
-            raise _too_large(place)
-        data = read_bytes(descriptor, most=LARGEST_CHANGED_BYTES + 1)
+        size = os.fstat(descriptor).st_size
+        data = read_bytes(descriptor, most=min(size, LARGEST_CHANGED_BYTES) + 1)
     finally:
         os.close(descriptor)
-    if len(data) > LARGEST_CHANGED_BYTES:
-        raise _too_large(place)
+    if max(size, len(data)) > LARGEST_CHANGED_BYTES:
+        raise ToolError(
+            f"{visible(place.text)} has more than {LARGEST_CHANGED_BYTES:,} bytes and is not "
+            "changed; write another file, or ask the person to take this one away",
+            code="E_WRITE_LIMIT",
+        )
     return FileState(data, sha_of_bytes(data))
 
 
-def _too_large(place: FilePlace) -> ToolError:
-    return ToolError(
-        f"{visible(place.text)} has more than {LARGEST_CHANGED_BYTES:,} bytes and is not changed; "
-        "write another file, or ask the person to take this one away",
-        code="E_WRITE_LIMIT",
-        details={"maxBytes": LARGEST_CHANGED_BYTES},
-    )
-
-
 def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileState, bytes]:
-    """Write what is made of a file as it is, under the lock; its folders, too.
+    """Write what is made of a file as it is, under the lock: how it was, and what is in it now.
 
-    Args:
-        place: that may be written.
-        make: the new content; called once more where folders have to be made.
-
-    Returns:
-        The file as it was, and what is in it now.
+    Its folders are made, too; `make` is called twice then.
 
     Raises:
         ToolError: what `make` raises, or it cannot be written; nothing was changed.
@@ -118,11 +94,11 @@ def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileS
     *above, name = place.parts
     try:
         try:
-            folder = patiently(lambda: place.root.folder(above))
+            folder = place.root.folder(above)
         except FileNotFoundError:
             # Nothing is made for a change that would be refused.
             make(ABSENT)
-            folder = patiently(lambda: place.root.folder(above, create=True))
+            folder = place.root.folder(above, create=True)
         with closing(folder), locked(folder):
             old = _look(folder, name, place)
             before = _state(folder, (name,), place)
@@ -135,34 +111,37 @@ def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileS
 
 def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
     try:
-        found = patiently(lambda: folder.look(name))
+        there = folder.look(name)
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode):
-        raise NotRegular(found.st_mode)
-    if not found.st_mode & 0o222:
+    if not stat.S_ISREG(there.st_mode):
+        raise NotRegular(there.st_mode)
+    if not there.st_mode & 0o222:
         raise ToolError(
             f"{visible(place.text)} is marked read only; ask the person to change that",
             code="E_DENIED",
         )
-    return found
+    return there
 
 
 def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> None:
-    temporary = _temporary_name(folder, name)
+    # One name for each file: what a killed writer left is taken away by the next one.
+    temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
+    with suppress(FileNotFoundError):
+        folder.remove(temporary)  # The lock is held: nobody writes it now.
     try:
         mode = 0o666 if old is None else 0o600
-        descriptor = patiently(lambda: folder.new_file(temporary, mode))
+        descriptor = folder.new_file(temporary, mode)
         try:
             if old is not None:
-                _dress(descriptor, old)
+                _own_as(descriptor, old)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        patiently(lambda: folder.replace(temporary, name))
+        folder.replace(temporary, name)
     except BaseException:
         # Also when the person's interrupt came: nothing half-written stays.
         with suppress(OSError):
@@ -172,26 +151,12 @@ def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None)
         folder.sync()
 
 
-def _temporary_name(folder: Folder, name: str) -> str:
-    """One name for each file: what a killed writer left is taken away by the next one."""
-    temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
-    try:
-        folder.remove(temporary)  # The lock is held: nobody writes it now.
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return TEMPORARY + secrets.token_hex(8)
-    return temporary
-
-
-def _dress(descriptor: int, old: os.stat_result) -> None:
-    """The new file's owner and mode as the old one's, as far as the system allows."""
-    if hasattr(os, "fchown"):
-        with suppress(OSError):
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-    if hasattr(os, "fchmod"):
-        with suppress(OSError):
-            os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & 0o777)
+def _own_as(descriptor: int, old: os.stat_result) -> None:
+    """Give the new file the owner and the mode of the old one, as far as the system allows."""
+    with suppress(OSError, AttributeError):  # Windows has neither.
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    with suppress(OSError, AttributeError):
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & 0o777)
 
 
 def _module(name: str) -> Any:
@@ -211,10 +176,7 @@ def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
 
     The lock is put on the folder itself (flock), so that nothing is left lying in it. Where that
     does not work (NFS, Windows), it is a file among the system's temporary ones, named by a hash.
-
-    Args:
-        folder: opened by the caller, for this alone: closing it gives back the lock.
-        wait_s: for another writer.
+    The folder is opened by the caller for this alone: closing it gives back the lock.
 
     Raises:
         ToolError: `E_TIMEOUT`, another writer holds it for too long.

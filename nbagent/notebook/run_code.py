@@ -62,7 +62,8 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
             with (
                 shell.builtin_trap,
                 _instead(sys, stdout=stdout, stderr=stderr, displayhook=values.append),
-                _instead(shell, showtraceback=_show_nothing),
+                # The error of the code is the model's; the person's cell goes on.
+                _instead(shell, showtraceback=lambda *args, **options: None),
                 _instead(shell.display_pub, publish=displays.publish),
             ):
                 nodes = compiler.ast_parse(code, file).body
@@ -78,7 +79,7 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
         value=values[-1] if values and error is None else None,
         stdout=stdout.kept.text,
         stderr=stderr.kept.text,
-        displays=displays.taken,
+        displays=tuple(displays.kept),
         error=error and _from_the_code_on(error, file),
     )
 
@@ -94,10 +95,6 @@ def _instead(target: Any, **attributes: Any) -> Generator[None]:
     finally:
         for name, value in before.items():
             setattr(target, name, value)
-
-
-def _show_nothing(*args: object, **options: object) -> None:
-    """The error of the code is the model's; the person's cell goes on."""
 
 
 def _from_the_code_on(error: BaseException, file: str) -> BaseException:
@@ -117,7 +114,7 @@ class _Tee:
     def __init__(self, stream: Any, keep_bytes: int) -> None:
         self.kept = Output(keep_bytes)
         self._stream = stream
-        self._left = keep_bytes
+        self._left_chars = keep_bytes
         self._filter = StreamFilter()
         self._lock = threading.RLock()
         self._is_over = False
@@ -152,43 +149,35 @@ class _Tee:
             self._is_over = True
 
     def _hand_on(self, text: str) -> None:
-        if text and self._left > 0:
-            self._stream.write(text[: self._left])
-            self._left -= len(text)
-            if self._left <= 0:
+        if text and self._left_chars > 0:
+            self._stream.write(text[: self._left_chars])
+            self._left_chars -= len(text)
+            if self._left_chars <= 0:
                 self._stream.write("\n… the rest of this output is not shown …\n")
 
 
 class _Displays:
-    """Takes what the code displays, and hands it on to the cell without the secrets in it."""
+    """Keeps what the code displays first, and hands all on to the cell without its secrets."""
 
     def __init__(self, publisher: Any) -> None:
+        self.kept: list[dict[str, Any]] = []
         self._publish = publisher.publish
         self._thread = threading.get_ident()
-        self._kept: list[dict[str, Any]] = []
-        self._left_out = 0
-
-    @property
-    def taken(self) -> tuple[dict[str, Any], ...]:
-        """What was displayed, the first of very many."""
-        words = {"text/plain": f"… {self._left_out:,} more displays, which were not kept …"}
-        return (*self._kept, *([words] if self._left_out else ()))
 
     def publish(self, data: Any, *args: Any, **options: Any) -> None:
         """In the place of the publisher's own."""
-        if threading.get_ident() == self._thread:  # the live view of a run has another one
-            self.add(data)
-        open_forms = {
-            kind: form if kind in _PICTURES else redact_json(form) for kind, form in data.items()
-        }
-        self._publish(open_forms, *args, **options)
+        # The live view of a run publishes in another thread.
+        if threading.get_ident() == self._thread:
+            self.keep(data)
+        forms = {kind: it if kind in _PICTURES else redact_json(it) for kind, it in data.items()}
+        self._publish(forms, *args, **options)
 
-    def add(self, data: dict[str, Any]) -> None:
-        """Keep it."""
-        if len(self._kept) < _MOST_DISPLAYS:
-            self._kept.append(dict(data))
-        else:
-            self._left_out += 1
+    def keep(self, data: dict[str, Any]) -> None:
+        """For the model."""
+        if len(self.kept) == _MOST_DISPLAYS:
+            data = {"text/plain": f"… only the first {_MOST_DISPLAYS} displays were kept …"}
+        if len(self.kept) <= _MOST_DISPLAYS:
+            self.kept.append(dict(data))
 
 
 def _open_figures() -> list[Any]:
@@ -212,7 +201,7 @@ def _show_pictures(shell: Any, values: list[Any], displays: _Displays, before: l
             pyplot.close(figure)
         elif isinstance(image := image_of(figure), ImagePart):
             # Its window or widget shows it already.
-            displays.add({"image/png": image.data})
+            displays.keep({"image/png": image.data})
     for value in values:
         if value is None or any(value is figure for figure in made):
             continue

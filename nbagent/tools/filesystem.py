@@ -7,24 +7,25 @@ disk is touched is `files`', how answers look is `filesystem_answers`'.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex
 from nbagent.contracts.chat import ToolCall
-from nbagent.contracts.errors import ErrorInfo, ToolError
+from nbagent.contracts.errors import ErrorCode, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, call_pattern
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files import patching, writing
 from nbagent.files.frontmatter import update_frontmatter
 from nbagent.files.mounts import STATE, FilePlace, Mounts
-from nbagent.files.names import looks_secret, names_secret, plain_text, visible
+from nbagent.files.names import looks_secret, names_secret, visible
 from nbagent.files.searching import Order
 from nbagent.files.writing import FileState
 from nbagent.tools.base import HostOrder, unknown_name
@@ -33,9 +34,6 @@ from nbagent.tools.function_host import MethodHost
 from nbagent.tools.function_tool import FunctionTool, method_tool
 
 HOST = "fs"
-_MOST_MATCHES = 1_000
-_MOST_CONTEXT = 20
-_MOST_DEPTH = 20
 
 PathArg = Annotated[
     str, Field(description="Below a mount: @project/notes/a.md. Without a mount: in @project.")
@@ -47,11 +45,7 @@ IfMatch = Annotated[
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the `fs` tools that were named.
-
-    Raises:
-        UsageError: there is no such tool.
-    """
+    """The host of the `fs` tools that were named; a UsageError where there is no such tool."""
     return [FileHost(order)]
 
 
@@ -61,7 +55,7 @@ class _Plan:
 
     place: FilePlace
     preview: CallPreview
-    work: Callable[[ToolContext, threading.Event], dict[str, Any] | ToolResult]
+    work: Callable[[ToolContext, threading.Event], ToolResult]
     """Does it, in a worker thread; the event says that nobody waits for it any more."""
 
 
@@ -71,17 +65,33 @@ class FileHost(MethodHost):
     def __init__(self, order: HostOrder) -> None:
         mounts = order.mounts
         if not isinstance(mounts, Mounts):
-            mounts = Mounts(mounts.values()) if mounts else Mounts.of(order.project)
+            mounts = Mounts.of(order.project)
         self._mounts = mounts
         self._policy = order.policy
         self._limits = order.policy.limits
         self._forbids = order.forbids
-        made = self._made()
+        tools = self._tools_here()
+        names = [tool.name for tool in tools]
         for word in order.words:
-            if word not in (HOST, *made):
-                raise unknown_name(word, (HOST, *made))
-        named = [tool for name, tool in made.items() if {HOST, name} & set(order.words)]
-        super().__init__(HOST, named)
+            if word not in (HOST, *names):
+                raise unknown_name(word, (HOST, *names))
+        super().__init__(HOST, [tool for tool in tools if {HOST, tool.name} & set(order.words)])
+
+    def _tools_here(self) -> list[FunctionTool]:
+        looking = {"fs.read": self.read, "fs.list": self.list, "fs.search": self.search}
+        changing = {"fs.write": self.write, "fs.apply_patch": self.apply_patch}
+        tools = [method_tool(plan, name=name, host=HOST) for name, plan in looking.items()]
+        tools += [
+            method_tool(plan, name=name, host=HOST, ruling="ask", interruptible=False)
+            for name, plan in changing.items()
+        ]
+        # Nothing else tells the model which mounts there are.
+        words = {"ro": "read only", "rw": "read and write"}
+        there = ", ".join(f"{mount.name} ({words[mount.mode]})" for mount in self._mounts.values())
+        description = f"{tools[1].spec.description}\n\nThe mounts are: {there}."
+        spec = tools[1].spec.model_copy(update={"description": description})
+        tools[1] = replace(tools[1], spec=spec)
+        return tools
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Look at what the call is about, and plan what it does to it.
@@ -90,44 +100,31 @@ class FileHost(MethodHost):
             ToolError: it would be refused.
         """
         tool, bound = self._checked(call)
+        _check_encodable(bound.plain)
         plan: _Plan = await asyncio.to_thread(tool.target, **bound.values)
 
         async def run(context: ToolContext) -> ToolOutcome:
-            outcome = await _run(plan, call.name, context)
-            return replace(outcome, tool_sha=tool.sha, notes=bound.notes)
-
-        arguments = {**bound.plain, "path": self._mounts.form(plan.place)}
-        return PreparedCall(spec=tool.spec, arguments=arguments, preview=plan.preview, run=run)
-
-    def _made(self) -> dict[str, FunctionTool]:
-        def made(plan: Callable[..., _Plan], name: str, *, writes: bool = False) -> FunctionTool:
-            ruling = "ask" if writes else "allow"
-            return method_tool(
-                plan, name=name, host=HOST, ruling=ruling, interruptible=not writes, threaded=False
+            stopped, began_ms = threading.Event(), monotonic_ms()
+            try:
+                result = await asyncio.to_thread(plan.work, context, stopped)
+            except ToolError as error:
+                result = ToolResult.failure(error.info)
+            finally:
+                stopped.set()  # A stop cancels this and not the thread, which looks here.
+            return ToolOutcome(
+                result=result, ran_in="worker thread", started_at_ms=began_ms, notes=bound.notes
             )
 
-        tools = (
-            made(self.read, "fs.read"),
-            self._with_mounts(made(self.list, "fs.list")),
-            made(self.search, "fs.search"),
-            made(self.write, "fs.write", writes=True),
-            made(self.apply_patch, "fs.apply_patch", writes=True),
-        )
-        return {tool.name: tool for tool in tools}
-
-    def _with_mounts(self, tool: FunctionTool) -> FunctionTool:
-        """The tool with a word about the mounts that there are: nothing else tells the model."""
-        words = {"ro": "read only", "rw": "read and write"}
-        there = ", ".join(f"{mount.name} ({words[mount.mode]})" for mount in self._mounts.values())
-        description = f"{tool.spec.description}\n\nThe mounts are: {there}."
-        return replace(tool, spec=tool.spec.model_copy(update={"description": description}))
+        path = self._mounts.form(plan.place.mount, plan.place.parts)
+        arguments = {**bound.plain, "path": path}
+        return PreparedCall(spec=tool.spec, arguments=arguments, preview=plan.preview, run=run)
 
     def read(
         self,
         path: PathArg,
-        offset: int | None = None,
-        limit: int | None = None,
-        encoding: str = "utf-8",
+        offset: Annotated[int | None, Field(ge=1)] = None,
+        limit: Annotated[int | None, Field(ge=1)] = None,
+        encoding: Literal["utf-8", "utf-16", "latin-1", "cp1252"] = "utf-8",
     ) -> _Plan:
         """Read a text file, or look at a picture.
 
@@ -136,20 +133,18 @@ class FileHost(MethodHost):
 
         Args:
             path: the file.
-            offset: the first line, from 1. With base64: the first byte, from 0.
-            limit: how many lines; with base64, how many bytes.
-            encoding: utf-8, utf-16, latin-1, cp1252, or base64 for the bytes themselves.
+            offset: the first line, from 1.
+            limit: how many lines.
+            encoding: of the file.
         """
         place, most = self._place("fs.read", path), self._limits.max_read_bytes
-        return _looking(
-            place, lambda stopped: read_file(place, offset, limit, encoding, max_bytes=most)
-        )
+        return _looking(place, lambda _: read_file(place, offset, limit, encoding, max_bytes=most))
 
     def list(
         self,
         path: PathArg = "@project",
         glob: str | None = None,
-        depth: int = 1,
+        depth: Annotated[int, Field(ge=1, le=20)] = 1,
         sizes: bool = False,
     ) -> _Plan:
         """List what is in a folder; the names of folders end in a slash.
@@ -161,17 +156,12 @@ class FileHost(MethodHost):
             sizes: give the bytes of each file, too.
         """
         place = self._place("fs.list", path, folder=True)
-        given = {"glob": glob, "depth": depth, "sizes": sizes}
-        hidden = Hidden(self._mounts, place, self._forbidden(place, ("fs.list", given)))
+        hidden = self._hidden(place, ("fs.list", {"glob": glob, "depth": depth, "sizes": sizes}))
+        time_s = self._limits.search_timeout_s
         return _looking(
             place,
-            lambda stopped: list_folder(
-                place,
-                glob=plain_text(glob) if glob else None,
-                depth=min(max(depth, 1), _MOST_DEPTH),
-                sizes=sizes,
-                timeout_s=self._limits.search_timeout_s,
-                hidden=hidden,
+            lambda _: list_folder(
+                place, glob=glob, depth=depth, sizes=sizes, timeout_s=time_s, hidden=hidden
             ),
         )
 
@@ -181,8 +171,8 @@ class FileHost(MethodHost):
         path: PathArg = "@project",
         glob: str | None = None,
         regex: bool = False,
-        context: int = 0,
-        maxMatches: int = 100,
+        context: Annotated[int, Field(ge=0, le=20)] = 0,
+        maxMatches: Annotated[int, Field(ge=1, le=1_000)] = 100,
     ) -> _Plan:
         """Find lines in text files. Files that .gitignore names and binary ones are left out.
 
@@ -199,14 +189,13 @@ class FileHost(MethodHost):
         given: dict[str, Any] = {"query": query, "glob": glob, "regex": regex}
         given |= {"context": context, "maxMatches": maxMatches}
         # It shows what is in files.
-        forbidden = self._forbidden(place, ("fs.search", given), ("fs.read", {}))
-        hidden = Hidden(self._mounts, place, forbidden)
+        hidden = self._hidden(place, ("fs.search", given), ("fs.read", {}))
         order = Order(
-            query=plain_text(query),
+            query=query,
             regex=regex,
-            glob=plain_text(glob) if glob else None,
-            context=min(max(context, 0), _MOST_CONTEXT),
-            max_matches=min(max(maxMatches, 1), _MOST_MATCHES),
+            glob=glob,
+            context=context,
+            max_matches=maxMatches,
             timeout_s=self._limits.search_timeout_s,
             allows=lambda path: self._may_see("fs.search", path),
             hides=hidden,
@@ -224,9 +213,8 @@ class FileHost(MethodHost):
             content: all of the new text.
             ifMatchSha256: from fs.read.
         """
-        place = self._place("fs.write", path)
-        data = plain_text(content).encode("utf-8")
-        return self._changing(place, lambda state: data, ifMatchSha256, with_size=True)
+        data = content.encode("utf-8")
+        return self._changing("fs.write", path, lambda old: data, ifMatchSha256)
 
     def apply_patch(
         self,
@@ -249,55 +237,71 @@ class FileHost(MethodHost):
             updateFrontmatter: keys of the YAML front matter and their new values; null deletes.
             ifMatchSha256: from fs.read.
         """
-        place = self._place("fs.apply_patch", path)
-        patch = _patch_of(oldText, newText, diff, updateFrontmatter)
-        most = self._limits.max_read_bytes
-        return self._changing(
-            place, lambda state: _patched(patch, state.data, place, most), ifMatchSha256
-        )
+
+        def patched(old: bytes | None) -> bytes:
+            text = None if old is None else patching.to_text(old)
+            match (oldText, newText, diff, updateFrontmatter):
+                case (str(), str(), None, None):
+                    return patching.to_bytes(patching.replace_once(_there(text), oldText, newText))
+                case (None, None, str(), None):
+                    return patching.to_bytes(patching.apply_diff(text, diff))
+                case (None, None, None, dict()):
+                    return patching.to_bytes(update_frontmatter(_there(text), updateFrontmatter))
+                case _:
+                    why = "oldText and newText, or diff, or updateFrontmatter"
+                    raise ToolError(f"give one of the three: {why}", code="E_INVALID_ARGUMENTS")
+
+        return self._changing("fs.apply_patch", path, patched, ifMatchSha256)
 
     def _changing(
         self,
-        place: FilePlace,
-        make: Callable[[FileState], bytes],
+        tool: str,
+        path: str,
+        make: Callable[[bytes | None], bytes],
         if_match: str | None,
-        *,
-        with_size: bool = False,
     ) -> _Plan:
         """The plan to replace a file by what is made of it."""
+        place = self._place(tool, path)
         self._mounts.check_writable(place)
 
         def planned(state: FileState) -> bytes:
-            _check_match(state, if_match, place)
-            return self._checked_size(make(state), place)
+            if if_match and state.sha != if_match.strip().lower():
+                now = f"it has {state.sha} now" if state.sha else "there is no such file"
+                why = f"is not as ifMatchSha256 says: {now}; read it again"
+                raise _refused(place, why, "E_PRECONDITION_FAILED", sha256=state.sha)
+            data, most = make(state.data), self._limits.max_write_bytes
+            if len(data) > most:
+                why = f"would have {len(data):,} bytes, and {most:,} may be written; write less"
+                raise _refused(place, why, "E_WRITE_LIMIT", bytes=len(data), maxBytes=most)
+            return data
 
         state = writing.read_state(place)
         new = planned(state)
 
-        def work(context: ToolContext, stopped: threading.Event) -> dict[str, Any]:
+        def work(context: ToolContext, stopped: threading.Event) -> ToolResult:
             def again(now: FileState) -> bytes:
                 if now.sha == state.sha:
                     return new
                 if context.approved:
-                    raise ToolError(
-                        f"{visible(place.text)} changed after this was approved; call again",
-                        code="E_PRECONDITION_FAILED",
-                        details={"sha256": now.sha},
-                    )
+                    why = "changed after this was approved; call again"
+                    raise _refused(place, why, "E_PRECONDITION_FAILED", sha256=now.sha)
                 # Another call of the same response was faster, and nobody was shown anything.
                 return planned(now)
 
             before, data = writing.replace(place, again)
             answer: dict[str, Any] = {"path": place.text}
-            answer |= {"bytesWritten": len(data)} if with_size else {}
-            answer |= {} if with_size and before.sha is None else {"sha256Before": before.sha}
-            return {**answer, "sha256After": writing.sha_of_bytes(data)}
+            if tool == "fs.write":
+                answer["bytesWritten"] = len(data)
+            if tool != "fs.write" or before.sha is not None:
+                answer["sha256Before"] = before.sha
+            answer["sha256After"] = writing.sha_of_bytes(data)
+            return ToolResult(ok=True, data=answer)
 
         preview = CallPreview(
             ruling="allow" if place.mount.name == STATE else "ask",
             why=f"{'change' if state.sha else 'create'} {visible(place.text)} ({len(new):,} bytes)",
             binds=sha256_hex(f"{place.identity} {state.sha or 'absent'}"),
-            pieces=(_change_piece(place, state, new, self._limits.max_read_bytes),),
+            pieces=(_change_piece(place, state, new),),
         )
         return _Plan(place, preview, work)
 
@@ -305,100 +309,56 @@ class FileHost(MethodHost):
         """Where a call is about, unless its name says that it most likely holds keys."""
         place = self._mounts.place(path)
         if not self._may_see(tool, f"{place.text}/" if folder else place.text):
-            raise ToolError(
-                f"{visible(place.text)} most likely holds keys or passwords and is kept from you; "
-                f"the person can allow it by name: {tool}(path={visible(place.text)})",
-                code="E_DENIED",
-            )
+            why = "most likely holds keys or passwords and is kept from you"
+            rule = f"{tool}(path={visible(place.text)})"
+            raise _refused(place, f"{why}; the person can allow it by name: {rule}", "E_DENIED")
         return place
 
     def _may_see(self, tool: str, path: str) -> bool:
         if not looks_secret(path):
             return True
-        form = self._mounts.form(self._mounts.place(path))
+        place = self._mounts.place(path)
+        form = self._mounts.form(place.mount, place.parts)
         for text in self._policy.allow:
             pattern = call_pattern(text)
             globs = [glob for name, glob in pattern.where if name == "path" and names_secret(glob)]
-            resolved = [it for glob in globs for it in self._mounts.resolve(glob)]
-            if pattern.fits_tool(tool, HOST) and any(fnmatchcase(form, it) for it in resolved):
+            forms = [one for glob in globs for one in self._mounts.resolve(glob)]
+            if pattern.fits_tool(tool, HOST) and any(fnmatchcase(form, one) for one in forms):
                 return True
         return False
 
-    def _forbidden(
-        self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]
-    ) -> Callable[[str], bool]:
-        """Says of each path that a call comes by whether a rule keeps it from the model.
+    def _hidden(self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]) -> Hidden:
+        """What a look at many files leaves out: what a rule denies to one of these calls.
 
         Raises:
-            ToolError: it keeps back what the call begins with.
+            ToolError: a rule keeps back what the call begins with.
         """
-        forbids = self._forbids
 
         def forbidden(path: str) -> bool:
-            return any(forbids(tool, HOST, {**given, "path": path}) for tool, given in asked)
+            return any(self._forbids(tool, HOST, {**given, "path": path}) for tool, given in asked)
 
-        if forbidden(self._mounts.form(place)):
-            raise ToolError(
-                f"a rule of the person keeps {visible(place.text)} from you; ask the person",
-                code="E_DENIED",
-            )
-        return forbidden
-
-    def _checked_size(self, data: bytes, place: FilePlace) -> bytes:
-        most = self._limits.max_write_bytes
-        if len(data) > most:
-            raise ToolError(
-                f"{visible(place.text)} would have {len(data):,} bytes, and {most:,} may be "
-                "written; write less, or several files",
-                code="E_WRITE_LIMIT",
-                details={"bytes": len(data), "maxBytes": most},
-            )
-        return data
+        if forbidden(self._mounts.form(place.mount, place.parts)):
+            raise _refused(place, "is kept from you by a rule; ask the person", "E_DENIED")
+        return Hidden(self._mounts, place, forbidden)
 
 
-def _looking(
-    place: FilePlace, look: Callable[[threading.Event], dict[str, Any] | ToolResult]
-) -> _Plan:
+def _check_encodable(arguments: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ToolError(
+            "the text holds half of a character pair (a lone surrogate); write whole characters",
+            code="E_INVALID_ARGUMENTS",
+        ) from None
+
+
+def _refused(place: FilePlace, why: str, code: ErrorCode, **details: Any) -> ToolError:
+    return ToolError(f"{visible(place.text)} {why}", code=code, details=details)
+
+
+def _looking(place: FilePlace, look: Callable[[threading.Event], ToolResult]) -> _Plan:
     """A plan that changes nothing; bound to the folder that the mount is now."""
     return _Plan(place, CallPreview(binds=place.identity), lambda context, stopped: look(stopped))
-
-
-async def _run(plan: _Plan, name: str, context: ToolContext) -> ToolOutcome:
-    stopped, began_ms = threading.Event(), monotonic_ms()
-    try:
-        given = await asyncio.to_thread(plan.work, context, stopped)
-        result = given if isinstance(given, ToolResult) else ToolResult(ok=True, data=given)
-    except ToolError as error:
-        result = ToolResult.failure(error.info)
-    except Exception as error:
-        # Not its words: they may name folders of the host.
-        text = f"{name} could not be run: {type(error).__name__}"
-        result = ToolResult.failure(ErrorInfo("E_INTERNAL", text))
-    finally:
-        # A stop cancels this and not the thread, which looks here.
-        stopped.set()
-    return ToolOutcome(result=result, ran_in="worker thread", started_at_ms=began_ms)
-
-
-_Patch = Callable[[str | None], str]
-"""New text from old; None: there is no file."""
-
-
-def _patch_of(old_text: Any, new_text: Any, diff: Any, front_matter: Any) -> _Patch:
-    given = [it for it in (old_text, diff, front_matter) if it is not None]
-    if len(given) != 1 or (old_text is None) != (new_text is None):
-        raise ToolError(
-            "give one of the three: oldText and newText, or diff, or updateFrontmatter",
-            code="E_INVALID_ARGUMENTS",
-        )
-    if diff is not None:
-        text = plain_text(diff)
-        return lambda old: patching.apply_diff(old, text)
-    if front_matter is not None:
-        changes = cast("dict[str, Any]", front_matter)
-        return lambda old: update_frontmatter(_there(old), changes)
-    before, after = plain_text(old_text), plain_text(new_text)
-    return lambda old: patching.replace_once(_there(old), before, after)
 
 
 def _there(old: str | None) -> str:
@@ -410,42 +370,15 @@ def _there(old: str | None) -> str:
     return old
 
 
-def _patched(patch: _Patch, old: bytes | None, place: FilePlace, most: int) -> bytes:
-    if old is not None and len(old) > most:
-        raise ToolError(
-            f"{visible(place.text)} has more than the {most:,} bytes that may be read, so it is "
-            "not patched; ask the person to raise the limit",
-            code="E_READ_LIMIT",
-        )
-    if old is not None and b"\0" in old[:8_192]:
-        raise ToolError(
-            f"{visible(place.text)} is binary and cannot be patched; write it with a program",
-            code="E_PRECONDITION_FAILED",
-        )
-    return patching.to_bytes(patch(None if old is None else patching.to_text(old)))
-
-
-def _check_match(state: FileState, if_match: str | None, place: FilePlace) -> None:
-    wanted = (if_match or "").strip().lower().removeprefix("sha256:")
-    if wanted and state.sha != wanted:
-        now = f"it has {state.sha} now" if state.sha else "there is no such file"
-        raise ToolError(
-            f"{visible(place.text)} is not as ifMatchSha256 says: {now}; read it again",
-            code="E_PRECONDITION_FAILED",
-            details={"sha256": state.sha},
-        )
-
-
-def _change_piece(place: FilePlace, state: FileState, new: bytes, most: int) -> PreviewPiece:
+def _change_piece(place: FilePlace, state: FileState, new: bytes) -> PreviewPiece:
     """The change for a person: a whole diff, or sizes and hashes where it is no text."""
     old = state.data or b""
     try:
-        before, after = old.decode("utf-8"), new.decode("utf-8")
-    except UnicodeDecodeError:
-        before, after = "\0", ""
-    if "\0" in before or len(old) > most:
+        if b"\0" in old:
+            raise ValueError
+        made = patching.diff_of(old.decode("utf-8"), new.decode("utf-8"), place.text)
+        return PreviewPiece(place.text, made or "(no change)", "diff")
+    except ValueError:
         text = f"old: {len(old):,} bytes, SHA-256 {state.sha}\n"
         text += f"new: {len(new):,} bytes, SHA-256 {writing.sha_of_bytes(new)}"
         return PreviewPiece(place.text, text, "text")
-    made = patching.diff_of(before, after, place.text)
-    return PreviewPiece(place.text, made or "(no change)", "diff")

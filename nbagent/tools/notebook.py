@@ -1,25 +1,20 @@
 """`nb.*`: what only a notebook has. Its variables, a look at one, running code there, setting one.
 
-Owns the four tools and what a person is asked about them. The namespace, the thread and the shell
-that runs code come from the call's context; a name that looks like a secret is never shown. In a
-script there is no notebook, and the tools say so.
-
-| call | by default |
-|---|---|
-| `nb.variables`, `nb.inspect` | allowed |
-| `nb.set` | asks, shows the old and the new value |
-| `nb.run` | asks always, whatever a policy allows: the code may do what the person may |
+Owns the four tools and what a person is asked about them: looking is allowed, `nb.set` asks and
+shows both values, `nb.run` asks always, for the code may do what the person may. The namespace, the
+thread and the shell that runs code come from the call's context; a name that looks like a secret is
+never shown. In a script there is no notebook, and the tools say so.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import functools
 import json
 import keyword
 import types
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -32,65 +27,58 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder, unknown_name
 from nbagent.tools.function_host import MethodHost
-from nbagent.tools.function_tool import FunctionTool, method_tool
-from nbagent.tools.notebook_names import is_own, masked, refuse_secret, value_at
+from nbagent.tools.function_tool import method_tool
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
     inspected,
+    is_own,
     listed_names,
+    masked,
+    refuse_secret,
     type_text,
+    value_of,
     value_shown,
 )
 from nbagent.tools.results import detail_of, summary
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")
-_NAMES = ("nb.variables", "nb.inspect", "nb.run", "nb.set")
 _LOOK_TIMEOUT_S = 20.0
 """A value's own `repr` may take for ever."""
-_WHY_RUN = "runs Python in your notebook, with everything that you may do"
-_LEAVING = ("exit", "quit")
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the notebook's tools that the words name.
-
-    Raises:
-        UsageError: a word names no tool of it; the message names the nearest.
-    """
-    names: list[str] = []
-    for word in order.words:
-        if word not in (*_ALL, *_NAMES):
-            raise unknown_name(word, _NAMES)
-        names += _NAMES if word in _ALL else [word]
-    return (NotebookHost(order, tuple(dict.fromkeys(names))),)
+    """The host of the notebook's tools that were named; a UsageError where there is none such."""
+    return [NotebookHost(order)]
 
 
 class NotebookHost(MethodHost):
     """The chosen ones of the four tools, which are its methods."""
 
-    def __init__(self, order: HostOrder, names: Sequence[str]) -> None:
+    def __init__(self, order: HostOrder) -> None:
         self._order = order
-        make: Callable[..., FunctionTool] = functools.partial(
-            method_tool, host=HOST, threaded=False
-        )
-        tools = (
-            make(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
-            make(self.inspect, name="nb.inspect", timeout_s=_LOOK_TIMEOUT_S),
+        tool = partial(method_tool, host=HOST, threaded=False)
+        made = (
+            tool(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
+            tool(self.inspect, name="nb.inspect", timeout_s=_LOOK_TIMEOUT_S),
             # In the thread that waits; what it gives for code with an await, on the notebook's loop
-            make(self.run, name="nb.run", ruling="ask", loop="notebook"),
-            make(self.set, name="nb.set", ruling="ask", interruptible=False),
+            tool(self.run, name="nb.run", ruling="ask", loop="notebook"),
+            tool(self.set, name="nb.set", ruling="ask", interruptible=False),
         )
-        by_name = {tool.name: tool for tool in tools}
-        super().__init__(HOST, [by_name[name] for name in names])
+        names = [one.name for one in made]
+        for word in order.words:
+            if word not in (*_ALL, *names):
+                raise unknown_name(word, names)
+        whole = {*_ALL} & {*order.words}
+        super().__init__(HOST, [one for one in made if whole or one.name in order.words])
 
     def variables(
         self,
         context: ToolContext,
-        pattern: str | None = None,
+        pattern: str = "",
         limit: Annotated[int, Field(ge=1, le=1_000)] = 200,
-    ) -> ToolOutcome:
+    ) -> dict[str, Any]:
         """List the notebook's variables: name, type, shape or length, size in bytes.
 
         Functions, classes and modules are listed by name. Values are shown of short plain ones
@@ -109,10 +97,9 @@ class NotebookHost(MethodHost):
         or class: signature, docstring, source. A figure: the image. Anything else: its value.
 
         Args:
-            name: a name, also with keys, numbers and attributes: `df`, `df['price']`,
-                `config['model']`, `rows[0]`, `module.function`. No calls.
+            name: a name, also with keys and numbers: `df`, `df['price']`, `rows[0]['id']`.
         """
-        return inspected(name, value_at(self._names(context), name))
+        return inspected(name, value_of(self._names(context), name))
 
     def run(
         self, context: ToolContext, code: str
@@ -151,18 +138,7 @@ class NotebookHost(MethodHost):
         """What a call would do; runs no code of any value."""
         names = self._names(context)
         if name == "nb.run":
-            if context.run_code is None:
-                raise _no_notebook()
-            code: str = arguments["code"]
-            _check_code(code, names)
-            return CallPreview(
-                ruling="ask",
-                firm=True,
-                every_time=True,
-                why=_WHY_RUN,
-                pieces=(PreviewPiece("code", redact(code), "code"),),
-                binds=sha_of([code]),
-            )
+            return _look_at_run(arguments["code"])
         if name == "nb.set":
             return _look_at_set(arguments["name"], arguments["value"], names)
         return CallPreview()
@@ -187,8 +163,8 @@ def _no_notebook() -> ToolError:
 # nb.run
 
 
-def _check_code(code: str, names: Mapping[str, Any]) -> None:
-    """Raise ToolError for what is no Python, and for what would end the kernel."""
+def _look_at_run(code: str) -> CallPreview:
+    """The code; raises ToolError for what is no Python, and for what would end the kernel."""
     try:
         tree = ast.parse(code)
         compile(tree, "<code>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -198,16 +174,22 @@ def _check_code(code: str, names: Mapping[str, Any]) -> None:
             "lines (use subprocess), no help lines (call help())",
             code="E_INVALID_ARGUMENTS",
         ) from None
-    own = {name for name in _LEAVING if type(names.get(name)) is types.FunctionType}
-    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(called, ast.Name) and called.id in _LEAVING and called.id not in own:
+        if isinstance(called, ast.Name) and called.id in ("exit", "quit"):
             raise ToolError(
                 f"{called.id}() in line {called.lineno} would end the notebook's kernel with all "
                 "its variables; leave it out, or raise an exception to stop early",
                 code="E_INVALID_ARGUMENTS",
             )
+    return CallPreview(
+        ruling="ask",
+        firm=True,
+        every_time=True,
+        why="runs Python in your notebook, with everything that you may do",
+        pieces=(PreviewPiece("code", redact(code), "code"),),
+        binds=sha_of([code]),
+    )
 
 
 class _Display:
@@ -215,9 +197,6 @@ class _Display:
 
     def __init__(self, forms: Mapping[str, Any]) -> None:
         self._forms = forms
-
-    def __repr__(self) -> str:
-        return f"[{', '.join(self._forms)}]"
 
     def _repr_mimebundle_(self, **options: object) -> Mapping[str, Any]:
         return self._forms
@@ -243,11 +222,8 @@ def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcom
         data = {"value": value.data, **shown}
         result = ToolResult(ok=True, data=data, attachments=images)
         return ToolOutcome(result=result, truncated=value.cut or displayed.cut)
-    message = masked(summary(error))
-    if isinstance(error, SystemExit):
-        message += "; the code asked to leave Python, which goes on: leave that out"
     details = {"traceback": masked(detail_of(error)).splitlines(), **shown}
-    info = ErrorInfo("E_TOOL_FAILED", message, details)
+    info = ErrorInfo("E_TOOL_FAILED", masked(summary(error)), details)
     return ToolOutcome(result=ToolResult(ok=False, error=info, attachments=images))
 
 
@@ -255,15 +231,13 @@ def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcom
 
 
 def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview:
-    """The old and the new value; raises ToolError for a name that can be no variable."""
+    """The old and the new value; raises ToolError for a name that is not the person's to set."""
     refuse_secret(name)
     why = ""
     if not name.isidentifier() or keyword.iskeyword(name):
         why = "is no name for a variable"
-    elif is_own(name, None):
+    elif is_own(name) or hasattr(builtins, name):
         why = "is a name of Python's or IPython's own"
-    elif hasattr(builtins, name):
-        why = "is a built-in of Python"
     elif issubclass(type(names.get(name)), types.ModuleType):
         why = "is a module that the notebook uses"
     if why:

@@ -1,15 +1,17 @@
 """What is shown of a notebook's values: one line each in a list, and one of them in detail.
 
-The list and the questions to a person are made without running any code of a value's class; details
-run it as a cell would: call them where a stop reaches them. How a value looks within a budget is
-`shown`'s; what is hidden under which name is `notebook_names`'.
+Owns which names a model may look at, and what is hidden under the names of secrets. The list and
+the questions to a person are made without running any code of a value's class; details run it as a
+cell would: call them where a stop reaches them. How a value looks within a budget is `shown`'s.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
-import reprlib
+import os
+import re
 import sys
 import types
 import warnings
@@ -20,6 +22,7 @@ from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.errors import ToolError
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import is_secret_name
@@ -33,40 +36,127 @@ from nbagent.shown import (
     is_iterator,
     plain_repr,
     shown_text,
+    without_folders,
 )
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import kind_name
-from nbagent.tools.notebook_names import (
-    HIDDEN,
-    is_environment,
-    masked,
-    stored_attributes,
-    visible_names,
-)
 
-_LIST_CHARS = 30_000
+HIDDEN = "[not shown: the name looks like a secret]"
+_OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
+"""Put there by IPython: its `open` refuses the kernel's file descriptors."""
+_QUOTED = re.compile(
+    r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
+    r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
+)
+_KEY = re.compile(r"\[([^\[\]]+)\]")
+_PATH = re.compile(rf"(?P<name>[^\W\d]\w{{0,100}})(?P<keys>(?:{_KEY.pattern}){{0,10}})")
+_IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
 _VALUE_CHARS = 12_000
 _TABLE_CHARS = 6_000
-_DOC_CHARS = 4_000
+_CODE_CHARS = 8_000
 _GLANCE_CHARS = 800
 _LINE_CHARS = 80
 _MOST_NAMES = 200
 _SAMPLE = 1_000
 """Rows of a table from each end; no budget shows more."""
 _DESCRIBED_CELLS = 2_000_000
-"""Of a larger table or array, evenly spread rows are described."""
+"""Of a larger table, evenly spread rows are described."""
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _SIZED: tuple[Any, ...] = (
     *(str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, range),
 )
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_CHEAP_SHAPES = frozenset(
-    (
-        *("numpy", "pandas", "polars", "pyarrow", "torch", "tensorflow", "jax", "jaxlib"),
-        *("scipy", "cupy", "xarray", "geopandas", "h5py"),
-    )
-)
+_CHEAP_SHAPES = frozenset({"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray"})
 """Packages whose objects say their shape without computing anything."""
+
+
+# Names
+
+
+def is_own(name: str) -> bool:
+    """Whether IPython put the name there, or its underscore says that it is not to be listed."""
+    return name in _OWN or name.startswith("_")
+
+
+def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The person's own names and what they hold, in alphabetical order."""
+    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
+    return dict(sorted(kept.items(), key=lambda item: item[0].lower()))
+
+
+def masked(data: Any) -> Any:
+    """JSON data as the model may see it: no host folders, no passwords in addresses, nothing that
+    stands under the name of a secret, as a key or before a quoted text in code or in a `repr`."""
+    if isinstance(data, str):
+        return _QUOTED.sub(_unquoted, _IN_ADDRESS.sub(rf"\1{HIDDEN}@", without_folders(data)))
+    if isinstance(data, dict):
+        items = cast("dict[Any, Any]", data).items()
+        return {
+            key: masked(item)
+            if type(item) in (bool, type(None)) or not is_secret_name(key)
+            else HIDDEN
+            for key, item in items
+        }
+    return [masked(item) for item in cast("list[Any]", data)] if isinstance(data, list) else data
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]):
+        return match[0]
+    return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}{match['quote']}"
+
+
+def refuse_secret(name: object) -> None:
+    """Raise E_DENIED for a name that looks like a secret."""
+    if is_secret_name(name):
+        raise ToolError(
+            f"{name!r} looks like the name of a secret; what it holds is never shown. If it is "
+            "none, ask the person to give it another name",
+            code="E_DENIED",
+        )
+
+
+def is_environment(value: object) -> bool:
+    """Whether it is the process's environment, or the dict inside, where the keys of all are."""
+    inside = getattr(os.environ, "_data", None)
+    return any(value is it for it in (os.environ, getattr(os, "environb", None), inside) if it)
+
+
+def value_of(names: Mapping[str, Any], path: str) -> Any:
+    """What a name of the notebook holds, or one with keys: `df['price']`, `rows[0]`.
+
+    Raises:
+        ToolError: it leads nowhere, or to something that is not shown.
+    """
+    match = _PATH.fullmatch(path.strip())
+    name = match["name"] if match else path
+    refuse_secret(name)
+    if is_own(name):
+        why = f"{name[:100]!r} is private or a name of IPython's own, which are not shown"
+        raise ToolError(f"{why}; nb.variables lists what there is", code="E_DENIED")
+    try:
+        value = names[name]
+        for text in _KEY.findall(match["keys"] if match else ""):
+            key = ast.literal_eval(text)
+            refuse_secret(key)
+            value = _item(value, key)
+    except (LookupError, TypeError, ValueError, SyntaxError):
+        why = f"the notebook has no {path[:100]!r}; nb.variables lists what there is"
+        raise ToolError(f"{why}, and nb.run computes other things", code="ENOENT") from None
+    if is_environment(value):
+        why = "the environment of the process is not shown: keys are in it"
+        raise ToolError(f"{why}. Ask the person for the variable that you need", code="E_DENIED")
+    return value
+
+
+def _item(value: Any, key: str | int) -> Any:
+    """An item by the plain class's own method: a subclass's might run anything."""
+    if of_class(value, "pandas", "DataFrame"):
+        return value[key]
+    for plain in (dict, list, tuple):
+        if issubclass(type(value), plain):
+            return cast("Any", plain).__getitem__(value, key)
+    raise TypeError("its items are not looked up")
 
 
 # Without running any code of a value
@@ -102,97 +192,54 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 
 def _measures(value: Any) -> dict[str, Any]:
-    measures: dict[str, Any] = {}
-    try:
-        if type(shape := getattr(value, "shape", None)) is tuple:
-            measures["shape"] = [n if type(n) is int else str(n)[:20] for n in cast("Any", shape)]
-        if (dtype := getattr(value, "dtype", None)) is not None:
-            measures["dtype"] = str(dtype)[:_LINE_CHARS]
-        size: Any = getattr(value, "nbytes", None)
-        if of_class(value, "pandas", "DataFrame"):
-            size = value.memory_usage(deep=False).sum()
-        measures["bytes"] = int(size)
-    except BROKEN:
-        pass
-    return measures
+    is_frame = of_class(value, "pandas", "DataFrame")
+    looks: dict[str, Callable[[], Any]] = {
+        "shape": lambda: list(map(int, value.shape)),
+        "dtype": lambda: str(value.dtype)[:_LINE_CHARS],
+        "bytes": lambda: int(value.memory_usage().sum() if is_frame else value.nbytes),
+    }
+    measures = {name: _quietly(look) for name, look in looks.items()}
+    return {name: measure for name, measure in measures.items() if measure is not None}
 
 
-class _Glance(reprlib.Repr):
-    """The `repr` of plain values, short; of any other one its type and size."""
+class _Unrun(Normal):
+    """Plain values as JSON; of any other one its type and size, without running its code."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 2
-        self.maxlist = self.maxtuple = self.maxdict = 20
-        self.maxstring = 200
-
-    def repr1(self, x: Any, level: int) -> str:
-        kind = cast("type[Any]", type(x))
-        if kind in (list, tuple, dict, str):
-            return super().repr1(x, level)
-        facts = facts_of(x)
-        if "value" in facts:
-            return facts["value"]
+    def json(self, value: Any) -> Any:
+        """The value as plain JSON."""
+        if type(value) in (*_SCALARS, list, tuple, dict):
+            return super().json(value)
+        facts = facts_of(value)
         sizes = [f"{key} {facts[key]}" for key in ("shape", "length") if key in facts]
-        return f"<{' '.join([facts['type'], *sizes])}>"
-
-    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        if level <= 0:
-            return "{...}"
-        items = [
-            f"{self.repr1(key, level - 1)}: "
-            + (HIDDEN if is_secret_name(key) else self.repr1(item, level - 1))
-            for key, item in islice(x.items(), self.maxdict)
-        ]
-        return "{" + ", ".join([*items, *(["..."] if len(x) > self.maxdict else [])]) + "}"
-
-
-_glance = _Glance()
+        return self.text(f"<{' '.join([facts['type'], *sizes])}>")
 
 
 def glance(value: Any) -> str:
     """A value in a few words, for a question to a person."""
-    try:
-        return masked(cut_middle(clean(_glance.repr(value)), _GLANCE_CHARS))
-    except BROKEN:
-        # It changed in another thread meanwhile.
-        return type_text(value)
+    data = masked(fitted(value, _GLANCE_CHARS, kind=_Unrun, draws=False).data)
+    is_name = isinstance(data, str) and type(value) is not str
+    return data if is_name else dump_json(data).decode()
 
 
-def listed_names(names: Mapping[str, Any], pattern: str | None, limit: int) -> ToolOutcome:
+def listed_names(names: Mapping[str, Any], pattern: str, limit: int) -> dict[str, Any]:
     """The notebook's names by kind: variables with their facts, functions, classes, modules."""
-    there = visible_names(names)
-    wanted = {name: value for name, value in there.items() if _fits(name, pattern)}
-    data: dict[str, Any] = {"variables": [], "functions": [], "classes": [], "modules": []}
-    left, n_listed = _LIST_CHARS, 0
-    for name, value in islice(wanted.items(), limit):
+    pattern = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
+    there = visible_names(names).items()
+    wanted = [(name, value) for name, value in there if fnmatchcase(name.lower(), pattern)]
+    data: dict[str, Any] = {"variables": []}
+    for name, value in wanted[:limit]:
         kind, line = _line(name, value)
-        data[kind].append(line)
-        left -= len(dump_json(line)) + 1
-        n_listed += 1
-        if left <= 0:
-            break
-    data = {kind: lines for kind, lines in data.items() if lines or kind == "variables"}
-    if left_out := len(wanted) - n_listed:
+        data.setdefault(kind, []).append(line)
+    if left_out := len(wanted[limit:]):
         data["left_out"] = f"{left_out:,} of {len(wanted):,} names; narrow it with a pattern"
-    elif pattern and not wanted:
-        data["hint"] = f"none of the {len(there):,} names fits {pattern!r}"
-    result = ToolResult(ok=True, data=masked(data))
-    return ToolOutcome(result=result, truncated=bool(left_out))
-
-
-def _fits(name: str, pattern: str | None) -> bool:
-    pattern = (pattern or "").lower()
-    if not any(c in pattern for c in "*?["):
-        pattern = f"*{pattern}*"
-    return fnmatchcase(name.lower(), pattern)
+    return masked(data)
 
 
 def _line(name: str, value: object) -> tuple[str, Any]:
     """The kind of a name and what is listed of it."""
     kind = type(value)
     if issubclass(kind, types.ModuleType):
-        own = stored_attributes(value).get("__name__")
+        own = object.__getattribute__(value, "__dict__").get("__name__")
         return "modules", name if own == name or type(own) is not str else f"{name} ({own})"
     if issubclass(kind, type):
         return "classes", name
@@ -216,7 +263,7 @@ class _Guarded(Normal):
             return self.text(plain_repr(value, 200))
         if is_environment(value):
             return self.text("[the environment of the process, which is not shown]")
-        return super().json(_opened(value) if _is_table(value) else value)
+        return super().json(_without_secrets(value) if _is_table(value) else value)
 
 
 def value_shown(value: Any, budget_chars: int = _VALUE_CHARS, *, draws: bool = True) -> Fitted:
@@ -250,48 +297,27 @@ def _details(value: Any) -> dict[str, Any]:
     if _is_table(value):
         return _statistics(value)
     if of_class(value, "numpy", "ndarray") and value.dtype.kind in "biuf" and value.size:
-        return _numbers(value)
-    if issubclass(kind, (*_FUNCTIONS, type)):
+        numpy: Any = sys.modules["numpy"]
+        measures = {name: getattr(numpy, f"nan{name}")(value) for name in ("min", "max", "mean")}
+        return {name: fitted(number.item(), 100).data for name, number in measures.items()}
+    if issubclass(kind, (*_FUNCTIONS, type, types.ModuleType)):
         return _code(value)
-    stored = {n: v for n, v in stored_attributes(value).items() if not str(n).startswith("_")}
-    if issubclass(kind, types.ModuleType):
-        return {"docstring": _text(value.__doc__, _DOC_CHARS), **_names(stored)}
-    if issubclass(kind, _SIZED) or not stored:
-        return {}
-    return {"attributes": {n: type_text(v) for n, v in islice(stored.items(), _MOST_NAMES)}}
-
-
-def _names(held: Mapping[Any, Any]) -> dict[str, Any]:
-    names = sorted(name for name in list(held) if type(name) is str and not name.startswith("_"))
-    more = {"names_left_out": len(names) - _MOST_NAMES} if len(names) > _MOST_NAMES else {}
-    return {"names": names[:_MOST_NAMES], **more}
-
-
-def _text(text: object, budget_chars: int) -> str:
-    return clean(cut_middle(text.strip(), budget_chars)) if type(text) is str else ""
+    return {}
 
 
 def _code(thing: Any) -> dict[str, Any]:
-    """Signature, docstring and source of a function or a class."""
-    signature = _quietly(lambda: f"{thing.__name__}{inspect.signature(thing)}")
-    details = {
-        "signature": _text(signature, 1_000),
-        "docstring": _text(_quietly(lambda: inspect.getdoc(thing)), _DOC_CHARS),
-        "source": _text(_quietly(lambda: inspect.getsource(thing)), _VALUE_CHARS),
+    """Signature, docstring and source of a function or a class; of a module its names."""
+    is_module = issubclass(type(thing), types.ModuleType)
+    texts: dict[str, Any] = {
+        "signature": _quietly(lambda: f"{thing.__name__}{inspect.signature(thing)}"),
+        "docstring": _quietly(lambda: inspect.getdoc(thing)),
+        "source": None if is_module else _quietly(lambda: inspect.getsource(thing)),
     }
-    details = {key: text for key, text in details.items() if text}
-    return details | _names(cast("Any", vars(thing))) if issubclass(type(thing), type) else details
-
-
-def _numbers(array: Any) -> dict[str, Any]:
-    numpy: Any = sys.modules["numpy"]
-    every = math.ceil(array.size / (_DESCRIBED_CELLS * 10))
-    flat = array.reshape(-1)[::every] if array.flags.c_contiguous else array
-    details = {
-        name: fitted(getattr(numpy, f"nan{name}")(flat).item(), 100).data
-        for name in ("min", "max", "mean")
-    }
-    return details | ({"computed_from": f"every {every}th element"} if every > 1 else {})
+    details = {key: clean(cut_middle(text, _CODE_CHARS)) for key, text in texts.items() if text}
+    if is_module:
+        names: list[str] = list(cast("Any", vars(thing)))
+        return {**details, "names": sorted(n for n in names if n[0] != "_")[:_MOST_NAMES]}
+    return details
 
 
 # Tables
@@ -301,41 +327,33 @@ def _is_table(value: object) -> bool:
     return of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series")
 
 
-def _secret_labels(table: Any) -> list[Any]:
-    """Names of columns and labels of rows that look like secrets, of as many as may be shown."""
-    labels = list(table.columns) if of_class(table, "pandas", "DataFrame") else [table.name]
-    labels += [*table.index[:_SAMPLE], *table.index[-_SAMPLE:]]
-    return [label for label in dict.fromkeys(labels) if is_secret_name(label)]
-
-
-def _opened(table: Any, most_rows: int | None = _SAMPLE) -> Any:
-    """A table without the columns and rows whose names look like secrets, then its first rows."""
-    if not _secret_labels(table):
+def _without_secrets(table: Any) -> Any:
+    """The table; where names of columns or rows look like secrets, its first rows without them."""
+    is_series = of_class(table, "pandas", "Series")
+    if is_series and is_secret_name(table.name):
+        return HIDDEN
+    columns = [] if is_series else [not is_secret_name(label) for label in table.columns]
+    rows = [*table.index[:_SAMPLE], *table.index[-_SAMPLE:]]
+    if all(columns) and not any(map(is_secret_name, rows)):
         return table
-    table = table.iloc[:most_rows]
-    rows = [i for i, label in enumerate(list(table.index)) if not is_secret_name(label)]
-    if of_class(table, "pandas", "Series"):
-        return HIDDEN if is_secret_name(table.name) else table.iloc[rows]
-    columns = [i for i, label in enumerate(list(table.columns)) if not is_secret_name(label)]
-    return table.iloc[rows, columns]
+    table = table.iloc[:_SAMPLE]
+    table = table.iloc[[not is_secret_name(label) for label in table.index]]
+    return table if is_series else table.iloc[:, columns]
 
 
 def _statistics(table: Any) -> dict[str, Any]:
     """What `describe` and `isna` say of the rows, or of evenly spread ones of very many."""
-    details: dict[str, Any] = {}
-    if hidden := _secret_labels(table):
-        names = ", ".join(cut_middle(str(label), 100) for label in hidden[:20])
-        details["not_shown"] = f"they look like secrets: {names}"
     every = max(math.ceil(table.size / _DESCRIBED_CELLS), 1)
-    part = _opened(table.iloc[::every], None)
+    part = _without_secrets(table.iloc[::every])
     if part is HIDDEN or not part.size:
-        return details
+        return {}
     part = part.to_frame() if of_class(part, "pandas", "Series") else part
-    described = _quietly(lambda: shown_text(part.describe(), _TABLE_CHARS))
+    details: dict[str, Any] = {}
+    if described := _quietly(lambda: shown_text(part.describe(), _TABLE_CHARS)):
+        details["describe"] = described
     counts: list[Any] = _quietly(lambda: list(part.isna().sum().items())) or []
-    missing = {str(name)[:100]: int(count) for name, count in counts if count}
-    details |= {"describe": described} if described else {}
-    details |= {"missing": dict(islice(missing.items(), _MOST_NAMES))} if missing else {}
-    if every > 1:
-        details["described_rows"] = f"{len(part):,} of {len(table):,}, evenly spread"
+    if missing := {str(name)[:100]: int(count) for name, count in counts if count}:
+        details["missing"] = dict(islice(missing.items(), _MOST_NAMES))
+    if len(part) < len(table):
+        details["described_rows"] = f"{len(part):,} of {len(table):,}"
     return details

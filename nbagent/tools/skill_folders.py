@@ -9,30 +9,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.frontmatter import read_frontmatter
-from nbagent.files.mounts import Mount
-from nbagent.files.names import is_nameable, looks_secret, path_parts, visible
-from nbagent.files.opening import open_root
+from nbagent.files.mounts import Mount, Mounts
+from nbagent.files.names import is_nameable, looks_secret, visible
+from nbagent.files.writing import read_state
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
-_OWNERS = ("given", "project", "user")
 _FILE = "SKILL.md"
 _DEEPEST = 6
 _MOST_FOLDERS = 2_000
 _MOST_FILES = 500
 _MOST_STATES = 1_000
 _MOST_BYTES = 2_000_000
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_NAME_CHARS, _DESCRIPTION_CHARS, _COMPATIBILITY_CHARS = 64, 1_024, 500
-_SHOWN_CHARS = 2_000
-"""Of a description that is too long."""
-_KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
+_NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(-[a-z0-9]+)*")
+_NAME_CHARS, _DESCRIPTION_CHARS = 64, 2_000
 _NOT_ENTERED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
 
@@ -42,16 +37,17 @@ class Skill:
 
     name: str
     description: str
-    root: Path
-    """Absolute, links resolved."""
-    owner: str
-    """`given`, `project` or `user`."""
+    mount: Mount
+    """Its folder as it was found: one that is swapped for a link later is not followed."""
     place: str
-    """Its folder as the owner writes it: `~/.agents/skills/report`."""
+    """Its folder as a person knows it: `~/.agents/skills/report`."""
     body: str
     """SKILL.md without its front matter."""
-    compatibility: str = ""
-    warnings: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """Its folder, absolute, links resolved."""
+        return self.mount.root
 
     def read(self, file: str, *, most_bytes: int) -> bytes:
         """A file of the skill.
@@ -59,38 +55,24 @@ class Skill:
         Raises:
             ToolError: it is not there, not in the skill, too large, or kept from models.
         """
-        parts = path_parts(file)
-        if not parts:
-            raise ToolError(f"{file!r} is no file of {self.name}", code="ENOENT")
-        if any(looks_secret(part) for part in parts):
-            raise ToolError(
-                f"{visible(file)} looks like it holds a secret and is not read; ask the person",
-                code="E_DENIED",
-            )
-        return _read(self.root, parts, most_bytes=most_bytes)
+        data = _read(self.mount, file, most_bytes=most_bytes)
+        if looks_secret(file):
+            why = f"{visible(file)} looks like it holds a secret and is not read; ask the person"
+            raise ToolError(why, code="E_DENIED")
+        return data
 
-    def has(self, file: str) -> bool:
-        """Whether it is a regular file of the skill."""
-        try:
-            with closing(open_root(self.root)) as root:
-                os.close(root.open_file(path_parts(file)))
-        except (OSError, ToolError):
-            return False
-        return True
-
-    def files(self) -> tuple[tuple[str, ...], bool]:
-        """Its files but SKILL.md, by relative path; and whether there are more."""
+    def files(self) -> list[str]:
+        """Its files but SKILL.md, by relative path: of very many the first ones."""
         regular = (
             name
-            for name, path in _below(self.root, hidden=False)
-            if path.is_file() and not path.is_symlink() and name.casefold() != _FILE.casefold()
+            for name, path in _below(self.root)
+            if path.is_file() and not path.is_symlink() and name != _FILE and _is_shown(name)
         )
-        found = list(islice(regular, _MOST_FILES + 1))
-        return tuple(sorted(found[:_MOST_FILES])), len(found) > _MOST_FILES
+        return sorted(islice(regular, _MOST_FILES))
 
     def fingerprint(self) -> list[list[object]]:
         """Names, sizes and times of its files, hidden ones too: of the first so many."""
-        found = islice(_below(self.root, hidden=True), _MOST_STATES)
+        found = islice(_below(self.root), _MOST_STATES)
         return [[os.fsencode(name).hex(), *_state(path)] for name, path in found]
 
 
@@ -101,22 +83,17 @@ class FoundSkills:
     skills: tuple[Skill, ...] = ()
     """By name."""
     warnings: tuple[str, ...] = ()
-    """For the person: what was skipped, and what is not as the format wants it."""
+    """For the person: what was skipped or is hidden, and what is not as the format wants it."""
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """Their folders as mounts for the file tools, read only: `@skill-NAME`."""
-        made: dict[str, Mount] = {}
-        for skill in self.skills:
-            name = f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', skill.name)}"[:33]
-            made.setdefault(name, Mount(name, skill.root, "ro"))
-        return tuple(made.values())
+        by_name = {skill.mount.name: skill.mount for skill in reversed(self.skills)}
+        return tuple(by_name.values())
 
 
 def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
     """All skills. Of one name the given wins, then the project's, then the user's.
-
-    Of two of the same owner the one whose folder bears the name wins, then the one found first.
 
     Args:
         project: the project's folder.
@@ -127,38 +104,31 @@ def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
     """
     warnings: list[str] = []
     seen: set[Path] = set()
-    found: list[Skill] = []
+    kept: dict[str, Skill] = {}
     for base, limit, owner in _places(project, given):
         for folder in _skill_folders(base, limit, seen, warnings):
             place = folder.name if folder == limit else folder.relative_to(limit).as_posix()
-            place = ("~/" if owner == "user" else "") + visible(place)
-            skill = _load(folder, owner, place, warnings)
-            found += [skill] if skill is not None else []
-    found.sort(key=lambda it: (_OWNERS.index(it.owner), it.name != it.root.name))
-    kept: dict[str, Skill] = {}
-    for skill in found:
-        first = kept.setdefault(skill.name, skill)
-        if first is not skill:
-            warnings.append(
-                f"the skill {skill.name!r} of the {skill.owner} ({skill.place}) is hidden by the "
-                f"one of the {first.owner} ({first.place})"
-            )
-    skills = tuple(kept[name] for name in sorted(kept))
-    notes = [f"{skill.name}: {warning}" for skill in skills for warning in skill.warnings]
-    return FoundSkills(skills, (*warnings, *notes))
+            skill = _load(folder, owner + visible(place), warnings)
+            if skill is None:
+                continue
+            first = kept.setdefault(skill.name, skill)
+            if first is not skill:
+                hidden = f"the skill {skill.name!r} in {skill.place}"
+                warnings.append(f"{hidden} is hidden by the one in {first.place}")
+    return FoundSkills(tuple(kept[name] for name in sorted(kept)), tuple(warnings))
 
 
 def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path, str]]:
-    """Folders to search, the folder that links must stay in, and whose they are."""
+    """Folders to search, the folder that links must stay in, and how a person writes that."""
     for text in given:
         folder = Path(os.path.realpath(project / Path(text).expanduser()))
         if not folder.is_dir():
             raise UsageError(f"there is no folder {text!r} of skills; name one that is there")
-        yield folder, folder, "given"
-    for base, owner in ((project, "project"), (Path.home(), "user")):
+        yield folder, folder, ""
+    for base, written in ((project, ""), (Path.home(), "~/")):
         resolved = Path(os.path.realpath(base))
         for name in FOLDERS:
-            yield resolved / name, resolved, owner
+            yield resolved / name, resolved, written
 
 
 def _skill_folders(base: Path, limit: Path, seen: set[Path], warnings: list[str]) -> Iterator[Path]:
@@ -178,7 +148,7 @@ def _skill_folders(base: Path, limit: Path, seen: set[Path], warnings: list[str]
             )
         elif real not in seen:
             seen.add(real)
-            if any(name.casefold() == _FILE.casefold() for name in names):
+            if _FILE in names:
                 yield real
             else:
                 folders += below
@@ -188,17 +158,19 @@ def _is_entered(folder: str) -> bool:
     return not folder.startswith(".") and folder not in _NOT_ENTERED
 
 
-def _below(root: Path, *, hidden: bool) -> Iterator[tuple[str, Path]]:
+def _is_shown(name: str) -> bool:
+    """Whether the model may know of a file, by its path below the skill."""
+    parts = name.split("/")
+    shown = (_is_entered(part) and is_nameable(part) and not looks_secret(part) for part in parts)
+    return len(parts) <= _DEEPEST + 1 and all(shown)
+
+
+def _below(root: Path) -> Iterator[tuple[str, Path]]:
     """All but folders, by relative path; follows no link."""
     for here, folders, names in os.walk(root):
-        at = Path(here)
-        names += [name for name in folders if (at / name).is_symlink()]
-        if not hidden:
-            depth = len(at.relative_to(root).parts)
-            folders[:] = filter(_is_shown, folders) if depth < _DEEPEST else []
-            names = list(filter(_is_shown, names))
         folders.sort()
-        for name in sorted(names):
+        at = Path(here)
+        for name in sorted([*names, *(name for name in folders if (at / name).is_symlink())]):
             yield (at / name).relative_to(root).as_posix(), at / name
 
 
@@ -211,41 +183,31 @@ def _state(path: Path) -> tuple[object, ...]:
     return (state.st_size, state.st_mtime_ns)
 
 
-def _is_shown(name: str) -> bool:
-    return _is_entered(name) and is_nameable(name) and not looks_secret(name)
-
-
-def _load(folder: Path, owner: str, place: str, warnings: list[str]) -> Skill | None:
-    where, notes = visible(folder.name), list[str]()
+def _load(folder: Path, place: str, warnings: list[str]) -> Skill | None:
+    mount = Mount(f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', folder.name)}"[:33], folder, "ro")
     try:
-        name = next(n for n in os.listdir(folder) if n.casefold() == _FILE.casefold())
-        raw = _read(folder, (name,), most_bytes=_MOST_BYTES)
+        raw = _read(mount, _FILE, most_bytes=_MOST_BYTES)
         matter = read_frontmatter(raw.decode("utf-8", "replace"), lenient=True)
-    except (ToolError, OSError, StopIteration) as error:
-        why = error.message if isinstance(error, ToolError) else type(error).__name__
-        warnings.append(f"the skill {where!r} is skipped: {why}")
+        fields = matter.mapping
+        description = _line(fields.get("description"))
+        if not description:
+            raise ToolError("it has no description")
+    except ToolError as error:
+        warnings.append(f"the skill {visible(folder.name)!r} is skipped: {error.message}")
         return None
-    fields = matter.mapping
-    description = _line(fields.get("description"))
-    if not description:
-        warnings.append(f"the skill {where!r} is skipped: it has no description")
-        return None
-    if name != _FILE:
-        notes.append(f"its file should be named {_FILE}")
-    if len(description) > _DESCRIPTION_CHARS:
-        notes.append(f"its description has more than {_DESCRIPTION_CHARS:,} characters")
-    unknown = sorted(visible(key) for key in fields if key not in _KEYS)
-    if unknown:
-        notes.append(f"the format does not know its keys {', '.join(unknown[:10])}")
+    name = visible(_line(fields.get("name"))[:_NAME_CHARS]) or folder.name
+    if name != folder.name or not _NAME.fullmatch(name):
+        warnings.append(
+            f"the skill {name!r} in {place} should bear the name of its folder, in at most 64 "
+            "lowercase letters, digits and single hyphens"
+        )
+    warnings += [f"the skill {name!r}: {warning}" for warning in matter.warnings]
     return Skill(
-        name=_name(fields.get("name"), folder, notes),
-        description=description[:_SHOWN_CHARS],
-        root=folder,
-        owner=owner,
+        name=name,
+        description=description[:_DESCRIPTION_CHARS],
+        mount=mount,
         place=place,
         body=matter.body.lstrip("\r\n"),
-        compatibility=_line(fields.get("compatibility"))[:_COMPATIBILITY_CHARS],
-        warnings=(*matter.warnings, *notes),
     )
 
 
@@ -253,34 +215,10 @@ def _line(value: object) -> str:
     return " ".join(str(value).split()) if value is not None else ""
 
 
-def _name(given: object, folder: Path, notes: list[str]) -> str:
-    name = _line(given)
-    if not name:
-        notes.append("it has no name; its folder's is used")
-        name = folder.name
-    elif name != folder.name:
-        notes.append(f"its name {visible(name[:80])!r} is not its folder's, {folder.name!r}")
-    if not _NAME.fullmatch(name) or len(name) > _NAME_CHARS:
-        notes.append(
-            f"a name has at most {_NAME_CHARS} lowercase letters, digits and single hyphens"
-        )
-    return visible(name[:_NAME_CHARS])
-
-
-def _read(root: Path, parts: tuple[str, ...], *, most_bytes: int) -> bytes:
-    shown = visible("/".join(parts))
-    try:
-        with closing(open_root(root)) as folder:
-            fd = folder.open_file(parts)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ToolError(f"there is no file {shown}", code="ENOENT") from None
-    except OSError as error:
-        raise ToolError(
-            f"{shown} is not read: it is a link or closed ({error.strerror})",
-            code="E_SANDBOX_VIOLATION",
-        ) from None
-    with open(fd, "rb") as file:
-        data = file.read(most_bytes + 1)
+def _read(mount: Mount, file: str, *, most_bytes: int) -> bytes:
+    data = read_state(Mounts([mount]).place(f"{mount.name}/{file}")).data
+    if data is None:
+        raise ToolError(f"there is no file {visible(file)}", code="ENOENT")
     if len(data) > most_bytes:
-        raise ToolError(f"{shown} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
+        raise ToolError(f"{visible(file)} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
     return data

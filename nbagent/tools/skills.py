@@ -10,7 +10,7 @@ import asyncio
 import platform
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import NbagentError, ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling, ToolPolicy
+from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files.mounts import STATE, Mount
@@ -36,9 +36,9 @@ from nbagent.sandbox import (
     isolation_level,
     run_script,
 )
-from nbagent.tools.base import HostOrder, listed, nearest, unknown_name
+from nbagent.tools.base import HostOrder, listed, unknown_name
 from nbagent.tools.function_host import MethodHost
-from nbagent.tools.function_tool import FunctionTool, method_tool
+from nbagent.tools.function_tool import method_tool
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 
 HOST = "skills"
@@ -49,47 +49,29 @@ _RESULT_CHARS = 600_000
 """The output's own limit is smaller; this one only catches what is mostly escapes."""
 _STOP_S = 0.9
 """How long a stopped script is waited for; the engine waits a second for this."""
-_PATH = re.compile(r"[^\n\r\0]{1,300}")
-_FILE_LIKE = re.compile(r"[\w./-]+\.(py|sh|bash|js|ts|rb|pl)")
+_FILE_LIKE = re.compile(r"[\w./-]{1,300}\.(py|sh|js|ts|rb|pl)")
+
+SkillName = Annotated[str, Field(description="A name that list_skills gave.")]
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the skills tools that were named; where there is no skill it offers none.
-
-    Raises:
-        UsageError: there is no such tool, or a folder that was given is not there.
-    """
-    names = [tool for word in order.words for tool in (_ALL if word == HOST else (word,))]
-    for name in names:
-        if name not in _ALL:
-            raise unknown_name(name, (HOST, *_ALL))
-    found = order.skills or find_skills(order.project)
-    return [SkillHost(found, names, policy=order.policy, mounts=order.mounts)]
+    """The host of the skills tools that were named; where there is no skill it offers none."""
+    return [SkillHost(order)]
 
 
 class SkillHost(MethodHost):
-    """The skills of one run.
+    """The skills of one run. Files that scripts make are kept in `@state`, where it is mounted."""
 
-    Args:
-        found: the skills, and what was wrong with some.
-        names: the tools to offer.
-        policy: limits and isolation.
-        mounts: where `@state` is among them, the files that scripts make are kept there.
-    """
-
-    def __init__(
-        self,
-        found: FoundSkills,
-        names: Sequence[str] = _ALL,
-        *,
-        policy: ToolPolicy,
-        mounts: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, order: HostOrder) -> None:
+        for word in order.words:
+            if word not in (HOST, *_ALL):
+                raise unknown_name(word, (HOST, *_ALL))
+        found: FoundSkills = order.skills or find_skills(order.project)
         self.warnings = found.warnings
         """For the person: what is not as the format wants it, and what was skipped."""
         self._skills = {skill.name: skill for skill in found.skills}
-        self._policy = policy
-        state: Any = mounts.get(STATE)
+        self._policy = order.policy
+        state: Any = order.mounts.get(STATE)
         self._state: Path | None = state.root if isinstance(state, Mount) else None
         functions = {
             _LIST: self.list_skills,
@@ -97,11 +79,24 @@ class SkillHost(MethodHost):
             _RUN: self.run_python_script,
         }
         offered = [
-            _tool(function, name, self._ruling(name))
+            method_tool(
+                function,
+                name=name,
+                host=HOST,
+                ruling=self._ruling() if name == _RUN else "allow",
+                max_result_chars=_RESULT_CHARS,
+            )
             for name, function in functions.items()
-            if name in names and self._skills
+            if self._skills and {HOST, name} & {*order.words}
         ]
         super().__init__(HOST, offered)
+
+    def _ruling(self) -> Ruling:
+        """What happens to a script by default; the first time, the isolation is tried."""
+        try:
+            return "allow" if isolation_level(self._policy.isolation).is_isolated else "ask"
+        except NbagentError:
+            return "ask"  # Each call says why it is not run.
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call; of a script, read what would run.
@@ -118,8 +113,6 @@ class SkillHost(MethodHost):
             spec=tool.spec, arguments=bound.plain, preview=script.preview, run=script.run
         )
 
-    # --- the tools ------------------------------------------------------------------------------
-
     def list_skills(self) -> dict[str, Any]:
         """List the skills: instructions and scripts for special tasks. Look before such a task."""
         listing = [{"name": s.name, "description": s.description} for s in self._skills.values()]
@@ -127,7 +120,7 @@ class SkillHost(MethodHost):
 
     def get_skill(
         self,
-        skill_name: Annotated[str, Field(description="A name that list_skills gave.")],
+        skill_name: SkillName,
         file: Annotated[
             str | None, Field(description="A further file of the skill; without it, its SKILL.md.")
         ] = None,
@@ -139,20 +132,18 @@ class SkillHost(MethodHost):
         skill = self._skill(skill_name)
         if file is not None:
             data = skill.read(file, most_bytes=self._policy.limits.max_read_bytes)
-            return {"skill_name": skill.name, "file": file, **_page(_as_text(data, file), offset)}
-        files, more = skill.files()
-        page = _page(skill.body, offset, key="documentation")
-        found = {"skill_name": skill.name, **page, "files": list(files)}
-        if skill.compatibility:
-            found["compatibility"] = skill.compatibility
-        if more:
-            found["more_files"] = True
-        return found
+            if b"\0" in data[:8192]:
+                why = f"{file} is no text ({len(data):,} bytes); use it in a script"
+                raise ToolError(why, code="E_INVALID_ARGUMENTS")
+            text = data.decode("utf-8-sig", "replace")
+            return {"skill_name": skill.name, "file": file, **_page("text", text, offset)}
+        page = _page("documentation", skill.body, offset)
+        return {"skill_name": skill.name, **page, "files": skill.files()}
 
     def run_python_script(
         self,
         context: ToolContext,
-        skill_name: Annotated[str, Field(description="A name that list_skills gave.")],
+        skill_name: SkillName,
         script: Annotated[
             str,
             Field(description="A script file of the skill (scripts/make.py), or Python code."),
@@ -178,7 +169,7 @@ class SkillHost(MethodHost):
         level = isolation_level(self._policy.isolation)
         call = f"{context.run_id[:8]}-{context.turn_id}-{context.tool_call_id}"
         kept = re.sub(r"[^A-Za-z0-9_-]", "_", call)[:80]
-        longest = limits.script_timeout_s
+        longest_s = limits.script_timeout_s
         order = ScriptOrder(
             text=source,
             file=skill.root / path if path else None,
@@ -186,7 +177,7 @@ class SkillHost(MethodHost):
             cwd=skill.root,
             keep_to=self._state / "scripts" / kept if self._state else None,
             limits=ScriptLimits(
-                timeout_s=min(timeout or longest, longest),
+                timeout_s=min(timeout or longest_s, longest_s),
                 memory_bytes=limits.script_memory_bytes,
                 disk_bytes=limits.script_disk_bytes,
                 output_bytes=limits.script_output_bytes,
@@ -194,41 +185,14 @@ class SkillHost(MethodHost):
             isolation=level.name,
             on_output=lambda line: context.progress(line, None),
         )
-        cut = f"the timeout was cut to the longest allowed: {longest:g} s"
-        notes = [cut] if timeout is not None and timeout > longest else []
-        where = f"{STATE}/scripts/{kept}/" if self._state else ""
-        return _Script(skill, path, order, level, where, notes)
-
-    # --- behind them ----------------------------------------------------------------------------
-
-    def _ruling(self, name: str) -> Ruling:
-        """What happens to a call by default; the first time, the isolation is tried."""
-        if name != _RUN or not self._skills:
-            return "allow"
-        try:
-            return "allow" if isolation_level(self._policy.isolation).is_isolated else "ask"
-        except NbagentError:
-            return "ask"  # Each call says why it is not run.
+        return _Script(skill, order, level)
 
     def _skill(self, name: str) -> Skill:
         skill = self._skills.get(name.strip())
-        if skill is not None:
-            return skill
-        close = nearest(name, self._skills)
-        meant = f"; did you mean {close!r}?" if close else ""
-        raise ToolError(
-            f"there is no skill {name[:100]!r}{meant} There are: {listed(self._skills)}",
-            code="ENOENT",
-        )
-
-
-def _tool(function: Callable[..., Any], name: str, ruling: Ruling) -> FunctionTool:
-    return method_tool(
-        function, name=name, host=HOST, ruling=ruling, max_result_chars=_RESULT_CHARS
-    )
-
-
-# --- a script ----------------------------------------------------------------------------------
+        if skill is None:
+            there = listed(self._skills)
+            raise ToolError(f"there is no skill {name[:100]!r}; there are: {there}", code="ENOENT")
+        return skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,19 +200,15 @@ class _Script:
     """A script as it was read, ready to run."""
 
     skill: Skill
-    path: str
-    """Its file in the skill; empty when the text was given."""
     order: ScriptOrder
     level: ActiveIsolation
-    where: str
-    """Where the model finds its files; empty where they are thrown away."""
-    notes: list[str]
 
     @property
     def preview(self) -> CallPreview:
         """What a person is shown: all of it. Allowed by itself where it is kept apart."""
         source, skill = cast("bytes", self.order.text), self.skill
-        label = f"{skill.name}/{self.path}" if self.path else f"Python in {skill.name}"
+        file = self.order.file
+        label = f"{skill.name}/{file.relative_to(skill.root)}" if file else f"code in {skill.name}"
         apart = self.level.is_isolated
         pieces = [PreviewPiece(label, source.decode("utf-8", "replace"), "code")]
         if self.order.args:
@@ -293,9 +253,11 @@ class _Script:
 
     def _shown(self, ended: ScriptResult) -> dict[str, Any]:
         """What the model reads of it."""
-        unkept = "its files were not kept: there is no @state here"
-        left = [unkept] if ended.files and not self.where else []
-        notes = [*self.notes, *ended.notes, *left]
+        kept, notes = self.order.keep_to, list(ended.notes)
+        where = f"{STATE}/scripts/{kept.name}/" if kept else ""
+        files = [{"path": where + file.name, "bytes": file.size_bytes} for file in ended.files]
+        if files and not kept:
+            notes.append("its files were not kept: there is no @state here")
         return {
             "skill_name": self.skill.name,
             "stdout": ended.stdout,
@@ -304,7 +266,7 @@ class _Script:
             "timed_out": ended.timed_out,
             "duration_ms": ended.duration_ms,
             "isolation": ended.isolation,
-            "files": [{"path": self.where + it.name, "bytes": it.size_bytes} for it in ended.files],
+            "files": files,
             **({"ended_by": ended.ended_by} if ended.ended_by else {}),
             **({"notes": notes} if notes else {}),
         }
@@ -313,18 +275,21 @@ class _Script:
 def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
     """The file of the skill that is named, and its path; or else the text itself."""
     path = script.strip().removeprefix("./")
-    if _PATH.fullmatch(path) and skill.has(path):
+    if not path:
+        raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
+    try:
         source = skill.read(path, most_bytes=_SCRIPT_BYTES)
         if not path.endswith(".py") and b"python" not in source.partition(b"\n")[0]:
             raise ToolError(f"{path} is no Python script", code="E_INVALID_ARGUMENTS")
         return source, path
-    if _FILE_LIKE.fullmatch(path):
-        scripts = [name for name in skill.files()[0] if name.endswith(".py")]
-        there = f"; its scripts are: {listed(scripts)}" if scripts else "; it has no scripts"
-        raise ToolError(f"{skill.name} has no file {path}{there}", code="ENOENT")
+    except ToolError as error:
+        if error.code not in ("ENOENT", "E_SANDBOX_VIOLATION"):
+            raise
+        if _FILE_LIKE.fullmatch(path):
+            there = listed(name for name in skill.files() if name.endswith(".py")) or "none"
+            why = f"{error.message}; the scripts of {skill.name} are: {there}"
+            raise ToolError(why, code=error.code) from None
     source = script.encode("utf-8", "surrogatepass")
-    if not path:
-        raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
     if len(source) > _SCRIPT_BYTES:
         raise ToolError(
             f"the script has more than {_SCRIPT_BYTES:,} bytes; write a shorter one",
@@ -333,84 +298,54 @@ def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
     return source, ""
 
 
-# --- what a script says that it needs (PEP 723) --------------------------------------------------
+# What a script says that it needs (PEP 723):
 # https://packaging.python.org/en/latest/specifications/inline-script-metadata/
-
 _BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<text>(^#(| .*)\r?$\s)+)^# ///[ \t]*\r?$")
 
 
 def missing_for(script: str) -> str:
     """What a script needs and is not here, in one sentence; empty when nothing is missing."""
-    blocks = [match["text"] for match in _BLOCK.finditer(script)]
-    if not blocks:
+    block = _BLOCK.search(script)
+    if block is None:
         return ""
     try:
-        if len(blocks) > 1:
-            raise ValueError("there are several blocks; keep one")
-        lines = (line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines())
+        lines = (line.removeprefix("#").removeprefix(" ") for line in block["text"].splitlines())
         needs: dict[str, Any] = tomllib.loads("\n".join(lines))
+        python = SpecifierSet(str(needs.get("requires-python", "")))
         dependencies: object = needs.get("dependencies", [])
         if not isinstance(dependencies, list):
             raise ValueError("dependencies is no list")
-        python = SpecifierSet(str(needs.get("requires-python", "")))
-        texts = [str(text) for text in cast("list[object]", dependencies)]
-        wanted = [(text, Requirement(text)) for text in texts]
+        wanted = [str(text) for text in cast("list[object]", dependencies)]
+        missing = [text for text in wanted if not _is_met(Requirement(text))]
     except ValueError as error:
         return f"its inline metadata cannot be read: {error}"
-    missing = [(text, there) for text, need in wanted if (there := _unmet(need)) is not None]
-    pieces: list[str] = []
     if not python.contains(platform.python_version(), prereleases=True):
-        pieces.append(f"it wants Python {python}, this is {platform.python_version()}")
-    if missing:
-        shown = ", ".join(
-            f"{text} ({there} is installed)" if there else text for text, there in missing
-        )
-        install = " ".join(f'"{text}"' for text, _ in missing)
-        pieces.append(
-            f"packages are missing: {shown}; ask the person to run %pip install {install}"
-        )
-    return "; ".join(pieces)
-
-
-def _unmet(need: Requirement) -> str | None:
-    """The version that is there instead, empty for none; None where the requirement is met."""
-    if need.marker is not None and not need.marker.evaluate({"extra": ""}):
-        return None
-    try:
-        there = metadata.version(need.name)
-    except (metadata.PackageNotFoundError, ValueError):
+        return f"it wants Python {python}, this is {platform.python_version()}"
+    if not missing:
         return ""
-    return None if need.specifier.contains(there, prereleases=True) else there
+    install = " ".join(f'"{text}"' for text in missing)
+    return f"packages are missing or too old; ask the person to run %pip install {install}"
 
 
-# --- texts --------------------------------------------------------------------------------------
+def _is_met(need: Requirement) -> bool:
+    if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+        return True
+    try:
+        return need.specifier.contains(metadata.version(need.name), prereleases=True)
+    except metadata.PackageNotFoundError:
+        return False
 
 
-def _as_text(data: bytes, file: str) -> str:
-    if b"\0" in data[:8192]:
-        raise ToolError(
-            f"{file} is no text ({len(data):,} bytes); use it in a script",
-            code="E_INVALID_ARGUMENTS",
-        )
-    return data.decode("utf-8-sig", "replace")
-
-
-def _page(text: str, offset: int, *, key: str = "text") -> dict[str, Any]:
+def _page(key: str, text: str, offset: int) -> dict[str, Any]:
     """A piece of a text, cut at the end of a line where there is one."""
     if offset and offset >= len(text):
         raise ToolError(
             f"offset {offset} is past the end: the text has {len(text)} characters",
             code="E_INVALID_ARGUMENTS",
         )
-    end = min(offset + _PAGE_CHARS, len(text))
-    if end < len(text):
-        line_end = text.rfind("\n", offset + _PAGE_CHARS // 2, end)
-        end = line_end + 1 if line_end > 0 else end
-    piece: dict[str, Any] = {key: text[offset:end]}
-    if end < len(text):
-        piece |= {
-            "truncated": True,
-            "next_offset": end,
-            "hint": f"{len(text) - end:,} characters follow; go on with offset={end}",
-        }
-    return piece
+    end = offset + _PAGE_CHARS
+    if end >= len(text):
+        return {key: text[offset:]}
+    end = text.rfind("\n", offset, end) + 1 or end
+    hint = f"{len(text) - end:,} characters follow; go on with offset={end}"
+    return {key: text[offset:end], "truncated": True, "next_offset": end, "hint": hint}

@@ -17,7 +17,7 @@ import pytest
 from nbagent.contracts.errors import ToolError
 from nbagent.files import writing
 from nbagent.files.mounts import Mounts
-from nbagent.files.opening import open_root, patiently
+from nbagent.files.opening import open_root
 from nbagent.files.writing import ABSENT, locked, read_state, replace
 
 
@@ -72,26 +72,6 @@ def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_else(
         replace(mounts.place("old.txt"), lambda _: b"new")
     assert names(tmp_path) == ["old.txt"]
     assert (tmp_path / "old.txt").read_text() == "old"
-
-
-def test_a_busy_system_is_asked_again_and_not_for_ever(
-    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, left = os.replace, [errno.EBUSY, errno.EAGAIN, errno.EINTR]
-
-    def busy(*arguments: Any, **more: Any) -> None:
-        if left:
-            raise OSError(left.pop(), "busy")
-        real(*arguments, **more)
-
-    monkeypatch.setattr(os, "replace", busy)
-    replace(mounts.place("old.txt"), lambda _: b"new")
-    assert (tmp_path / "old.txt").read_text() == "new"
-    began = time.monotonic()
-    left += [errno.EBUSY] * 100
-    with pytest.raises(OSError, match="busy"):
-        patiently(busy)
-    assert time.monotonic() - began < 2
 
 
 def test_a_lock_that_is_held_for_ever_ends_in_an_error(tmp_path: Path) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from host_door import HostDoor
 
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.policy import ToolPolicy
-from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.session.approval import Policies
 from nbagent.session.hosts import resolving
@@ -36,17 +33,3 @@ class Door(HostDoor):
         )
         (host,) = open_hosts(order)
         super().__init__(host)
-
-    def prepared(self, name: str, /, **arguments: Any) -> PreparedCall:
-        """A call that was looked at and has not run."""
-        call = ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw="{}")
-        return self.on_engine(lambda: self.host.prepare(call, self.context()))
-
-    def run_prepared(self, prepared: PreparedCall, *, approved: bool) -> ToolOutcome:
-        """Run it, as after a person was asked or as when nobody was."""
-        context = self.context(approved=approved)
-
-        async def run() -> ToolOutcome:
-            return await prepared.run(context)
-
-        return self.on_engine(run)

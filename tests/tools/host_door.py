@@ -66,6 +66,19 @@ class HostDoor:
         """A call, checked."""
         return await self.host.prepare(_call(name, arguments), self.context())
 
+    def prepared(self, name: str, /, **arguments: Any) -> PreparedCall:
+        """A call that was looked at and has not run."""
+        return self.on_engine(lambda: self.aprepare(name, **arguments))
+
+    def run_prepared(self, prepared: PreparedCall, *, approved: bool = False) -> ToolOutcome:
+        """Run it, as after a person was asked or as when nobody was."""
+        context = self.context(approved)
+
+        async def run() -> ToolOutcome:
+            return await prepared.run(context)
+
+        return self.on_engine(run)
+
     async def acall(self, name: str, arguments: dict[str, Any] | None) -> ToolOutcome:
         """A call, on the engine's loop."""
         context = self.context()

@@ -14,9 +14,7 @@ import pytest
 from fs_door import Door
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
-from nbagent.files.mounts import Mount, Mounts
 
 
 @pytest.fixture
@@ -59,7 +57,6 @@ def test_a_file_is_given_whole(door: Door, project: Path) -> None:
         (2, None, "two ä\r\nthree\n", ""),
         (None, 2, "one\ntwo ä\r\n", "offset=3"),
         (3, 100, "three\n", ""),
-        (0, 1, "one\n", "offset=2"),
     ],
 )
 def test_lines_are_given_and_how_to_go_on(
@@ -85,21 +82,7 @@ def test_a_long_file_is_cut_at_a_line_with_a_hint_that_leads_on(door: Door, proj
     (project / "min.js").write_text("x" * 100_000)
     given = door.data("fs.read", path="min.js")
     assert (len(given["contentPreview"]), given["truncated"]) == (20_000, True)
-    assert "base64" in given["hint"]
-
-
-def test_bytes_are_given_in_base64(door: Door, project: Path) -> None:
-    data = bytes(range(256)) * 400
-    (project / "b.bin").write_bytes(data)
-    given = door.data("fs.read", path="b.bin", encoding="base64", offset=10, limit=20)
-    assert base64.b64decode(given["content"]) == data[10:30]
-    assert given["sha256"] == sha(data)
-    whole = door.data("fs.read", path="b.bin", encoding="base64")
-    part = base64.b64decode(whole["contentPreview"])
-    assert data.startswith(part)
-    assert f"offset={len(part)}" in whole["hint"]
-    end = door.data("fs.read", path="b.bin", offset=len(data), encoding="base64")
-    assert end["content"] == ""
+    assert "fs.search" in given["hint"]
 
 
 @pytest.mark.parametrize(
@@ -128,16 +111,13 @@ def png(side: int) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x7fELF\0\1\2", b"\x89PNG\r\n\x1a\n\0broken"], ids=["elf", "png"]
-)
+@pytest.mark.parametrize("data", [b"\x7fELF\0\1\2", b"\x89PNG\r\n\x1a\n\0x"], ids=["elf", "png"])
 def test_a_binary_file_is_named_as_one(door: Door, project: Path, data: bytes) -> None:
     (project / "b.bin").write_bytes(data)
     outcome = door.call("fs.read", path="b.bin")
     given = outcome.result.data
     assert given["truncated"] is True
     assert data[:4].hex(" ") in given["contentPreview"]
-    assert "base64" in given["hint"]
     assert not outcome.result.attachments
 
 
@@ -159,15 +139,10 @@ ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fs.read", {"path": "."}, "E_PRECONDITION_FAILED", "fs.list"),
     ("fs.read", {"path": "a.txt", "offset": 9}, "E_INVALID_ARGUMENTS", "has 3 lines"),
     ("fs.read", {"path": "a.txt", "offset": 10**30}, "E_INVALID_ARGUMENTS", "use a smaller one"),
-    (
-        "fs.read",
-        {"path": "a.txt", "offset": 2**63, "encoding": "base64"},
-        "E_INVALID_ARGUMENTS",
-        "use a smaller one",
-    ),
-    ("fs.read", {"path": "a.txt", "offset": -1}, "E_INVALID_ARGUMENTS", "first line"),
-    ("fs.read", {"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "positive"),
-    ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "base64"),
+    ("fs.read", {"path": "a.txt", "offset": 0}, "E_INVALID_ARGUMENTS", "greater"),
+    ("fs.read", {"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "greater"),
+    ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "'utf-16'"),
+    ("fs.list", {"depth": 99}, "E_INVALID_ARGUMENTS", "less"),
     ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
     ("fs.read", {"path": {}}, "E_INVALID_ARGUMENTS", "path"),
     ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
@@ -206,10 +181,6 @@ def test_more_than_may_be_read_is_refused_and_a_part_of_it_is_not(project: Path)
     assert door.error("fs.read", path="big.txt").code == "E_READ_LIMIT"
     assert door.data("fs.read", path="big.txt", offset=2, limit=2)["content"] == "line 1\nline 2\n"
     assert door.error("fs.read", path="big.txt", offset=900, limit=2).code == "E_READ_LIMIT"
-    arguments = {"path": "big.txt", "encoding": "base64"}
-    assert door.error("fs.read", **arguments, limit=2_000).code == "E_READ_LIMIT"
-    part = door.data("fs.read", **arguments, offset=5_000, limit=10)
-    assert base64.b64decode(part["content"]) == "".join(lines).encode()[5_000:5_010]
 
 
 def test_a_folder_is_listed_by_names_and_with_sizes_on_request(door: Door) -> None:
@@ -281,29 +252,8 @@ def test_a_search_ends_in_its_time_and_at_a_stop(door: Door, project: Path) -> N
     door.stop_after(0.2)
     began = time.monotonic()
     assert door.error("fs.search", query=query, regex=True).code == "E_INTERRUPTED"
-    assert 0.2 < time.monotonic() - began < 0.4
+    assert 0.2 < time.monotonic() - began < 0.5
     time.sleep(0.3)
     spent = time.process_time()
     time.sleep(0.5)
-    assert time.process_time() - spent < 0.05, "the search goes on, with nobody waiting"
-
-
-def test_the_model_is_told_which_mounts_there_are(
-    door: Door, project: Path, tmp_path: Path
-) -> None:
-    told = "The mounts are: @project (read and write), @state (read and write)."
-    assert door.specs["fs.list"].description.endswith(told)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "t.csv").write_text("a\n")
-    mounts = Mounts.of(project, extra=[Mount("@data", tmp_path / "data")])
-    door = Door(project, mounts=mounts)
-    assert door.data("fs.read", path="@data/t.csv")["content"] == "a\n"
-    assert "@project, @data" in door.error("fs.read", path="@dta/t.csv").message
-
-
-def test_tools_are_there_when_they_are_asked_for(project: Path) -> None:
-    names = ["fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch"]
-    assert list(Door(project).specs) == names
-    assert list(Door(project, words=("fs.search",)).specs) == ["fs.search"]
-    with pytest.raises(UsageError, match=r"fs\.read"):
-        Door(project, words=("fs.raed",))
+    assert time.process_time() - spent < 0.2, "the search goes on, with nobody waiting"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from host_door import HostDoor
 
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
@@ -62,19 +61,10 @@ class Stage(HostDoor):
         """The error of one that was not run."""
         return self.error(RUN, skill_name="report", script=script, **more)
 
-    def prepared(self, script: str, **more: Any) -> PreparedCall:
+    def script(self, script: str, **more: Any) -> PreparedCall:
         """One that was read and is ready to run."""
-        arguments = {"skill_name": "report", "script": script, **more}
-        call = ToolCall(id="call_1", name=RUN, arguments=arguments, arguments_raw="{}")
-        return self.on_engine(lambda: self.open().prepare(call, self.context()))
-
-    def run_prepared(self, prepared: PreparedCall) -> ToolOutcome:
-        """Run it as it was read."""
-
-        async def run() -> ToolOutcome:
-            return await prepared.run(self.context())
-
-        return self.on_engine(run)
+        self.open()
+        return self.prepared(RUN, skill_name="report", script=script, **more)
 
 
 @pytest.fixture
@@ -128,22 +118,17 @@ def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
     more = {"script": "pass"} if tool == RUN else {}
     error = stage.error(tool, skill_name="raport", **more)
     assert error.code == "ENOENT"
-    assert "did you mean 'report'?" in error.message
-    assert error.message.endswith("There are: report")
+    assert error.message.endswith("there are: report")
 
 
 def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Path) -> None:
-    stage.open("get_skill", "list_skills")
+    stage.write("SKILL.md", "---\nname: other\ndescription: d\n---\n")
+    assert "the name of its folder" in stage.open("get_skill", "list_skills").warnings[0]
     assert list(stage.specs) == ["list_skills", "get_skill"]
     with pytest.raises(UsageError, match="did you mean 'get_skill'"):
         stage.open("skills.get_skil")
     order = HostOrder(words=(), project=tmp_path / "home", mounts={})
     assert not HostDoor(*open_hosts(["skills"], order)).specs
-
-
-def test_the_person_is_told_what_is_wrong_with_skills(stage: Stage) -> None:
-    stage.write("SKILL.md", "---\nname: other\ndescription: d\n---\n")
-    assert any("is not its folder's" in warning for warning in stage.open().warnings)
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -170,6 +155,7 @@ def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
 
 def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
     assert stage.ran("print(6 * 7)")["stdout"] == "42\n"
+    assert stage.ran("token = 7; print(token)")["stdout"] == "7\n"
     # A file of this name wins over a text that would be Python too.
     stage.write("print(6 * 7)", "#!/usr/bin/env python3\nprint('file')")
     assert stage.ran("print(6 * 7)")["stdout"] == "file\n"
@@ -179,36 +165,31 @@ def needs(text: str) -> str:
     return f"# /// script\n{text}\n# ///\nprint('ran')\n"
 
 
-NOT_RUN: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "no such file": ("scripts/other.py", "ENOENT", ("its scripts are: scripts/make.py",)),
-    "no Python": ("scripts/run.sh", "E_INVALID_ARGUMENTS", ("no Python script",)),
-    "no file of another kind": ("scripts/none.sh", "ENOENT", ("has no file",)),
-    "a secret": (".env", "E_DENIED", ("looks like it holds a secret",)),
-    "nothing": ("  ", "E_INVALID_ARGUMENTS", ("empty",)),
-    "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", ("more than 1,000,000 bytes",)),
+NOT_RUN: dict[str, tuple[str, str, str]] = {
+    "no such file": ("scripts/other.py", "ENOENT", "are: scripts/make.py"),
+    "no Python": ("scripts/run.sh", "E_INVALID_ARGUMENTS", "no Python script"),
+    "no file of another kind": ("scripts/none.sh", "ENOENT", "no file scripts/none.sh"),
+    "a secret": (".env", "E_DENIED", "looks like it holds a secret"),
+    "nothing": ("  ", "E_INVALID_ARGUMENTS", "empty"),
+    "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", "more than 1,000,000 bytes"),
     "a package is missing": (
         needs("# dependencies = ['orjson', 'no-such-package-of-ours[x]; python_version>\"3\"']"),
         "E_PRECONDITION_FAILED",
-        ("missing: no-such-package-of-ours[x]", "%pip install"),
+        '%pip install "no-such-package-of-ours[x]',
     ),
     "a package is too old": (
         needs('# dependencies = ["orjson>=999"]'),
         "E_PRECONDITION_FAILED",
-        ("orjson>=999 (", "%pip install"),
+        '%pip install "orjson>=999"',
     ),
     "another Python": (
         needs('# requires-python = ">=9"'),
         "E_PRECONDITION_FAILED",
-        ("it wants Python >=9",),
+        "it wants Python >=9",
     ),
-    "no requirement": (
-        needs('# dependencies = ["!!"]'),
-        "E_PRECONDITION_FAILED",
-        ("cannot be read",),
-    ),
-    "no TOML": (needs("# dependencies = ["), "E_PRECONDITION_FAILED", ("cannot be read",)),
-    "no list": (needs('# dependencies = "x"'), "E_PRECONDITION_FAILED", ("is no list",)),
-    "two blocks": (needs("# x = 1") * 2, "E_PRECONDITION_FAILED", ("several blocks",)),
+    "no requirement": (needs('# dependencies = ["!!"]'), "E_PRECONDITION_FAILED", "be read"),
+    "no TOML": (needs("# dependencies = ["), "E_PRECONDITION_FAILED", "cannot be read"),
+    "no list": (needs('# dependencies = "x"'), "E_PRECONDITION_FAILED", "is no list"),
 }
 
 
@@ -219,15 +200,7 @@ def test_what_would_not_run_is_said_and_nobody_is_asked(stage: Stage, case: str)
         stage.write(name, "echo")
     error = stage.failed(text)
     assert error.code == code
-    assert all(word in error.message for word in words)
-
-
-@pytest.mark.parametrize("bad", ["a\ud800b", "a\0b"], ids=["half a pair", "NUL"])
-def test_an_argument_that_no_program_can_get_is_refused_with_its_number(
-    stage: Stage, bad: str
-) -> None:
-    error = stage.failed("scripts/make.py", args=["fine", bad])
-    assert (error.code, "argument 2" in error.message) == ("E_INVALID_ARGUMENTS", True)
+    assert words in error.message
 
 
 @pytest.mark.parametrize("wanted", ['"orjson", "pydantic>=2"', "\"nothing; python_version < '3'\""])
@@ -267,10 +240,7 @@ def test_the_limits_of_the_policy_hold(stage: Stage) -> None:
     found = stage.ran("import time; print('early'); time.sleep(60)", timeout=99)
     assert (found["stdout"], found["timed_out"], found["ended_by"]) == ("early\n", True, "deadline")
     assert found["returncode"] == -9
-    assert found["notes"] == [
-        "the timeout was cut to the longest allowed: 0.5 s",
-        "it was ended after 0.5 s",
-    ]
+    assert found["notes"] == ["it was ended after 0.5 s"]
     found = stage.ran("import os; open(os.environ['TMPDIR'] + '/f', 'wb').write(b'x' * 2_000_000)")
     assert (found["ended_by"], "1,000,000 bytes" in found["notes"][0]) == ("files", True)
 
@@ -298,7 +268,7 @@ def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -
 
 
 def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
-    seen = stage.prepared("scripts/make.py", args=["a", "b c"]).preview
+    seen = stage.script("scripts/make.py", args=["a", "b c"]).preview
     assert seen.ruling == ("allow" if APART else "ask")
     assert [(piece.label, piece.kind) for piece in seen.pieces] == [
         ("report/scripts/make.py", "code"),
@@ -314,9 +284,9 @@ def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
 def test_without_isolation_a_person_is_always_asked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apart = stage.prepared("pass").preview
+    apart = stage.script("pass").preview
     monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
-    seen = stage.prepared("pass").preview
+    seen = stage.script("pass").preview
     assert (seen.ruling, seen.firm) == ("ask", True), "no setting does without the question"
     assert stage.specs[RUN].traits.ruling == "ask"
     assert "NOT kept apart" in seen.why
@@ -327,11 +297,11 @@ def test_without_isolation_a_person_is_always_asked(
 
 
 def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
-    prepared = stage.prepared("scripts/make.py")
+    prepared = stage.script("scripts/make.py")
     stage.write("scripts/make.py", "print('another')")
     outcome = stage.run_prepared(prepared)
     assert outcome.result.data["stdout"] == "made []\n"
-    assert stage.prepared("scripts/make.py").preview.binds != prepared.preview.binds
+    assert stage.script("scripts/make.py").preview.binds != prepared.preview.binds
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -342,15 +312,15 @@ def test_an_approval_binds_files_beside_it_where_it_is_not_kept_apart(
         pytest.skip("landlock does not work here")
     stage.policy = ToolPolicy(isolation="auto" if apart else "process")
     stage.write("helper.py", "word = 'seen'")
-    before = stage.prepared("scripts/make.py").preview.binds
-    assert stage.prepared("scripts/make.py").preview.binds == before
+    before = stage.script("scripts/make.py").preview.binds
+    assert stage.script("scripts/make.py").preview.binds == before
     stage.write("helper.py", "word = 'never seen'")
-    assert (stage.prepared("scripts/make.py").preview.binds == before) == apart
+    assert (stage.script("scripts/make.py").preview.binds == before) == apart
 
 
 def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(stage: Stage) -> None:
-    before = stage.prepared("print(1)").preview.binds
+    before = stage.script("print(1)").preview.binds
     other = stage.project / ".claude/skills/report"
     other.parent.mkdir(parents=True)
     stage.skill.rename(other)
-    assert stage.prepared("print(1)").preview.binds != before
+    assert stage.script("print(1)").preview.binds != before

@@ -42,8 +42,8 @@ def names(found: FoundSkills) -> list[str]:
     return [skill.name for skill in found.skills]
 
 
-def one(project: Path, text: str = "") -> Skill:
-    put(project / PLACE, "one", text)
+def one(project: Path) -> Skill:
+    put(project / PLACE, "one")
     (skill,) = find_skills(project).skills
     return skill
 
@@ -53,9 +53,9 @@ def test_skills_of_project_and_user_are_found(project: Path, home: Path, place: 
     put(project / place, "mine")
     put(home / place / "deeper", "theirs")
     found = find_skills(project)
-    assert [(skill.name, skill.owner) for skill in found.skills] == [
-        ("mine", "project"),
-        ("theirs", "user"),
+    assert [(skill.name, skill.place) for skill in found.skills] == [
+        ("mine", f"{place}/mine"),
+        ("theirs", f"~/{place}/deeper/theirs"),
     ]
     assert found.skills[0].description == "What mine does."
     assert found.skills[0].body == "# mine\nDo it.\n"
@@ -87,23 +87,8 @@ def test_the_given_wins_over_the_project_and_the_project_over_the_user(
     found = find_skills(project, [f"../given/{PLACE}"] if "given" in owners else [])
     assert [skill.description for skill in found.skills] == [f"{owners[0]} one"]
     assert len(found.warnings) == len(owners) - 1
-    assert "the skill 'same' of the user (~/.agents/skills/same) is hidden by" in str(
-        found.warnings
-    )
-
-
-@pytest.mark.parametrize("impostor", ["dup", "zzz"], ids=["found before", "found after"])
-def test_a_skill_whose_folder_bears_its_name_is_not_hidden_by_another(
-    project: Path, impostor: str
-) -> None:
-    put(project / PLACE, "good")
-    put(project / PLACE, impostor, GOOD.format(name="good").replace("What", "Not what"))
-    found = find_skills(project)
-    assert [skill.description for skill in found.skills] == ["What good does."]
-    assert found.warnings[0] == (
-        f"the skill 'good' of the project (.agents/skills/{impostor}) is hidden by the one of the "
-        "project (.agents/skills/good)"
-    )
+    hidden = "the skill 'same' in ~/.agents/skills/same is hidden by the one in"
+    assert hidden in str(found.warnings)
 
 
 def test_depth_and_hidden_folders_bound_the_search(project: Path) -> None:
@@ -140,34 +125,24 @@ def test_a_link_is_followed_within_the_project_and_not_out_of_it(
 
 
 LENIENT: dict[str, tuple[str, str, str]] = {
-    "other name": ("name: other\ndescription: d", "other", "is not its folder's"),
-    "no name": ("description: d", "one", "it has no name"),
+    "other name": ("name: other\ndescription: d", "other", "the name of its folder"),
+    "no name": ("description: d", "one", ""),
     "odd name": ("name: One_Two\ndescription: d", "One_Two", "lowercase letters"),
-    "doubled hyphen": ("name: a--b\ndescription: d", "a--b", "lowercase letters"),
     "long name": (f"name: {'a' * 70}\ndescription: d", "a" * 64, "at most 64"),
-    "long description": (f"name: one\ndescription: {'d ' * 600}", "one", "more than 1,024"),
-    "colon": ("name: one\ndescription: Use when: asked", "one", "should be quoted"),
-    "key": ("name: one\ndescription: d\nuser-invocable: true", "one", "user-invocable"),
+    "colon": ("name: one\ndescription: Use when: asked", "one", "at line 3"),
+    "other keys": ("name: one\ndescription: |\n  Two\n  lines\nuser-invocable: true", "one", ""),
 }
 
 
 @pytest.mark.parametrize("case", LENIENT)
 def test_what_is_not_as_the_format_wants_it_is_a_warning(project: Path, case: str) -> None:
     matter, name, warning = LENIENT[case]
-    skill = one(project, f"---\n{matter}\n---\nbody\n")
-    assert skill.name == name
-    assert warning in " ".join(skill.warnings)
-    assert skill.body == "body\n"
-
-
-def test_all_keys_of_the_format_are_known(project: Path) -> None:
-    matter = (
-        "name: one\ndescription: |\n  Two\n  lines\nlicense: MIT\ncompatibility: needs git\n"
-        "allowed-tools: Bash(git:*) Read\nmetadata:\n  author: me\n  version: 1\n"
-    )
-    skill = one(project, f"---\n{matter}---\nbody")
-    assert (skill.description, skill.compatibility) == ("Two lines", "needs git")
-    assert skill.warnings == ()
+    put(project / PLACE, "one", f"---\n{matter}\n---\nbody\n")
+    found = find_skills(project)
+    assert [(skill.name, skill.body) for skill in found.skills] == [(name, "body\n")]
+    assert found.skills[0].description in ("d", "Use when: asked", "Two lines")
+    assert warning in " ".join(found.warnings)
+    assert bool(warning) is bool(found.warnings)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +170,7 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
         (skill.root / name).write_text("x")
     (skill.root / "link").symlink_to(home)
     (skill.root / "linked").symlink_to(skill.root / "SKILL.md")
-    assert skill.files() == (("1/2/3/4/5/6/deep", "references/a b.md", "scripts/go.py"), False)
+    assert skill.files() == ["1/2/3/4/5/6/deep", "references/a b.md", "scripts/go.py"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +180,7 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
         ("link", "E_SANDBOX_VIOLATION"),
         ("linked/outside", "E_SANDBOX_VIOLATION"),
         ("nothing.md", "ENOENT"),
-        ("", "ENOENT"),
+        ("", "E_PRECONDITION_FAILED"),
         (".env", "E_DENIED"),
         ("large", "E_READ_LIMIT"),
         ("pipe", "E_"),
@@ -224,7 +199,15 @@ def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, c
         skill.read(file, most_bytes=100)
     assert caught.value.code.startswith(code)
     assert str(project) not in caught.value.message
-    assert not skill.has(file) or file in (".env", "large")
+
+
+def test_a_skill_that_was_swapped_for_a_link_is_not_read(project: Path, home: Path) -> None:
+    skill = one(project)
+    put(home, "outside")
+    skill.root.rename(project / "moved")
+    skill.root.symlink_to(home / "outside")
+    with pytest.raises(ToolError, match="link"):
+        skill.read("SKILL.md", most_bytes=100)
 
 
 def test_the_file_tools_may_have_them_as_mounts(project: Path) -> None:
