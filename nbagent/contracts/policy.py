@@ -17,7 +17,6 @@ from nbagent.contracts.errors import UsageError
 Approval = Literal["allowed", "denied", "edited"]
 Ruling = Literal["allow", "ask", "deny"]
 Isolation = Literal["auto", "landlock", "process"]
-_STRICTNESS: tuple[Ruling, ...] = ("allow", "ask", "deny")
 _RULINGS: dict[str, Ruling] = {"hide": "deny", "deny": "deny", "ask": "ask", "allow": "allow"}
 
 
@@ -112,9 +111,10 @@ class CallPattern:
         Loosely, as rules that forbid are read, outer blanks and the case of texts do not count.
         """
         given: Mapping[str, Any] = arguments or {}
-        return self.fits_tool(tool, host) and all(
-            name in given
-            and any(_value_fits(given[name], it, loosely) for it in resolve(host, name, glob))
+        if not self.fits_tool(tool, host) or any(name not in given for name, _ in self.where):
+            return False
+        return all(
+            any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
             for name, glob in self.where
         )
 
@@ -191,13 +191,6 @@ class RuleHit:
     """The pattern; empty when no rule speaks of it."""
 
 
-@lru_cache(maxsize=256)
-def _rules(*patterns: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # A search asks for every file that it meets.
-    kinds = zip(_RULINGS, patterns, strict=True)
-    return tuple((kind, text) for kind, texts in kinds for text in texts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
     """What a model may see and what happens at a call.
@@ -234,7 +227,7 @@ class ToolPolicy:
     @property
     def rules(self) -> tuple[tuple[str, str], ...]:
         """Every rule as its kind and its pattern, the strictest first."""
-        return _rules(*(tuple(getattr(self, kind)) for kind in _RULINGS))
+        return tuple((kind, text) for kind in _RULINGS for text in getattr(self, kind))
 
     def as_json(self) -> dict[str, Any]:
         """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
@@ -259,7 +252,8 @@ class ToolPolicy:
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
     """Of two rulings the one that allows less."""
-    return one if _STRICTNESS.index(one) >= _STRICTNESS.index(other) else other
+    strictness = get_args(Ruling).index
+    return one if strictness(one) >= strictness(other) else other
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,11 +171,10 @@ def patterns(value: Any) -> tuple[str, ...]:
 def reasoning(value: Any) -> str:
     """A word for how much to think, or a number of tokens as a text."""
     word = str(value).strip().lower()
-    word = "none" if word == "off" else word
-    if word in REASONING:
+    if word in REASONING or re.fullmatch("[1-9][0-9]{0,8}", word):
         return word
-    if re.fullmatch(r"0*[1-9][0-9]{0,8}", word):
-        return word.lstrip("0")
+    if word == "off":
+        return "none"
     raise ValueError("low, medium, high, off (also minimal, xhigh, max), or a number of tokens")
 
 
@@ -234,12 +233,12 @@ def headers(value: Any) -> dict[str, str]:
     return given
 
 
-_jsonl = matching(r"[^\x00-\x1f\x7f]+\.jsonl", "the path of a file that ends in .jsonl")
-
-
 def cassette(value: Any) -> str:
     """The path of a file of recorded answers."""
-    return _jsonl(str(value) if isinstance(value, Path) else value)
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not path.isprintable() or not path.endswith(".jsonl"):
+        raise ValueError("the path of a file that ends in .jsonl")
+    return path
 
 
 def policy(value: Any) -> ToolPolicy:

@@ -1,4 +1,4 @@
-"""DataFrames, Series, indexes and arrays as text: a title, then as much as the budget holds.
+"""DataFrames, Series, indexes and arrays of numbers: a title, then as much as the budget holds.
 
 Reads only the rows and columns that it shows, each cell by itself, so that one cell that raises
 or is huge harms no other. Imports neither pandas nor numpy.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, cast
 
 from nbagent.shown.pictures import of_class
@@ -34,8 +33,13 @@ def table_text(value: Any, budget: int, cell: _Cell) -> str | None:
     if of_class(value, "pandas.io.formats.style", "Styler"):
         return _frame_text(value.data, budget, cell, "Styler of a DataFrame")
     if of_class(value, "numpy", "ndarray"):
-        return _array_text(value, budget, cell)
+        return _array_text(value, budget) if is_of_numbers(value) else None
     return None
+
+
+def is_of_numbers(array: Any) -> bool:
+    """Whether numpy prints all of an array in a readable form, and quickly."""
+    return array.dtype.kind in "biufcmM" and array.ndim <= 4
 
 
 def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
@@ -100,22 +104,9 @@ def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell, end: float
     return kept
 
 
-def _array_text(array: Any, budget: int, cell: _Cell) -> str:
+def _array_text(array: Any, budget: int) -> str:
     numpy: Any = sys.modules["numpy"]
     title = f"array: shape {tuple(array.shape)}, {cut_middle(str(array.dtype), 200)}\n"
-    room = budget - len(title)
-    if array.dtype.kind in "biufcmM" and array.ndim <= 4:
-        # Printed whole when about eight characters an element fit the budget.
-        with numpy.printoptions(threshold=max(10, room // 8), edgeitems=3):
-            return title + str(array)
-    # One by one: some objects are huge, and some raise.
-    texts: list[str] = []
-    for item in islice(array.flat, max(room // 2, 1)):
-        text = cell(item) or "None"
-        room -= len(text) + 2
-        if room < 0 and texts:
-            break
-        texts.append(text)
-    missing = array.size - len(texts)
-    rest = f", … {missing:,} of {array.size:,} elements{LEFT_OUT}" if missing else ""
-    return f"{title}[{', '.join(texts)}{rest}]"
+    # Printed whole when about eight characters an element fit the budget.
+    with numpy.printoptions(threshold=max(10, (budget - len(title)) // 8), edgeitems=3):
+        return title + str(array)
