@@ -22,10 +22,9 @@ from nbagent.contracts.secrets import register
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_HOST = r"(?:[\w.-]*\w[\w.-]*|\[[0-9a-f]*:[0-9a-f:.]*\])"
 _ADDRESS = re.compile(
     # Without a scheme (`localhost:8000/v1`) the provider puts one before it.
-    rf"(?:https?://{_HOST}(?::\d{{1,5}})?|{_HOST}:\d{{1,5}}|\w[\w-]*\.[\w.-]+|localhost)(?:/[^\s?#]*)?"
+    r"(?:https?://)?(?:\w[\w.-]*|\[[0-9a-f:.]+\])(?::\d{1,5})?(?:/[^\s?#]*)?"
     # The one query that it may have: Azure's, which can hold no key.
     r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
     re.IGNORECASE,

@@ -20,8 +20,6 @@ IMAGE_BYTES = 1_500_000
 _SIDES_PX = (1_568, 1_100, 770, 540, 380)
 """Longest sides, tried until the file is small enough; models scale larger images down to about
 the first."""
-_ENCODED_BYTES = 50_000_000
-"""Of a picture file that is opened to make it smaller."""
 _METHODS = {"image/png": "_repr_png_", "text/markdown": "_repr_markdown_"}
 
 
@@ -55,7 +53,7 @@ def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
     if len(data) <= IMAGE_BYTES and max(width, height) <= _SIDES_PX[0]:
         return ImagePart(data=base64.b64encode(data).decode(), media_type=media_type, alt=alt)
     pil: Any = sys.modules.get("PIL.Image")
-    if pil is None or len(data) > _ENCODED_BYTES:
+    if pil is None:
         return f"[{alt}, {len(data):,} bytes: too large to be sent; make it smaller]"
     try:
         return _picture_part(pil.open(BytesIO(data)), alt)

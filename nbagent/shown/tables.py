@@ -7,7 +7,6 @@ or is huge harms no other. Imports neither pandas nor numpy.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -18,8 +17,6 @@ _Cell = Callable[[Any], str]
 """Makes the text of one cell, on one line."""
 _MOST_COLUMNS = 40
 """Of a table; the others are left out."""
-_LONGEST_S = 2.0
-"""For the rows of one table; the others are left out."""
 
 
 def table_text(value: Any, budget: int, cell: _Cell) -> str | None:
@@ -67,13 +64,12 @@ def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
     most = budget // (3 * len(places) + 2) + 1
     names, first = part(0, most)
     title += f"{_line(names)}\n{_line(['---'] * len(names))}\n"
-    end = time.monotonic() + _LONGEST_S
     mark = f"… {rows:,} of {rows:,} rows{LEFT_OUT} …\n"
     room = max(budget - len(title) - len(mark), 0)
-    head = _fitting(first, room * 2 // 3, cell, end) or [_line(map(cell, row)) for row in first[:1]]
+    head = _fitting(first, room * 2 // 3, cell) or [_line(map(cell, row)) for row in first[:1]]
     room -= sum(map(len, head)) + len(head)
     last = part(max(rows - most, len(head)), rows)[1]
-    tail = _fitting(reversed(last), room, cell, end)
+    tail = _fitting(reversed(last), room, cell)
     if between := rows - len(head) - len(tail):
         head.append(f"… {between:,} of {rows:,} rows{LEFT_OUT} …")
     return title + ("\n".join([*head, *reversed(tail)]) or "(no rows)")
@@ -90,8 +86,8 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"
 
 
-def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell, end: float) -> list[str]:
-    """As many lines as there is room and time for; what is not shown is not written out."""
+def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell) -> list[str]:
+    """As many lines as there is room for; what is not shown is not written out."""
     kept: list[str] = []
     for row in rows:
         line = _line(map(cell, row))
@@ -99,8 +95,6 @@ def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell, end: float
         if room < 0:
             break
         kept.append(line)
-        if time.monotonic() > end:
-            break
     return kept
 
 
