@@ -97,24 +97,16 @@ class CallPattern:
     tool: str
     where: tuple[tuple[str, str], ...] = ()
 
-    def fits(
-        self,
-        tool: str,
-        host: str,
-        arguments: Mapping[str, Any] | None,
-        resolve: Resolve = as_written,
-        *,
-        loosely: bool = False,
+    def fits_arguments(
+        self, host: str, given: Mapping[str, Any], resolve: Resolve, *, loosely: bool
     ) -> bool:
-        """Whether it speaks of this call; without arguments, of the tool in general.
+        """Whether it speaks of these arguments.
 
         Loosely, as rules that forbid are read, outer blanks and the case of texts do not count.
         """
-        given: Mapping[str, Any] = arguments or {}
-        if not self.fits_tool(tool, host) or any(name not in given for name, _ in self.where):
-            return False
         return all(
-            any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
+            name in given
+            and any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
             for name, glob in self.where
         )
 
@@ -243,9 +235,15 @@ class ToolPolicy:
         arguments: Mapping[str, Any] | None,
         resolve: Resolve = as_written,
     ) -> RuleHit | None:
-        """What its rules say to a call; None when none speaks of it."""
+        """What its rules say to a call; None when none speaks of it.
+
+        Without arguments: what they say to the tool in general.
+        """
         for kind, text in self.rules:
-            if call_pattern(text).fits(tool, host, arguments, resolve, loosely=kind != "allow"):
+            pattern, loosely = call_pattern(text), kind != "allow"
+            if pattern.fits_tool(tool, host) and pattern.fits_arguments(
+                host, arguments or {}, resolve, loosely=loosely
+            ):
                 return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
 

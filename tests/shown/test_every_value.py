@@ -1,5 +1,7 @@
 """What a value looks like in a prompt and as a tool's result: never an error, never too much."""
 
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import itertools
