@@ -210,11 +210,11 @@ class ToolPolicy:
                 call_pattern(text)
             object.__setattr__(self, name, texts)
         limits: Any = self.limits
-        if not isinstance(limits, ToolLimits):
-            raise UsageError(f"limits={limits!r} does not fit; give an nbagent.ToolLimits(…)")
-        if self.isolation not in get_args(Isolation):
-            known = " or ".join(map(repr, get_args(Isolation)))
-            raise UsageError(f"isolation={self.isolation!r} does not fit; expected {known}")
+        if not isinstance(limits, ToolLimits) or self.isolation not in get_args(Isolation):
+            raise UsageError(
+                f"limits={limits!r} or isolation={self.isolation!r} does not fit; give an "
+                f"nbagent.ToolLimits(…), and one of {', '.join(get_args(Isolation))}"
+            )
 
     @property
     def rules(self) -> tuple[tuple[str, str], ...]:

@@ -81,11 +81,9 @@ def _size_px(png: bytes) -> tuple[int, int]:
 
 def _figure_part(artist: Any) -> ImagePart | str | None:
     """The whole figure that an artist belongs to."""
-    root = artist if of_class(artist, "matplotlib.figure", "FigureBase") else artist.figure
-    while root is not None and root.figure is not None and root.figure is not root:
+    root = artist.figure
+    while root.figure is not root:  # of a subfigure
         root = root.figure
-    if root is None:
-        return None
     inches = [float(side) for side in root.get_size_inches()]
     dpi = min(root.dpi, _SIDES_PX[0] / max(inches))
     out = BytesIO()
