@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,55 +22,57 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def source_of(name: str, environ: dict[str, str], folder: Path) -> tuple[Any, str]:
-    (found,) = [origin for origin in origins(environ, folder) if origin.name == name]
+def source_of(name: str) -> tuple[Any, str]:
+    (found,) = [origin for origin in origins() if origin.name == name]
     return found.value, found.source
 
 
-def files(folder: Path, *, own: str = "", project: str = "") -> dict[str, str]:
-    """Write the person's file and the project's; the environment that leads to them."""
+def files(folder: Path, *, own: str = "", project: str = "") -> None:
+    """Write the person's file and the project's."""
     config = folder / "config" / "nbagent"
     config.mkdir(parents=True, exist_ok=True)
     (config / "settings.toml").write_text(own, "utf-8")
     (folder / "pyproject.toml").write_text(f"[tool.nbagent]\n{project}\n", "utf-8")
-    return {"XDG_CONFIG_HOME": str(folder / "config")}
 
 
 def from_environment(**values: object) -> Settings:
-    return effective({f"NBAGENT_{name.upper()}": str(value) for name, value in values.items()})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setenv(f"NBAGENT_{name.upper()}", str(value))
+        return effective()
 
 
-def test_each_layer_wins_over_the_ones_below_it(tmp_path: Path) -> None:
+def test_each_layer_wins_over_the_ones_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    environ = files(tmp_path)
-    assert source_of("top_p", environ, below) == (None, "default")
-    files(tmp_path, project="top_p = 0.2")
-    assert source_of("top_p", environ, below) == (0.2, "pyproject.toml")
-    files(tmp_path, project="top_p = 0.2", own="top_p = 0.3")
-    assert source_of("top_p", environ, below) == (0.3, "settings.toml")
-    environ["NBAGENT_TOP_P"] = "0.5"
-    assert source_of("top_p", environ, below) == (0.5, "environment")
-    nbagent.configure(top_p=0.6)
-    assert source_of("top_p", environ, below) == (0.6, "configure")
+    monkeypatch.chdir(below)
+    for number, source in enumerate(
+        ("default", "pyproject.toml", "settings.toml", "environment", "configure")
+    ):
+        values = [f"top_p = 0.{n}" if n <= number else "" for n in (1, 2)]
+        files(tmp_path, project=values[0], own=values[1])
+        if number >= 3:
+            monkeypatch.setenv("NBAGENT_TOP_P", "0.3")
+        if number >= 4:
+            nbagent.configure(top_p=0.4)
+        assert source_of("top_p") == (number / 10 or None, source)
     nbagent.configure(top_p=None)
-    assert source_of("top_p", environ, below) == (0.5, "environment")
+    assert source_of("top_p") == (0.3, "environment")
 
 
-def test_the_common_variables_name_model_and_server() -> None:
-    environ = {"LLM_MODEL": "openai:m", "LLM_BASE_URL": "http://127.0.0.1:1/v1"}
-    settings = effective(environ)
-    assert (settings.model, settings.base_url) == ("openai:m", "http://127.0.0.1:1/v1")
-    assert effective({**environ, "NBAGENT_MODEL": "ollama:n"}).model == "ollama:n"
+def test_the_common_variables_name_model_and_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_MODEL", "openai:m")
+    monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
+    assert effective().model == "openai:m"
+    assert effective().base_url == "http://127.0.0.1:1/v1"
+    assert from_environment(model="ollama:n").model == "ollama:n"
 
 
 UNREADABLE = (
-    "[tool.nbagent]\nmaxturns = 4\n",
-    "[tool.nbagent\n",
-    "max_turns = \n",
-    "\xff",
-    "tool = 5\n",
-    "[tool]\nnbagent = 5\n",
+    *("[tool.nbagent]\nmaxturns = 4\n", "[tool.nbagent\n", "max_turns = \n", "\xff"),
+    *("tool = 5\n", "[tool]\nnbagent = 5\n"),
 )
 
 
@@ -78,7 +80,7 @@ UNREADABLE = (
 def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text, "latin-1")
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
-        effective({}, tmp_path)
+        effective()
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
@@ -101,7 +103,7 @@ FIT: dict[str, list[tuple[Any, Any]]] = {
     "stream": [("off", False), (True, True)],
     "tools": [("all", "all"), ("a, b c", ("a", "b", "c")), (["a"], ("a",))],
     "stop_sequences": [("a b", ("a b",)), (["\n", "END"], ("\n", "END"))],
-    "reasoning": [("LOW", "low"), ("off", "none"), ("02048", "2048"), (2048, "2048")],
+    "reasoning": [("LOW", "low"), ("off", "none"), (2048, "2048")],
     "deny": [
         ("f(path=a b.md, x=y), mcp:git", ("f(path=a b.md, x=y)", "mcp:git")),
         ('f(tags=["a", "b"]) g', ('f(tags=["a", "b"])', "g")),
@@ -132,9 +134,13 @@ def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
     assert effective().max_turns == 60
 
 
-def test_the_store_is_beside_the_notebook_unless_said_otherwise(tmp_path: Path) -> None:
-    assert store_home({}) == tmp_path / ".nbagent"
-    assert store_home({"NBAGENT_HOME": "~/kept"}) == Path.home() / "kept"
+def test_the_store_is_beside_the_notebook_unless_said_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NBAGENT_HOME")
+    assert store_home() == tmp_path / ".nbagent"
+    monkeypatch.setenv("NBAGENT_HOME", "~/kept")
+    assert store_home() == Path.home() / "kept"
 
 
 WITH_A_KEY = """http://h/v1?api-key=SECRET http://h/v1#SECRET http://h/v1?api-version=SECRET
@@ -142,7 +148,7 @@ http://h/v1?api-version=2024-10-21&key=SECRET localhost:8000/v1?SECRET http://us
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
     *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:999999/v1"),
-    *("http://[::1/v1", "http://a b/v1", "http://h/v1\n", "java\nscript://h", "none", "http"),
+    *("http://[::1/v1", "http://a b/v1", "http://h/v1\n", "java\nscript://h"),
 ]
 
 
@@ -175,17 +181,20 @@ LIMITS: dict[str, tuple[str, str, Any, bool]] = {
     "tokens": ("max_total_tokens = 100", "max_total_tokens = 5000", 100, False),
     "tokens of nobody": ("", "max_total_tokens = 5000", 5000, True),
     "cost": ("max_cost_usd = 9", "max_cost_usd = 5", 5, True),
+    "a model of one's own": ("model = 'openai:a'", "model = 'deepseek:b'", "openai:a", False),
+    "a system prompt of one's own": ("system = 'My words.'", "system = 'b'", "My words.", False),
+    "tools of one's own": ("tools = 'none'", "tools = 'all'", "none", False),
 }
 
 
 @pytest.mark.parametrize("case", LIMITS)
 def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None:
     own, project, value, tightened = LIMITS[case]
-    environ = files(tmp_path, own=own, project=project)
+    files(tmp_path, own=own, project=project)
     name = project.partition(" ")[0]
-    assert getattr(effective(environ, tmp_path), name) == value
-    assert ("pyproject.toml" in source_of(name, environ, tmp_path)[1]) == tightened
-    assert effective(environ, tmp_path).max_turns <= effective(environ, tmp_path).ceiling
+    assert getattr(effective(), name) == value
+    assert ("pyproject.toml" in source_of(name)[1]) == tightened
+    assert effective().max_turns <= effective().ceiling
 
 
 REFUSED = {
@@ -210,29 +219,22 @@ def test_a_project_may_set_no_option_that_is_not_on_this_list() -> None:
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{line}\n", "utf-8")
-    with pytest.raises(UsageError, match=REFUSED[line]) as caught:
-        effective({}, tmp_path)
-    assert "pyproject.toml" in str(caught.value)
-
-
-@pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    """A server that is not the person's, which the environment calls DeepSeek's."""
-    monkeypatch.setenv("LLM_API_KEY", "sk-mine-0123456789abcdef")
-    monkeypatch.setenv("WORK_KEY", "sk-work-0123456789abcdef")
-    with ModelServer() as server:
-        monkeypatch.setenv("DEEPSEEK_BASE_URL", server.url)
-        yield server
+    files(tmp_path, project=line)
+    with pytest.raises(UsageError, match=rf"pyproject\.toml: {re.escape(REFUSED[line])}"):
+        effective()
 
 
 def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(
-    other: ModelServer, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LLM_API_KEY", "sk-mine-0123456789abcdef")
+    monkeypatch.setenv("WORK_KEY", "sk-work-0123456789abcdef")
     mine = 'key_variable = "WORK_KEY"\nheaders = { X-Corp = "corporate" }\n'
     files(tmp_path, own=f'{mine}extra_body = {{ team = "blue" }}', project='model = "deepseek:m"')
-    nbagent.Agent(tools="none").run("Hello.").raise_for_error()
-    (request,) = other.requests
+    with ModelServer() as server:
+        monkeypatch.setenv("DEEPSEEK_BASE_URL", server.url)
+        nbagent.Agent(tools="none").run("Hello.").raise_for_error()
+    (request,) = server.requests
     sent = f"{request.headers} {request.body}"
     assert not [word for word in ("sk-work", "corporate", "blue") if word in sent], sent
 
@@ -242,22 +244,6 @@ def test_the_text_of_a_header_is_hidden_where_a_model_repeats_it() -> None:
         headers = {"X-Team": "confidential-team", "Accept": "text/plain"}
         run = nbagent.Agent("openai:m", base_url=server.url, headers=headers).run("Who?")
     assert run.text == "You are of [redacted], by text/plain."
-
-
-def test_what_a_project_chooses_comes_below_what_i_chose(
-    other: ModelServer, tmp_path: Path
-) -> None:
-    chosen = "model = {}\nsystem = {}\ntools = {}\nmax_turns = {}"
-    files(
-        tmp_path,
-        own=chosen.format('"openai:mine"', '"My words."', '"none"', 3),
-        project=chosen.format('"deepseek:evil"', '"Their words."', '"all"', 19),
-    )
-    run = nbagent.Agent(base_url=other.url).run("Hello.").raise_for_error()
-    (request,) = other.requests
-    assert request.body["messages"][0] == {"role": "system", "content": "My words."}
-    assert (request.body["model"], request.body.get("tools")) == ("mine", None)
-    assert run.record.limits.max_turns == 3
 
 
 ODD: dict[str, list[Any]] = {
@@ -276,7 +262,7 @@ ODD: dict[str, list[Any]] = {
     "tools": [5, [5], "none, a"],
     "model": ["", 5],
     "system": [5],
-    "reasoning": ["lots", "0", "-5", "1.5", "", True],
+    "reasoning": ["lots", "0", "02048", "-5", "1.5", "", True],
     "cache": ["on", "", True],
     "cassette": ["a.json", 5, "a\n.jsonl"],
     "headers": [

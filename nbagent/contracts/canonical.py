@@ -7,13 +7,13 @@ import json
 import re
 import secrets
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
 
-_LONG_TEXT = re.compile(r"\d{19}")
-_LONG_BYTES = re.compile(rb"\d{19}")
+_LONG = re.compile(r"\d{19}")
 
 
 def dump_json(value: Any) -> bytes:
@@ -26,15 +26,11 @@ def dump_json(value: Any) -> bytes:
 
 def load_json(data: bytes | str) -> Any:
     """Decode JSON; raises ValueError on anything that is not JSON. Integers of any size stay."""
-    long = _LONG_BYTES.search(data) if isinstance(data, bytes) else _LONG_TEXT.search(data)
-    if long:
-        # orjson reads integers over 64 bits as floats.
-        return json.loads(data, parse_constant=_refuse_constant)
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        # Integers over 64 bits, lone surrogates in escapes: legal for json, not for orjson.
-        return json.loads(data, parse_constant=_refuse_constant)
+    text = data.decode() if isinstance(data, bytes) else data
+    if not _LONG.search(text):  # orjson reads integers over 64 bits as floats.
+        with suppress(ValueError):  # Lone surrogates in escapes are legal for json only.
+            return orjson.loads(text)
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> Any:

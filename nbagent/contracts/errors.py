@@ -54,7 +54,7 @@ ToolCode = Literal[
 ]
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
 
-CODES: frozenset[str] = frozenset(get_args(ModelCode) + get_args(EngineCode) + get_args(ToolCode))
+CODES: frozenset[str] = frozenset(get_args(ErrorCode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,6 @@ class ModelError(NbagentError):
         retryable: whether the same request may succeed a moment later.
         server_text: the provider's own words, where it said something.
     """
-
-    code: ErrorCode = "UNKNOWN"
 
     def __init__(
         self,

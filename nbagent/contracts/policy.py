@@ -17,7 +17,6 @@ from nbagent.contracts.errors import UsageError
 Approval = Literal["allowed", "denied", "edited"]
 Ruling = Literal["allow", "ask", "deny"]
 Isolation = Literal["auto", "landlock", "process"]
-_STRICTNESS: tuple[Ruling, ...] = ("allow", "ask", "deny")
 _RULINGS: dict[str, Ruling] = {"hide": "deny", "deny": "deny", "ask": "ask", "allow": "allow"}
 
 
@@ -98,23 +97,16 @@ class CallPattern:
     tool: str
     where: tuple[tuple[str, str], ...] = ()
 
-    def fits(
-        self,
-        tool: str,
-        host: str,
-        arguments: Mapping[str, Any] | None,
-        resolve: Resolve = as_written,
-        *,
-        loosely: bool = False,
+    def fits_arguments(
+        self, host: str, given: Mapping[str, Any], resolve: Resolve, *, loosely: bool
     ) -> bool:
-        """Whether it speaks of this call; without arguments, of the tool in general.
+        """Whether it speaks of these arguments.
 
         Loosely, as rules that forbid are read, outer blanks and the case of texts do not count.
         """
-        given: Mapping[str, Any] = arguments or {}
-        return self.fits_tool(tool, host) and all(
+        return all(
             name in given
-            and any(_value_fits(given[name], it, loosely) for it in resolve(host, name, glob))
+            and any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
             for name, glob in self.where
         )
 
@@ -191,13 +183,6 @@ class RuleHit:
     """The pattern; empty when no rule speaks of it."""
 
 
-@lru_cache(maxsize=256)
-def _rules(*patterns: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # A search asks for every file that it meets.
-    kinds = zip(_RULINGS, patterns, strict=True)
-    return tuple((kind, text) for kind, texts in kinds for text in texts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
     """What a model may see and what happens at a call.
@@ -225,16 +210,16 @@ class ToolPolicy:
                 call_pattern(text)
             object.__setattr__(self, name, texts)
         limits: Any = self.limits
-        if not isinstance(limits, ToolLimits):
-            raise UsageError(f"limits={limits!r} does not fit; give an nbagent.ToolLimits(…)")
-        if self.isolation not in get_args(Isolation):
-            known = " or ".join(map(repr, get_args(Isolation)))
-            raise UsageError(f"isolation={self.isolation!r} does not fit; expected {known}")
+        if not isinstance(limits, ToolLimits) or self.isolation not in get_args(Isolation):
+            raise UsageError(
+                f"limits={limits!r} or isolation={self.isolation!r} does not fit; give an "
+                f"nbagent.ToolLimits(…), and one of {', '.join(get_args(Isolation))}"
+            )
 
     @property
     def rules(self) -> tuple[tuple[str, str], ...]:
         """Every rule as its kind and its pattern, the strictest first."""
-        return _rules(*(tuple(getattr(self, kind)) for kind in _RULINGS))
+        return tuple((kind, text) for kind in _RULINGS for text in getattr(self, kind))
 
     def as_json(self) -> dict[str, Any]:
         """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
@@ -250,16 +235,23 @@ class ToolPolicy:
         arguments: Mapping[str, Any] | None,
         resolve: Resolve = as_written,
     ) -> RuleHit | None:
-        """What its rules say to a call; None when none speaks of it."""
+        """What its rules say to a call; None when none speaks of it.
+
+        Without arguments: what they say to the tool in general.
+        """
         for kind, text in self.rules:
-            if call_pattern(text).fits(tool, host, arguments, resolve, loosely=kind != "allow"):
+            pattern, loosely = call_pattern(text), kind != "allow"
+            if pattern.fits_tool(tool, host) and pattern.fits_arguments(
+                host, arguments or {}, resolve, loosely=loosely
+            ):
                 return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
         return None
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
     """Of two rulings the one that allows less."""
-    return one if _STRICTNESS.index(one) >= _STRICTNESS.index(other) else other
+    strictness = get_args(Ruling).index
+    return one if strictness(one) >= strictness(other) else other
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,10 +135,6 @@ class RunCode(Protocol):
     ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]: ...
 
 
-def _no_namespace() -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a tool host is told about the run that a call belongs to."""
@@ -150,7 +146,7 @@ class ToolContext:
     mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     policy: Any = None
     runner: CallRunner
-    namespace: Callable[[], Mapping[str, Any]] = _no_namespace
+    namespace: Callable[[], Mapping[str, Any]] = dict[str, Any]
     """The names of the notebook, where there is one."""
     run_code: RunCode | None = None
     """None where there is no notebook."""

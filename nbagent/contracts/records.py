@@ -11,8 +11,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nbagent.contracts.canonical import dump_json, json_object, load_json, sha_of
-from nbagent.contracts.chat import ChatResponse, Message, Part, TextPart, ToolSpec, Usage, Value
+from nbagent.contracts.canonical import dump_json, json_object, sha_of
+from nbagent.contracts.chat import (
+    ChatResponse,
+    Message,
+    Part,
+    TextPart,
+    ToolSpec,
+    Usage,
+    Value,
+    parse_arguments,
+)
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Limits
 
@@ -118,7 +127,7 @@ class ToolRun(Value):
     notes: tuple[str, ...] = ()
 
 
-KEEP_CHARS = 200
+_KEEP_CHARS = 200
 """Of an old tool result that is sent shortened."""
 _WORTH_CHARS = 500
 """A shorter result would hardly become smaller."""
@@ -132,13 +141,11 @@ class Trimmed(Value):
 
     places: tuple[int, ...]
     """Their places in the conversation, from 0, ascending."""
-    keep_chars: int = KEEP_CHARS
-    """So many characters of each result were kept."""
 
     def applied(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages as they were sent."""
         return tuple(
-            shortened(message, self.keep_chars) if place in self.places else message
+            shortened(message) if place in self.places else message
             for place, message in enumerate(messages)
         )
 
@@ -149,17 +156,18 @@ def is_worth_it(message: Message) -> bool:
     return message.role == "tool" and long
 
 
-def shortened(message: Message, keep_chars: int = KEEP_CHARS) -> Message:
+def shortened(message: Message) -> Message:
     """A tool message with the start of its result, as JSON that says what is missing.
 
     `{"ok": true, "data": "<the first characters>", "trimmed": "200 of 48,213 characters"}`; of an
     error the code stays. Images and files are left out.
     """
-    body = _body(message.text)
+    # A conversation of the person's own making may hold anything.
+    body = parse_arguments(message.text) or {}
     error = json_object(body.get("error"))
     held: Any = error.get("message") if error else body.get("data", message.text)
     text = held if isinstance(held, str) else dump_json(held).decode()
-    start = text[:keep_chars]
+    start = text[:_KEEP_CHARS]
     kept: dict[str, Any] = {"ok": not error, "data": start}
     if error:
         kept = {"ok": False, "error": {"code": error.get("code"), "message": start}}
@@ -167,13 +175,6 @@ def shortened(message: Message, keep_chars: int = KEEP_CHARS) -> Message:
     if n_left := sum(not isinstance(part, TextPart) for part in message.content):
         kept["trimmed"] += f", without {n_left} images or files"
     return message.model_copy(update={"content": (TextPart(text=dump_json(kept).decode()),)})
-
-
-def _body(text: str) -> dict[str, Any]:
-    try:
-        return json_object(load_json(text)) or {}
-    except (ValueError, RecursionError):
-        return {}  # A conversation of the person's own making.
 
 
 class TurnRequest(Value):

@@ -25,8 +25,8 @@ MASK = "[redacted]"
 _SHORTEST = 8
 """Shorter values (`none`, `ollama`) are placeholders; hiding them would garble ordinary text."""
 _LONGEST = 10_000
-_AT_CUT = re.compile(r"[\s\[\]('\"]{0,2}(?:…|\.{2,3})|\Z")
-"""What stands where a text was cut; the same read backwards."""
+_CUT = re.compile(r"([\s\[\]('\"]{0,2}(?:…|\.{2,})[\s\[\]('\"]{0,2})")
+"""What stands where a text was cut."""
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -76,28 +76,14 @@ class SecretKey:
 
 
 class _Starts:
-    """Finds the first characters of a form where the rest of it was cut off or is still to come."""
+    """Finds the first characters of a form at the end of a text."""
 
     def __init__(self, forms: Iterable[str]) -> None:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
         for form in forms:
             for size in range(1, _SHORTEST + 1):
                 self._forms[form[:size]].append(form)
-        self._pattern = _any_of(start for start in self._forms if len(start) == _SHORTEST)
         self._longest = max(map(len, forms))
-
-    def hidden(self, text: str, mask: str) -> str:
-        """The text without what a cut left of a form."""
-        pieces: list[str] = []
-        after = 0
-        for match in self._pattern.finditer(text):
-            start = match.start()
-            there = ((form, text[start : start + len(form)]) for form in self._forms[match[0]])
-            end = start + max(len(os.path.commonprefix(both)) for both in there)  # noqa: RUF071
-            if start >= after and _AT_CUT.match(text, end):
-                pieces += [text[after:start], mask]
-                after = end
-        return "".join([*pieces, text[after:]])
 
     def at_end(self, text: str) -> int:
         """How many characters at the end of a text may be the start of a form."""
@@ -115,6 +101,14 @@ class _Finder:
         self.whole = _any_of(forms)
         self.starts = _Starts(forms)
         self.ends = _Starts({form[::-1] for form in forms})
+
+    def without_rest(self, piece: str) -> str:
+        """A piece of a text that was cut at both ends, without what is left there of a form."""
+        if (size := self.starts.at_end(piece)) >= _SHORTEST:
+            piece = piece[:-size] + MASK
+        if (size := self.ends.at_end(piece[::-1])) >= _SHORTEST:
+            piece = MASK + piece[size:]
+        return piece
 
 
 _finder = lru_cache(maxsize=1)(_Finder)
@@ -251,9 +245,7 @@ def redact_cut(text: str) -> str:
     """
     if not _forms:
         return text
-    finder = _finder(_forms)
-    text = finder.starts.hidden(redact(text), MASK)
-    return finder.ends.hidden(text[::-1], MASK[::-1])[::-1]
+    return "".join(map(_finder(_forms).without_rest, _CUT.split(redact(text))))
 
 
 def redact_json(value: Any) -> Any:

@@ -9,6 +9,7 @@ providers take them from the environment.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact_json, register_environment
 from nbagent.settings.checks import Tools
@@ -54,6 +56,8 @@ __all__ = [
 
 V = TypeVar("V", bound=Values)
 _PROJECT = "pyproject.toml"
+_STARTS_A_PROGRAM = {"tools": re.compile(r"mcp(:|$)|.*__"), "model": re.compile(r"local(:|$)")}
+"""What a project's file may not name."""
 _configured: dict[str, Any] = {}
 _start: Path | None = None
 """The folder where this process began."""
@@ -90,9 +94,9 @@ def configure(**values: Any) -> None:
         raise
 
 
-def effective(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
+def effective() -> Settings:
     """The settings that hold now."""
-    held = {origin.name: origin for origin in origins(environ, folder)}
+    held = {origin.name: origin for origin in origins()}
     values = {name: origin.value for name, origin in held.items()}
     if held["max_turns"].source == "default" or _PROJECT in held["ceiling"].source:
         # Who lowers only the ceiling means both.
@@ -101,14 +105,13 @@ def effective(environ: Mapping[str, str] | None = None, folder: Path | None = No
     return Settings(**values)
 
 
-def origins(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Origin]:
+def origins() -> list[Origin]:
     """Every setting with its value and where it came from."""
-    environ = os.environ if environ is None else environ
-    project = _from_project(folder or Path.cwd())
+    project = _from_project()
     held: dict[str, Origin] = {}
     for source, values in (
-        ("settings.toml", _from_person(environ)),
-        ("environment", _from_environment(environ)),
+        ("settings.toml", _from_person()),
+        ("environment", _from_environment()),
         ("configure", _configured),
     ):
         if "model" in values and "model" in held:
@@ -164,9 +167,9 @@ def check_limits(max_turns: int, ceiling: int) -> None:
         )
 
 
-def store_home(environ: Mapping[str, str] | None = None) -> Path:
+def store_home() -> Path:
     """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
-    chosen = (os.environ if environ is None else environ).get("NBAGENT_HOME")
+    chosen = os.environ.get("NBAGENT_HOME")
     return Path(chosen).expanduser() if chosen else project_folder() / ".nbagent"
 
 
@@ -191,76 +194,67 @@ def begun_anew() -> Generator[None]:
         _configured, _start = before
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_environment() -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, row in Settings.rows().items():
         for variable in row.variables:
-            if text := environ.get(variable, "").strip():
+            if text := os.environ.get(variable, "").strip():
                 values[name] = row.checked(text, variable)
                 break
     return values
 
 
-def _from_person(environ: Mapping[str, str]) -> dict[str, Any]:
-    base = environ.get("XDG_CONFIG_HOME")
+def _from_person() -> dict[str, Any]:
+    base = os.environ.get("XDG_CONFIG_HOME")
     file = (Path(base) if base else Path.home() / ".config") / "nbagent" / "settings.toml"
-    return _checked_table(file, _table(file)) if file.is_file() else {}
+    return _checked(_parsed(file), file.name) if file.is_file() else {}
 
 
-def _from_project(folder: Path) -> dict[str, Any]:
-    for file in (parent / _PROJECT for parent in (folder, *folder.parents)):
-        if file.is_file():
-            table = _table(file, "tool", "nbagent")
-            for name in table:
-                _check_may_set(Settings.row(name, _PROJECT))
-            values = _checked_table(file, table)
-            for name, program in (("tools", "mcp"), ("model", "local")):
-                given: Any = values.get(name, ())
-                for word in cast("tuple[str, ...]", (given,) if isinstance(given, str) else given):
-                    _check_starts_nothing(name, word, program)
-            return values
-    return {}
+def _from_project() -> dict[str, Any]:
+    """What the nearest project's file says, as far as a stranger's may say it."""
+    here = Path.cwd()
+    files = (folder / _PROJECT for folder in (here, *here.parents))
+    file = next((file for file in files if file.is_file()), None)
+    table: dict[str, Any] | None = _parsed(file) if file else {}
+    for key in ("tool", "nbagent"):
+        table = json_object(table.get(key, {}))
+        if table is None:
+            raise UsageError(f"{_PROJECT}: [tool.nbagent] is no table; mend or remove it")
+    for name in table:
+        row = Settings.row(name, _PROJECT)
+        if row.project == "no":
+            raise UsageError(
+                f"{_PROJECT}: {name!r} may not be set in a project's file, because who wrote the "
+                "project would decide about your machine, your key and your words; use "
+                f"nbagent.configure({name}=…), {row.variables[-1]} or your own settings.toml"
+            )
+    values = _checked(table, _PROJECT)
+    for name, forbidden in _STARTS_A_PROGRAM.items():
+        given: Any = values.get(name, ())
+        for word in cast("tuple[str, ...]", (given,) if isinstance(given, str) else given):
+            if forbidden.match(word):
+                raise UsageError(
+                    f"{_PROJECT}: {name} may not name {word!r}, because a program would be started "
+                    f"without your saying so; use the line or nbagent.configure({name}=…)"
+                )
+    return values
 
 
-def _check_may_set(row: Option[Any]) -> None:
-    """Raise UsageError for what a project's file may not say: it may be a stranger's project."""
-    if row.project == "no":
-        raise UsageError(
-            f"{_PROJECT}: {row.name!r} may not be set in a project's file, because who wrote the "
-            "project would decide about your machine, your key and your words; use "
-            f"nbagent.configure({row.name}=…), {row.variables[-1]} or your own settings.toml"
-        )
-
-
-def _check_starts_nothing(name: str, word: str, program: str) -> None:
-    if word.partition(":")[0] == program or (name == "tools" and "__" in word):
-        raise UsageError(
-            f"{_PROJECT}: {name} may not name {word!r}, because a program would be started "
-            f"without your saying so; name it on the line or with nbagent.configure({name}=…)"
-        )
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        return _parsed_text(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
 
 
 @lru_cache(maxsize=8)
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed_text(text: str) -> dict[str, Any]:
     # Asked for by every run; parsing a project's file takes longer than the rest of its start.
     return tomllib.loads(text)
 
 
-def _table(file: Path, *keys: str) -> dict[str, Any]:
-    try:
-        table = _parsed(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
-    for key in keys:
-        below: Any = table.get(key, {})
-        if not isinstance(below, dict):
-            raise UsageError(f"{file.name}: [{'.'.join(keys)}] is no table; mend or remove it")
-        table = cast("dict[str, Any]", below)
-    return table
-
-
-def _checked_table(file: Path, table: dict[str, Any]) -> dict[str, Any]:
-    return {name: checked_value(name, value, where=file.name) for name, value in table.items()}
+def _checked(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: checked_value(name, value, where=where) for name, value in table.items()}
 
 
 def without_secrets(values: V) -> V:

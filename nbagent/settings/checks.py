@@ -22,10 +22,9 @@ from nbagent.contracts.secrets import register
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_HOST = r"(?:[\w.-]*\w[\w.-]*|\[[0-9a-f]*:[0-9a-f:.]*\])"
 _ADDRESS = re.compile(
     # Without a scheme (`localhost:8000/v1`) the provider puts one before it.
-    rf"(?:https?://{_HOST}(?::\d{{1,5}})?|{_HOST}:\d{{1,5}}|\w[\w-]*\.[\w.-]+|localhost)(?:/[^\s?#]*)?"
+    r"(?:https?://)?(?:\w[\w.-]*|\[[0-9a-f:.]+\])(?::\d{1,5})?(?:/[^\s?#]*)?"
     # The one query that it may have: Azure's, which can hold no key.
     r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
     re.IGNORECASE,
@@ -171,11 +170,10 @@ def patterns(value: Any) -> tuple[str, ...]:
 def reasoning(value: Any) -> str:
     """A word for how much to think, or a number of tokens as a text."""
     word = str(value).strip().lower()
-    word = "none" if word == "off" else word
-    if word in REASONING:
+    if word in REASONING or re.fullmatch("[1-9][0-9]{0,8}", word):
         return word
-    if re.fullmatch(r"0*[1-9][0-9]{0,8}", word):
-        return word.lstrip("0")
+    if word == "off":
+        return "none"
     raise ValueError("low, medium, high, off (also minimal, xhigh, max), or a number of tokens")
 
 
@@ -234,12 +232,12 @@ def headers(value: Any) -> dict[str, str]:
     return given
 
 
-_jsonl = matching(r"[^\x00-\x1f\x7f]+\.jsonl", "the path of a file that ends in .jsonl")
-
-
 def cassette(value: Any) -> str:
     """The path of a file of recorded answers."""
-    return _jsonl(str(value) if isinstance(value, Path) else value)
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not path.isprintable() or not path.endswith(".jsonl"):
+        raise ValueError("the path of a file that ends in .jsonl")
+    return path
 
 
 def policy(value: Any) -> ToolPolicy:

@@ -20,14 +20,7 @@ IMAGE_BYTES = 1_500_000
 _SIDES_PX = (1_568, 1_100, 770, 540, 380)
 """Longest sides, tried until the file is small enough; models scale larger images down to about
 the first."""
-_ENCODED_BYTES = 50_000_000
-"""Of a picture file that is opened to make it smaller."""
-_METHODS = {
-    "image/png": "_repr_png_",
-    "image/jpeg": "_repr_jpeg_",
-    "text/markdown": "_repr_markdown_",
-    "text/latex": "_repr_latex_",
-}
+_METHODS = {"image/png": "_repr_png_", "text/markdown": "_repr_markdown_"}
 
 
 def of_class(value: object, module: str, name: str) -> bool:
@@ -39,10 +32,6 @@ def of_class(value: object, module: str, name: str) -> bool:
 def image_of(value: Any) -> ImagePart | str | None:
     """The value as an image; words about it when it cannot be drawn; None when it is none."""
     try:
-        if of_class(value, "numpy", "ndarray") and value.dtype.kind == "O" and value.size:
-            # An array of axes (`plt.subplots(2, 2)`): the figure of the first shows them all.
-            first = value.flat[0]
-            value = first if of_class(first, "matplotlib.axes", "Axes") else value
         if of_class(value, "matplotlib.artist", "Artist"):
             return _figure_part(value)
         if of_class(value, "PIL.Image", "Image"):
@@ -58,13 +47,13 @@ def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
     media_type = _media_type(data)
     if media_type is None:
         return None
-    size = _size_px(data, media_type)
+    width, height = _size_px(data) if media_type == "image/png" else (0, 0)
     name = f"{media_type.removeprefix('image/').upper()} picture"
-    alt = alt or name + (f", {size[0]}×{size[1]} px" if size else "")
-    if len(data) <= IMAGE_BYTES and (size is None or max(size) <= _SIDES_PX[0]):
+    alt = alt or name + (f", {width}×{height} px" if width else "")
+    if len(data) <= IMAGE_BYTES and max(width, height) <= _SIDES_PX[0]:
         return ImagePart(data=base64.b64encode(data).decode(), media_type=media_type, alt=alt)
     pil: Any = sys.modules.get("PIL.Image")
-    if pil is None or len(data) > _ENCODED_BYTES:
+    if pil is None:
         return f"[{alt}, {len(data):,} bytes: too large to be sent; make it smaller]"
     try:
         return _picture_part(pil.open(BytesIO(data)), alt)
@@ -86,21 +75,15 @@ def _media_type(data: bytes) -> str | None:
     return None
 
 
-def _size_px(data: bytes, media_type: str) -> tuple[int, int] | None:
-    if media_type == "image/png":
-        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    if media_type == "image/gif":
-        return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
-    return None
+def _size_px(png: bytes) -> tuple[int, int]:
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
 
 
 def _figure_part(artist: Any) -> ImagePart | str | None:
     """The whole figure that an artist belongs to."""
-    root = artist if of_class(artist, "matplotlib.figure", "FigureBase") else artist.figure
-    while root is not None and root.figure is not None and root.figure is not root:
+    root = artist.figure
+    while root.figure is not root:  # of a subfigure
         root = root.figure
-    if root is None:
-        return None
     inches = [float(side) for side in root.get_size_inches()]
     dpi = min(root.dpi, _SIDES_PX[0] / max(inches))
     out = BytesIO()
@@ -150,7 +133,7 @@ def display_of(value: Any) -> ImagePart | str | None:
         image = encoded_image(base64.b64decode(data) if isinstance(data, str) else data)
         if image is not None:
             return image
-    texts = [forms.get(form) for form in ("text/markdown", "text/plain", "text/latex")]
+    texts = [forms.get(form) for form in ("text/markdown", "text/plain")]
     return next((clean(text) for text in texts if isinstance(text, str) and text), None)
 
 

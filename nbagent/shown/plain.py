@@ -27,7 +27,7 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import FilePart, ImagePart
 from nbagent.contracts.secrets import redact_cut
 from nbagent.shown.pictures import display_of, encoded_image, image_of, of_class
-from nbagent.shown.tables import table_text
+from nbagent.shown.tables import is_of_numbers, table_text
 from nbagent.shown.texts import (
     BROKEN,
     LEFT_OUT,
@@ -176,6 +176,8 @@ class Normal:
             return self._object(dict(zip(names, value, strict=False)))
         if of_class(value, "sqlite3", "Row"):
             return self._object({name: value[name] for name in value.keys()})  # noqa: SIM118
+        if of_class(value, "numpy", "ndarray") and not is_of_numbers(value):
+            return self._object({"shape": value.shape, "elements": value.flat})
         if issubclass(kind, set | frozenset):
             return self._list(_ordered(value))
         if issubclass(kind, list | tuple | Sequence | Set | ValuesView) or is_iterator(value):

@@ -1,4 +1,4 @@
-"""DataFrames, Series, indexes and arrays as text: a title, then as much as the budget holds.
+"""DataFrames, Series, indexes and arrays of numbers: a title, then as much as the budget holds.
 
 Reads only the rows and columns that it shows, each cell by itself, so that one cell that raises
 or is huge harms no other. Imports neither pandas nor numpy.
@@ -7,9 +7,7 @@ or is huge harms no other. Imports neither pandas nor numpy.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, cast
 
 from nbagent.shown.pictures import of_class
@@ -19,8 +17,6 @@ _Cell = Callable[[Any], str]
 """Makes the text of one cell, on one line."""
 _MOST_COLUMNS = 40
 """Of a table; the others are left out."""
-_LONGEST_S = 2.0
-"""For the rows of one table; the others are left out."""
 
 
 def table_text(value: Any, budget: int, cell: _Cell) -> str | None:
@@ -34,8 +30,13 @@ def table_text(value: Any, budget: int, cell: _Cell) -> str | None:
     if of_class(value, "pandas.io.formats.style", "Styler"):
         return _frame_text(value.data, budget, cell, "Styler of a DataFrame")
     if of_class(value, "numpy", "ndarray"):
-        return _array_text(value, budget, cell)
+        return _array_text(value, budget) if is_of_numbers(value) else None
     return None
+
+
+def is_of_numbers(array: Any) -> bool:
+    """Whether numpy prints all of an array in a readable form, and quickly."""
+    return array.dtype.kind in "biufcmM" and array.ndim <= 4
 
 
 def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
@@ -63,13 +64,12 @@ def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
     most = budget // (3 * len(places) + 2) + 1
     names, first = part(0, most)
     title += f"{_line(names)}\n{_line(['---'] * len(names))}\n"
-    end = time.monotonic() + _LONGEST_S
     mark = f"… {rows:,} of {rows:,} rows{LEFT_OUT} …\n"
     room = max(budget - len(title) - len(mark), 0)
-    head = _fitting(first, room * 2 // 3, cell, end) or [_line(map(cell, row)) for row in first[:1]]
+    head = _fitting(first, room * 2 // 3, cell) or [_line(map(cell, row)) for row in first[:1]]
     room -= sum(map(len, head)) + len(head)
     last = part(max(rows - most, len(head)), rows)[1]
-    tail = _fitting(reversed(last), room, cell, end)
+    tail = _fitting(reversed(last), room, cell)
     if between := rows - len(head) - len(tail):
         head.append(f"… {between:,} of {rows:,} rows{LEFT_OUT} …")
     return title + ("\n".join([*head, *reversed(tail)]) or "(no rows)")
@@ -86,8 +86,8 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"
 
 
-def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell, end: float) -> list[str]:
-    """As many lines as there is room and time for; what is not shown is not written out."""
+def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell) -> list[str]:
+    """As many lines as there is room for; what is not shown is not written out."""
     kept: list[str] = []
     for row in rows:
         line = _line(map(cell, row))
@@ -95,27 +95,12 @@ def _fitting(rows: Iterable[tuple[Any, ...]], room: int, cell: _Cell, end: float
         if room < 0:
             break
         kept.append(line)
-        if time.monotonic() > end:
-            break
     return kept
 
 
-def _array_text(array: Any, budget: int, cell: _Cell) -> str:
+def _array_text(array: Any, budget: int) -> str:
     numpy: Any = sys.modules["numpy"]
     title = f"array: shape {tuple(array.shape)}, {cut_middle(str(array.dtype), 200)}\n"
-    room = budget - len(title)
-    if array.dtype.kind in "biufcmM" and array.ndim <= 4:
-        # Printed whole when about eight characters an element fit the budget.
-        with numpy.printoptions(threshold=max(10, room // 8), edgeitems=3):
-            return title + str(array)
-    # One by one: some objects are huge, and some raise.
-    texts: list[str] = []
-    for item in islice(array.flat, max(room // 2, 1)):
-        text = cell(item) or "None"
-        room -= len(text) + 2
-        if room < 0 and texts:
-            break
-        texts.append(text)
-    missing = array.size - len(texts)
-    rest = f", … {missing:,} of {array.size:,} elements{LEFT_OUT}" if missing else ""
-    return f"{title}[{', '.join(texts)}{rest}]"
+    # Printed whole when about eight characters an element fit the budget.
+    with numpy.printoptions(threshold=max(10, (budget - len(title)) // 8), edgeitems=3):
+        return title + str(array)

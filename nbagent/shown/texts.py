@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from nbagent.contracts.secrets import redact, redact_cut
 
@@ -82,18 +83,14 @@ def without_folders(text: str) -> str:
     """The text with this process's working folder and home taken off the front of paths."""
     if os.sep not in text:
         return text
-    for folder, instead in ((_working_folder(), "."), (os.path.expanduser("~"), "~")):
+    folders = {os.path.expanduser("~"): "~"}
+    with suppress(OSError):  # The working folder may be gone.
+        folders = {os.getcwd(): ".", **folders}
+    for folder, instead in folders.items():
         if len(folder) > 1:
             whole = rf"(?<![\w.~/\\-]){re.escape(folder)}(?=[\\/'\"\s:,)\]>]|$)"
-            text = re.sub(whole, lambda _: instead, text)  # noqa: B023
+            text = re.sub(whole, instead, text)
     return text
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""  # It was deleted.
 
 
 def plain_repr(value: object, budget_chars: int = BUDGET_CHARS) -> str:
@@ -104,7 +101,7 @@ def plain_repr(value: object, budget_chars: int = BUDGET_CHARS) -> str:
     except BROKEN as error:
         text = f"<{name} object, its repr failed with {type(error).__name__}>"
     # The middle of a huge repr is dropped before the patterns read all of it.
-    text = redact_cut(cut_middle(clean(cut_middle(text, budget_chars + _MARGIN_CHARS)), 2**31))
+    text = redact_cut(clean(cut_middle(text, budget_chars + _MARGIN_CHARS)))
     return cut_middle(without_folders(_ADDRESS.sub("", text)), budget_chars)
 
 
