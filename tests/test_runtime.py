@@ -38,7 +38,7 @@ def started(body: Callable[[Courier], Awaitable[Any]]) -> Courier:
 
 async def here(courier: Courier, work: Callable[[], Any]) -> Any:
     """Run a function in the thread that waits."""
-    return (await courier.run_sync(work, where="waiting"))[0]
+    return (await courier.run(work, where="waiting thread"))[0]
 
 
 def test_wait_raises_what_the_task_raised_and_the_engine_lives_on() -> None:
@@ -95,7 +95,7 @@ def test_async_job_under_a_running_loop_needs_the_nested_runner() -> None:
         return wait(task)
 
     def job() -> Courier:
-        return started(lambda c: c.run_async(lambda: asyncio.sleep(0, "nested"), where="notebook"))
+        return started(lambda c: c.run(lambda: asyncio.sleep(0, "nested"), where="notebook loop"))
 
     with pytest.raises(ToolError, match="arun"):
         asyncio.run(cell(job()))
@@ -184,7 +184,7 @@ async def stubborn():
         finally: pass
 async def broken():
     asyncio.ensure_future(crash())
-    return (await courier.run_async(lambda: asyncio.sleep(0, "kept")))[0]
+    return (await courier.run(lambda: asyncio.sleep(0, "kept"), where="tool loop"))[0]
 async def crash(): raise ValueError("nobody looks")
 print(wait(courier.start(broken)))
 Courier(cancel).start(obedient)
@@ -296,15 +296,14 @@ def test_a_tool_that_waits_does_not_run_the_calls_of_other_runs() -> None:
     assert sorted(order[2:]) == ["inner", "other"]
 
 
-@pytest.mark.parametrize("where", ["waiting", "worker", "tools"])
+@pytest.mark.parametrize("where", ["waiting thread", "worker thread", "tool loop"])
 def test_work_over_its_time_is_ended(where: Any) -> None:
+    def work() -> Any:
+        return asyncio.sleep(20) if where == "tool loop" else time.sleep(20)
+
     async def body(courier: Courier) -> None:
-        limit: Any = {"where": where, "timeout_s": 0.1}
         with pytest.raises(TimeoutError):
-            if where == "tools":
-                await courier.run_async(lambda: asyncio.sleep(20), **limit)
-            else:
-                await courier.run_sync(lambda: time.sleep(20), **limit)
+            await courier.run(work, where=where, timeout_s=0.1)
 
     began = time.monotonic()
     wait(started(body))

@@ -11,9 +11,9 @@ import concurrent.futures
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import UsageError
@@ -22,7 +22,6 @@ from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
 from nbagent.runtime.loop import LoopThread, engine_thread, on_engine_thread, running, tool_thread
 
-T = TypeVar("T")
 _STRANDED_S = 1.0
 """A job that nobody came for after this long is reported."""
 _HELD_S = 5.0
@@ -153,44 +152,29 @@ class Courier:
 
     # Its calls
 
-    async def run_sync(
+    async def run(
         self,
-        work: Callable[[], T],
+        work: Callable[[], Any],
         *,
-        where: Literal["waiting", "worker"],
+        where: RanIn,
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-    ) -> tuple[T, RanIn]:
-        """Run a function in the thread that waits (in order), or in a worker thread."""
-        place: RanIn = "waiting thread" if where == "waiting" else "worker thread"
-        job = Job(work, place=place, interruptible=interruptible, timeout_s=timeout_s, label=label)
-        if where == "waiting":
+    ) -> tuple[Any, RanIn]:
+        """Call a function in a thread, or await a coroutine function on a loop."""
+        job = Job(work, place=where, interruptible=interruptible, timeout_s=timeout_s, label=label)
+        if where == "tool loop":
+            give_to_tool_loop(job)
+            held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
+            try:
+                return await job.outcome()
+            finally:
+                held.cancel()
+        if where != "worker thread":
             return await self._queued(job)
         name = f"nbagent-tool-{label}"
         threading.Thread(target=job.run_alone, name=name, daemon=True).start()
         return await job.outcome()
-
-    async def run_async(
-        self,
-        work: Callable[[], Awaitable[T]],
-        *,
-        where: Literal["tools", "notebook"] = "tools",
-        interruptible: bool = True,
-        timeout_s: float | None = None,
-        label: str = "",
-    ) -> tuple[T, RanIn]:
-        """Await a coroutine function on the loop of async tools, or of the thread that waits."""
-        place: RanIn = "tool loop" if where == "tools" else "notebook loop"
-        job = Job(work, place=place, interruptible=interruptible, timeout_s=timeout_s, label=label)
-        if where == "notebook":
-            return await self._queued(job)
-        give_to_tool_loop(job)
-        held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
-        try:
-            return await job.outcome()
-        finally:
-            held.cancel()
 
     async def _queued(self, job: Job) -> tuple[Any, RanIn]:
         """Let the thread that waits take it; report, once each, what is in its way."""
