@@ -62,6 +62,7 @@ class CallOfFunction:
     ) -> None:
         self._name, self._work, self._options, self._context = name, work, options, context
         self._began_ms: float | None = None
+        self._ran_in: RanIn | None = None
         self._budget_chars = options.max_result_chars or MAX_RESULT_CHARS
         self._limit_s = options.timeout_s if options.interruptible else None
         self._progress_shown = 0
@@ -84,7 +85,7 @@ class CallOfFunction:
         except asyncio.CancelledError:
             self._call_hook()
             raise
-        return replace(outcome, started_at_ms=self._began_ms)
+        return replace(outcome, started_at_ms=self._began_ms, ran_in=self._ran_in)
 
     async def _in_thread(self) -> ToolOutcome:
         where = "worker thread" if self._options.threaded else "waiting thread"
@@ -98,14 +99,14 @@ class CallOfFunction:
 
     async def _at(self, where: RanIn, body: Callable[[], Any]) -> Any:
         """What the body makes there: an outcome, or what has yet to be awaited."""
-        made, place = await self._context.runner.run(
+        made, self._ran_in = await self._context.runner.run(
             body,
             where=where,
             interruptible=self._options.interruptible,
             timeout_s=self._limit_s,
             label=self._name,
         )
-        return replace(made, ran_in=place) if type(made) is ToolOutcome else made
+        return made
 
     def _sync_body(self) -> Any:
         self._began_ms = monotonic_ms()
