@@ -140,17 +140,15 @@ def test_second_waiter_takes_over_when_the_first_leaves() -> None:
 
 
 def test_channel_wakes_its_consumer_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    channel = EventChannel()
     events = [Notice("info", str(n)) for n in range(1000)]
 
-    def feed() -> None:
-        for event in events:
-            channel.put(event)
-        channel.close()
-
     async def consume() -> tuple[list[Any], int]:
-        loop, wakes = asyncio.get_running_loop(), list[object]()
+        loop, wakes, channel = asyncio.get_running_loop(), list[object](), EventChannel()
         wake = loop.call_soon_threadsafe
+
+        def feed() -> None:
+            for event in (*events, None):
+                channel.put(event)
 
         def counted(callback: Callable[[], object]) -> None:
             wakes.append(callback)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nbagent.contracts.chat import ChatRequest, Usage
 from nbagent.contracts.errors import ErrorInfo
@@ -24,62 +24,49 @@ class End:
     error: ErrorInfo | None = None
 
 
-@dataclass(slots=True)
-class Spent:
-    """What the limits look at, kept over the turns of a run."""
+def price(plan: EnginePlan, usage: Usage, model: str) -> Cost | None:
+    """What a response cost; a price list that fails is an unknown price."""
+    try:
+        return plan.price(usage, model)
+    except Exception:
+        return None
 
-    plan: EnginePlan
-    turns: int = 0
-    tokens: int = 0
-    cost_usd: float = 0.0
-    _last: Usage | None = field(default=None, init=False)
 
-    def add(self, turn: EngineTurn) -> None:
-        """A turn is over."""
-        self.turns += 1
-        self.cost_usd += turn.cost_usd or 0.0
-        self._last = turn.response.usage if turn.response else None
-        self.tokens += self._last.total_tokens if self._last else 0
+def over_budget(
+    plan: EnginePlan, turns: Sequence[EngineTurn], request: ChatRequest
+) -> ErrorInfo | None:
+    """Why a request waits for the person: it would exceed a budget of the run."""
+    limits = plan.run.limits
+    if limits.max_total_tokens is None and limits.max_cost_usd is None:
+        return None
+    usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
+    known = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else 0
+    prompt_tokens = max(known, request_chars(request) // CHARS_PER_TOKEN)
+    answer: int = plan.params.get("max_tokens") or 0
+    tokens = sum(usage.total_tokens for usage in usages) + prompt_tokens + answer
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=answer)
+    cost = price(plan, usage, plan.model)
+    usd = sum(turn.cost_usd or 0.0 for turn in turns) + (cost.total_usd if cost else 0.0)
+    if limits.max_total_tokens is not None and tokens > limits.max_total_tokens:
+        over = f"{tokens:,} tokens, the budget is {limits.max_total_tokens:,}"
+    elif limits.max_cost_usd is not None and usd > limits.max_cost_usd:
+        over = f"${usd:.4f}, the budget is ${limits.max_cost_usd:.4f}"
+    else:
+        return None
+    text = f"the next request would make it about {over}; raise it to go on, or {RESUME}"
+    return ErrorInfo("ENGINE_BUDGET", text)
 
-    def price(self, usage: Usage, model: str) -> Cost | None:
-        """What a response cost; a price list that fails is an unknown price."""
-        try:
-            return self.plan.price(usage, model)
-        except Exception:
-            return None
 
-    def over_budget(self, request: ChatRequest) -> End | None:
-        """The pause before a request that would exceed a budget."""
-        limits = self.plan.run.limits
-        if limits.max_total_tokens is None and limits.max_cost_usd is None:
-            return None
-        known = self._last.prompt_tokens + self._last.completion_tokens if self._last else 0
-        prompt_tokens = max(known, request_chars(request) // CHARS_PER_TOKEN)
-        answer: int = self.plan.params.get("max_tokens") or 0
-        tokens = self.tokens + prompt_tokens + answer
-        usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=answer)
-        cost = self.price(usage, self.plan.model)
-        usd = self.cost_usd + (cost.total_usd if cost else 0.0)
-        if limits.max_total_tokens is not None and tokens > limits.max_total_tokens:
-            over = f"{tokens:,} tokens, the budget is {limits.max_total_tokens:,}"
-        elif limits.max_cost_usd is not None and usd > limits.max_cost_usd:
-            over = f"${usd:.4f}, the budget is ${limits.max_cost_usd:.4f}"
-        else:
-            return None
-        text = f"the next request would make it about {over}; raise it to go on, or {RESUME}"
-        return End("WaitingUser", "budget", ErrorInfo("ENGINE_BUDGET", text))
-
-    def after_calls(self) -> End:
-        """Where the run stands after a turn whose calls were answered."""
-        limits, made = self.plan.run.limits, self.turns + 1
-        requests = self.plan.requests_before + made
-        if requests >= limits.ceiling:
-            text = f"{requests} requests since your last words; say what to do next to go on"
-            details: dict[str, Any] = {"ceiling": limits.ceiling}
-            return End("Failed", "max_turns", ErrorInfo("ENGINE_MAX_TURNS", text, details))
-        if made >= limits.max_turns:
-            turns = f"{made} turn{'s' * (made != 1)}"
-            text = f"paused after {turns} (max_turns); nothing is lost, {RESUME}"
-            details = {"max_turns": limits.max_turns}
-            return End("WaitingUser", "max_turns", ErrorInfo("ENGINE_MAX_TURNS", text, details))
-        return End()
+def after_calls(plan: EnginePlan, made: int) -> End:
+    """Where the run stands after its turn number `made`, whose calls were answered."""
+    limits, requests = plan.run.limits, plan.requests_before + made
+    if requests >= limits.ceiling:
+        text = f"{requests} requests since your last words; say what to do next to go on"
+        error = ErrorInfo("ENGINE_MAX_TURNS", text, {"ceiling": limits.ceiling})
+        return End("Failed", "max_turns", error)
+    if made >= limits.max_turns:
+        turns = f"{made} turn{'s' * (made != 1)}"
+        text = f"paused after {turns} (max_turns); nothing is lost, {RESUME}"
+        error = ErrorInfo("ENGINE_MAX_TURNS", text, {"max_turns": limits.max_turns})
+        return End("WaitingUser", "max_turns", error)
+    return End()

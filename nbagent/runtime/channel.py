@@ -4,52 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import suppress
 
 from nbagent.contracts.events import Event
 
 
 class EventChannel:
-    """Any thread puts, one consumer iterates; it is woken once for all that came meanwhile."""
+    """Any thread puts; the loop that it is made on iterates, woken once for all that came."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._closed = False
-        self._wake: Callable[[], None] | None = None
-        """There while the consumer sleeps."""
+        self._events: deque[Event | None] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._bell = asyncio.Event()
+        self._rung = False
 
-    def put(self, event: Event) -> None:
-        """Add an event. After `close` it does nothing."""
-        if not self._closed:
-            self._events.append(event)
-            self._ring()
-
-    def close(self) -> None:
-        """No more events: the consumer ends when it has taken what there is."""
-        self._closed = True
-        self._ring()
-
-    def _ring(self) -> None:
-        wake, self._wake = self._wake, None
-        if wake is not None:
-            wake()
+    def put(self, event: Event | None) -> None:
+        """Add an event; None is the end."""
+        self._events.append(event)
+        if not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):  # the consumer's loop has gone
+                self._loop.call_soon_threadsafe(self._bell.set)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        loop, bell = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the consumer's loop has gone
-                loop.call_soon_threadsafe(bell.set)
-
-        while self._events or not self._closed:
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            self._rung = False  # before looking: who adds from here on rings again
             while self._events:
-                yield self._events.popleft()
-            bell.clear()
-            self._wake = wake
-            # Looked at again: who puts adds first and looks for a sleeper afterwards.
-            if not self._events and not self._closed:
-                await bell.wait()
+                event = self._events.popleft()
+                if event is None:
+                    return
+                yield event
 
 
 async def follow(
@@ -61,7 +48,7 @@ async def follow(
     raises is raised after the last event.
     """
     waiter = asyncio.ensure_future(ending)
-    waiter.add_done_callback(lambda _: channel.close())
+    waiter.add_done_callback(lambda _: channel.put(None))
     loop, failed = waiter.get_loop(), None
     try:
         async for event in channel:

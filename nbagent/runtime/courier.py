@@ -93,8 +93,6 @@ class Courier:
         """Called, in any thread, when a job is queued and nobody waits: schedule `drain`."""
         self.on_stranded: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label when nobody took it for a second."""
-        self.on_slow: Callable[[str], None] | None = None
-        """Called on the engine thread with a job's label when it holds an idle kernel up."""
         self.outer = current_courier.get()
         """The run whose tool has started this one."""
         # What an async tool starts is served where the run of that tool is.
@@ -162,7 +160,7 @@ class Courier:
         label: str = "",
     ) -> tuple[Any, RanIn]:
         """Call a function in a thread, or await a coroutine function on a loop."""
-        job = Job(work, place=where, interruptible=interruptible, timeout_s=timeout_s, label=label)
+        job = Job(work, where, interruptible, timeout_s, label)
         if where == "tool loop":
             give_to_tool_loop(job)
             held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
@@ -177,19 +175,19 @@ class Courier:
         return await job.outcome()
 
     async def _queued(self, job: Job) -> tuple[Any, RanIn]:
-        """Let the thread that waits take it; report, once each, what is in its way."""
-        loop, reported = asyncio.get_running_loop(), set[object]()
+        """Let the thread that waits take it; report, once, that nobody comes for it."""
+        loop = asyncio.get_running_loop()
 
         def look() -> None:
             nonlocal timer
-            timer = loop.call_later(_STRANDED_S, look)
             # Behind another call of its own run it waits its turn: nothing is in the way.
-            stuck = job.state == "queued" and self._job is None
-            held = job.state == "running" and job.task is None
-            report = self.on_stranded if stuck else self.on_slow if held else None
-            if report is not None and report not in reported and self.desk.waiter() is None:
-                reported.add(report)
-                report(job.label)
+            stranded = self._job is None and self.desk.waiter() is None
+            if job.state != "queued":
+                return
+            if stranded and self.on_stranded is not None:
+                self.on_stranded(job.label)
+            else:
+                timer = loop.call_later(_STRANDED_S, look)
 
         timer = loop.call_later(_STRANDED_S, look)
         self._jobs.append(job)

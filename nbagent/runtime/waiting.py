@@ -22,8 +22,6 @@ from nbagent.runtime.loop import on_engine_thread
 _POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.
 _TICK_S = 0.1 if sys.platform == "win32" else 0.5
-_STOP_LIMIT_S = 30.0
-"""A stopped run that has not ended after this long is left behind."""
 
 NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -81,7 +79,7 @@ def wait(
 
     Raises:
         TimeoutError: `timeout` is over.
-        EngineError: the run can never end, or did not end after a stop.
+        EngineError: the run can never end.
     """
     if on_engine_thread():
         raise UsageError(
@@ -120,7 +118,6 @@ class _Waiting:
         self.watch.heeded, self.watch.ring = True, self.ring
         self.tick_s = _TICK_S if pump is None else _POLL_S
         self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self.stopped_at: float | None = None
 
     def ring(self, courier: Courier | None = None) -> None:
         """Wake this thread; any thread, and a signal handler."""
@@ -149,7 +146,6 @@ class _Waiting:
                 self._perform_nested(job)
             else:
                 courier.serve(job, self.watch if courier is self.courier else None)
-            self.stopped_at = None
             courier.wake()
         if self.pump is not None:
             self.watch.run_foreign(self.pump.poll)
@@ -181,21 +177,12 @@ class _Waiting:
     def _check(self) -> None:
         if self.watch.abandoned:
             raise KeyboardInterrupt
-        now = time.monotonic()
-        if now >= self.deadline:
+        if time.monotonic() >= self.deadline:
             raise TimeoutError("the run is still at work; wait() again, or stop() it")
         if self.courier.lost:
             raise EngineError(
                 "the engine thread of this run is gone (a fork?); `%agent resume` goes on with it",
                 code="ENGINE_INTERRUPTED",
-            )
-        if not self.watch.stopping:
-            return
-        self.stopped_at = self.stopped_at or now
-        if now - self.stopped_at > _STOP_LIMIT_S:
-            raise EngineError(
-                f"the run has not ended {_STOP_LIMIT_S:g} s after it was stopped and is left "
-                "behind; look at its tools for one that never returns"
             )
 
 

@@ -204,19 +204,6 @@ with quickly():
         NESTED.format(stop="threading.Timer(0.3, outer.cancel.set).start()"),
         [INTERRUPTED],
     ),
-    "a run that does not end is left behind": (
-        """
-from nbagent.contracts.errors import EngineError
-sys.modules["nbagent.runtime.waiting"]._STOP_LIMIT_S = 0.5
-c = Cell()
-threading.Timer(0.1, c.cancel.set).start()
-try:
-    wait(c.start(lambda c: asyncio.sleep(30)))
-except EngineError as error:
-    print(error.code)
-""",
-        ["ENGINE_ABORTED"],
-    ),
     "an interrupted cell starts no further run": (
         """
 from nbagent.runtime import check_interrupted
