@@ -112,12 +112,11 @@ class _Run(RunState):
         self.history += turn.messages
         self.turns.append(finished)
         self.end = turn.end
-        system = turn.composition.system_prompt
         if finished.request.system_sha:
-            self.system_prompts[finished.request.system_sha] = system
+            self.system_prompts[finished.request.system_sha] = turn.system
         if finished.request.toolset_sha:
             self.toolsets[finished.request.toolset_sha] = turn.tools
-        await self.events.commit(TurnFinished(finished, turn.messages, system, turn.tools))
+        await self.events.commit(TurnFinished(finished, turn.messages, turn.system, turn.tools))
 
     def record(self) -> RunRecord:
         """The record as it ends."""

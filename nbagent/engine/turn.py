@@ -49,6 +49,7 @@ class Turn:
     ) -> None:
         self.state, self.plan, self.events = state, state.plan, state.events
         self.composition, self.tools = composition, tools
+        self.system = composition.system_prompt
         self._started_at, self._began_ms = utc_now(), monotonic_ms()
         self.index = self.plan.first_index + len(state.turns)
         self.id = turn_id(self.index)
@@ -62,11 +63,10 @@ class Turn:
         self.request = ChatRequest(
             model=self.plan.model,
             messages=state.overflow.sent(state.history),
-            system_prompt=composition.system_prompt,
+            system_prompt=self.system,
             tools=tools,
             **params,
         )
-        system = composition.system_prompt
         # Comparing tuples of the same objects is a comparison of pointers.
         known = (sha for sha, sent in state.toolsets.items() if sent == tools)
         self.sent = TurnRequest(
@@ -75,7 +75,7 @@ class Turn:
             model=self.plan.model,
             # As JSON has them, so that the record equals the one that is read back.
             params={k: list(v) if k == "stop_sequences" else v for k, v in params.items()},
-            system_sha=sha256_hex(system) if system else "",
+            system_sha=sha256_hex(self.system) if self.system else "",
             toolset_sha=next(known, None) or toolset_sha(tools),
             n_tools=len(tools),
             trimmed=state.overflow.trimmed,
@@ -96,10 +96,13 @@ class Turn:
 
     async def run(self) -> None:
         """Make the turn; tells all of its events but TurnFinished."""
-        self._say_start()
-        await self.answer.ask(self.plan, self.request)
-        while self._overflows() and not self.plan.cancel.is_set and await self._asked_again():
-            pass
+        while True:
+            new = tuple(self.state.history[len(self.state.history) - self.sent.n_new :])
+            began = self.plan.run.id, self.id, self.index, self.sent, new, self.system, self.tools
+            self.events.emit(TurnStarted(*began))
+            await self.answer.ask(self.plan, self.request)
+            if not self._overflows() or self.plan.cancel.is_set or not self._shortens():
+                break
         # Once: a price list takes longer than the rest of the turn's record.
         self._cost = self._priced()
         await self._run_calls()
@@ -109,8 +112,8 @@ class Turn:
         error = self.answer.error
         return error is not None and error.code == OVERFLOW
 
-    async def _asked_again(self) -> bool:
-        """Whether there was something to shorten; else the refusal is explained."""
+    def _shortens(self) -> bool:
+        """Whether a refused request can be asked again, shorter; else the refusal is explained."""
         overflow, history, error = self.state.overflow, self.state.history, self.answer.error
         text = overflow.refused(history) if self.answer.response is None else None
         if text is None:
@@ -121,16 +124,7 @@ class Turn:
         self.sent = self.sent.model_copy(update={"trimmed": overflow.trimmed})
         self.answer.notices.append(text)
         self.events.emit(Notice("warning", text, self.id))
-        self._say_start()
-        await self.answer.ask(self.plan, self.request)
         return True
-
-    def _say_start(self) -> None:
-        new = tuple(self.state.history[len(self.state.history) - self.sent.n_new :])
-        system = self.composition.system_prompt
-        self.events.emit(
-            TurnStarted(self.plan.run.id, self.id, self.index, self.sent, new, system, self.tools)
-        )
 
     async def _run_calls(self) -> None:
         response = self.answer.response
@@ -147,8 +141,8 @@ class Turn:
             self.runs = work.refuse(calls, refusal)
         else:
             begun = self._record(unstarted(calls, self.tools))
-            system = self.composition.system_prompt
-            await self.events.commit(ResponseReceived(begun, response.message, system, self.tools))
+            message, system = response.message, self.system
+            await self.events.commit(ResponseReceived(begun, message, system, self.tools))
             self.runs = await work.run(calls)
 
     def _cut_short(self) -> tuple[str, End] | None:

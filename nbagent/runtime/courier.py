@@ -11,8 +11,8 @@ import concurrent.futures
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
@@ -60,15 +60,16 @@ class Desk:
             return self._waiters[0]
         return self.parent and self.parent.waiter()
 
-    def attach(self, waiter: Waiter) -> None:
-        """Take part in serving."""
+    @contextmanager
+    def served_by(self, waiter: Waiter) -> Generator[None]:
+        """Within, this one takes part; what is queued when it leaves goes to the next one."""
         self._waiters.append(waiter)
         self._wake()
-
-    def detach(self, waiter: Waiter) -> None:
-        """Leave; what is still queued goes to the next one."""
-        self._waiters.remove(waiter)
-        self._wake()
+        try:
+            yield
+        finally:
+            self._waiters.remove(waiter)
+            self._wake()
 
     def _wake(self) -> None:
         for courier in tuple(self.couriers):
@@ -114,23 +115,20 @@ class Courier:
         self.desk.couriers.add(self)
         self.place.couriers.add(self)
         running().add(self.cancel)
+        self.future.add_done_callback(self._ended)
 
         async def main() -> None:
             try:
-                value = await make_coro()
+                self.future.set_result(await make_coro())
             except BaseException as error:
                 # SystemExit and the like as well: they must reach who waits, not end the thread.
-                self._ended()
                 self.future.set_exception(error)
-            else:
-                self._ended()
-                self.future.set_result(value)
 
         self._thread = engine_thread()
         self._thread.spawn(main, context)
         return self
 
-    def _ended(self) -> None:
+    def _ended(self, _: object) -> None:
         running().discard(self.cancel)
         self.place.couriers.discard(self)
 
@@ -171,7 +169,7 @@ class Courier:
         if where != "worker thread":
             return await self._queued(job)
         name = f"nbagent-tool-{label}"
-        threading.Thread(target=job.run_alone, name=name, daemon=True).start()
+        threading.Thread(target=job.run_in, args=(None,), name=name, daemon=True).start()
         return await job.outcome()
 
     async def _queued(self, job: Job) -> tuple[Any, RanIn]:

@@ -108,23 +108,19 @@ class Job:
             self.state, self._value, self._error = "over", value, error
         self._on_its_loop(self._ring)
 
-    def run_in(self, watch: Watch) -> None:
-        """Run it in this thread, which `watch` guards. Whatever it raises is its outcome."""
-        if not self.begin(lambda again: watch.strike(self, again=again)):
+    def run_in(self, watch: Watch | None) -> None:
+        """Run it in this thread; without a watch nothing interrupts it. Its outcome is kept."""
+        if not self.begin(lambda again: watch.strike(self, again=again) if watch else None):
             return
         try:
-            self.end(watch.run(self, lambda: self.context.run(self.work)))
-        except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt) and (watch.stopping or self.stop_wanted)
-            self.end(error=asyncio.CancelledError() if stopped else _tamed(error))
-
-    def run_alone(self) -> None:
-        """Run it in a thread of its own, which nothing can interrupt."""
-        if self.begin(lambda again: None):
-            try:
+            if watch is None:
                 self.end(self.context.run(self.work))
-            except BaseException as error:
-                self.end(error=_tamed(error))
+            else:
+                self.end(watch.run(self, lambda: self.context.run(self.work)))
+        except BaseException as error:
+            wanted = self.stop_wanted or (watch is not None and watch.stopping)
+            stopped = isinstance(error, KeyboardInterrupt) and wanted
+            self.end(error=asyncio.CancelledError() if stopped else _tamed(error))
 
     async def perform(self) -> None:
         """Await it in a task of its own, in its context."""

@@ -88,18 +88,12 @@ def wait(
         )
     run.refuse_deadlock()
     waiting = _Waiting(run, pump, timeout)
-    desks = (here.desk, run.desk)
+    ring = waiting.ring
     try:
-        with waiting.watch:
-            for desk in desks:
-                desk.attach(waiting.ring)
-            try:
-                run.future.add_done_callback(lambda _: waiting.ring())
-                with pump or nullcontext():
-                    waiting.run()
-            finally:
-                for desk in desks:
-                    desk.detach(waiting.ring)
+        with waiting.watch, here.desk.served_by(ring), run.desk.served_by(ring):
+            run.future.add_done_callback(lambda _: ring())
+            with pump or nullcontext():
+                waiting.run()
     finally:
         if waiting.watch.interrupted:
             _Process.interrupted = execution
@@ -197,13 +191,12 @@ async def await_here(
     """
     run.refuse_deadlock()
     waiting = _Awaiting()
-    serves = not (on_engine_thread() and inside_a_tool())
-    if serves:
-        run.desk.attach(waiting.ring)
+    nobody_else = not (on_engine_thread() and inside_a_tool())
+    serving = run.desk.served_by(waiting.ring) if nobody_else else nullcontext()
     run.future.add_done_callback(lambda _: waiting.soon(waiting.over.set))
     cancelled = False
     try:
-        with pump or nullcontext():
+        with serving, pump or nullcontext():
             while not waiting.over.is_set():
                 try:
                     await waiting.wait(pump)
@@ -215,8 +208,6 @@ async def await_here(
                 if waiting.abandoned:
                     raise asyncio.CancelledError("interrupted twice")
     finally:
-        if serves:
-            run.desk.detach(waiting.ring)
         if not run.future.done():
             run.cancel.set()  # nobody is left who would see its end
         if waiting.interrupted:
