@@ -14,14 +14,13 @@ import pytest
 from engine.laws import codes
 
 from nbagent import Agent, tool
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Notice
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.runtime import (
     Courier,
     EventChannel,
     engine_loop,
-    use_nested_runner,
     wait,
 )
 
@@ -51,31 +50,6 @@ def test_wait_raises_what_the_task_raised_and_the_engine_lives_on() -> None:
     assert engine_loop() is loop
 
 
-def test_pump_is_polled_while_waiting_and_between_jobs() -> None:
-    class Pump:
-        polls = 0
-
-        def __enter__(self) -> None:
-            self.entered = True
-
-        def __exit__(self, *exc: object) -> None:
-            self.entered = False
-
-        def poll(self) -> None:
-            self.polls += 1
-
-    async def body(courier: Courier) -> int:
-        before = await here(courier, lambda: pump.polls)
-        return await here(courier, lambda: pump.polls) - before
-
-    pump = Pump()
-    assert wait(started(body), pump=pump) >= 1
-    assert not pump.entered
-    polls = pump.polls
-    wait(started(lambda _: asyncio.sleep(0.3)), pump=pump)
-    assert pump.polls - polls >= 3
-
-
 def test_waiting_where_it_would_never_end_is_refused() -> None:
     def wait_for_itself() -> None:
         with pytest.raises(UsageError, match="belongs to"):
@@ -88,30 +62,6 @@ def test_waiting_where_it_would_never_end_is_refused() -> None:
     task = started(lambda courier: here(courier, wait_for_itself))
     wait(task)
     wait(started(wait_on_the_engine))
-
-
-def test_async_job_under_a_running_loop_needs_the_nested_runner() -> None:
-    async def cell(task: Courier) -> Any:
-        return wait(task)
-
-    def job() -> Courier:
-        return started(lambda c: c.run(lambda: asyncio.sleep(0, "nested"), where="notebook loop"))
-
-    with pytest.raises(ToolError, match="arun"):
-        asyncio.run(cell(job()))
-
-    def in_a_thread(work: Any) -> Any:
-        results: list[Any] = []
-        thread = threading.Thread(target=lambda: results.append(asyncio.run(work)))
-        thread.start()
-        thread.join(10)
-        return results[0]
-
-    use_nested_runner(in_a_thread)
-    try:
-        assert asyncio.run(cell(job())) == ("nested", "notebook loop")
-    finally:
-        use_nested_runner(None)
 
 
 def test_second_waiter_takes_over_when_the_first_leaves() -> None:
@@ -292,17 +242,3 @@ def test_a_tool_that_waits_does_not_run_the_calls_of_other_runs() -> None:
     assert (run.run("Go.").text, left.wait().text) == ("Done.", "Done.")
     assert order[:2] == ["inner", "outer"]
     assert sorted(order[2:]) == ["inner", "other"]
-
-
-@pytest.mark.parametrize("where", ["waiting thread", "worker thread", "tool loop"])
-def test_work_over_its_time_is_ended(where: Any) -> None:
-    def work() -> Any:
-        return asyncio.sleep(20) if where == "tool loop" else time.sleep(20)
-
-    async def body(courier: Courier) -> None:
-        with pytest.raises(TimeoutError):
-            await courier.run(work, where=where, timeout_s=0.1)
-
-    began = time.monotonic()
-    wait(started(body))
-    assert time.monotonic() - began < 5

@@ -99,14 +99,6 @@ def test_a_request_that_is_too_long_pauses_and_says_what_takes_the_room() -> Non
     assert "maximum context length is 15000" in details["server_said"]
 
 
-def test_a_size_that_nobody_said_is_estimated_and_marked_so() -> None:
-    first = script([REFUSAL])
-    bare = check_run(nbagent.Agent(model=first, tools=[]).run("word " * 800), first)
-    assert bare.error is not None
-    assert "about 1,000 tokens (estimated)" in bare.error.message
-    assert bare.error.details["context_tokens"] is None
-
-
 def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
     events: list[Event] = []
     with ModelServer(fetching("abcde", 15_000)) as server:
@@ -157,23 +149,16 @@ def test_requests_extend_one_another_but_at_the_moment_of_shortening() -> None:
     assert len(server.bodies) == len(run.turns) + grown, "each refusal is followed by one step"
 
 
-def test_results_of_the_last_turn_are_shortened_when_nothing_else_is_left() -> None:
-    with ModelServer(fetching("ca", 5_000)) as server:
-        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
-        run = check_run(agent.run("Read all."))
-        assert len(server.bodies) == 4
-    assert run.ok, run.error
-    assert trimmed_of(run) == [(), (), (4,)]
-    assert kept_whole(run)
-
-
-def test_a_second_refusal_pauses_with_the_shortened_sizes() -> None:
+def test_results_of_the_last_turn_go_last_and_then_a_refusal_pauses() -> None:
     fetched = [call("fetch", page="a"), call("fetch", page="b")]
     model = script([*fetched, REFUSAL, REFUSAL, REFUSAL, "Done."])
     run = nbagent.Agent(model=model, tools=[fetch], trim="tool-results").run("Read.")
     check_run(run)
     assert (run.stop_reason, trimmed_of(run)) == ("length", [(), (), (2, 4)])
+    assert kept_whole(run)
     assert run.error is not None
+    assert "tokens (estimated)" in run.error.message, "the server said no size"
+    assert run.error.details["context_tokens"] is None
     assert "There is no tool result left to shorten" in run.error.message
     assert len(model.requests) == 5
     child = check_run(run.resume())

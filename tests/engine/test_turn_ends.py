@@ -11,8 +11,7 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import Retrying, TextDelta
-from nbagent.providers.offline import call, calls, cut, error, reasoning, script, step, text
+from nbagent.providers.offline import call, cut, error, reasoning, script, step, text
 
 made: list[int] = []
 
@@ -109,31 +108,6 @@ def test_length_with_calls_tells_the_model_and_goes_on() -> None:
     assert codes(run) == ["E_INVALID_ARGUMENTS", "E_INVALID_ARGUMENTS"]
     assert "length limit" in results(run)[0]["error"]["message"]
     assert not made
-
-
-def test_calls_run_and_their_results_go_back_in_order() -> None:
-    model = script([calls(TWO), "2 and 4."])
-    run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
-    assert [r["data"] for r in results(run)] == [2, 4]
-    assert made == [1, 2]
-    assert [m.role for m in model.requests[1].messages] == ["user", "assistant", "tool", "tool"]
-    assert [t.stop_reason for t in run.turns] == [None, "answered"]
-    model.assert_complete()
-
-
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_retries_are_visible_while_they_happen_and_in_the_record(stream: bool) -> None:
-    events: list[Any] = []
-    model = script([step(text="At last.", retries=2)])
-    run = nbagent.Agent(model=model, stream=stream).run("Go.", on_event=events.append)
-    check_run(run, model)
-    retries = [event for event in events if isinstance(event, Retrying)]
-    assert [event.attempt for event in retries] == [1, 2]
-    assert run.turns[0].response is not None
-    assert run.turns[0].response.meta.attempts == 3
-    assert len(run.turns[0].notices) == 2
-    first_text = next(i for i, e in enumerate(events) if isinstance(e, TextDelta))
-    assert events.index(retries[-1]) < first_text
 
 
 @pytest.mark.parametrize("stream", [True, False])
