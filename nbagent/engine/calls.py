@@ -18,8 +18,8 @@ from nbagent.contracts.events import ToolCallFinished, ToolCallStarted, ToolProg
 from nbagent.contracts.ports import Decision, EventPort, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
+from nbagent.engine.limits import Repeats
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.repeats import Repeats
 from nbagent.engine.request import described
 
 _GRACE_S = 1.0

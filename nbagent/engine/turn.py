@@ -16,10 +16,9 @@ from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
 from nbagent.engine.calls import Calls, unstarted
-from nbagent.engine.limits import RESUME, End, after_calls, price
+from nbagent.engine.limits import RESUME, End, Repeats, after_calls, price
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.repeats import Repeats
 from nbagent.engine.request import ModelAnswer, described
 
 

@@ -115,12 +115,10 @@ _threads = PerProcess(_Threads)
 
 def _thread(name: str) -> LoopThread:
     threads = _threads()
-    thread = threads.serving.get(name)
-    if thread is None or not thread.serves:
-        with threads.lock:
-            thread = threads.serving.get(name)
-            if thread is None or not thread.serves:
-                thread = threads.serving[name] = LoopThread(name)
+    with threads.lock:
+        thread = threads.serving.get(name)
+        if thread is None or not thread.serves:
+            thread = threads.serving[name] = LoopThread(name)
     return thread
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a run, in a thread (`wait`) or on a loop (`await_here`).
+"""Waiting for a run: in a thread (`wait`), on a loop (`await_here`), event by event (`follow`).
 
 Whoever waits runs the jobs of the run, so that they happen in its thread.
 """
@@ -9,11 +9,13 @@ import asyncio
 import queue
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 from nbagent.contracts.errors import EngineError, ToolError, UsageError
+from nbagent.contracts.events import Event
 from nbagent.runtime.courier import Courier, here, inside_a_tool, loop_is_running, perform_soon
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
@@ -70,15 +72,10 @@ def wait(
     So do those of the other runs that were started here and that nobody else waits for. The first
     KeyboardInterrupt (in the main thread) is a stop: the run ends in its own way and
     its result is returned. A second one gets out; the run finishes its stop in the background.
-
-    Args:
-        run: what to wait for.
-        pump: polled while this thread waits.
-        timeout: seconds; the run goes on after them.
-        execution: the cell execution that waits; see `check_interrupted`.
+    `execution` is the cell's, for `check_interrupted`.
 
     Raises:
-        TimeoutError: `timeout` is over.
+        TimeoutError: `timeout` seconds are over; the run goes on.
         EngineError: the run can never end.
     """
     if on_engine_thread():
@@ -261,3 +258,56 @@ class _Awaiting:
         if self.abandoned:
             self.over.set()
         courier.wake()
+
+
+class EventChannel:
+    """Any thread puts; the loop that it is made on iterates, woken once for all that came."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event | None] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._bell = asyncio.Event()
+        self._rung = False
+
+    def put(self, event: Event | None) -> None:
+        """Add an event; None is the end."""
+        self._events.append(event)
+        if not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):  # the consumer's loop has gone
+                self._loop.call_soon_threadsafe(self._bell.set)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            self._rung = False  # before looking: who adds from here on rings again
+            while self._events:
+                event = self._events.popleft()
+                if event is None:
+                    return
+                yield event
+
+
+async def follow(
+    channel: EventChannel, ending: Coroutine[object, object, object]
+) -> AsyncGenerator[Event]:
+    """The events of a run while `ending` (its `await_here`) is awaited beside.
+
+    Closing this waits for the end; leaving early stops the run. What `ending`
+    raises is raised after the last event.
+    """
+    waiter = asyncio.ensure_future(ending)
+    waiter.add_done_callback(lambda _: channel.put(None))
+    loop, failed = waiter.get_loop(), None
+    try:
+        async for event in channel:
+            yield event
+    finally:
+        # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
+        if loop.is_running():
+            waiter.cancel()
+            await asyncio.wait([waiter])
+            failed = None if waiter.cancelled() else waiter.exception()
+    if failed is not None:
+        raise failed
