@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.records import RanIn
 from nbagent.runtime import Courier, wait
 
 
@@ -25,27 +26,12 @@ class Cell:
     async def call(
         self,
         work: Callable[[], Any],
-        where: Literal["waiting", "worker"] = "waiting",
+        where: RanIn = "waiting thread",
         interruptible: bool = True,
         timeout_s: float | None = None,
     ) -> None:
-        """Do a synchronous job."""
-        job = self.courier.run_sync(
-            work, where=where, interruptible=interruptible, timeout_s=timeout_s
-        )
-        await self._note(job, interruptible)
-
-    async def call_async(
-        self,
-        work: Callable[[], Awaitable[Any]],
-        where: Literal["tools", "notebook"] = "notebook",
-        timeout_s: float | None = None,
-    ) -> None:
-        """Do an asynchronous job."""
-        await self._note(self.courier.run_async(work, where=where, timeout_s=timeout_s))
-
-    async def _note(self, job: Awaitable[tuple[Any, str]], interruptible: bool = True) -> None:
-        """Await it as the engine does: a stop cancels what may be interrupted."""
+        """Do a job and note its outcome, as the engine does: a stop cancels what it may."""
+        job = self.courier.run(work, where=where, interruptible=interruptible, timeout_s=timeout_s)
         task, loop = asyncio.ensure_future(job), asyncio.get_running_loop()
         forget = self.cancel.on_set(
             lambda: loop.call_soon_threadsafe(task.cancel) if interruptible else None
@@ -58,6 +44,10 @@ class Cell:
             self.log.append("E_TIMEOUT")
         finally:
             forget()
+
+    async def call_async(self, work: Callable[[], Any]) -> None:
+        """Do an asynchronous job on the notebook's loop."""
+        await self.call(work, "notebook loop")
 
     async def think(self, seconds: float) -> None:
         """Wait as for a model; a stop ends it."""

@@ -14,14 +14,13 @@ import pytest
 from engine.laws import codes
 
 from nbagent import Agent, tool
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Notice
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.runtime import (
     Courier,
     EventChannel,
     engine_loop,
-    use_nested_runner,
     wait,
 )
 
@@ -38,7 +37,7 @@ def started(body: Callable[[Courier], Awaitable[Any]]) -> Courier:
 
 async def here(courier: Courier, work: Callable[[], Any]) -> Any:
     """Run a function in the thread that waits."""
-    return (await courier.run_sync(work, where="waiting"))[0]
+    return (await courier.run(work, where="waiting thread"))[0]
 
 
 def test_wait_raises_what_the_task_raised_and_the_engine_lives_on() -> None:
@@ -49,31 +48,6 @@ def test_wait_raises_what_the_task_raised_and_the_engine_lives_on() -> None:
     with pytest.raises(SystemExit):
         wait(started(leave))
     assert engine_loop() is loop
-
-
-def test_pump_is_polled_while_waiting_and_between_jobs() -> None:
-    class Pump:
-        polls = 0
-
-        def __enter__(self) -> None:
-            self.entered = True
-
-        def __exit__(self, *exc: object) -> None:
-            self.entered = False
-
-        def poll(self) -> None:
-            self.polls += 1
-
-    async def body(courier: Courier) -> int:
-        before = await here(courier, lambda: pump.polls)
-        return await here(courier, lambda: pump.polls) - before
-
-    pump = Pump()
-    assert wait(started(body), pump=pump) >= 1
-    assert not pump.entered
-    polls = pump.polls
-    wait(started(lambda _: asyncio.sleep(0.3)), pump=pump)
-    assert pump.polls - polls >= 3
 
 
 def test_waiting_where_it_would_never_end_is_refused() -> None:
@@ -88,30 +62,6 @@ def test_waiting_where_it_would_never_end_is_refused() -> None:
     task = started(lambda courier: here(courier, wait_for_itself))
     wait(task)
     wait(started(wait_on_the_engine))
-
-
-def test_async_job_under_a_running_loop_needs_the_nested_runner() -> None:
-    async def cell(task: Courier) -> Any:
-        return wait(task)
-
-    def job() -> Courier:
-        return started(lambda c: c.run_async(lambda: asyncio.sleep(0, "nested"), where="notebook"))
-
-    with pytest.raises(ToolError, match="arun"):
-        asyncio.run(cell(job()))
-
-    def in_a_thread(work: Any) -> Any:
-        results: list[Any] = []
-        thread = threading.Thread(target=lambda: results.append(asyncio.run(work)))
-        thread.start()
-        thread.join(10)
-        return results[0]
-
-    use_nested_runner(in_a_thread)
-    try:
-        assert asyncio.run(cell(job())) == ("nested", "notebook loop")
-    finally:
-        use_nested_runner(None)
 
 
 def test_second_waiter_takes_over_when_the_first_leaves() -> None:
@@ -140,17 +90,15 @@ def test_second_waiter_takes_over_when_the_first_leaves() -> None:
 
 
 def test_channel_wakes_its_consumer_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    channel = EventChannel()
     events = [Notice("info", str(n)) for n in range(1000)]
 
-    def feed() -> None:
-        for event in events:
-            channel.put(event)
-        channel.close()
-
     async def consume() -> tuple[list[Any], int]:
-        loop, wakes = asyncio.get_running_loop(), list[object]()
+        loop, wakes, channel = asyncio.get_running_loop(), list[object](), EventChannel()
         wake = loop.call_soon_threadsafe
+
+        def feed() -> None:
+            for event in (*events, None):
+                channel.put(event)
 
         def counted(callback: Callable[[], object]) -> None:
             wakes.append(callback)
@@ -184,7 +132,7 @@ async def stubborn():
         finally: pass
 async def broken():
     asyncio.ensure_future(crash())
-    return (await courier.run_async(lambda: asyncio.sleep(0, "kept")))[0]
+    return (await courier.run(lambda: asyncio.sleep(0, "kept"), where="tool loop"))[0]
 async def crash(): raise ValueError("nobody looks")
 print(wait(courier.start(broken)))
 Courier(cancel).start(obedient)
@@ -294,18 +242,3 @@ def test_a_tool_that_waits_does_not_run_the_calls_of_other_runs() -> None:
     assert (run.run("Go.").text, left.wait().text) == ("Done.", "Done.")
     assert order[:2] == ["inner", "outer"]
     assert sorted(order[2:]) == ["inner", "other"]
-
-
-@pytest.mark.parametrize("where", ["waiting", "worker", "tools"])
-def test_work_over_its_time_is_ended(where: Any) -> None:
-    async def body(courier: Courier) -> None:
-        limit: Any = {"where": where, "timeout_s": 0.1}
-        with pytest.raises(TimeoutError):
-            if where == "tools":
-                await courier.run_async(lambda: asyncio.sleep(20), **limit)
-            else:
-                await courier.run_sync(lambda: time.sleep(20), **limit)
-
-    began = time.monotonic()
-    wait(started(body))
-    assert time.monotonic() - began < 5

@@ -46,8 +46,9 @@ INSIDE = {
     ],
     "engine": [
         {"plan"},
-        {"overflow", "repeats", "request"},
-        {"limits", "calls"},
+        {"overflow", "request"},
+        {"limits"},
+        {"calls"},
         {"turn"},
         {"loop"},
     ],
@@ -58,7 +59,7 @@ INSIDE = {
         {"writing"},
         {"searching"},
     ],
-    "runtime": [{"channel", "loop"}, {"interrupt"}, {"jobs"}, {"courier"}, {"waiting"}],
+    "runtime": [{"loop"}, {"interrupt"}, {"jobs"}, {"courier"}, {"waiting"}],
     "sandbox": [
         {"confinement", "grants", "outputs"},
         {"supervisor"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import (
@@ -21,8 +21,6 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
 from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
 from nbagent.contracts.records import EngineTurn, RanIn, ToolResult
-
-T = TypeVar("T")
 
 
 class ChatClient(Protocol):
@@ -77,33 +75,19 @@ class CallRunner(Protocol):
     interrupt of the person within the work is a CancelledError here.
     """
 
-    async def run_sync(
+    async def run(
         self,
-        work: Callable[[], T],
+        work: Callable[[], Any],
         *,
-        where: Literal["waiting", "worker"],
+        where: RanIn,
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-    ) -> tuple[T, RanIn]:
-        """Run a function in the thread that waits for the run (in order), or in a worker thread.
+    ) -> tuple[Any, RanIn]:
+        """Call a function in a thread, or await a coroutine function on a loop.
 
-        Nothing can interrupt a worker thread.
-        """
-        ...
-
-    async def run_async(
-        self,
-        work: Callable[[], Awaitable[T]],
-        *,
-        where: Literal["tools", "notebook"] = "tools",
-        interruptible: bool = True,
-        timeout_s: float | None = None,
-        label: str = "",
-    ) -> tuple[T, RanIn]:
-        """Await a coroutine function on the loop of async tools, or on the notebook's own.
-
-        Where no loop is running in the thread that waits, the notebook's is that of the tools.
+        In the thread that waits for the run calls go in order; nothing can interrupt a worker
+        thread. Where no loop runs in the thread that waits, the notebook's is that of the tools.
         """
         ...
 

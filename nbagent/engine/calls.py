@@ -18,8 +18,8 @@ from nbagent.contracts.events import ToolCallFinished, ToolCallStarted, ToolProg
 from nbagent.contracts.ports import Decision, EventPort, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
+from nbagent.engine.limits import Repeats
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.repeats import Repeats
 from nbagent.engine.request import described
 
 _GRACE_S = 1.0
@@ -109,9 +109,8 @@ class _Work:
     async def run(self) -> ToolRun:
         """Prepare, ask, run; a stop ends it."""
         task = await self.turn.plan.cancel.finished(self._outcome(), self._grace_s)
-        left = not task.done()
-        if left or task.cancelled():
-            return self._tool_run(self._interrupted(left=left))
+        if not task.done() or task.cancelled():
+            return self._tool_run(self._interrupted())
         if (error := task.exception()) is not None:
             # A host never raises; one that does is a defect, and still the call has one result.
             return self._tool_run(_refused("E_INTERNAL", described(error)))
@@ -149,7 +148,7 @@ class _Work:
             return ToolOutcome(result=ToolResult.failure(error.info))
         self.decision = decision
         if plan.cancel.is_set:
-            return self._interrupted(left=False)
+            return self._interrupted()
         if decision.approval == "denied":
             return _refused("E_DENIED", decision.reason or "the person denied this call")
         used = call.arguments if decision.arguments is None else decision.arguments
@@ -170,11 +169,10 @@ class _Work:
 
         return progress
 
-    def _interrupted(self, *, left: bool) -> ToolOutcome:
+    def _interrupted(self) -> ToolOutcome:
         if self.began_ms is None:
             return _refused("E_INTERRUPTED", "the person stopped the run before the tool began")
         text = f"{self.call.name} was stopped before it had finished; what it did so far is unknown"
-        text += "; it was left behind and may still be running" if left else ""
         return _refused("E_INTERRUPTED", text)
 
     def _tool_run(self, outcome: ToolOutcome) -> ToolRun:

@@ -7,7 +7,7 @@ from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, Usage
 from nbagent.contracts.events import MessagesAdded, RunFinished, RunStarted, TurnFinished
 from nbagent.contracts.ports import EventPort
 from nbagent.contracts.records import RunRecord
-from nbagent.engine.limits import End
+from nbagent.engine.limits import End, over_budget
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.turn import RunState, Turn, aborted, broken
 
@@ -28,26 +28,22 @@ async def run_engine(plan: EnginePlan, events: EventPort) -> RunRecord:
     return record
 
 
-async def first_request(plan: EnginePlan, events: EventPort) -> tuple[ChatRequest, tuple[str, ...]]:
-    """What the run would send first, and what would be noted with it. Nothing is sent."""
+async def first_request(plan: EnginePlan, events: EventPort) -> ChatRequest:
+    """What the run would send first. Nothing is sent."""
     state = RunState(plan, events)
     tools = tuple(await plan.host.tools(plan.context))
     composition = await plan.composer.before_turn(tools)
     state.history += composition.new_messages
-    turn = Turn(state, composition, tools)
-    return turn.request, tuple(turn.answer.notices)
+    return Turn(state, composition, tools).request
 
 
-class _Run:
+class _Run(RunState):
     """One run: makes its turns and commits what they add."""
 
     def __init__(self, plan: EnginePlan, events: EventPort) -> None:
-        self.plan = plan
-        self.events = events
-        self.state = RunState(plan, events)
+        super().__init__(plan, events)
         self.end = End()
         self.system_prompts: dict[str, str] = {}
-        self.toolsets = dict(plan.run.toolsets)
         self.began_ms = monotonic_ms()
 
     async def turn(self) -> None:
@@ -55,16 +51,11 @@ class _Run:
         try:
             turn = await self._composed()
         except Exception as error:
-            self.end = broken(error)
+            turn = broken(error)
+        if isinstance(turn, End):
+            self.end = turn
             return
-        if turn is None:
-            self.end = aborted()
-            return
-        over = self.state.spent.over_budget(turn.request)
-        if over is not None:
-            self.end = over
-            return
-        self.state.n_sent = len(self.state.history)
+        self.n_sent = len(self.history)
         directives: tuple[Message, ...] = ()
         try:
             await turn.run()
@@ -74,18 +65,20 @@ class _Run:
         await self._keep(turn)
         await self._say(directives)
 
-    async def _composed(self) -> Turn | None:
-        """The next turn, before anything of it is sent; None where a stop came first."""
+    async def _composed(self) -> Turn | End:
+        """The next turn, before anything of it is sent, or why there is none."""
         tools = None if self.plan.cancel.is_set else await self._tools()
         if tools is None:
-            return None
+            return aborted()
         composition = await self.plan.composer.before_turn(tools)
         await self._say(composition.new_messages)
-        return Turn(self.state, composition, tools)
+        turn = Turn(self, composition, tools)
+        over = over_budget(self.plan, self.turns, turn.request)
+        return turn if over is None else End("WaitingUser", "budget", over)
 
     async def _say(self, messages: tuple[Message, ...]) -> None:
         if messages:
-            self.state.history += messages
+            self.history += messages
             await self.events.commit(MessagesAdded(self.plan.run.id, messages))
 
     async def _tools(self) -> tuple[ToolSpec, ...] | None:
@@ -116,21 +109,18 @@ class _Run:
     async def _keep(self, turn: Turn) -> None:
         finished = turn.finished
         assert finished is not None
-        self.state.history += turn.messages
-        self.state.turns.append(finished)
-        self.state.spent.add(finished)
+        self.history += turn.messages
+        self.turns.append(finished)
         self.end = turn.end
-        system = turn.composition.system_prompt
         if finished.request.system_sha:
-            self.system_prompts[finished.request.system_sha] = system
+            self.system_prompts[finished.request.system_sha] = turn.system
         if finished.request.toolset_sha:
             self.toolsets[finished.request.toolset_sha] = turn.tools
-        await self.events.commit(TurnFinished(finished, turn.messages, system, turn.tools))
+        await self.events.commit(TurnFinished(finished, turn.messages, turn.system, turn.tools))
 
     def record(self) -> RunRecord:
         """The record as it ends."""
-        turns = self.state.turns
-        answered = [turn for turn in turns if turn.response is not None]
+        answered = [turn for turn in self.turns if turn.response is not None]
         usages = [turn.response.usage for turn in answered if turn.response]
         costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
         return self.plan.run.model_copy(
@@ -146,7 +136,7 @@ class _Run:
                 "notices": tuple(self.plan.notices),
                 "system_prompts": self.system_prompts,
                 "toolsets": self.toolsets,
-                "messages": tuple(self.state.history[len(self.plan.history) :]),
-                "turns": tuple(turns),
+                "messages": tuple(self.history[len(self.plan.history) :]),
+                "turns": tuple(self.turns),
             }
         )

@@ -33,16 +33,10 @@ class Overflow:
         self._plan = plan
         self._short: dict[int, Message] = {}
         """The shortened messages by place; the same objects for every request."""
-        self._refused_chars: int | None = None
-        """A request of so many characters was refused."""
-        before = plan.before
-        if before is None or not plan.trim:
-            return
-        if before.request.trimmed is not None:
-            places = [p for p in before.request.trimmed.places if p < len(plan.history)]
-            self._short = {p: shortened(plan.history[p]) for p in places}
-        if before.error is not None and before.error.code == OVERFLOW:
-            self._refused_chars = before.error.details.get("request_chars")
+        before = plan.before.request.trimmed if plan.before and plan.trim else None
+        for place in before.places if before else ():
+            if place < len(plan.history):
+                self._short[place] = shortened(plan.history[place])
 
     @property
     def trimmed(self) -> Trimmed | None:
@@ -51,52 +45,42 @@ class Overflow:
 
     def sent(self, history: Sequence[Message]) -> tuple[Message, ...]:
         """The history as it is sent."""
-        short = self._short
-        if not short:
+        if not self._short:
             return tuple(history)
-        return tuple(short.get(place, message) for place, message in enumerate(history))
+        return tuple(self._short.get(place, message) for place, message in enumerate(history))
 
-    def fit(self, request: ChatRequest, history: Sequence[Message]) -> str | None:
-        """Shorten before a request that is as long as one that was refused.
-
-        Returns what to tell the person, or None.
-        """
-        if self._refused_chars is None or request_chars(request) < self._refused_chars:
-            return None
-        return self._shorten(_old_results(history), history, "would be")
-
-    def refused(self, request: ChatRequest, history: Sequence[Message]) -> str | None:
+    def refused(self, history: Sequence[Message]) -> str | None:
         """Shorten after a refusal: old results, and when these are short those of the last turn.
 
         Returns what to tell the person; None when there is nothing left to shorten.
         """
         if not self._plan.trim:
             return None
-        self._refused_chars = request_chars(request)
-        old = self._shorten(_old_results(history), history, "was")
-        return old or self._shorten(range(len(history)), history, "was")
+        last_answer = max((i for i, m in enumerate(history) if m.role == "assistant"), default=0)
+        return self._shorten(history, last_answer) or self._shorten(history, len(history))
 
-    def _shorten(self, places: Sequence[int], history: Sequence[Message], tense: str) -> str | None:
+    def _shorten(self, history: Sequence[Message], before: int) -> str | None:
         whole = short = n = 0
-        for place in places:
-            if place in self._short or not is_worth_it(history[place]):
+        for place, message in enumerate(history[:before]):
+            if place in self._short or not is_worth_it(message):
                 continue
-            message = shortened(history[place])
-            if message_chars(message) < message_chars(history[place]):
-                self._short[place] = message
-                whole, short = whole + message_chars(history[place]), short + message_chars(message)
+            made = shortened(message)
+            if message_chars(made) < message_chars(message):
+                self._short[place] = made
+                whole, short = whole + message_chars(message), short + message_chars(made)
                 n += 1
         if not n:
             return None
         return (
             f"{n} tool result{'s are' if n > 1 else ' is'} sent shortened from here on, because "
-            f"the request {tense} too long for the model: {whole:,} to {short:,} characters. "
+            f"the request was too long for the model: {whole:,} to {short:,} characters. "
             "The conversation keeps them whole."
         )
 
     def explain(self, request: ChatRequest, error: ErrorInfo) -> ErrorInfo:
         """The refusal as a person can act on it: how large, what takes the room, what to do."""
-        chars = request_chars(request)
+        pieces = _pieces(request)
+        chars = pieces.total()
         said: int | None = error.details.get("request_tokens")
         tokens = said or chars // CHARS_PER_TOKEN
         context: int | None = error.details.get("context_tokens") or self._plan.context_tokens()
@@ -104,7 +88,6 @@ class Overflow:
         takes = f", it takes {context:,}" if context else ""
         if context and request.max_tokens and tokens <= context:
             takes = f" and {request.max_tokens:,} kept for the answer (max_tokens){takes}"
-        pieces = _pieces(request)
         shares = [f"{what} {n / (chars or 1):.0%}" for what, n in pieces.most_common(_IN_LINE)]
         text = (
             f"the request is too long for the model: {size}{takes}. "
@@ -131,11 +114,6 @@ class Overflow:
             f"{none_left}Nothing is lost: run.resume(model=…) asks a model with more room, "
             "run.fork(TURN, …) asks an earlier turn anew."
         )
-
-
-def _old_results(history: Sequence[Message]) -> Sequence[int]:
-    """The places before the last answer."""
-    return range(max((i for i, m in enumerate(history) if m.role == "assistant"), default=0))
 
 
 def message_chars(message: Message) -> int:

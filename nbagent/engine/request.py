@@ -19,7 +19,6 @@ from nbagent.contracts.chat import (
     Message,
     TextPart,
     ToolCall,
-    Usage,
     is_keepable,
     parse_arguments,
     redacted,
@@ -246,7 +245,7 @@ def _keepable(response: ChatResponse) -> ChatResponse:
     """The response of whatever client as a record can hold it, each call with an id of its own."""
     message, usage = response.message, response.usage
     if usage is not None and not all(0 <= count <= _MOST_TOKENS for _, count in usage):
-        usage = Usage(**{name: count for name, count in usage if 0 <= count <= _MOST_TOKENS})
+        usage = None
     calls: dict[str, ToolCall] = {}
     for call in message.tool_calls:
         changes: dict[str, object] = {}
@@ -255,8 +254,10 @@ def _keepable(response: ChatResponse) -> ChatResponse:
         changes |= {n: None for n in ("arguments", "extra") if not is_keepable(getattr(call, n))}
         kept = call.model_copy(update=changes) if changes else call
         calls[kept.id] = kept
-    raw = message.raw if is_keepable(message.raw) else None
-    message = message.model_copy(update={"tool_calls": tuple(calls.values()), "raw": raw})
+    tool_calls, raw = tuple(calls.values()), message.raw if is_keepable(message.raw) else None
+    if (tool_calls, raw, usage) == (message.tool_calls, message.raw, response.usage):
+        return response
+    message = message.model_copy(update={"tool_calls": tool_calls, "raw": raw})
     return response.model_copy(update={"message": message, "usage": usage})
 
 

@@ -16,10 +16,9 @@ from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
 from nbagent.engine.calls import Calls, unstarted
-from nbagent.engine.limits import RESUME, End, Spent
+from nbagent.engine.limits import RESUME, End, Repeats, after_calls, price
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.repeats import Repeats
 from nbagent.engine.request import ModelAnswer, described
 
 
@@ -32,17 +31,10 @@ class RunState:
         self.turns: list[EngineTurn] = []
         self.n_sent = len(plan.history)
         """So many messages of the history were in a request."""
-        self.spent = Spent(plan)
+        self.toolsets = dict(plan.run.toolsets)
+        """Those that were sent, by their hash."""
         self.repeats = Repeats(plan.run.limits)
         self.overflow = Overflow(plan)
-        self._tools: tuple[ToolSpec, ...] = ()
-        self._tools_sha = ""
-
-    def toolset_sha(self, tools: tuple[ToolSpec, ...]) -> str:
-        """The hash of these tools, computed again only when they are others."""
-        if tools != self._tools:  # of the same objects this compares pointers
-            self._tools, self._tools_sha = tools, toolset_sha(tools)
-        return self._tools_sha
 
 
 class Turn:
@@ -56,6 +48,7 @@ class Turn:
     ) -> None:
         self.state, self.plan, self.events = state, state.plan, state.events
         self.composition, self.tools = composition, tools
+        self.system = composition.system_prompt
         self._started_at, self._began_ms = utc_now(), monotonic_ms()
         self.index = self.plan.first_index + len(state.turns)
         self.id = turn_id(self.index)
@@ -65,30 +58,26 @@ class Turn:
         self.messages: tuple[Message, ...] = ()
         self.finished: EngineTurn | None = None
         self._cost: Cost | None = None
-        overflow, history = state.overflow, state.history
         params = self._params()
         self.request = ChatRequest(
             model=self.plan.model,
-            messages=overflow.sent(history),
-            system_prompt=composition.system_prompt,
+            messages=state.overflow.sent(state.history),
+            system_prompt=self.system,
             tools=tools,
             **params,
         )
-        text = overflow.fit(self.request, history)
-        if text is not None:
-            self.answer.notices.append(text)
-            self._shorten()
-        system = composition.system_prompt
+        # Comparing tuples of the same objects is a comparison of pointers.
+        known = (sha for sha, sent in state.toolsets.items() if sent == tools)
         self.sent = TurnRequest(
-            n_messages=len(history),
-            n_new=len(history) - state.n_sent,
+            n_messages=len(state.history),
+            n_new=len(state.history) - state.n_sent,
             model=self.plan.model,
             # As JSON has them, so that the record equals the one that is read back.
             params={k: list(v) if k == "stop_sequences" else v for k, v in params.items()},
-            system_sha=sha256_hex(system) if system else "",
-            toolset_sha=state.toolset_sha(tools),
+            system_sha=sha256_hex(self.system) if self.system else "",
+            toolset_sha=next(known, None) or toolset_sha(tools),
             n_tools=len(tools),
-            trimmed=overflow.trimmed,
+            trimmed=state.overflow.trimmed,
         )
 
     def _params(self) -> dict[str, Any]:
@@ -104,18 +93,15 @@ class Turn:
             params["output_schema"] = self.composition.output_schema
         return params
 
-    def _shorten(self) -> None:
-        messages = self.state.overflow.sent(self.state.history)
-        self.request = self.request.model_copy(update={"messages": messages})
-
     async def run(self) -> None:
         """Make the turn; tells all of its events but TurnFinished."""
-        self._say_start()
-        for text in self.answer.notices:  # of what was shortened before the request
-            self.events.emit(Notice("warning", text, self.id))
-        await self.answer.ask(self.plan, self.request)
-        while self._overflows() and not self.plan.cancel.is_set and await self._asked_again():
-            pass
+        while True:
+            new = tuple(self.state.history[len(self.state.history) - self.sent.n_new :])
+            began = self.plan.run.id, self.id, self.index, self.sent, new, self.system, self.tools
+            self.events.emit(TurnStarted(*began))
+            await self.answer.ask(self.plan, self.request)
+            if not self._overflows() or self.plan.cancel.is_set or not self._shortens():
+                break
         # Once: a price list takes longer than the rest of the turn's record.
         self._cost = self._priced()
         await self._run_calls()
@@ -125,39 +111,26 @@ class Turn:
         error = self.answer.error
         return error is not None and error.code == OVERFLOW
 
-    async def _asked_again(self) -> bool:
-        """Whether there was something to shorten; else the refusal is explained."""
-        overflow, state, error = self.state.overflow, self.state, self.answer.error
-        text = None
-        if self.answer.response is None:
-            text = overflow.refused(self.request, state.history)
+    def _shortens(self) -> bool:
+        """Whether a refused request can be asked again, shorter; else the refusal is explained."""
+        overflow, history, error = self.state.overflow, self.state.history, self.answer.error
+        text = overflow.refused(history) if self.answer.response is None else None
         if text is None:
             assert error is not None
             self.answer.error = overflow.explain(self.request, error)
             return False
-        self._shorten()
+        self.request = self.request.model_copy(update={"messages": overflow.sent(history)})
         self.sent = self.sent.model_copy(update={"trimmed": overflow.trimmed})
         self.answer.notices.append(text)
         self.events.emit(Notice("warning", text, self.id))
-        self._say_start()
-        await self.answer.ask(self.plan, self.request)
         return True
-
-    def _say_start(self) -> None:
-        new = tuple(self.state.history[len(self.state.history) - self.sent.n_new :])
-        system = self.composition.system_prompt
-        self.events.emit(
-            TurnStarted(self.plan.run.id, self.id, self.index, self.sent, new, system, self.tools)
-        )
 
     async def _run_calls(self) -> None:
         response = self.answer.response
         if response is None or not response.message.tool_calls:
             return
-        calls, work = (
-            response.message.tool_calls,
-            Calls(self.plan, self.events, self.id, self.state.repeats),
-        )
+        calls = response.message.tool_calls
+        work = Calls(self.plan, self.events, self.id, self.state.repeats)
         cut = self._cut_short()
         if cut is not None:
             self.runs = work.refuse(calls, ("E_INTERRUPTED", f"{cut[0]}; this call was not run"))
@@ -167,8 +140,8 @@ class Turn:
             self.runs = work.refuse(calls, refusal)
         else:
             begun = self._record(unstarted(calls, self.tools))
-            system = self.composition.system_prompt
-            await self.events.commit(ResponseReceived(begun, response.message, system, self.tools))
+            message, system = response.message, self.system
+            await self.events.commit(ResponseReceived(begun, message, system, self.tools))
             self.runs = await work.run(calls)
 
     def _cut_short(self) -> tuple[str, End] | None:
@@ -206,7 +179,7 @@ class Turn:
             return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
         if self.plan.cancel.after_turn:
             return End("WaitingUser", "stopped")
-        return self.state.spent.after_calls()
+        return after_calls(self.plan, len(self.state.turns) + 1)
 
     def fail(self, error: Exception) -> None:
         """Something of ours, or plugged into us, raised: end here, with every call answered."""
@@ -231,7 +204,7 @@ class Turn:
         response = self.answer.response
         if response is None or response.usage is None:
             return None
-        cost = self.state.spent.price(response.usage, response.model or self.plan.model)
+        cost = price(self.plan, response.usage, response.model or self.plan.model)
         if cost is not None and response.meta.source in ("hit", "replay"):
             return Cost(saved_usd=cost.total_usd)  # what was recorded has been paid
         return cost

@@ -176,6 +176,8 @@ class Limiter:
         """Take what the answer to a request says about limits; names are in lower case."""
         now, place.answered = time.monotonic(), True
         for pattern in _PATTERNS:
+            if pattern.format("remaining") not in headers:
+                continue  # most servers say nothing of most limits
             said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
             limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
             if left is None or reset_s is None or not math.isfinite(left + reset_s):

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -29,6 +29,8 @@ ENTRY_POINT_GROUP = "nbagent.providers"
 _GENERIC = "LLM_"
 """Prefix of the variables that any provider may read."""
 _PORTS = {"http": 80, "https": 443}
+_ADDRESSES = 256
+"""So many addresses are kept as they were read: each turn asks about the one of its server."""
 
 
 Wires = Callable[[ProviderConfig], "Sequence[Wire]"]
@@ -115,6 +117,7 @@ class Provider:
         return (self.read_url(text) for text in texts if text)
 
 
+@lru_cache(_ADDRESSES)
 def origin(url: str | None) -> str | None:
     """Scheme, host and port of an address: what a key is made for. None for no address."""
     if not url:
@@ -133,6 +136,7 @@ def host_of(url: str | None) -> str:
     return urlsplit(origin(url) or "").hostname or ""
 
 
+@lru_cache(_ADDRESSES)
 def is_loopback(url: str | None) -> bool:
     """Whether the host of an address is this machine."""
     host = host_of(url)

@@ -3,17 +3,18 @@
 Owns where a run's work happens and how a stop reaches it. Knows nothing of models, tools or
 notebooks: only the standard library and contracts.
 
-Inside, imports go: loop → interrupt → jobs → courier → waiting; channel stands alone.
+Inside, imports go: loop → interrupt → jobs → courier → waiting.
 """
 
-from nbagent.runtime.channel import EventChannel, follow
 from nbagent.runtime.courier import Courier, inside_a_tool
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.loop import engine_loop, on_engine_thread
 from nbagent.runtime.waiting import (
+    EventChannel,
     Pump,
     await_here,
     check_interrupted,
+    follow,
     use_nested_runner,
     wait,
 )

@@ -11,18 +11,17 @@ import concurrent.futures
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RanIn
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
-from nbagent.runtime.loop import LoopThread, engine_thread, on_engine_thread, running, tool_thread
+from nbagent.runtime.loop import engine_thread, on_engine_thread, running, tool_thread
 
-T = TypeVar("T")
 _STRANDED_S = 1.0
 """A job that nobody came for after this long is reported."""
 _HELD_S = 5.0
@@ -61,15 +60,16 @@ class Desk:
             return self._waiters[0]
         return self.parent and self.parent.waiter()
 
-    def attach(self, waiter: Waiter) -> None:
-        """Take part in serving."""
+    @contextmanager
+    def served_by(self, waiter: Waiter) -> Generator[None]:
+        """Within, this one takes part; what is queued when it leaves goes to the next one."""
         self._waiters.append(waiter)
         self._wake()
-
-    def detach(self, waiter: Waiter) -> None:
-        """Leave; what is still queued goes to the next one."""
-        self._waiters.remove(waiter)
-        self._wake()
+        try:
+            yield
+        finally:
+            self._waiters.remove(waiter)
+            self._wake()
 
     def _wake(self) -> None:
         for courier in tuple(self.couriers):
@@ -94,8 +94,6 @@ class Courier:
         """Called, in any thread, when a job is queued and nobody waits: schedule `drain`."""
         self.on_stranded: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label when nobody took it for a second."""
-        self.on_slow: Callable[[str], None] | None = None
-        """Called on the engine thread with a job's label when it holds an idle kernel up."""
         self.outer = current_courier.get()
         """The run whose tool has started this one."""
         # What an async tool starts is served where the run of that tool is.
@@ -104,7 +102,6 @@ class Courier:
         self._jobs: deque[Job] = deque()
         self._job: Job | None = None
         """What a thread runs right now."""
-        self._thread: LoopThread | None = None
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         """How it ended."""
 
@@ -117,30 +114,21 @@ class Courier:
         self.desk.couriers.add(self)
         self.place.couriers.add(self)
         running().add(self.cancel)
+        self.future.add_done_callback(self._ended)
 
         async def main() -> None:
             try:
-                value = await make_coro()
+                self.future.set_result(await make_coro())
             except BaseException as error:
                 # SystemExit and the like as well: they must reach who waits, not end the thread.
-                self._ended()
                 self.future.set_exception(error)
-            else:
-                self._ended()
-                self.future.set_result(value)
 
-        self._thread = engine_thread()
-        self._thread.spawn(main, context)
+        engine_thread().spawn(main, context)
         return self
 
-    def _ended(self) -> None:
+    def _ended(self, _: object) -> None:
         running().discard(self.cancel)
         self.place.couriers.discard(self)
-
-    @property
-    def lost(self) -> bool:
-        """Whether it can never end: its thread died, or this is a forked child."""
-        return not self.future.done() and not (self._thread and self._thread.is_alive())
 
     def stop(self) -> None:
         """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""
@@ -153,59 +141,44 @@ class Courier:
 
     # Its calls
 
-    async def run_sync(
+    async def run(
         self,
-        work: Callable[[], T],
+        work: Callable[[], Any],
         *,
-        where: Literal["waiting", "worker"],
+        where: RanIn,
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-    ) -> tuple[T, RanIn]:
-        """Run a function in the thread that waits (in order), or in a worker thread."""
-        place: RanIn = "waiting thread" if where == "waiting" else "worker thread"
-        job = Job(work, place=place, interruptible=interruptible, timeout_s=timeout_s, label=label)
-        if where == "waiting":
+    ) -> tuple[Any, RanIn]:
+        """Call a function in a thread, or await a coroutine function on a loop."""
+        job = Job(work, where, interruptible, timeout_s, label)
+        if where == "tool loop":
+            give_to_tool_loop(job)
+            held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
+            try:
+                return await job.outcome()
+            finally:
+                held.cancel()
+        if where != "worker thread":
             return await self._queued(job)
         name = f"nbagent-tool-{label}"
-        threading.Thread(target=job.run_alone, name=name, daemon=True).start()
+        threading.Thread(target=job.run_in, args=(None,), name=name, daemon=True).start()
         return await job.outcome()
 
-    async def run_async(
-        self,
-        work: Callable[[], Awaitable[T]],
-        *,
-        where: Literal["tools", "notebook"] = "tools",
-        interruptible: bool = True,
-        timeout_s: float | None = None,
-        label: str = "",
-    ) -> tuple[T, RanIn]:
-        """Await a coroutine function on the loop of async tools, or of the thread that waits."""
-        place: RanIn = "tool loop" if where == "tools" else "notebook loop"
-        job = Job(work, place=place, interruptible=interruptible, timeout_s=timeout_s, label=label)
-        if where == "notebook":
-            return await self._queued(job)
-        give_to_tool_loop(job)
-        held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
-        try:
-            return await job.outcome()
-        finally:
-            held.cancel()
-
     async def _queued(self, job: Job) -> tuple[Any, RanIn]:
-        """Let the thread that waits take it; report, once each, what is in its way."""
-        loop, reported = asyncio.get_running_loop(), set[object]()
+        """Let the thread that waits take it; report, once, that nobody comes for it."""
+        loop = asyncio.get_running_loop()
 
         def look() -> None:
             nonlocal timer
-            timer = loop.call_later(_STRANDED_S, look)
             # Behind another call of its own run it waits its turn: nothing is in the way.
-            stuck = job.state == "queued" and self._job is None
-            held = job.state == "running" and job.task is None
-            report = self.on_stranded if stuck else self.on_slow if held else None
-            if report is not None and report not in reported and self.desk.waiter() is None:
-                reported.add(report)
-                report(job.label)
+            stranded = self._job is None and self.desk.waiter() is None
+            if job.state != "queued":
+                return
+            if stranded and self.on_stranded is not None:
+                self.on_stranded(job.label)
+            else:
+                timer = loop.call_later(_STRANDED_S, look)
 
         timer = loop.call_later(_STRANDED_S, look)
         self._jobs.append(job)

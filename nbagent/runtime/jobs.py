@@ -11,6 +11,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nbagent.contracts.records import RanIn
@@ -20,31 +21,25 @@ GRACE_S = 0.2
 """A job that was interrupted and does not end (it sits in C code) is given up after this long."""
 
 
+@dataclass(eq=False)
 class Job:
     """Made on the loop that wants the result; run once, anywhere, in the context it was made in."""
 
-    def __init__(
-        self,
-        work: Callable[[], Any],
-        *,
-        place: RanIn,
-        interruptible: bool,
-        timeout_s: float | None,
-        label: str,
-    ) -> None:
-        self.work = work
-        self.place: RanIn = place
-        self.interruptible = interruptible
-        self.timeout_s = timeout_s
-        self.label = label
-        self.thread: int | None = None
-        self.stop_wanted = False
-        self.on_left: Callable[[], None] = lambda: None
-        """Called when it has not ended although it was interrupted, and is given up."""
-        self.context = contextvars.copy_context()
-        self.state: Literal["queued", "running", "over"] = "queued"
-        self.task: asyncio.Task[Any] | None = None
-        """What runs it, on the loop that it runs on."""
+    work: Callable[[], Any]
+    place: RanIn
+    interruptible: bool
+    timeout_s: float | None
+    label: str
+    thread: int | None = None
+    stop_wanted: bool = False
+    on_left: Callable[[], None] = lambda: None
+    """Called when it has not ended although it was interrupted, and is given up."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    state: Literal["queued", "running", "over"] = "queued"
+    task: asyncio.Task[Any] | None = None
+    """What runs it, on the loop that it runs on."""
+
+    def __post_init__(self) -> None:
         self._value: Any = None
         self._error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
@@ -113,23 +108,19 @@ class Job:
             self.state, self._value, self._error = "over", value, error
         self._on_its_loop(self._ring)
 
-    def run_in(self, watch: Watch) -> None:
-        """Run it in this thread, which `watch` guards. Whatever it raises is its outcome."""
-        if not self.begin(lambda again: watch.strike(self, again=again)):
+    def run_in(self, watch: Watch | None) -> None:
+        """Run it in this thread; without a watch nothing interrupts it. Its outcome is kept."""
+        if not self.begin(lambda again: watch.strike(self, again=again) if watch else None):
             return
         try:
-            self.end(watch.run(self, lambda: self.context.run(self.work)))
-        except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt) and (watch.stopping or self.stop_wanted)
-            self.end(error=asyncio.CancelledError() if stopped else _tamed(error))
-
-    def run_alone(self) -> None:
-        """Run it in a thread of its own, which nothing can interrupt."""
-        if self.begin(lambda again: None):
-            try:
+            if watch is None:
                 self.end(self.context.run(self.work))
-            except BaseException as error:
-                self.end(error=_tamed(error))
+            else:
+                self.end(watch.run(self, lambda: self.context.run(self.work)))
+        except BaseException as error:
+            wanted = self.stop_wanted or (watch is not None and watch.stopping)
+            stopped = isinstance(error, KeyboardInterrupt) and wanted
+            self.end(error=asyncio.CancelledError() if stopped else _tamed(error))
 
     async def perform(self) -> None:
         """Await it in a task of its own, in its context."""

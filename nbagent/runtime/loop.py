@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
@@ -92,17 +91,6 @@ class LoopThread(threading.Thread):
             self.retired = True
             raise_in(self.ident, KeyboardInterrupt)
 
-    async def end(self) -> None:
-        """Retire it, and cancel what is at work."""
-        self.retired = True
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_EXIT_S / 2)
-        await self.loop.shutdown_asyncgens()
-        self._tasks.clear()
-
 
 def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     _log.debug("on a loop of ours: %s", context.get("message"), exc_info=context.get("exception"))
@@ -127,12 +115,10 @@ _threads = PerProcess(_Threads)
 
 def _thread(name: str) -> LoopThread:
     threads = _threads()
-    thread = threads.serving.get(name)
-    if thread is None or not thread.serves:
-        with threads.lock:
-            thread = threads.serving.get(name)
-            if thread is None or not thread.serves:
-                thread = threads.serving[name] = LoopThread(name)
+    with threads.lock:
+        thread = threads.serving.get(name)
+        if thread is None or not thread.serves:
+            thread = threads.serving[name] = LoopThread(name)
     return thread
 
 
@@ -169,8 +155,3 @@ def _finish() -> None:
     deadline = time.monotonic() + _EXIT_S
     while threads.running and time.monotonic() < deadline:
         time.sleep(0.01)
-    for thread in threads.serving.values():
-        if thread.serves:
-            with suppress(RuntimeError):
-                thread.spawn(thread.end, contextvars.copy_context())
-            thread.join(_EXIT_S)

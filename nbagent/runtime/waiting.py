@@ -1,4 +1,4 @@
-"""Waiting for a run, in a thread (`wait`) or on a loop (`await_here`).
+"""Waiting for a run: in a thread (`wait`), on a loop (`await_here`), event by event (`follow`).
 
 Whoever waits runs the jobs of the run, so that they happen in its thread.
 """
@@ -9,11 +9,13 @@ import asyncio
 import queue
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
-from nbagent.contracts.errors import EngineError, ToolError, UsageError
+from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.events import Event
 from nbagent.runtime.courier import Courier, here, inside_a_tool, loop_is_running, perform_soon
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
@@ -22,8 +24,6 @@ from nbagent.runtime.loop import on_engine_thread
 _POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.
 _TICK_S = 0.1 if sys.platform == "win32" else 0.5
-_STOP_LIMIT_S = 30.0
-"""A stopped run that has not ended after this long is left behind."""
 
 NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -72,16 +72,10 @@ def wait(
     So do those of the other runs that were started here and that nobody else waits for. The first
     KeyboardInterrupt (in the main thread) is a stop: the run ends in its own way and
     its result is returned. A second one gets out; the run finishes its stop in the background.
-
-    Args:
-        run: what to wait for.
-        pump: polled while this thread waits.
-        timeout: seconds; the run goes on after them.
-        execution: the cell execution that waits; see `check_interrupted`.
+    `execution` is the cell's, for `check_interrupted`.
 
     Raises:
-        TimeoutError: `timeout` is over.
-        EngineError: the run can never end, or did not end after a stop.
+        TimeoutError: `timeout` seconds are over; the run goes on.
     """
     if on_engine_thread():
         raise UsageError(
@@ -90,18 +84,12 @@ def wait(
         )
     run.refuse_deadlock()
     waiting = _Waiting(run, pump, timeout)
-    desks = (here.desk, run.desk)
+    ring = waiting.ring
     try:
-        with waiting.watch:
-            for desk in desks:
-                desk.attach(waiting.ring)
-            try:
-                run.future.add_done_callback(lambda _: waiting.ring())
-                with pump or nullcontext():
-                    waiting.run()
-            finally:
-                for desk in desks:
-                    desk.detach(waiting.ring)
+        with waiting.watch, here.desk.served_by(ring), run.desk.served_by(ring):
+            run.future.add_done_callback(lambda _: ring())
+            with pump or nullcontext():
+                waiting.run()
     finally:
         if waiting.watch.interrupted:
             _Process.interrupted = execution
@@ -120,7 +108,6 @@ class _Waiting:
         self.watch.heeded, self.watch.ring = True, self.ring
         self.tick_s = _TICK_S if pump is None else _POLL_S
         self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self.stopped_at: float | None = None
 
     def ring(self, courier: Courier | None = None) -> None:
         """Wake this thread; any thread, and a signal handler."""
@@ -149,7 +136,6 @@ class _Waiting:
                 self._perform_nested(job)
             else:
                 courier.serve(job, self.watch if courier is self.courier else None)
-            self.stopped_at = None
             courier.wake()
         if self.pump is not None:
             self.watch.run_foreign(self.pump.poll)
@@ -181,22 +167,8 @@ class _Waiting:
     def _check(self) -> None:
         if self.watch.abandoned:
             raise KeyboardInterrupt
-        now = time.monotonic()
-        if now >= self.deadline:
+        if time.monotonic() >= self.deadline:
             raise TimeoutError("the run is still at work; wait() again, or stop() it")
-        if self.courier.lost:
-            raise EngineError(
-                "the engine thread of this run is gone (a fork?); `%agent resume` goes on with it",
-                code="ENGINE_INTERRUPTED",
-            )
-        if not self.watch.stopping:
-            return
-        self.stopped_at = self.stopped_at or now
-        if now - self.stopped_at > _STOP_LIMIT_S:
-            raise EngineError(
-                f"the run has not ended {_STOP_LIMIT_S:g} s after it was stopped and is left "
-                "behind; look at its tools for one that never returns"
-            )
 
 
 async def await_here(
@@ -210,13 +182,12 @@ async def await_here(
     """
     run.refuse_deadlock()
     waiting = _Awaiting()
-    serves = not (on_engine_thread() and inside_a_tool())
-    if serves:
-        run.desk.attach(waiting.ring)
+    nobody_else = not (on_engine_thread() and inside_a_tool())
+    serving = run.desk.served_by(waiting.ring) if nobody_else else nullcontext()
     run.future.add_done_callback(lambda _: waiting.soon(waiting.over.set))
     cancelled = False
     try:
-        with pump or nullcontext():
+        with serving, pump or nullcontext():
             while not waiting.over.is_set():
                 try:
                     await waiting.wait(pump)
@@ -228,8 +199,6 @@ async def await_here(
                 if waiting.abandoned:
                     raise asyncio.CancelledError("interrupted twice")
     finally:
-        if serves:
-            run.desk.detach(waiting.ring)
         if not run.future.done():
             run.cancel.set()  # nobody is left who would see its end
         if waiting.interrupted:
@@ -283,3 +252,56 @@ class _Awaiting:
         if self.abandoned:
             self.over.set()
         courier.wake()
+
+
+class EventChannel:
+    """Any thread puts; the loop that it is made on iterates, woken once for all that came."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event | None] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._bell = asyncio.Event()
+        self._rung = False
+
+    def put(self, event: Event | None) -> None:
+        """Add an event; None is the end."""
+        self._events.append(event)
+        if not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):  # the consumer's loop has gone
+                self._loop.call_soon_threadsafe(self._bell.set)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            self._rung = False  # before looking: who adds from here on rings again
+            while self._events:
+                event = self._events.popleft()
+                if event is None:
+                    return
+                yield event
+
+
+async def follow(
+    channel: EventChannel, ending: Coroutine[object, object, object]
+) -> AsyncGenerator[Event]:
+    """The events of a run while `ending` (its `await_here`) is awaited beside.
+
+    Closing this waits for the end; leaving early stops the run. What `ending`
+    raises is raised after the last event.
+    """
+    waiter = asyncio.ensure_future(ending)
+    waiter.add_done_callback(lambda _: channel.put(None))
+    loop, failed = waiter.get_loop(), None
+    try:
+        async for event in channel:
+            yield event
+    finally:
+        # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
+        if loop.is_running():
+            waiter.cancel()
+            await asyncio.wait([waiter])
+            failed = None if waiter.cancelled() else waiter.exception()
+    if failed is not None:
+        raise failed

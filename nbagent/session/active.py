@@ -43,7 +43,6 @@ _LOCKED = (
     "another process is writing to the store of runs; this run goes on, or stops, when it is "
     "done, or in half a minute"
 )
-_HELD_UP = "runs in the kernel; cells wait until it is done (■ stops it)"
 _log = logging.getLogger("nbagent")
 
 
@@ -130,9 +129,7 @@ class ActiveRun:
             view = None
         self._sinks.extend(sink for sink in (view, callback) if sink is not None)
         self._here.adopt(self.courier)
-        stranded = f"waits for {self._here.waits_for}"
-        self.courier.on_stranded = lambda tool: self._wait(tool, stranded)
-        self.courier.on_slow = lambda tool: self._wait(tool, _HELD_UP)
+        self.courier.on_stranded = self._wait_for_thread
         _at_work.add(self)
         self.courier.start(self._drive)
 
@@ -222,8 +219,9 @@ class ActiveRun:
                 _said_warnings.add(text)
                 self.warn(text)
 
-    def _wait(self, tool: str, why: str) -> None:
-        self._hand_on(Waiting(None, f"{tool or 'a tool'} {why}"))
+    def _wait_for_thread(self, tool: str) -> None:
+        said = f"{tool or 'a tool'} waits for {self._here.waits_for}"
+        self._hand_on(Waiting(None, said))
 
     def _wait_for_host(self, text: str) -> None:
         """Say what the run waits for before its tools can be listed; no text: no longer."""

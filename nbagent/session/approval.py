@@ -333,10 +333,8 @@ async def _called(
     label = f"the question about {question.tool}"
     runner = context.runner
     try:
-        if inspect.iscoroutinefunction(ask):
-            given, _ = await runner.run_async(lambda: ask(question), label=label)
-        else:
-            given, _ = await runner.run_sync(lambda: ask(question), where="waiting", label=label)
+        where = "tool loop" if inspect.iscoroutinefunction(ask) else "waiting thread"
+        given, _ = await runner.run(lambda: ask(question), where=where, label=label)
         return answer_of(given)
     except asyncio.CancelledError:
         raise

@@ -93,9 +93,8 @@ async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
     # With it comes the HTTP client, which offline models do without.
     from nbagent.providers.exchange import WireClient, WireRequest
 
-    request, notices = await first_request(plan, active)
+    request = await first_request(plan, active)
     active.look_at_tools()
-    plan.notices.extend(notices)
     if isinstance(plan.client, WireClient):
         return request, plan.client.wire_request(request, stream=plan.stream)
     body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.ports import ToolContext, ToolOutcome
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.records import RanIn, ToolResult
 from nbagent.shown import shown_text
 from nbagent.tools.arguments import function_of
 from nbagent.tools.results import MAX_RESULT_CHARS, failure_of, loop_hint, result_of
@@ -62,6 +62,7 @@ class CallOfFunction:
     ) -> None:
         self._name, self._work, self._options, self._context = name, work, options, context
         self._began_ms: float | None = None
+        self._ran_in: RanIn | None = None
         self._budget_chars = options.max_result_chars or MAX_RESULT_CHARS
         self._limit_s = options.timeout_s if options.interruptible else None
         self._progress_shown = 0
@@ -84,30 +85,28 @@ class CallOfFunction:
         except asyncio.CancelledError:
             self._call_hook()
             raise
-        return replace(outcome, started_at_ms=self._began_ms)
+        return replace(outcome, started_at_ms=self._began_ms, ran_in=self._ran_in)
 
     async def _in_thread(self) -> ToolOutcome:
-        made, place = await self._context.runner.run_sync(
-            self._sync_body,
-            where="worker" if self._options.threaded else "waiting",
-            interruptible=self._options.interruptible,
-            timeout_s=self._limit_s,
-            label=self._name,
-        )
-        if _is_awaited(made):
-            # A plain function around an async one (a decorator, a lambda) gives a coroutine.
-            return await self._on_loop(lambda: made)
-        return replace(cast("ToolOutcome", made), ran_in=place)
+        where = "worker thread" if self._options.threaded else "waiting thread"
+        made = await self._at(where, self._sync_body)
+        # A plain function around an async one (a decorator, a lambda) gives a coroutine.
+        return await self._on_loop(lambda: made) if _is_awaited(made) else made
 
     async def _on_loop(self, work: Callable[[], Any]) -> ToolOutcome:
-        outcome, place = await self._context.runner.run_async(
-            lambda: self._async_body(work),
-            where=self._options.loop or "tools",
+        where = "notebook loop" if self._options.loop else "tool loop"
+        return await self._at(where, lambda: self._async_body(work))
+
+    async def _at(self, where: RanIn, body: Callable[[], Any]) -> Any:
+        """What the body makes there: an outcome, or what has yet to be awaited."""
+        made, self._ran_in = await self._context.runner.run(
+            body,
+            where=where,
             interruptible=self._options.interruptible,
             timeout_s=self._limit_s,
             label=self._name,
         )
-        return replace(outcome, ran_in=place)
+        return made
 
     def _sync_body(self) -> Any:
         self._began_ms = monotonic_ms()

@@ -229,9 +229,9 @@ class _Script:
         """Run it in a worker thread; where this is cancelled, end it and wait for its end."""
         stop, began_ms = CancelToken(), monotonic_ms()
         work = asyncio.ensure_future(
-            context.runner.run_sync(
+            context.runner.run(
                 lambda: run_script(self.order, stop=stop),
-                where="worker",
+                where="worker thread",
                 interruptible=False,
                 label=_RUN,
             )

@@ -116,9 +116,6 @@ ENDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "ValueError": ((ValueError("odd"),), "UNKNOWN"),
     "an error without words": ((Unspeakable(),), "UNKNOWN"),
     "CancelledError": ((asyncio.CancelledError(),), "LLM_BAD_RESPONSE"),
-    "MemoryError": ((MemoryError(),), "UNKNOWN"),
-    "nothing": ((), "LLM_BAD_RESPONSE"),
-    "None": ((None,), "UNKNOWN"),
     "no response": ((ChatChunk(done=True),), "LLM_BAD_RESPONSE"),
     "an odd response": ((ChatChunk(done=True, response=ODD),), "UNKNOWN"),
 }

@@ -12,7 +12,6 @@ from engine.laws import check_run, check_sent, codes, results
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.composer import TOOL_POLICY
 
@@ -32,7 +31,6 @@ def read(place: str) -> str:
     ("asked", "first", "second"),
     [
         (None, "auto", "auto"),
-        ("auto", "auto", "auto"),
         ("none", "none", "none"),
         ("required", "required", "auto"),
         ("look", "look", "auto"),
@@ -141,16 +139,13 @@ def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
     ("made", "code"),
     [
         (call("lok", place="a"), "E_UNKNOWN_TOOL"),
-        (call("fs.read", {"path": "a"}), "E_UNKNOWN_TOOL"),
         (call("look", raw="not json"), "E_INVALID_ARGUMENTS"),
-        (call("look", raw="[1, 2]"), "E_INVALID_ARGUMENTS"),
         (call("look", raw='{"place": NaN}'), "E_INVALID_ARGUMENTS"),
         (call("look", raw=""), "E_INVALID_ARGUMENTS"),
-        (call("look", plaice="a"), "E_INVALID_ARGUMENTS"),
         (call("look", raw="[" * 5000), "E_INVALID_ARGUMENTS"),
         (call("look", raw='{"place": "' + "x" * 500_000 + '"'), "E_INVALID_ARGUMENTS"),
     ],
-    ids=["typo", "dotted", "words", "list", "nan", "none", "wrong name", "deep", "huge"],
+    ids=["typo", "words", "nan", "none", "deep", "huge"],
 )
 def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any, code: str) -> None:
     model = script([calls([made, call("look", place="b")]), "Done."])
@@ -163,8 +158,6 @@ ODD_PROMPTS = {
     "a megabyte": "word " * 200_000,
     "a lone surrogate": "before \ud800 after",
     "NUL": "before \0 after",
-    "controls": "\x1b[31mred\x07 \u202e",
-    "braces": '{{ x }} {"a": 1} $HOME',
 }
 
 
@@ -177,38 +170,3 @@ def test_odd_prompts_reach_a_real_server(prompt: str) -> None:
         assert check_run(run.resume(prompt)).ok
         sent = server.bodies[0]["messages"][0]["content"]
     assert sent.replace("\ufffd", "\ud800") == prompt
-
-
-def test_an_empty_prompt_is_refused() -> None:
-    for prompt in ("", "  \n\t"):
-        with pytest.raises(UsageError, match="the prompt is empty"):
-            nbagent.Agent(model=script(["Never."])).run(prompt)
-
-
-def test_a_tool_redefined_in_the_middle_stays_in_this_run_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from frontends import StandIn
-
-    from nbagent.session.frontend import use_frontend
-
-    namespace: dict[str, Any] = {}
-
-    def first(place: str) -> str:
-        """Look."""
-        namespace["peek"] = nbagent.tool(name="peek")(second)
-        return "old"
-
-    def second(place: str) -> str:
-        """Look, and better."""
-        return "new"
-
-    namespace["peek"] = nbagent.tool(name="peek")(first)
-    use_frontend(StandIn(namespace))
-    try:
-        model = script([call("peek", place="a"), call("peek", place="b"), "Done."])
-        run = check_run(nbagent.Agent(model=model).run("Go."), model)
-    finally:
-        use_frontend(None)
-    assert [r["data"] for r in results(run)] == ["old", "old"]
-    assert len({turn.request.toolset_sha for turn in run.turns}) == 1

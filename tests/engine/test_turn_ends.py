@@ -11,8 +11,7 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import Retrying, TextDelta
-from nbagent.providers.offline import call, calls, cut, error, reasoning, script, step, text
+from nbagent.providers.offline import call, cut, error, script, step, text
 
 made: list[int] = []
 
@@ -35,7 +34,6 @@ def ended(reason: Any, **more: Any) -> Any:
 TWO = [call("double", number=1), call("double", number=2)]
 ENDS: dict[str, tuple[Any, str, str, str | None, list[str]]] = {
     "answered": ("Done.", "WaitingUser", "answered", None, []),
-    "thought and answered": (reasoning("Hm.", "Done."), "WaitingUser", "answered", None, []),
     "length": (ended("length", text="Do"), "WaitingUser", "length", None, []),
     "filter": (ended("content_filter", text="Do"), "WaitingUser", "content_filter", None, []),
     "filter with calls": (
@@ -46,13 +44,6 @@ ENDS: dict[str, tuple[Any, str, str, str | None, list[str]]] = {
         ["E_INTERRUPTED", "E_INTERRUPTED"],
     ),
     "error": (ended("error", text="Do"), "Failed", "error", "LLM_BAD_RESPONSE", []),
-    "error with calls": (
-        ended("error", calls=TWO),
-        "Failed",
-        "error",
-        "LLM_BAD_RESPONSE",
-        ["E_INTERRUPTED", "E_INTERRUPTED"],
-    ),
     "refused": (error("LLM_AUTH_FAILED"), "Failed", "error", "LLM_AUTH_FAILED", []),
     "cut in the text": (cut("Half of"), "Failed", "error", "LLM_BAD_RESPONSE", []),
     "cut in a call": (
@@ -109,31 +100,6 @@ def test_length_with_calls_tells_the_model_and_goes_on() -> None:
     assert codes(run) == ["E_INVALID_ARGUMENTS", "E_INVALID_ARGUMENTS"]
     assert "length limit" in results(run)[0]["error"]["message"]
     assert not made
-
-
-def test_calls_run_and_their_results_go_back_in_order() -> None:
-    model = script([calls(TWO), "2 and 4."])
-    run = check_run(nbagent.Agent(model=model, tools=[double]).run("Go."), model)
-    assert [r["data"] for r in results(run)] == [2, 4]
-    assert made == [1, 2]
-    assert [m.role for m in model.requests[1].messages] == ["user", "assistant", "tool", "tool"]
-    assert [t.stop_reason for t in run.turns] == [None, "answered"]
-    model.assert_complete()
-
-
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_retries_are_visible_while_they_happen_and_in_the_record(stream: bool) -> None:
-    events: list[Any] = []
-    model = script([step(text="At last.", retries=2)])
-    run = nbagent.Agent(model=model, stream=stream).run("Go.", on_event=events.append)
-    check_run(run, model)
-    retries = [event for event in events if isinstance(event, Retrying)]
-    assert [event.attempt for event in retries] == [1, 2]
-    assert run.turns[0].response is not None
-    assert run.turns[0].response.meta.attempts == 3
-    assert len(run.turns[0].notices) == 2
-    first_text = next(i for i, e in enumerate(events) if isinstance(e, TextDelta))
-    assert events.index(retries[-1]) < first_text
 
 
 @pytest.mark.parametrize("stream", [True, False])

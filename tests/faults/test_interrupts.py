@@ -91,10 +91,10 @@ def run_cells(code: str, *, timeout: float = 60) -> str:
         ("c.think(10)", []),
         ("c.call(spin)", ["E_INTERRUPTED"]),
         ("c.call(nap)", ["E_INTERRUPTED"]),
-        ("c.call(nap, 'worker')", ["E_INTERRUPTED"]),
-        ("c.call(spin, 'worker')", ["E_INTERRUPTED"]),
+        ("c.call(nap, 'worker thread')", ["E_INTERRUPTED"]),
+        ("c.call(spin, 'worker thread')", ["E_INTERRUPTED"]),
         ("c.call_async(lambda: asyncio.sleep(10))", ["E_INTERRUPTED"]),
-        ("c.call_async(spins, 'tools')", ["E_INTERRUPTED"]),
+        ("c.call(spins, 'tool loop')", ["E_INTERRUPTED"]),
         ("c.call(lambda: nap(0.6), interruptible=False)", ["slept"]),
     ],
 )
@@ -173,9 +173,9 @@ with quickly():
     ),
     "a second stop of a job that swallowed the first": (
         """
-for where in ("waiting", "worker"):
+for where in ("waiting thread", "worker thread"):
     c = Cell()
-    task = c.start(lambda c: c.call(swallow if where == "waiting" else spin, where))
+    task = c.start(lambda c: c.call(swallow if "waiting" in where else spin, where))
     threading.Timer(0.2, task.stop).start()
     threading.Timer(0.5, task.stop).start()
     with quickly():
@@ -203,19 +203,6 @@ with quickly():
     "the same by a button": (
         NESTED.format(stop="threading.Timer(0.3, outer.cancel.set).start()"),
         [INTERRUPTED],
-    ),
-    "a run that does not end is left behind": (
-        """
-from nbagent.contracts.errors import EngineError
-sys.modules["nbagent.runtime.waiting"]._STOP_LIMIT_S = 0.5
-c = Cell()
-threading.Timer(0.1, c.cancel.set).start()
-try:
-    wait(c.start(lambda c: asyncio.sleep(30)))
-except EngineError as error:
-    print(error.code)
-""",
-        ["ENGINE_ABORTED"],
     ),
     "an interrupted cell starts no further run": (
         """
@@ -246,7 +233,7 @@ def mixed():
     if kind == "think": return lambda c: c.think(0.03)
     if kind == "spin": return lambda c: c.call(lambda: spin(0.03))
     if kind == "nap": return lambda c: c.call(lambda: nap(0.03))
-    if kind == "worker": return lambda c: c.call(lambda: nap(0.03), "worker")
+    if kind == "worker": return lambda c: c.call(lambda: nap(0.03), "worker thread")
     if kind == "writes": return lambda c: c.call(lambda: nap(0.03), interruptible=False)
     if kind == "async": return lambda c: c.call_async(lambda: asyncio.sleep(0.03))
     if kind == "nested": return lambda c: c.call(lambda: Cell().run(lambda c: c.call(spin)))
