@@ -183,7 +183,6 @@ class SkillHost(MethodHost):
                 output_bytes=limits.script_output_bytes,
             ),
             isolation=level.name,
-            on_output=lambda line: context.progress(line, None),
         )
         return _Script(skill, order, level)
 

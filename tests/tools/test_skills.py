@@ -240,9 +240,8 @@ def test_the_limits_of_the_policy_hold(stage: Stage) -> None:
     found = stage.ran("import time; print('early'); time.sleep(60)", timeout=99)
     assert (found["stdout"], found["timed_out"], found["ended_by"]) == ("early\n", True, "deadline")
     assert found["returncode"] == -9
-    assert found["notes"] == ["it was ended after 0.5 s"]
     found = stage.ran("import os; open(os.environ['TMPDIR'] + '/f', 'wb').write(b'x' * 2_000_000)")
-    assert (found["ended_by"], "1,000,000 bytes" in found["notes"][0]) == ("files", True)
+    assert found["ended_by"] == "files"
 
 
 def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
@@ -255,13 +254,6 @@ def test_a_stop_ends_the_script_at_once(stage: Stage) -> None:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             assert mark.encode() not in path.read_bytes()
-
-
-def test_what_a_script_prints_is_told_line_by_line_while_it_runs(stage: Stage) -> None:
-    stage.ran("import time\nfor i in range(4): print('line', i); time.sleep(0.15)")
-    assert stage.progress[0] == "line 0"
-    assert 2 <= len(stage.progress) <= 4
-    assert all(line.startswith("line ") and line[5:].isdigit() for line in stage.progress)
 
 
 # --- before a call ------------------------------------------------------------------------------
