@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
@@ -34,6 +35,8 @@ SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
 """Built-in tools whose names do not begin with their host's word."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MOST_LISTED = 60
+_PROGRESS_EVERY_MS = 40.0
+_ALL_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,23 @@ def checked_name(name: str, host: str = "") -> str:
         free = name.replace(".", "_") if dot else f"my_{name}"
         raise UsageError(f"{name!r} is the name of a built-in tool; write name={free!r}")
     return name
+
+
+def paced_progress(context: ToolContext) -> Callable[..., None]:
+    """What shows progress: the first texts all, then so many a second, and the last one.
+
+    A loop that reports a million times would fill the queue faster than anybody reads it.
+    """
+    shown, next_ms = 0, 0.0
+
+    def show(make_text: Callable[[], str], fraction: float | None = None) -> None:
+        nonlocal shown, next_ms
+        now_ms = monotonic_ms()
+        if shown < _ALL_SHOWN or now_ms >= next_ms or fraction == 1.0:
+            shown, next_ms = shown + 1, now_ms + _PROGRESS_EVERY_MS
+            context.progress(make_text(), fraction)
+
+    return show
 
 
 class HostSet:
