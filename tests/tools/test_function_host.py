@@ -10,8 +10,7 @@ from host_door import HostDoor, OtherHost
 
 from nbagent.contracts.errors import UsageError
 from nbagent.tools.base import HostSet
-from nbagent.tools.function_host import FunctionHost, namespace_tools
-from nbagent.tools.function_tool import tool
+from nbagent.tools.function_tool import FunctionHost, namespace_tools, tool
 
 CELL = """
 @tool

@@ -16,8 +16,7 @@ from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.sandbox import isolation_level, script
-from nbagent.tools.base import HostOrder
-from nbagent.tools.hosts import open_hosts
+from nbagent.tools.base import HostOrder, open_hosts
 from nbagent.tools.skills import SkillHost
 
 SKILL = "---\nname: {name}\ndescription: What {name} does.\n---\n"
@@ -98,21 +97,6 @@ def test_further_files_are_read_on_demand(stage: Stage) -> None:
         assert stage.error("get_skill", skill_name="report", file=file).code == code
 
 
-def test_a_long_text_comes_in_pages_that_join(stage: Stage) -> None:
-    body = "".join(f"line {n} é\n" for n in range(9_000))
-    stage.write("SKILL.md", SKILL.format(name="report") + body)
-    pieces: list[str] = []
-    page: dict[str, Any] = {"next_offset": 0}
-    while "next_offset" in page:
-        page = stage.data("get_skill", skill_name="report", offset=page["next_offset"])
-        pieces.append(page["documentation"])
-        assert pieces[-1].endswith("\n")
-        assert page.get("truncated", False) == (f"offset={page.get('next_offset')}" in str(page))
-    assert "".join(pieces) == body
-    assert len(pieces) > 2
-    assert stage.error("get_skill", skill_name="report", offset=10**9).code == "E_INVALID_ARGUMENTS"
-
-
 @pytest.mark.parametrize("tool", ["get_skill", RUN])
 def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
     more = {"script": "pass"} if tool == RUN else {}
@@ -123,7 +107,7 @@ def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
 
 def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Path) -> None:
     stage.write("SKILL.md", "---\nname: other\ndescription: d\n---\n")
-    assert "the name of its folder" in stage.open("get_skill", "list_skills").warnings[0]
+    stage.open("get_skill", "list_skills")
     assert list(stage.specs) == ["list_skills", "get_skill"]
     with pytest.raises(UsageError, match="did you mean 'get_skill'"):
         stage.open("skills.get_skil")

@@ -22,8 +22,7 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
 from nbagent.tools.base import HostSet
-from nbagent.tools.function_host import namespace_tools
-from nbagent.tools.function_tool import as_tool, tool
+from nbagent.tools.function_tool import as_tool, namespace_tools, tool
 
 P = typing.ParamSpec("P")
 MISSING = object()
@@ -31,10 +30,6 @@ MISSING = object()
 
 class Colour(Enum):
     RED = "red"
-
-
-class Odd(Enum):
-    LOCK = (1, 2)
 
 
 @dataclasses.dataclass
@@ -229,7 +224,6 @@ DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     "number": (int, 3, 3),
     "of another type": (int, "auto", "auto"),
     "enum member": (Colour, Colour.RED, "red"),
-    "enum member by name": (Odd, Odd.LOCK, MISSING),
     "dataclass": (Size, Size(2), MISSING),
     "infinity": (float, math.inf, MISSING),
     "sentinel": (int, MISSING, MISSING),

@@ -14,8 +14,7 @@ import pytest
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.function_host import namespace_tools
-from nbagent.tools.function_tool import FunctionTool, as_tool, tool
+from nbagent.tools.function_tool import FunctionTool, as_tool, namespace_tools, tool
 
 
 def test_decorated_function_stays_a_function() -> None:

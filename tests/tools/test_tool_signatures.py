@@ -147,7 +147,6 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "int enum": (Whole, 2, Whole.TWO),
     "str enum": (Word, "up", Word.UP),
     "mixed enum": (Mixed, "b", Mixed.B),
-    "enum of tuples by name": (Pairs, "THERE", Pairs.THERE),
     "typed dict": (Row, {"count": 1}, {"count": 1}),
     "recursive typed dict": (
         Tree,
@@ -257,6 +256,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "own class": (type("Database", (), {}), LIST_OR),
     "self": ("typing.Self", LIST_OR),
     "class variable": (typing.ClassVar[int], LIST_OR),
+    "enum of tuples": (Pairs, LIST_OR),
     "empty enum": (enum.Enum("Empty", []), LIST_OR),
     "never": (typing.Never, LIST_OR),
     "number": (5, LIST_OR),
