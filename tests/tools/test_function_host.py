@@ -42,22 +42,6 @@ def door_of(*given: Any, **more: Any) -> HostDoor:
     return HostDoor(FunctionHost(given, **more))
 
 
-def test_given_tools_are_listed_in_order_with_their_traits() -> None:
-    @tool(interruptible=False, ask=True)
-    def write(text: str) -> None: ...
-
-    def read() -> str:
-        """Read."""
-        return "text"
-
-    write_spec, read_spec = door_of(write, read).specs.values()
-    assert (write_spec.name, read_spec.name) == ("write", "read")
-    assert (write_spec.traits.interruptible, write_spec.traits.ruling) == (False, "ask")
-    assert (read_spec.traits.interruptible, read_spec.traits.ruling) == (True, "allow")
-    assert (read_spec.traits.host, read_spec.description) == ("functions", "Read.")
-    assert len(read_spec.traits.sha) == 64
-
-
 class Strange:
     """As a proxy without its object."""
 
@@ -135,17 +119,6 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
     binds.append(door.preview("f", a=1).binds)
     assert len(set(binds)) == 3
     assert door.data("f", a=1) == 200
-
-
-def test_a_default_that_the_function_fills_itself_changes_no_approval() -> None:
-    def count(a: int, seen: list[int] = []) -> int:  # noqa: B006
-        seen.append(a)
-        return len(seen)
-
-    door = door_of(count)
-    binds = door.preview("count", a=1).binds
-    assert [door.data("count", a=1) for _ in range(2)] == [1, 2]
-    assert door.preview("count", a=1).binds == binds
 
 
 def test_an_approval_holds_for_the_function_as_it_was() -> None:

@@ -12,7 +12,6 @@ import ipaddress
 import math
 import pathlib
 import re
-import sys
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -287,15 +286,6 @@ def test_type_that_no_model_can_give_is_one_clear_error(hint: Any, advice: str) 
     assert "pydantic" not in message.replace("pydantic.JsonValue", "").lower()
     assert " at 0x" not in message
     assert len(message) < 450
-
-
-def test_dataclass_with_a_typed_dict_of_typing_says_what_to_import() -> None:
-    held = dataclasses.make_dataclass("Held", [("row", Row)])
-    if sys.version_info >= (3, 12):
-        assert as_tool(probe_of(held))
-        return
-    with pytest.raises(UsageError, match=r"use `typing_extensions\.TypedDict`"):
-        as_tool(probe_of(held))
 
 
 @pytest.mark.parametrize("hint", [v[0] for v in REFUSED.values() if "names" not in v[1]])
