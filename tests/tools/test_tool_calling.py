@@ -91,6 +91,15 @@ def test_generator_gives_progress_and_its_result(
     assert bench.progress == progress
 
 
+def test_a_flood_of_progress_is_shown_at_a_pace(bench: HostDoor) -> None:
+    async def count() -> AsyncGenerator[int]:
+        for number in range(5_000):
+            yield number
+
+    assert bench.run(count).result.data == 4_999
+    assert 100 <= len(bench.progress) < 500
+
+
 # -- timeouts --------------------------------------------------------------------------------
 
 
