@@ -22,7 +22,7 @@ from nbagent.notebook.line_words import is_typable
 from nbagent.notebook.model_lists import known_models
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Line
 from nbagent.settings import Settings, effective, store_home
-from nbagent.tools.hosts import host_words
+from nbagent.tools.base import host_words
 
 _RECENT = 100
 _IDS = 15
@@ -186,7 +186,7 @@ def _tool_names(namespace: Mapping[str, Any]) -> Iterator[str]:
     with suppress(Exception):
         # Nothing is marked as long as the room of tools was not needed.
         if "nbagent.tools.function_tool" in sys.modules:
-            yield from import_module("nbagent.tools.function_host").namespace_tools(namespace)
+            yield from import_module("nbagent.tools.function_tool").namespace_tools(namespace)
     for name, value in list(namespace.items()):
         # What IPython puts there (its own `open`) is not meant.
         if type(value) is types.FunctionType and not name.startswith("_"):

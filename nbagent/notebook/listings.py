@@ -17,8 +17,7 @@ from nbagent.session.hosts import tools_of
 from nbagent.session.listed import listings
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Tools, effective, origins
-from nbagent.tools.base import HostSet
-from nbagent.tools.hosts import host_words
+from nbagent.tools.base import HostSet, host_words
 
 
 def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:

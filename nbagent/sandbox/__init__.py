@@ -4,12 +4,11 @@ Owns processes, confinement and limits. Where scripts come from is `tools.skills
 """
 
 from nbagent.sandbox.outputs import ScriptFile
-from nbagent.sandbox.running import EndedBy, LevelName, ScriptLimits, ScriptOrder
+from nbagent.sandbox.running import LevelName, ScriptLimits, ScriptOrder
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 
 __all__ = [
     "ActiveIsolation",
-    "EndedBy",
     "LevelName",
     "ScriptFile",
     "ScriptLimits",

@@ -6,7 +6,6 @@ pipes, endless depth, names that are no text. Only regular files with one name c
 
 from __future__ import annotations
 
-import codecs
 import os
 import shutil
 import stat
@@ -18,8 +17,6 @@ from itertools import count
 from pathlib import Path
 
 _DEEPEST = 12
-_CONTINUES = bytes(range(0x80, 0xC0))
-"""Bytes that UTF-8 does not begin a letter with."""
 
 
 class Output:
@@ -47,19 +44,12 @@ class Output:
         return max(0, self.total_bytes - self._head_bytes - self._tail_bytes)
 
     @property
-    def last_line(self) -> str:
-        """The last whole line, as far as it is kept."""
-        whole = (self._tail or self._head).rpartition(b"\n")[0]
-        return whole.rpartition(b"\n")[2].decode("utf-8", "replace").strip()
-
-    @property
     def text(self) -> str:
         """What is kept, as text."""
         if not self.cut_bytes:
             return (self._head + self._tail).decode("utf-8", "replace")
-        # Letters that the cut goes through are left out; what is odd elsewhere is shown as such.
-        head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
-        tail = self._tail[-self._tail_bytes :].lstrip(_CONTINUES).decode("utf-8", "replace")
+        head = self._head.decode("utf-8", "replace")
+        tail = self._tail[-self._tail_bytes :].decode("utf-8", "replace")
         return f"{head}\n[… {self.cut_bytes:,} bytes cut …]\n{tail}"
 
 
@@ -87,37 +77,31 @@ def workspace() -> Generator[Path]:
 def collect(
     folder: Path, *, keep_to: Path | None, most_files: int, most_bytes: int
 ) -> tuple[tuple[ScriptFile, ...], tuple[str, ...]]:
-    """The regular files below a folder, nearest first and by name, and what was left out.
+    """The regular files below a folder, nearest first and by name, and a note of what is left out.
 
     Nothing writes there any more. They are copied to `keep_to`, over no file that is there.
     """
     files: list[ScriptFile] = []
-    failed: list[OSError] = []
-    odd = over = size_bytes = 0
+    left_out = size_bytes = 0
     for name, path in _below(folder):
         state = os.lstat(path) if name.isprintable() and not {"\\", ":"} & set(name) else None
-        if state is None or not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-            odd += 1
-        elif len(files) >= most_files or size_bytes + state.st_size > most_bytes:
-            over += 1
+        is_own = state is not None and stat.S_ISREG(state.st_mode) and state.st_nlink == 1
+        size = state.st_size if state is not None else 0
+        try:
+            if not is_own or len(files) >= most_files or size_bytes + size > most_bytes:
+                raise OSError
+            if keep_to is not None:
+                _copy(path, keep_to / name)
+        except OSError:
+            left_out += 1
         else:
-            try:
-                if keep_to is not None:
-                    _copy(path, keep_to / name)
-            except OSError as error:
-                failed.append(error)
-            else:
-                size_bytes += state.st_size
-                files.append(ScriptFile(name, state.st_size))
-    notes: list[str] = []
-    if odd:
-        notes.append(f"{odd} outputs were no regular files of their own and were left out")
-    if over:
-        most = f"{most_files} files or {most_bytes:,} bytes"
-        notes.append(f"{over} outputs were left out: more than {most}")
-    if failed:
-        notes.append(f"{len(failed)} outputs could not be kept ({type(failed[0]).__name__})")
-    return tuple(files), tuple(notes)
+            size_bytes += size
+            files.append(ScriptFile(name, size))
+    if not left_out:
+        return tuple(files), ()
+    most = f"{most_files} files or {most_bytes:,} bytes"
+    why = f"no regular files of their own, there already, or more than {most}"
+    return tuple(files), (f"{left_out} outputs were left out: {why}",)
 
 
 def _below(folder: Path) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ script may read and is given is `grants`'; what becomes of its end for others is
 
 from __future__ import annotations
 
+import marshal
 import math
 import os
 import re
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import Isolation
 from nbagent.sandbox.grants import LOADER, Grant, Interpreter
 from nbagent.sandbox.outputs import Output
@@ -41,7 +41,6 @@ _GRACE_S = 0.25
 _DRAIN_S = 0.1
 """How long pipes are read after the end, where something unseen holds them open."""
 _EXIT_S = 0.4
-_PROGRESS_S = 0.1
 _PLAIN_TICK_S = 0.02
 _MARK = "NBAGENT_SCRIPT"
 """In the environment of a script and of what it starts."""
@@ -83,17 +82,6 @@ class ScriptOrder:
     """A folder for the files that it wrote; None throws them away."""
     limits: ScriptLimits = ScriptLimits()
     isolation: Isolation = "auto"
-    on_output: Callable[[str], object] = lambda line: None
-    """Told the last line that it wrote, now and then while it runs."""
-
-    def __post_init__(self) -> None:
-        for number, text in enumerate(self.args, 1):
-            if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-                raise ToolError(
-                    f"argument {number} holds a NUL or half of a surrogate pair, which no program "
-                    "can be given; write it without",
-                    code="E_INVALID_ARGUMENTS",
-                )
 
 
 @dataclass(slots=True)
@@ -134,22 +122,22 @@ def _save_plan(
     command: list[str],
     env: dict[str, str],
 ) -> None:
-    """Write down all that the supervisor is told."""
-    from nbagent.sandbox import confinement, supervisor  # only where there is fork
+    """Write down all that the supervisor is told; it decides nothing that is not in here."""
+    from nbagent.sandbox import confinement  # only where there is fork
 
     write = [str(place / "out"), str(place / "tmp")]
     read = [os.path.realpath(order.cwd), str(place / "script.py")]
-    plan = supervisor.Plan(
+    plan: dict[str, Any] = {
         **asdict(order.limits),
-        argv=command,
-        env=env,
-        cwd=read[0],
-        folders=write,
-        landlock_abi=confinement.landlock_abi() if level == "landlock" else 0,
-        grants=[*grants, *((path, "tree") for path in read), *((path, "write") for path in write)],
-        leave_root=os.getuid() == 0,
-    )
-    plan.save(place / "plan")
+        "argv": command,
+        "env": env,
+        "cwd": read[0],
+        "folders": write,  # The script's own: what it fills counts.
+        "landlock_abi": confinement.landlock_abi() if level == "landlock" else 0,
+        "grants": [*grants, *((p, "tree") for p in read), *((p, "write") for p in write)],
+        "leave_root": os.getuid() == 0,  # It becomes the user of `supervisor.uid_of`.
+    }
+    (place / "plan").write_bytes(marshal.dumps(plan))
 
 
 _LAUNCH = """
@@ -205,7 +193,6 @@ class _Watched:
         """Why this process ended it."""
         self._latest = time.monotonic() + _SETUP_S
         self._deadline = math.inf
-        self._next_progress = 0.0
 
     def wait(self, stop: CancelToken) -> Ending:
         forget = stop.on_set(lambda: self._end("stopped"))
@@ -253,10 +240,6 @@ class _Watched:
         total = self._ending.stdout.total_bytes + self._ending.stderr.total_bytes
         if total > self._order.limits.flood_bytes:
             self._end("output")
-        now = time.monotonic()
-        if b"\n" in data and output.last_line and now >= self._next_progress:
-            self._next_progress = now + _PROGRESS_S
-            self._order.on_output(output.last_line)
 
     def _finish(self) -> None:
         """Read the supervisor's last word; where there was none, find and end what it watched."""

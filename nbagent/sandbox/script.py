@@ -60,7 +60,7 @@ class ScriptResult:
     ended_by: EndedBy = ""
     files: tuple[ScriptFile, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was cut or ended, each in one sentence."""
+    """What was cut or left out, each in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +172,8 @@ def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = Non
         isolation=level,
         ended_by=ended,
         files=files,
-        notes=(*_how_it_ended(ended, limits), *cut, *left_out),
+        notes=(*cut, *left_out),
     )
-
-
-def _how_it_ended(ended: EndedBy, limits: ScriptLimits) -> list[str]:
-    said: dict[EndedBy, str] = {
-        "deadline": f"it was ended after {limits.timeout_s:g} s",
-        "stopped": "it was stopped",
-        "output": f"it was ended: it wrote more than {limits.flood_bytes:,} bytes of output",
-        "memory": f"it ended at the limit of {limits.memory_bytes:,} bytes of memory",
-        "processes": f"it ended at the limit of {limits.processes} processes",
-        "files": f"it ended at the limit of {limits.disk_bytes:,} bytes or "
-        f"{limits.disk_entries:,} files on disk",
-        "lost": "it ended the process that watched it, and was killed",
-    }
-    return [said[ended]] if ended else []
 
 
 _LIMIT_ERRORS: tuple[tuple[str, EndedBy], ...] = (

@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace as Plan
 
 from nbagent.sandbox import confinement
 
@@ -30,35 +31,6 @@ _THREADS_EACH = 4
 """The limit counts threads too; libraries start some."""
 
 
-class Plan:
-    """All that the supervisor needs; it decides nothing that is not in here."""
-
-    argv: list[str]
-    env: dict[str, str]
-    cwd: str
-    timeout_s: float
-    memory_bytes: int
-    processes: int
-    open_files: int
-    disk_bytes: int
-    disk_entries: int
-    folders: list[str]
-    """The script's own: what it fills counts."""
-    landlock_abi: int
-    """The version of Landlock to shut it in with; 0: the level is `process`."""
-    grants: list[tuple[str, str]]
-    """(path, kind): see `confinement.RIGHTS`."""
-    leave_root: bool
-    """Try to stop being root: become the user of `uid_of`."""
-
-    def __init__(self, **fields: object) -> None:
-        self.__dict__.update(fields)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        with open(path, "wb") as file:
-            marshal.dump(self.__dict__, file)
-
-
 def uid_of(supervisor: int) -> int:
     """The user that a script of root's becomes: one that systems keep for passing users."""
     return 61184 + supervisor % 4336
@@ -68,7 +40,7 @@ def main(report: int, path: str) -> None:
     """Run one script."""
     os.set_inheritable(report, False)
     with open(path, "rb") as file:
-        plan = Plan(**marshal.load(file))
+        plan = Plan(**marshal.load(file))  # What is in it: `running._save_plan`.
     if LINUX:
         confinement.prctl(confinement.SUBREAPER, 1)
     errors, child_errors = os.pipe()

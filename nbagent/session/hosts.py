@@ -21,9 +21,8 @@ from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mounts, parse_mount
 from nbagent.session.approval import Policies
 from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
-from nbagent.tools.base import HostOrder, HostSource
-from nbagent.tools.function_host import FunctionHost, namespace_tools
-from nbagent.tools.hosts import OWN, host_of, open_hosts
+from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
+from nbagent.tools.function_tool import FunctionHost, namespace_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

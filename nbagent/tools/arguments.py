@@ -26,7 +26,6 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 import pydantic_core
 import typing_extensions
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -329,13 +328,11 @@ def _adapted_class(hint: Any) -> Any:
 
 
 def _adapted_enum(kind: type[Enum]) -> Any:
-    members = kind.__members__
-    if not members or issubclass(kind, Flag):
+    members = kind.__members__.values()
+    plain = all(isinstance(member.value, str | int | float | None) for member in members)
+    if not members or not plain or issubclass(kind, Flag):
         raise TypeError(kind)
-    if all(isinstance(member.value, str | int | float | None) for member in members.values()):
-        return kind
-    # By name, where JSON has no such values.
-    return Annotated[Literal[tuple(members)], AfterValidator(kind.__getitem__)]
+    return kind
 
 
 def _no_compact_day(value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""What every tool host shares: names of tools, answers to unknown ones, several hosts as one.
+"""What every tool host shares: names of tools, several hosts as one, and which host a word means.
 
-Owns no tool. A further host is one new module beside `functions` with an `open_hosts`, or an entry
-point of an installed package (group `nbagent.tools`); `hosts` finds it by its word.
+Owns no tool. A further host is one new module here with an `open_hosts` and a row in `BUILT_IN`, or
+an entry point of an installed package (group `nbagent.tools`). Only the module of a host that was
+asked for is imported.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
@@ -32,8 +37,14 @@ BUILT_IN = {
 """The module of each built-in host, by the words that stand for it; it has an `open_hosts`."""
 SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
 """Built-in tools whose names do not begin with their host's word."""
+ENTRY_POINT_GROUP = "nbagent.tools"
+OWN = "functions"
+"""Stands for the notebook's own `@nbagent.tool` functions."""
+_WORDS = ("fs", "skills", "notebook", "mcp")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MOST_LISTED = 60
+_PROGRESS_EVERY_MS = 40.0
+_ALL_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +127,23 @@ def checked_name(name: str, host: str = "") -> str:
         free = name.replace(".", "_") if dot else f"my_{name}"
         raise UsageError(f"{name!r} is the name of a built-in tool; write name={free!r}")
     return name
+
+
+def paced_progress(context: ToolContext) -> Callable[..., None]:
+    """What shows progress: the first texts all, then so many a second, and the last one.
+
+    A loop that reports a million times would fill the queue faster than anybody reads it.
+    """
+    shown, next_ms = 0, 0.0
+
+    def show(make_text: Callable[[], str], fraction: float | None = None) -> None:
+        nonlocal shown, next_ms
+        now_ms = monotonic_ms()
+        if shown < _ALL_SHOWN or now_ms >= next_ms or fraction == 1.0:
+            shown, next_ms = shown + 1, now_ms + _PROGRESS_EVERY_MS
+            context.progress(make_text(), fraction)
+
+    return show
 
 
 class HostSet:
@@ -228,3 +256,55 @@ def _denied(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:
 
     preview = CallPreview(ruling="deny", firm=True, why=rule)
     return PreparedCall(spec=spec, arguments=call.arguments or {}, preview=preview, run=refuse)
+
+
+def host_words() -> tuple[str, ...]:
+    """What can stand for all tools of a host."""
+    return tuple(sorted({*_WORDS, *_installed()}))
+
+
+def host_of(word: str) -> str | None:
+    """The module (or entry point) whose host has this word or tool; None when there is none."""
+    first = word.partition(":")[0].partition(".")[0]
+    if first in BUILT_IN or first in _installed():
+        return BUILT_IN.get(first, first)
+    if word in SKILL_TOOLS:
+        return "skills"
+    return "mcp" if "__" in word.strip("_") else None
+
+
+def open_hosts(words: Iterable[str], order: HostOrder) -> list[ToolHost]:
+    """The hosts that the words mean, each opened once with all words of its own.
+
+    Raises:
+        UsageError: a host cannot be opened; the message says what to do.
+    """
+    asked: dict[str, list[str]] = {}
+    for word in words:
+        module = host_of(word)
+        if module is None:
+            raise UsageError(f"{word!r} names no tool host; there are: {', '.join(host_words())}")
+        asked.setdefault(module, []).append(word)
+    hosts: list[ToolHost] = []
+    for module, its_words in asked.items():
+        hosts += _opener(module)(replace(order, words=tuple(its_words)))
+    return hosts
+
+
+def _opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
+    if module in BUILT_IN.values():
+        return import_module(f"nbagent.tools.{module}").open_hosts
+    entry = _installed()[module]
+    try:
+        found: Any = entry.load()
+    except Exception as error:
+        raise UsageError(
+            f"the tool host {module!r} ({entry.value}) cannot be loaded: "
+            f"{type(error).__name__}: {error}; repair or uninstall its package"
+        ) from error
+    return found
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

@@ -28,10 +28,9 @@ from nbagent.files.mounts import STATE, FilePlace, Mounts
 from nbagent.files.names import looks_secret, names_secret, visible
 from nbagent.files.searching import Order
 from nbagent.files.writing import FileState
-from nbagent.tools.base import HostOrder, unknown_name
+from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem_answers import Hidden, list_folder, read_file, search_files
-from nbagent.tools.function_host import MethodHost
-from nbagent.tools.function_tool import FunctionTool, method_tool
+from nbagent.tools.function_tool import FunctionTool, MethodHost, method_tool
 
 HOST = "fs"
 
@@ -70,12 +69,7 @@ class FileHost(MethodHost):
         self._policy = order.policy
         self._limits = order.policy.limits
         self._forbids = order.forbids
-        tools = self._tools_here()
-        names = [tool.name for tool in tools]
-        for word in order.words:
-            if word not in (HOST, *names):
-                raise unknown_name(word, (HOST, *names))
-        super().__init__(HOST, [tool for tool in tools if {HOST, tool.name} & set(order.words)])
+        super().__init__(HOST, self._tools_here(), order.words, (HOST,))
 
     def _tools_here(self) -> list[FunctionTool]:
         looking = {"fs.read": self.read, "fs.list": self.list, "fs.search": self.search}

@@ -192,19 +192,8 @@ def list_folder(
             if cut:
                 break
     except OSError as error:
-        raise _no_folder(error, place) from None
+        raise failure(error, place.text) from None
     facts: dict[str, Any] = {"path": place.text, "entriesPreview" if cut else "entries": entries}
     facts |= {"sizes": bytes_of} if sizes else {}
     hint = f"{cut}; list a folder in it, less deep, or use a glob" if cut else hidden.hint
     return _answer(facts, truncated=bool(cut), hint=hint)
-
-
-def _no_folder(error: OSError, place: FilePlace) -> ToolError:
-    if isinstance(error, NotADirectoryError):
-        with suppress(OSError):
-            os.close(place.root.open_file(place.parts))
-            return ToolError(
-                f"{visible(place.text)} is a file; read it with fs.read, or list its folder",
-                code="E_PRECONDITION_FAILED",
-            )
-    return failure(error, place.text)

@@ -1,6 +1,7 @@
-"""What a function tool is: the decorator, and the definition made from a function.
+"""What a function tool is: the decorator, the definition made from a function, the hosts of such.
 
-A definition is made once per function and kept on it. Which tools a run has is `function_host`'s.
+A definition is made once per function and kept on it. What a built-in host's functions do, and what
+a call of theirs would do (`look`), belongs to the host's own module.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast, overload
 
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.chat import ToolSpec, ToolTraits
+from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.policy import CallPreview, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
@@ -29,12 +30,11 @@ from nbagent.tools.arguments import (
     signature_of,
     without_partials,
 )
-from nbagent.tools.base import checked_name
+from nbagent.tools.base import OWN, checked_name, unknown_call, unknown_name
 from nbagent.tools.docstrings import parse_docstring
 from nbagent.tools.running import CallOfFunction, ToolOptions, is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
-HOST_NAME = "functions"
 _MARK = "__nbagent_tool__"
 _KEPT = "__nbagent_definition__"
 
@@ -237,7 +237,7 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
         _check_fit(obj, options)
         call = cast("Callable[..., Any]", obj)
         name = checked_name(options.name or own_name(call) or type(without_partials(call)).__name__)
-        return _kept_definition(call, replace(options, name=name), HOST_NAME, namespace or {})
+        return _kept_definition(call, replace(options, name=name), OWN, namespace or {})
     except NbagentError:
         raise
     except BROKEN as error:
@@ -346,3 +346,141 @@ def _steps(code: types.CodeType) -> list[Any]:
             value = sorted(map(repr, cast("frozenset[Any]", value)))
         steps.append([step.opname, value if isinstance(value, list) else step.argrepr])
     return steps
+
+
+def namespace_tools(namespace: Mapping[str, Any]) -> dict[str, object]:
+    """The notebook's own tools by tool name: marked with `@tool`, no name with an underscore.
+
+    Raises:
+        UsageError: two different functions have the same tool name.
+    """
+    variables: dict[str, str] = {}
+    for variable, obj in list(namespace.items()):
+        options = None if variable.startswith("_") else options_of(obj)
+        if options is None or issubclass(type(obj), type):
+            continue
+        try:
+            name = options.name or own_name(obj) or variable
+        except BROKEN:
+            name = variable  # Its definition says what is wrong.
+        first = variables.setdefault(name, variable)
+        if variable == name:
+            variables[name] = variable  # Of a function and a partial of it, it is the one meant.
+        elif first != name and namespace[first] is not obj:
+            raise _same_name(name, f"{first!r} and {variable!r} are two tools of")
+    return {name: namespace[variable] for name, variable in variables.items()}
+
+
+def _same_name(name: str, which: str) -> UsageError:
+    return UsageError(f"{which} the name {name!r}; give one another with @nbagent.tool(name=…)")
+
+
+class MethodHost:
+    """A host of fixed tools. Subclasses say in `look`, or `prepare`, what a call does.
+
+    Args:
+        name: stands in the traits of its tools.
+        tools: all that there are.
+        words: the names of tools that are wanted, or a word for all of them.
+        alls: such words.
+
+    Raises:
+        UsageError: a word names no tool of it.
+    """
+
+    lists_at_once = True
+    """No listing waits for anything."""
+
+    def __init__(
+        self,
+        name: str,
+        tools: Iterable[FunctionTool],
+        words: Sequence[str] = ("",),
+        alls: Sequence[str] = ("",),
+    ) -> None:
+        self.name = name
+        there = {tool.name: tool for tool in tools}
+        for word in words:
+            if word not in (*alls, *there):
+                raise unknown_name(word, (*alls, *there))
+        whole = not {*alls}.isdisjoint(words)
+        self._tools = {key: tool for key, tool in there.items() if whole or key in words}
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """All its tools, in the order given."""
+        return [tool.spec for tool in self._tools.values()]
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        """All its tools, in the order given."""
+        return self.specs
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call, and look at what it would do.
+
+        Raises:
+            ToolError: there is no such tool, its arguments do not fit, or it would fail now.
+        """
+        tool, bound = self._checked(call)
+        return tool.prepared(bound, await self.look(tool.name, bound.plain, context))
+
+    def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
+        """The tool of a call, and its arguments."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise unknown_call(call.name, tuple(self._tools))
+        return tool, tool.validate(call.arguments)
+
+    async def look(
+        self, name: str, arguments: dict[str, Any], context: ToolContext
+    ) -> CallPreview | None:
+        """What a call with these checked arguments would do. May raise ToolError."""
+        return None
+
+
+class FunctionHost(MethodHost):
+    """Functions as the tools of one run, as they were when it began.
+
+    Args:
+        tools: functions, bound methods, partials, callables or FunctionTools.
+        namespace: the notebook's names.
+        names: which tools of the namespace, all marked ones by default; plain functions, too.
+
+    Raises:
+        UsageError: a name is unknown or taken twice, or a function cannot be a tool.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[object] = (),
+        *,
+        namespace: Callable[[], Mapping[str, Any]] = dict,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._namespace = namespace
+        there = namespace()
+        made: dict[str, FunctionTool] = {}
+        for obj in tools:
+            tool = as_tool(obj, namespace=there)
+            if made.setdefault(tool.name, tool).target != tool.target:
+                raise _same_name(tool.name, "two tools have")
+        marked = namespace_tools(there)
+        for name in marked if names is None else names:
+            if name in made:
+                continue  # Given by hand under this name: that one is meant.
+            obj = marked.get(name, there.get(name))
+            if not callable(obj):
+                raise unknown_name(name, tuple({**marked, **made}))
+            tool = as_tool(obj, namespace=there)
+            made.setdefault(tool.name, tool)
+        super().__init__(OWN, made.values())
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call against the function as it is now: autoreload changes one in place.
+
+        Raises:
+            ToolError: there is no such tool, or its arguments do not fit.
+        """
+        if call.name in self._tools:
+            self._tools[call.name] = self._tools[call.name].reread(self._namespace())
+        return await super().prepare(call, context)

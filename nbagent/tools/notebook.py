@@ -25,9 +25,8 @@ from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import CodeOutcome, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_cut, register_named
-from nbagent.tools.base import HostOrder, unknown_name
-from nbagent.tools.function_host import MethodHost
-from nbagent.tools.function_tool import method_tool
+from nbagent.tools.base import HostOrder
+from nbagent.tools.function_tool import MethodHost, method_tool
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
@@ -66,12 +65,7 @@ class NotebookHost(MethodHost):
             tool(self.run, name="nb.run", ruling="ask", loop="notebook"),
             tool(self.set, name="nb.set", ruling="ask", interruptible=False),
         )
-        names = [one.name for one in made]
-        for word in order.words:
-            if word not in (*_ALL, *names):
-                raise unknown_name(word, names)
-        whole = {*_ALL} & {*order.words}
-        super().__init__(HOST, [one for one in made if whole or one.name in order.words])
+        super().__init__(HOST, made, order.words, _ALL)
 
     def variables(
         self,

@@ -18,7 +18,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
@@ -56,7 +55,6 @@ _TABLE_CHARS = 6_000
 _CODE_CHARS = 8_000
 _GLANCE_CHARS = 800
 _LINE_CHARS = 80
-_MOST_NAMES = 200
 _SAMPLE = 1_000
 """Rows of a table from each end; no budget shows more."""
 _DESCRIBED_CELLS = 2_000_000
@@ -300,24 +298,14 @@ def _details(value: Any) -> dict[str, Any]:
         numpy: Any = sys.modules["numpy"]
         measures = {name: getattr(numpy, f"nan{name}")(value) for name in ("min", "max", "mean")}
         return {name: fitted(number.item(), 100).data for name, number in measures.items()}
-    if issubclass(kind, (*_FUNCTIONS, type, types.ModuleType)):
-        return _code(value)
-    return {}
-
-
-def _code(thing: Any) -> dict[str, Any]:
-    """Signature, docstring and source of a function or a class; of a module its names."""
-    is_module = issubclass(type(thing), types.ModuleType)
+    if not issubclass(kind, (*_FUNCTIONS, type)):
+        return {}
     texts: dict[str, Any] = {
-        "signature": _quietly(lambda: f"{thing.__name__}{inspect.signature(thing)}"),
-        "docstring": _quietly(lambda: inspect.getdoc(thing)),
-        "source": None if is_module else _quietly(lambda: inspect.getsource(thing)),
+        "signature": _quietly(lambda: f"{value.__name__}{inspect.signature(value)}"),
+        "docstring": _quietly(lambda: inspect.getdoc(value)),
+        "source": _quietly(lambda: inspect.getsource(value)),
     }
-    details = {key: clean(cut_middle(text, _CODE_CHARS)) for key, text in texts.items() if text}
-    if is_module:
-        names: list[str] = list(cast("Any", vars(thing)))
-        return {**details, "names": sorted(n for n in names if n[0] != "_")[:_MOST_NAMES]}
-    return details
+    return {key: clean(cut_middle(text, _CODE_CHARS)) for key, text in texts.items() if text}
 
 
 # Tables
@@ -342,18 +330,14 @@ def _without_secrets(table: Any) -> Any:
 
 
 def _statistics(table: Any) -> dict[str, Any]:
-    """What `describe` and `isna` say of the rows, or of evenly spread ones of very many."""
+    """What `describe` says of the rows, or of evenly spread ones of very many."""
     every = max(math.ceil(table.size / _DESCRIBED_CELLS), 1)
     part = _without_secrets(table.iloc[::every])
     if part is HIDDEN or not part.size:
         return {}
-    part = part.to_frame() if of_class(part, "pandas", "Series") else part
     details: dict[str, Any] = {}
     if described := _quietly(lambda: shown_text(part.describe(), _TABLE_CHARS)):
         details["describe"] = described
-    counts: list[Any] = _quietly(lambda: list(part.isna().sum().items())) or []
-    if missing := {str(name)[:100]: int(count) for name, count in counts if count}:
-        details["missing"] = dict(islice(missing.items(), _MOST_NAMES))
     if len(part) < len(table):
         details["described_rows"] = f"{len(part):,} of {len(table):,}"
     return details

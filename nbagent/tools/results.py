@@ -29,7 +29,6 @@ MAX_RESULT_CHARS = 50_000
 """Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
 _MESSAGE_CHARS = 1_000
 _DETAIL_CHARS = 6_000
-_MOST_FRAMES = 6
 _MOST_CAUSES = 4
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LOOP_MARKS = ("attached to a different loop", "bound to a different event loop", "Event loop is")
@@ -79,7 +78,7 @@ def loop_hint(error: BaseException) -> str:
 
 
 def detail_of(error: BaseException) -> str:
-    """For the person: type, message and the last frames of the tool's own code, causes below."""
+    """For the person: type, message and the frames of the tool's own code, causes below."""
     pieces: list[str] = []
     for one in _chain(error):
         head = f"{type(one).__name__}: {cut_middle(_said(one), _MESSAGE_CHARS)}"
@@ -113,10 +112,6 @@ def _frames(error: BaseException) -> list[str]:
         cell = path.parent.name.startswith("ipykernel_")
         place = f"  {'notebook cell' if cell else path.name}, line {frame.lineno}, in {frame.name}"
         lines.append(f"{place}\n    {cut_middle(frame.line, 200)}" if frame.line else place)
-    if len(lines) > _MOST_FRAMES:
-        # The tool's own first frame says where, the last ones say what.
-        cut = len(lines) - _MOST_FRAMES
-        lines = [lines[0], f"  … {cut} more frames …", *lines[-(_MOST_FRAMES - 1) :]]
     return lines
 
 

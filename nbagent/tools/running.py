@@ -22,11 +22,10 @@ from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import RanIn, ToolResult
 from nbagent.shown import shown_text
 from nbagent.tools.arguments import function_of
+from nbagent.tools.base import paced_progress
 from nbagent.tools.results import MAX_RESULT_CHARS, failure_of, loop_hint, result_of
 
 _PROGRESS_CHARS = 500
-_PROGRESS_EVERY_MS = 40.0
-_ALL_SHOWN = 100
 _HANDLERS = frozenset({"nbagent", "asyncio", "ipykernel", "IPython", "signal", "pydevd", "debugpy"})
 """Packages whose handlers of an interrupt raise it with a statement of their own."""
 _NOTHING: Any = object()
@@ -65,8 +64,6 @@ class CallOfFunction:
         self._ran_in: RanIn | None = None
         self._budget_chars = options.max_result_chars or MAX_RESULT_CHARS
         self._limit_s = options.timeout_s if options.interruptible else None
-        self._progress_shown = 0
-        self._next_progress_ms = 0.0
 
     async def run(self) -> ToolOutcome:
         """Run it where its kind and its options say; only CancelledError comes out."""
@@ -144,25 +141,14 @@ class CallOfFunction:
 
     async def _drained(self, generator: AsyncGenerator[Any, Any]) -> Any:
         """All but the last yielded value are progress; that one is the result."""
-        last = _NOTHING
+        last, show = _NOTHING, paced_progress(self._context)
         async with aclosing(generator):
             async for item in generator:
-                self._show(last)
+                if last is not _NOTHING:
+                    with suppress(Exception):
+                        show(functools.partial(shown_text, last, _PROGRESS_CHARS))
                 last = item
         return None if last is _NOTHING else last
-
-    def _show(self, item: Any) -> None:
-        """Show progress: the first values all, then so many a second.
-
-        A loop that yields a million times would fill the queue faster than anybody reads it.
-        """
-        now = monotonic_ms()
-        soon = self._progress_shown >= _ALL_SHOWN and now < self._next_progress_ms
-        if item is not _NOTHING and not soon:
-            self._progress_shown += 1
-            self._next_progress_ms = now + _PROGRESS_EVERY_MS
-            with suppress(Exception):
-                self._context.progress(shown_text(item, _PROGRESS_CHARS), None)
 
 
 def _is_raised_by_code(error: KeyboardInterrupt) -> bool:

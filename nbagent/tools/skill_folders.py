@@ -26,7 +26,6 @@ _MOST_FOLDERS = 2_000
 _MOST_FILES = 500
 _MOST_STATES = 1_000
 _MOST_BYTES = 2_000_000
-_NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_CHARS, _DESCRIPTION_CHARS = 64, 2_000
 _NOT_ENTERED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
@@ -196,11 +195,6 @@ def _load(folder: Path, place: str, warnings: list[str]) -> Skill | None:
         warnings.append(f"the skill {visible(folder.name)!r} is skipped: {error.message}")
         return None
     name = visible(_line(fields.get("name"))[:_NAME_CHARS]) or folder.name
-    if name != folder.name or not _NAME.fullmatch(name):
-        warnings.append(
-            f"the skill {name!r} in {place} should bear the name of its folder, in at most 64 "
-            "lowercase letters, digits and single hyphens"
-        )
     warnings += [f"the skill {name!r}: {warning}" for warning in matter.warnings]
     return Skill(
         name=name,

@@ -36,14 +36,12 @@ from nbagent.sandbox import (
     isolation_level,
     run_script,
 )
-from nbagent.tools.base import HostOrder, listed, unknown_name
-from nbagent.tools.function_host import MethodHost
-from nbagent.tools.function_tool import method_tool
+from nbagent.tools.base import HostOrder, listed
+from nbagent.tools.function_tool import MethodHost, method_tool
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 
 HOST = "skills"
-_LIST, _GET, _RUN = _ALL = ("list_skills", "get_skill", "run_python_script")
-_PAGE_CHARS = 30_000
+_RUN = "run_python_script"
 _SCRIPT_BYTES = 1_000_000
 _RESULT_CHARS = 600_000
 """The output's own limit is smaller; this one only catches what is mostly escapes."""
@@ -63,9 +61,6 @@ class SkillHost(MethodHost):
     """The skills of one run. Files that scripts make are kept in `@state`, where it is mounted."""
 
     def __init__(self, order: HostOrder) -> None:
-        for word in order.words:
-            if word not in (HOST, *_ALL):
-                raise unknown_name(word, (HOST, *_ALL))
         found: FoundSkills = order.skills or find_skills(order.project)
         self.warnings = found.warnings
         """For the person: what is not as the format wants it, and what was skipped."""
@@ -73,23 +68,19 @@ class SkillHost(MethodHost):
         self._policy = order.policy
         state: Any = order.mounts.get(STATE)
         self._state: Path | None = state.root if isinstance(state, Mount) else None
-        functions = {
-            _LIST: self.list_skills,
-            _GET: self.get_skill,
-            _RUN: self.run_python_script,
-        }
-        offered = [
+        tools = [
+            method_tool(self.list_skills, name="list_skills", host=HOST),
+            method_tool(self.get_skill, name="get_skill", host=HOST),
             method_tool(
-                function,
-                name=name,
+                self.run_python_script,
+                name=_RUN,
                 host=HOST,
-                ruling=self._ruling() if name == _RUN else "allow",
+                ruling=self._ruling() if self._skills else "ask",
                 max_result_chars=_RESULT_CHARS,
-            )
-            for name, function in functions.items()
-            if self._skills and {HOST, name} & {*order.words}
+            ),
         ]
-        super().__init__(HOST, offered)
+        super().__init__(HOST, tools, order.words, (HOST,))
+        self._tools = self._tools if self._skills else {}
 
     def _ruling(self) -> Ruling:
         """What happens to a script by default; the first time, the isolation is tried."""
@@ -124,9 +115,6 @@ class SkillHost(MethodHost):
         file: Annotated[
             str | None, Field(description="A further file of the skill; without it, its SKILL.md.")
         ] = None,
-        offset: Annotated[
-            int, Field(ge=0, description="Where to go on in a long text: next_offset.")
-        ] = 0,
     ) -> dict[str, Any]:
         """Read a skill's instructions and the list of its files, or one of these files."""
         skill = self._skill(skill_name)
@@ -136,9 +124,9 @@ class SkillHost(MethodHost):
                 why = f"{file} is no text ({len(data):,} bytes); use it in a script"
                 raise ToolError(why, code="E_INVALID_ARGUMENTS")
             text = data.decode("utf-8-sig", "replace")
-            return {"skill_name": skill.name, "file": file, **_page("text", text, offset)}
-        page = _page("documentation", skill.body, offset)
-        return {"skill_name": skill.name, **page, "files": skill.files()}
+            return {"skill_name": skill.name, "file": file, "text": text}
+        facts = {"skill_name": skill.name, "documentation": skill.body}
+        return {**facts, "files": skill.files()}
 
     def run_python_script(
         self,
@@ -183,7 +171,6 @@ class SkillHost(MethodHost):
                 output_bytes=limits.script_output_bytes,
             ),
             isolation=level.name,
-            on_output=lambda line: context.progress(line, None),
         )
         return _Script(skill, order, level)
 
@@ -334,18 +321,3 @@ def _is_met(need: Requirement) -> bool:
         return need.specifier.contains(metadata.version(need.name), prereleases=True)
     except metadata.PackageNotFoundError:
         return False
-
-
-def _page(key: str, text: str, offset: int) -> dict[str, Any]:
-    """A piece of a text, cut at the end of a line where there is one."""
-    if offset and offset >= len(text):
-        raise ToolError(
-            f"offset {offset} is past the end: the text has {len(text)} characters",
-            code="E_INVALID_ARGUMENTS",
-        )
-    end = offset + _PAGE_CHARS
-    if end >= len(text):
-        return {key: text[offset:]}
-    end = text.rfind("\n", offset, end) + 1 or end
-    hint = f"{len(text) - end:,} characters follow; go on with offset={end}"
-    return {key: text[offset:end], "truncated": True, "next_offset": end, "hint": hint}

@@ -1,6 +1,6 @@
 """What holds for every tool host in a run: schemas, JSON results, typed errors, stops, policy.
 
-Parametrised over every host that `tools.hosts` can find, and the notebook's functions.
+Parametrised over every host that `tools.base` can find, and the notebook's functions.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from nbagent.contracts.errors import CODES
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
-from nbagent.tools import hosts
+from nbagent.tools.base import host_of, host_words
 from nbagent.tools.mcp import McpServer
 
-HOSTS = {hosts.host_of(word) for word in hosts.host_words()}
+HOSTS = {host_of(word) for word in host_words()}
 
 
 @pytest.fixture

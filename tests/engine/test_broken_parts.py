@@ -31,7 +31,7 @@ from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
 from nbagent.session.composer import ChatComposer
 from nbagent.tools.base import HostSet
-from nbagent.tools.function_host import FunctionHost
+from nbagent.tools.function_tool import FunctionHost
 
 Streamer = Callable[[ChatRequest], AsyncGenerator[Any]]
 

@@ -11,7 +11,7 @@ from nbagent.notebook.option_table import COMMANDS, OPTIONS
 from nbagent.notebook.options import parse, run_and_options, split_command, split_words
 from nbagent.providers.local import split_name
 from nbagent.settings import checked_value
-from nbagent.tools.hosts import host_of
+from nbagent.tools.base import host_of
 
 
 def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:

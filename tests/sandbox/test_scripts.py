@@ -184,7 +184,6 @@ def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float
     result = run_script(order, stop=token)
     assert time.monotonic() - began < 2
     assert (result.ended_by, result.timed_out) == ("stopped", False)
-    assert result.notes == ("it was stopped",)
 
 
 def test_long_output_keeps_its_beginning_and_end_and_says_what_is_gone(tmp_path: Path) -> None:
@@ -210,7 +209,7 @@ def test_a_level_that_does_not_work_is_an_error_and_not_a_lesser_level(
 NOT_RUN: dict[str, tuple[str, str, str]] = {
     # its folder, its argument, what is said
     "its folder is gone": ("gone", "a", "isolation .* could not be set up: FileNotFoundError"),
-    "an argument holds a NUL": ("", "a\0b", "argument 1 holds a NUL"),
+    "an argument holds a NUL": ("", "a\0b", "could not be set up: ValueError: embedded null"),
     "Python does not start": ("", "a", "their Python, sys.executable, does not start"),
 }
 
@@ -226,22 +225,17 @@ def test_what_cannot_be_run_as_it_should_is_not_run(
         ran(tmp_path / folder, "print(1)", level, args=(argument,))
 
 
-LEFT: dict[str, tuple[ScriptLimits, list[str], str]] = {
-    # limits; what is kept; what is said of the rest. The files are sparse: the script itself is
-    # within its limits.
-    "all": (ScriptLimits(), ["0.txt", "a/1.txt", "fine.txt"], ""),
-    "two": (
-        ScriptLimits(collected_files=2),
-        ["0.txt", "fine.txt"],
-        "1 outputs were left out",
-    ),
-    "15 kB": (ScriptLimits(disk_bytes=15_000), ["0.txt"], "2 outputs were left out"),
+LEFT: dict[str, tuple[ScriptLimits, list[str]]] = {
+    # limits; what is kept. The files are sparse: the script itself is within its limits.
+    "all": (ScriptLimits(), ["0.txt", "a/1.txt", "fine.txt"]),
+    "two": (ScriptLimits(collected_files=2), ["0.txt", "fine.txt"]),
+    "15 kB": (ScriptLimits(disk_bytes=15_000), ["0.txt"]),
 }
 
 
 @pytest.mark.parametrize("case", LEFT)
 def test_so_many_regular_files_of_their_own_come_out(tmp_path: Path, case: str) -> None:
-    limits, names, said = LEFT[case]
+    limits, names = LEFT[case]
     skill, kept = tmp_path / "skill", tmp_path / "kept"
     for folder in (skill, kept):
         folder.mkdir()
@@ -255,12 +249,11 @@ def test_so_many_regular_files_of_their_own_come_out(tmp_path: Path, case: str) 
     )
     result = ran(skill, text, limits=limits, keep_to=kept)
     assert [file.name for file in result.files] == sorted(names, key=lambda name: name.count("/"))
-    assert result.notes[0] == "6 outputs were no regular files of their own and were left out"
-    assert said in result.notes[-1]
+    assert result.notes[0].startswith(f"{9 - len(names)} outputs were left out: no regular files")
     assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()) == names
     again = ran(skill, text, limits=limits, keep_to=kept)
     assert not {file.name for file in again.files} & set(names)
-    assert f"{len(names)} outputs could not be kept (FileExistsError)" in again.notes
+    assert again.notes[0].startswith(f"{9 - len(again.files)} outputs were left out")
 
 
 @linux

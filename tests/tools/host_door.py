@@ -16,7 +16,7 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.runtime import Courier, wait
-from nbagent.tools.function_host import FunctionHost
+from nbagent.tools.function_tool import FunctionHost
 
 T = TypeVar("T")
 

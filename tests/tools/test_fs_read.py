@@ -146,7 +146,7 @@ ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
     ("fs.read", {"path": {}}, "E_INVALID_ARGUMENTS", "path"),
     ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
-    ("fs.list", {"path": "b.md"}, "E_PRECONDITION_FAILED", "is a file"),
+    ("fs.list", {"path": "b.md"}, "ENOENT", "no folder"),
     ("fs.list", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links"),
     ("fs.list", {"path": "@other"}, "E_SANDBOX_VIOLATION", "@project, @state"),
     *[

@@ -59,18 +59,13 @@ FOLDER_NAMES = ["@data", "private", "@above/project/private", "@same/private", "
 
 
 @pytest.mark.parametrize("deny", ONE_FOLDER)
-def test_what_is_denied_below_a_folder_is_not_found_from_above(project: Path, deny: str) -> None:
+def test_what_is_denied_in_a_folder_is_found_by_none_of_its_names(project: Path, deny: str) -> None:
     door = door_of(project, deny)
     for path in ("@project", "@same", "@above"):
         assert searched(door, path) == {"a.txt", "z.txt"}
         names = listed(door, path)
         assert not [name for name in names if name.endswith(("x.txt", "sub/", "y.txt"))]
         assert any(name.endswith("public/z.txt") for name in names)
-
-
-@pytest.mark.parametrize("deny", ONE_FOLDER)
-def test_a_denied_folder_is_empty_by_each_of_its_names(project: Path, deny: str) -> None:
-    door = door_of(project, deny)
     for path in FOLDER_NAMES:
         listing = door.data("fs.list", path=path)
         assert listing["entries"] == []

@@ -10,8 +10,7 @@ from host_door import HostDoor, OtherHost
 
 from nbagent.contracts.errors import UsageError
 from nbagent.tools.base import HostSet
-from nbagent.tools.function_host import FunctionHost, namespace_tools
-from nbagent.tools.function_tool import tool
+from nbagent.tools.function_tool import FunctionHost, namespace_tools, tool
 
 CELL = """
 @tool
@@ -41,22 +40,6 @@ def cell(n: int = 1) -> dict[str, Any]:
 
 def door_of(*given: Any, **more: Any) -> HostDoor:
     return HostDoor(FunctionHost(given, **more))
-
-
-def test_given_tools_are_listed_in_order_with_their_traits() -> None:
-    @tool(interruptible=False, ask=True)
-    def write(text: str) -> None: ...
-
-    def read() -> str:
-        """Read."""
-        return "text"
-
-    write_spec, read_spec = door_of(write, read).specs.values()
-    assert (write_spec.name, read_spec.name) == ("write", "read")
-    assert (write_spec.traits.interruptible, write_spec.traits.ruling) == (False, "ask")
-    assert (read_spec.traits.interruptible, read_spec.traits.ruling) == (True, "allow")
-    assert (read_spec.traits.host, read_spec.description) == ("functions", "Read.")
-    assert len(read_spec.traits.sha) == 64
 
 
 class Strange:
@@ -102,15 +85,6 @@ def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None
     assert words in caught.value.message
 
 
-def test_unknown_tool_of_a_model_is_a_result_with_the_nearest() -> None:
-    door = door_of(namespace=cell)
-    error = door.error("get_population")
-    assert error.code == "E_UNKNOWN_TOOL"
-    assert "did you mean 'population'? Use one of: population, a.count" in error.message
-    assert door.call("population", town="Rome").started_at_ms is None
-    assert HostDoor().error("x").message == "there is no tool 'x'. Answer without tools"
-
-
 def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:
     names = cell(7)
     door = door_of(namespace=lambda: names)
@@ -136,17 +110,6 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
     binds.append(door.preview("f", a=1).binds)
     assert len(set(binds)) == 3
     assert door.data("f", a=1) == 200
-
-
-def test_a_default_that_the_function_fills_itself_changes_no_approval() -> None:
-    def count(a: int, seen: list[int] = []) -> int:  # noqa: B006
-        seen.append(a)
-        return len(seen)
-
-    door = door_of(count)
-    binds = door.preview("count", a=1).binds
-    assert [door.data("count", a=1) for _ in range(2)] == [1, 2]
-    assert door.preview("count", a=1).binds == binds
 
 
 def test_an_approval_holds_for_the_function_as_it_was() -> None:
@@ -188,6 +151,7 @@ def test_tools_of_all_hosts_are_listed_and_routed_by_name() -> None:
     assert list(door.specs) == ["greet", "a.read"]
     assert door.data("greet") == "hello"
     assert door.data("a.read") == "other a.read"
+    assert HostDoor().error("x").message == "there is no tool 'x'. Answer without tools"
     error = door.error("gret")
     assert error.code == "E_UNKNOWN_TOOL"
     assert error.message == (

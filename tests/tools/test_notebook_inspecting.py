@@ -71,7 +71,6 @@ TOLD: list[tuple[str, str, str]] = [
     ("df", "value", "dtypes: a int64, b "),
     ("df", "value", "| 0 |  |"),
     ("df", "describe", "mean | 49.5"),
-    ("df", "missing", "{'b': 50}"),
     ("df['a']", "type", "pandas.Series"),
     ("df['a']", "describe", "mean | 49.5"),
     ("config['deep'][\"list\"][-1]", "value", "9"),
@@ -83,7 +82,6 @@ TOLD: list[tuple[str, str, str]] = [
     ("f", "source", "return 1"),
     ("Item", "source", "size: int = 3"),
     ("item", "value", "{'name': 'box', 'size': 3}"),
-    ("js", "names", "dumps"),
 ]
 
 

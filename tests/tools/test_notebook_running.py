@@ -92,16 +92,6 @@ def test_long_output_is_cut_in_its_middle_for_the_model_and_bounded_in_the_cell(
     assert "not shown" in shown
 
 
-def test_a_stream_that_code_kept_still_writes_later(
-    notebook: Notebook, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notebook.execute("import sys\nkept = sys.stdout\nkept.write('one ')")
-    notebook.names["kept"].writelines(["two"])
-    notebook.names["kept"].flush()
-    assert capsys.readouterr().out == "one two"
-    assert notebook.error("nb.run", code="kept.write(5)").message.startswith("TypeError")
-
-
 CLOSED = "import sys, contextlib\nwith contextlib.closing(sys.stdout): pass\nsys.stderr.close()"
 GONE = "import sys\nsys.stdout = sys.stderr = sys.displayhook = None"
 EVIL = "class Evil:\n    def __repr__(self): raise KeyboardInterrupt\nEvil()"

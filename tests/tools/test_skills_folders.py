@@ -125,10 +125,9 @@ def test_a_link_is_followed_within_the_project_and_not_out_of_it(
 
 
 LENIENT: dict[str, tuple[str, str, str]] = {
-    "other name": ("name: other\ndescription: d", "other", "the name of its folder"),
+    "other name": ("name: other\ndescription: d", "other", ""),
     "no name": ("description: d", "one", ""),
-    "odd name": ("name: One_Two\ndescription: d", "One_Two", "lowercase letters"),
-    "long name": (f"name: {'a' * 70}\ndescription: d", "a" * 64, "at most 64"),
+    "long name": (f"name: {'a' * 70}\ndescription: d", "a" * 64, ""),
     "colon": ("name: one\ndescription: Use when: asked", "one", "at line 3"),
     "other keys": ("name: one\ndescription: |\n  Two\n  lines\nuser-invocable: true", "one", ""),
 }
@@ -228,6 +227,3 @@ def test_the_fingerprint_of_a_skill_changes_with_any_file(project: Path, tmp_pat
         assert skill.fingerprint() == before
         file.write_text("x = 10")
         assert skill.fingerprint() != before
-    for number in range(1_100):
-        (skill.root / f"{number}.txt").touch()
-    assert len(skill.fingerprint()) == 1_000

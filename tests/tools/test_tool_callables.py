@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import re
-import sys
 import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,8 +21,7 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolContext
 from nbagent.tools.base import HostSet
-from nbagent.tools.function_host import namespace_tools
-from nbagent.tools.function_tool import as_tool, tool
+from nbagent.tools.function_tool import as_tool, namespace_tools, tool
 
 P = typing.ParamSpec("P")
 MISSING = object()
@@ -31,10 +29,6 @@ MISSING = object()
 
 class Colour(Enum):
     RED = "red"
-
-
-class Odd(Enum):
-    LOCK = (1, 2)
 
 
 @dataclasses.dataclass
@@ -206,6 +200,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
     "singledispatch": (dispatched, {"value": 3}, "int 3"),
+    "wrapper of a coroutine": (unnamed(shop.later), {"args": [2]}, 2),
     "async generator": (steps, {"n": 3}, "step 2"),
     "generator": (sync_steps, {"n": 2}, ["step 0", "step 1"]),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
@@ -229,7 +224,6 @@ DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     "number": (int, 3, 3),
     "of another type": (int, "auto", "auto"),
     "enum member": (Colour, Colour.RED, "red"),
-    "enum member by name": (Odd, Odd.LOCK, MISSING),
     "dataclass": (Size, Size(2), MISSING),
     "infinity": (float, math.inf, MISSING),
     "sentinel": (int, MISSING, MISSING),
@@ -334,25 +328,6 @@ def test_other_names_are_refused_with_the_name_to_write(name: str, free: str) ->
         assert strange.specs
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
-def test_type_parameters_and_type_statements_of_3_12_are_read(bench: Any) -> None:
-    names: dict[str, Any] = {}
-    exec("type Ints = list[int]\ndef first[T: int](items: Ints, x: T) -> T: return x", names)
-    assert bench.run(names["first"], items=["1"], x="2").result.data == 2
-
-
-def raising(attribute: str) -> Any:
-    """A callable that raises when it is asked for one of its own attributes."""
-
-    def get(self: object) -> Any:
-        raise RuntimeError(f"no {attribute}")
-
-    def called(self: object, city: str) -> int:
-        return len(city)
-
-    return type("Odd", (), {attribute: property(get), "__call__": called})()
-
-
 class RaisesAll:
     """As a proxy whose object is gone: asked for anything, it raises."""
 
@@ -363,23 +338,10 @@ class RaisesAll:
         return len(city)
 
 
-UNREADABLE: dict[str, Any] = {
-    **{name: raising(name) for name in ("__signature__", "__doc__", "__wrapped__", "__class__")},
-    "everything": RaisesAll(),
-}
-
-
-@pytest.mark.parametrize("what", UNREADABLE)
-def test_callable_whose_own_attributes_fail_is_one_clear_error(what: str) -> None:
-    target = UNREADABLE[what]
+def test_callable_whose_own_attributes_fail_is_one_clear_error() -> None:
+    target: Any = RaisesAll()
     agent = nbagent.Agent("offline:demo", tools=[target])
-    asks: tuple[Callable[[], object], ...] = (
-        lambda: as_tool(target),
-        lambda: agent.run("Go."),
-        lambda: agent.dry_run("Go."),
-    )
-    for ask in asks:
-        with pytest.raises(UsageError, match=f"tool '{type(target).__name__}'") as caught:
+    for ask in (lambda: as_tool(target), lambda: agent.run("Go."), lambda: agent.dry_run("Go.")):
+        with pytest.raises(UsageError, match=r"tool 'RaisesAll' .*; wrap it in a def"):
             ask()
-        assert "; wrap it in a def" in caught.value.message
     assert namespace_tools({"it": target, "plain": plain}) == {}, "beside others it does no harm"

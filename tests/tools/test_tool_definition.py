@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import inspect
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +12,7 @@ import pytest
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.function_host import namespace_tools
-from nbagent.tools.function_tool import FunctionTool, as_tool, tool
+from nbagent.tools.function_tool import FunctionTool, as_tool, namespace_tools, tool
 
 
 def test_decorated_function_stays_a_function() -> None:
@@ -83,15 +80,6 @@ def test_marks_on_methods_serve_every_instance(bench: Any) -> None:
     ]
     for target, arguments, data in calls:
         assert bench.run(target, **arguments).result.data == data
-
-
-def test_definition_keeps_no_instance_alive() -> None:
-    owner = Counter(1)
-    as_tool(owner.add)
-    alive = weakref.ref(owner)
-    del owner
-    gc.collect()
-    assert alive() is None
 
 
 def test_wrapper_is_not_taken_for_what_it_wraps(bench: Any) -> None:

@@ -22,10 +22,6 @@ class Colour(enum.Enum):
     DARK_BLUE = "dark blue"
 
 
-class Place(enum.Enum):
-    HERE = (0, 0)
-
-
 class Stop(BaseModel):
     city: str
     days: int = 1
@@ -72,7 +68,6 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "choice in another case": (Literal["asc", "it's"], " IT'S ", "it's"),
     "enum in another case": (Colour, "Dark Blue", Colour.DARK_BLUE),
     "enum inside": (dict[str, list[Colour]], {"a": ["RED"]}, {"a": [Colour.RED]}),
-    "enum of names": (Place, "here", Place.HERE),
 }
 X = {"query": "x"}
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {

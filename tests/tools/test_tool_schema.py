@@ -7,11 +7,11 @@ import typing
 from collections.abc import Callable
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 import typing_extensions
-from probes import Size, probe_of
+from probes import probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.ports import ToolContext
@@ -45,12 +45,6 @@ class Loop(BaseModel):
     next: Optional["Loop"] = None
 
 
-SIZE = {
-    "type": "object",
-    "properties": {"width": {"type": "integer"}, "height": {"default": 1, "type": "integer"}},
-    "required": ["width"],
-    "additionalProperties": False,
-}
 ROW = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
@@ -69,8 +63,6 @@ def property_of(hint: Any) -> dict[str, Any]:
 
 INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
 HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "bare dict": (dict, {"type": "object", "additionalProperties": True}),
-    "union": (Union[int, str], {"anyOf": [INT, TEXT]}),  # noqa: UP007
     "literal": (Literal["a", "b"], {"enum": ["a", "b"], **TEXT}),
     "date": (date, {"format": "date", **TEXT}),
     "annotated field": (
@@ -82,8 +74,6 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"description": "A name.", **TEXT},
     ),
     "enum": (Colour, {"enum": ["red", "blue"], **TEXT}),
-    "dataclass": (Size, SIZE),
-    "typed dict": (Row, ROW),
     "typed dict inside": (list[Row] | None, {"anyOf": [{"items": ROW, "type": "array"}, NULL]}),
     "fixed tuple": (
         tuple[int, str],

@@ -12,8 +12,8 @@ from typing import Any, cast
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
 from nbagent.settings import RunOptions, Settings, Tools, checked_value, effective
-from nbagent.tools.function_host import FunctionHost
-from nbagent.tools.hosts import OWN, host_of
+from nbagent.tools.base import OWN, host_of
+from nbagent.tools.function_tool import FunctionHost
 
 LIMITS = {"max_turns": "Max turns", "max_total_tokens": "Max tokens (run)", "max_cost_usd": "Max $"}
 HINTS = {label: Settings.row(name).help.capitalize() for name, label in LIMITS.items()}

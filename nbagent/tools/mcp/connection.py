@@ -8,7 +8,6 @@ engine's loop. The only module that imports `mcp`; `server` imports it when a se
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
 import os
 import shutil
@@ -53,7 +52,7 @@ _MOST_TIMEOUTS = 10
 """Progress lengthens a call up to so many times its timeout."""
 _MOST_PAGES = 50
 _LARGEST_MESSAGE = 32_000_000
-"""Characters of a line of stdout, bytes of an event over HTTP."""
+"""Bytes of an event over HTTP. A line of stdout has no bound: a program of one's own writes it."""
 _LINES_KEPT = 50
 _LINE_BYTES = 16_384
 _LINE_CHARS = 500
@@ -170,19 +169,15 @@ class Connection:
 
     async def _failed(self, error: MCPError, life: Life, tool: str) -> ToolError:
         """Why a call failed: the server went away, forgot the session, or refused it."""
-        if error.code == types.CONNECTION_CLOSED or not life.is_open:
+        forgot = error.code == types.INVALID_REQUEST and life.http_status == 404
+        if error.code == types.CONNECTION_CLOSED or forgot or not life.is_open:
             await life.end()
             what = "the server ended" if self.server.url is None else "the connection was lost"
             return ToolError(
                 f"{what} while {tool} ran on the MCP server {self.server.name!r}, what it did so "
                 f"far is unknown{life.last_words()}; the next call starts it again"
             )
-        if error.code == types.INVALID_REQUEST and life.http_status == 404:
-            life.over.set()
-            return ToolError("the server began anew and did not run the call; call it again")
         said = visible(error.message, 4_000) or "it gave no reason"
-        if error.code == types.INVALID_PARAMS:
-            return ToolError(f"the server refused the call: {said}", code="E_INVALID_ARGUMENTS")
         return ToolError(f"the server answered with error {error.code}: {said}")
 
 
@@ -313,7 +308,7 @@ class Life:
                 args=list(server.command[1:]),
                 env=revealed(server.env),
                 cwd=server.cwd,
-                encoding=_BOUNDED,
+                encoding_error_handler="replace",
             )
             with self._stderr_file() as errlog:
                 return await stack.enter_async_context(stdio_client(parameters, errlog))
@@ -398,35 +393,6 @@ class Life:
             self._left_out.append(str((json_object(tool) or {}).get("name") or "without a name"))
             return False
         return True
-
-
-class _BoundedLines(codecs.IncrementalDecoder):
-    """UTF-8 with a bound for a line, which the package reads to its end, whatever its length.
-
-    A longer one is cut; nobody can read it then, so the connection ends.
-    """
-
-    def __init__(self, errors: str = "replace") -> None:
-        super().__init__(errors)
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._size = 0
-
-    def decode(self, input: Any, final: bool = False) -> str:
-        first, ends, rest = self._utf8.decode(input, final).partition("\n")
-        before, self._size = self._size, self._size + len(first)
-        if self._size > _LARGEST_MESSAGE:
-            first = "\n" if before <= _LARGEST_MESSAGE else ""
-        if ends:
-            self._size = len(rest) - rest.rfind("\n") - 1
-        return first + ends + rest
-
-
-_BOUNDED = "nbagent_bounded_utf_8"
-_utf8 = codecs.lookup("utf-8")
-_codec = codecs.CodecInfo(
-    _utf8.encode, _utf8.decode, incrementaldecoder=_BoundedLines, name=_BOUNDED
-)
-codecs.register(lambda name: _codec if name == _BOUNDED else None)
 
 
 async def _watch(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""One MCP server as a tool host of one run.
+"""MCP servers as tool hosts of a run, by the words of `--tools`.
 
 Owns the specs that a model is shown of its tools, what a person sees before a call, and the result
 of one. All of a definition is a stranger's text: hints such as `readOnlyHint` decide nothing.
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.canonical import (
     dump_json,
     json_object,
-    load_json,
     monotonic_ms,
     sha256_hex,
     sha_of,
@@ -27,25 +27,31 @@ from nbagent.contracts.canonical import (
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
+from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
-from nbagent.tools.base import listed, unknown_call, unknown_name
+from nbagent.tools.base import HostOrder, listed, paced_progress, unknown_call, unknown_name
 from nbagent.tools.json_schema import legal_schema, visible
-from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, prefix_of
+from nbagent.tools.mcp.server import (
+    MOST_TOOLS,
+    McpServer,
+    ProjectServer,
+    check_installed,
+    found,
+    known_servers,
+    names_of,
+    prefix_of,
+)
 from nbagent.tools.results import failure_of, result_of
 
 if TYPE_CHECKING:
-    from nbagent.tools.mcp.config import ProjectServer
     from nbagent.tools.mcp.connection import Definitions
 
 _LONGEST_NAME = 64
 _DESCRIPTION_CHARS = 4_000
 _MOST_CHARS = 200_000
 """Of all definitions of one server together; a model reads them at each request."""
-_PROGRESS_EVERY_MS = 40.0
-_MOST_BLOCKS = 200
 _MOST_NAMED = 20
 
 
@@ -278,15 +284,12 @@ def _listed_tool(server: McpServer, name: str, own_name: str, raw: Mapping[str, 
 
 
 def _progress(context: ToolContext) -> Callable[[float, float | None, str | None], None]:
-    """Hands a server's progress on, not faster than a person can see it."""
-    last_ms = -_PROGRESS_EVERY_MS
+    """Hands a server's progress on."""
+    show = paced_progress(context)
 
     def hand_on(done: float, total: float | None, text: str | None) -> None:
-        nonlocal last_ms
         fraction = min(max(done / total, 0.0), 1.0) if total and total > 0 else None
-        if monotonic_ms() - last_ms >= _PROGRESS_EVERY_MS or fraction == 1.0:
-            last_ms = monotonic_ms()
-            context.progress(visible(text or f"{done:g}", 500), fraction)
+        show(lambda: visible(text or f"{done:g}", 500), fraction)
 
     return hand_on
 
@@ -307,13 +310,12 @@ def _outcome_of(answer: Any) -> ToolOutcome:
         message = visible("\n".join(said), 4_000) or "the tool failed without saying why"
         info = ErrorInfo("E_TOOL_FAILED", without_folders(message))
         return ToolOutcome(result=ToolResult.failure(info))
-    items: list[Any] = [_item(block) for block in blocks[:_MOST_BLOCKS]]
-    if len(blocks) > _MOST_BLOCKS:
-        items.append(f"[{len(blocks) - _MOST_BLOCKS:,} more pieces of content, not sent]")
+    if structured is not None:
+        # For older clients servers say the same once more as text.
+        blocks = [block for block in blocks if block.get("type") != "text"]
+    items = [_item(block) for block in blocks]
     if structured is None:
         return result_of(items[0] if len(items) == 1 else items)
-    # For older clients servers say the same once more as text.
-    items = [item for item in items if not _says(item, structured)]
     return result_of({"structured": structured, "content": items} if items else structured)
 
 
@@ -343,16 +345,34 @@ def _binary(data: object, mime: object, alt: str) -> Any:
     return f"[{visible(str(mime or 'data'), 200)}: not sent]"
 
 
-def _says(item: Any, structured: Any) -> bool:
-    """Whether a text is the structured content, or the one value in it (`{"result": …}`)."""
-    if not isinstance(item, str):
-        return False
-    whole = json_object(structured)
-    values = [structured, *(whole.values() if whole is not None and len(whole) == 1 else ())]
-    try:
-        said: Any = load_json(item)
-    except (ValueError, RecursionError):
-        said = item
-    return any(
-        type(one) is type(value) and one == value for value in values for one in (item, said)
-    )
+def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
+    """A host for each server that the words name: `mcp:git`, `mcp` (all known), `git__log`.
+
+    Raises:
+        UsageError: there is no such server, or the package is not installed.
+    """
+    check_installed()
+    wanted: dict[str, list[str] | None] = {}
+    for word in order.words:
+        names, tool = _meant(word, order.project)
+        for name in names:
+            before = wanted.get(name, [])
+            # All of its tools win over single ones.
+            wanted[name] = None if before is None or tool is None else [*before, tool]
+    return [McpHost(found(name, order.project), only) for name, only in wanted.items()]
+
+
+def _meant(word: str, project: Path) -> tuple[Sequence[str], str | None]:
+    """The servers that a word names, and the tool, when it names one."""
+    if word == "mcp":
+        if not known_servers():
+            raise UsageError(
+                "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
+                "or name one of a file: mcp:name"
+            )
+        return list(known_servers()), None
+    name = word.removeprefix("mcp:")
+    if "__" not in name:
+        return [name], None
+    owners = [one for one in names_of(project) if name.startswith(prefix_of(one))]
+    return [max(owners, key=len, default=name.partition("__")[0])], name

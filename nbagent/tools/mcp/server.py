@@ -1,7 +1,8 @@
-"""What an MCP server is: how it is started or reached, and those that this process knows.
+"""What an MCP server is: `nbagent.mcp(…)`, `mcpServers` files, and those that this process knows.
 
-Owns the checks and the hiding of keys. Finding a server by its name and files of servers are
-`config`'s, talking to one is `connection`'s.
+Owns the checks, the hiding of keys, and `${VARIABLE}` in files. A project's `.mcp.json` is a
+stranger's: no variable of it is filled and nothing of it is started before the person allowed that
+very entry. Talking to a server is `connection`'s.
 """
 
 from __future__ import annotations
@@ -9,24 +10,27 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ipaddress
+import json
 import math
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, urlsplit
 
-from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.canonical import json_object, sha_of
+from nbagent.contracts.chat import is_keepable
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.secrets import SecretKey, is_secret_name, redact, register
 from nbagent.runtime import engine_loop, on_engine_thread
-from nbagent.tools.base import HostOrder
+from nbagent.tools.base import HostOrder, listed
 
 if TYPE_CHECKING:
     from nbagent.tools.mcp.connection import Connection, Life
@@ -39,15 +43,14 @@ MOST_TOOLS = 500
 _CLOSE_S = 8.0
 """The `mcp` package asks a server to end, then ends it, within so long."""
 _NAME = re.compile(r"(?!.*__)[^\W_][\w.-]{0,39}")
-_PLAIN = re.compile(
-    r"(?:[A-Za-z]+|\d{1,4})(?:[-_ /.,:+=]+(?:[A-Za-z]+|\d{1,4}))*"
-    r"|(?:~|\.{0,2}[/\\]|[A-Za-z]:[/\\])[^@]*"
-    r"|https?://[^@?]*"
-)
-"""Values that are no key: words and short numbers, paths, addresses. Hiding them would garble
-ordinary text."""
 _PLAIN_HEADERS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 _FLAG = re.compile(r"--?[\w-]+")
+PROJECT_FILE = ".mcp.json"
+_MOST_BYTES = 1_000_000
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+_TYPES = ("stdio", "http", "streamable-http", "streamableHttp")
+_allowed: set[str] = set()
+"""Identities of projects' servers that the person allowed, as long as this process lives."""
 
 Held = SecretKey | str
 """A value of the environment or of a header; a `SecretKey` when it may be a key."""
@@ -116,7 +119,8 @@ class McpServer:
     def identity(self) -> str:
         """Hash of the very program or address that a call reaches, and of what it is given."""
         held = [sorted(revealed(held).items()) for held in (self.env, self.headers)]
-        return sha_of([self.name, list(self.command), self.cwd, self.url, *held])
+        way = [self.protocol, self.timeout_s, self.start_timeout_s]
+        return sha_of([self.name, list(self.command), self.cwd, self.url, *held, *way])
 
     def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
         """Its host, for one run."""
@@ -159,6 +163,89 @@ class McpServer:
         return f"McpServer({self.name!r}, {self.where!r}{names})"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ProjectServer:
+    """A server that a project's file describes, and that the person has not allowed yet."""
+
+    name: str
+    path: Path
+    entry: Any
+    """As it stands in the file, its variables not filled."""
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that decides what would be started."""
+        return sha_of([self.name, os.path.realpath(self.path), self.entry])
+
+    def allow(self) -> McpServer:
+        """The server, as the person's own from now on.
+
+        Raises:
+            UsageError: the entry describes no server, or a variable of it is not set.
+        """
+        _allowed.add(self.identity)
+        return remember(_server(self.path, self.name, self.entry, looked_up=True))
+
+
+def mcp(
+    name: str,
+    *,
+    command: str | Sequence[str] | None = None,
+    env: Mapping[str, Held] | None = None,
+    cwd: str | Path | None = None,
+    url: str | None = None,
+    headers: Mapping[str, Held] | None = None,
+    file: str | Path | None = None,
+    timeout: float = TIMEOUT_S,
+    start_timeout: float = START_TIMEOUT_S,
+    protocol: Protocol = "auto",
+) -> McpServer:
+    """Make an MCP server known under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
+
+    Nothing is started before a run uses it. With a name alone, the server known under it or
+    written in `~/.config/nbagent/mcp.json` or in `.mcp.json` here. What you name here is yours:
+    an entry of `.mcp.json` that only `--tools mcp:NAME` names is asked about before it starts.
+
+    Args:
+        name: what its tools' names begin with: `name__tool`.
+        command: the program and its arguments, for a server that speaks over stdin and stdout.
+        env: what it is given of the environment beside PATH, HOME and the like; keys go here.
+        cwd: the folder that it is started in.
+        url: where a server is that speaks streamable HTTP; https, or http on this machine.
+        headers: sent with each request to `url`; keys go here.
+        file: a JSON file with `{"mcpServers": {name: {command, args, env, url, headers}}}`.
+        timeout: seconds without an answer or a sign of progress, after which a call is given up.
+        start_timeout: seconds that it may take to start.
+        protocol: `"2025-11-25"` or `"2026-07-28"`, for a server that does not tell which.
+
+    Raises:
+        UsageError: it describes no server, or the file is wrong; the message says where.
+    """
+    if file is not None:
+        if command is not None or url is not None:
+            raise UsageError("give nbagent.mcp either file=… or command=… or url=…, not two")
+        path = Path(file).expanduser()
+        entries = _entries(path)
+        if name not in entries:
+            raise UsageError(f"{path} has no MCP server {name!r}; it has: {listed(entries)}")
+        return remember(_server(path, name, entries[name]))
+    if command is None and url is None:
+        server = found(name, Path.cwd())
+        return server.allow() if isinstance(server, ProjectServer) else server
+    server = McpServer(
+        name,
+        command=command,
+        env=env,
+        cwd=cwd,
+        url=url,
+        headers=headers,
+        timeout_s=timeout,
+        start_timeout_s=start_timeout,
+        protocol=protocol,
+    )
+    return remember(server)
+
+
 _servers: dict[str, McpServer] = {}
 """Those of this process by name."""
 _connections: dict[tuple[McpServer, int], Connection] = {}
@@ -169,7 +256,8 @@ and in a forked process freeing one would end the parent's server."""
 def remember(server: McpServer) -> McpServer:
     """The server under its name; the one that is known already when nothing has changed."""
     old = _servers.get(server.name)
-    if old is not None and _all_of(old) == _all_of(server):
+    same = old is not None and old.identity == server.identity
+    if old is not None and same and old.looked_up == server.looked_up:
         return old
     _servers[server.name] = server
     if old is not None:
@@ -177,14 +265,101 @@ def remember(server: McpServer) -> McpServer:
     return server
 
 
-def _all_of(server: McpServer) -> tuple[Any, ...]:
-    times = (server.timeout_s, server.start_timeout_s)
-    return (server.identity, times, server.protocol, server.looked_up)
-
-
 def known_servers() -> Mapping[str, McpServer]:
     """By name, those made with `nbagent.mcp(…)`, or used from a file, in this process."""
     return dict(_servers)
+
+
+def names_of(project: Path) -> list[str]:
+    """The servers that are known or that a file describes."""
+    in_files = (name for _, entries in _files(project) for name in entries)
+    return list(dict.fromkeys([*known_servers(), *in_files]))
+
+
+def found(name: str, project: Path) -> McpServer | ProjectServer:
+    """The server of a name; a UsageError where there is none."""
+    known = known_servers().get(name)
+    if known is not None and not known.looked_up:
+        return known
+    for path, entries in _files(project):
+        if name in entries:
+            server = ProjectServer(name, path, entries[name])
+            if path.name == PROJECT_FILE and server.identity not in _allowed:
+                return server
+            return remember(_server(path, name, entries[name], looked_up=True))
+    raise UsageError(
+        f"there is no MCP server {name!r}, there are: {listed(names_of(project)) or 'none'}; make "
+        f"one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
+    )
+
+
+def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The entries of the person's own file, which comes first, and of the project's.
+
+    The second is read only where it is asked for: a broken one of a project stops nothing else.
+    """
+    own = Path.home() / ".config" / "nbagent" / "mcp.json"
+    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    """The servers that a file describes and that are not switched off, by name."""
+    try:
+        with path.open("rb") as file:
+            whole = json_object(json.loads(file.read(_MOST_BYTES))) or {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as JSON ({error}); correct it") from None
+    entries = json_object(whole.get("mcpServers"))
+    if entries is None or not is_keepable(entries):
+        raise UsageError(
+            f'{path} names no MCP servers; it should read {{"mcpServers": {{"name": '
+            '{"command": "…", "args": […]}}}'
+        )
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if (json_object(entry) or {}).get("disabled") is not True
+    }
+
+
+def _server(path: Path, name: str, entry: Any, *, looked_up: bool = False) -> McpServer:
+    try:
+        fields = json_object(_filled(entry)) or {}
+        args = fields.get("args", [])
+        if fields.get("type", "stdio") not in _TYPES or not isinstance(args, list):
+            raise UsageError("give command and a list of args, or url and the type http")
+        command, cwd = cast("Any", fields.get("command")), fields.get("cwd")
+        return McpServer(
+            name,
+            command=[command, *cast("Any", args)] if args else command,
+            env=fields.get("env"),
+            cwd=path.parent / Path(str(cwd)).expanduser() if cwd else None,
+            url=fields.get("url"),
+            headers=fields.get("headers"),
+            looked_up=looked_up,
+        )
+    except UsageError as error:
+        raise UsageError(f"{path}, mcpServers.{name}: {error.message}") from None
+
+
+def _filled(value: Any) -> Any:
+    """The value with its variables filled in."""
+    if isinstance(value, dict):
+        return {key: _filled(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_filled(item) for item in cast("list[Any]", value)]
+    return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
+
+
+def _variable(match: re.Match[str]) -> str:
+    value = os.environ.get(match[1]) or match[2]
+    if value is None:
+        raise UsageError(
+            f"it needs the variable {match[1]}, which is not set; set it before the kernel starts"
+        )
+    if is_secret_name(match[1]):
+        register(value)
+    return value
 
 
 def prefix_of(server: str) -> str:
@@ -195,11 +370,6 @@ def prefix_of(server: str) -> str:
 def revealed(held: Mapping[str, Held]) -> dict[str, str]:
     """The plain values. Only what starts or calls the server asks for them."""
     return {k: v.reveal() if isinstance(v, SecretKey) else v for k, v in held.items()}
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable of this name and value may hold a key."""
-    return is_secret_name(name) or not _PLAIN.fullmatch(value)
 
 
 def is_loopback(url: str) -> bool:
@@ -258,8 +428,8 @@ def _held(name: str, label: str, given: Mapping[str, Held] | None) -> Mapping[st
         if re.search(r"[\r\n\0]" if label == "headers" else "\0", key + plain):
             raise wrong
         held[key] = value
-        is_open = key.lower() in _PLAIN_HEADERS if label == "headers" else not is_secret(key, plain)
-        if isinstance(value, str) and not is_open:
+        is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
+        if isinstance(value, str) and is_secret:
             held[key] = SecretKey(value)
             register(value.partition(" ")[2])  # What stands behind `Bearer`.
     return held
@@ -272,17 +442,11 @@ def _check_url(name: str, url: str) -> None:
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except (ValueError, AttributeError):
         parts, is_address = urlsplit(""), False
-    if not is_address:
-        raise UsageError(f"url={url!r} of {name!r} is no address; write https://host/path")
-    secret = any(is_secret_name(key) for key, _ in parse_qsl(parts.query))
-    if secret or parts.username is not None or parts.password is not None:
+    secret = any(is_secret_name(key) for key, _ in parse_qsl(parts.query)) or "@" in parts.netloc
+    if not is_address or secret or (parts.scheme == "http" and not is_loopback(url)):
         raise UsageError(
-            f"the URL of the MCP server {name!r} holds a key or a login; give it in headers={{…}}, "
-            "where nothing shows it"
-        )
-    if parts.scheme == "http" and not is_loopback(url):
-        raise UsageError(
-            f"url={url!r} of {name!r} is not encrypted; use https (http is for this machine only)"
+            f"the url of the MCP server {name!r} must be https://host/path, or http on this "
+            "machine, without a login or a key, which belong into headers={…}"
         )
 
 
