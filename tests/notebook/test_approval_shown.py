@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from stories import Story, asked, tool_run
 
-from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import RunRecord, ToolRun
@@ -24,10 +23,8 @@ from nbagent.notebook.asking import (
     whole,
     whole_json,
 )
-from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import visible
 
 ODD = {
     "path": "a\u202eb",
@@ -40,14 +37,6 @@ def question(**fields: Any) -> Question:
 
 
 # What is shown.
-
-
-def test_nothing_that_would_be_written_is_missing_from_what_is_shown() -> None:
-    assert whole("pay\u202e\x1b[1mred") == "pay⟦U+202E⟧⟦U+001B⟧[1mred"
-    # What `visible` drops with the escape is bytes of the file too.
-    assert whole("\x1b]0;rm -rf\x07 \x1bc \x9b31m") == (
-        "⟦U+001B⟧]0;rm -rf⟦U+0007⟧ ⟦U+001B⟧c ⟦U+009B⟧31m"
-    )
 
 
 def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> None:
@@ -74,20 +63,6 @@ def test_colour_codes_are_seen_wherever_a_question_or_a_call_has_them() -> None:
     assert seen in turn["summary"]["calls"][0]["arguments"]
     shown = turn["tools"][0]["arguments"]["text"]
     assert json.loads(shown) == {"text": seen, "all": [{"⟦U+001B⟧[1m": 1}]}
-
-
-SAID_AGAIN = ['{"path":"a.md"}', '{\n  "tool": "write",\n  "arguments": {"path": "a.md"}\n}']
-KEPT = [
-    '{"tool": "write", "arguments": {"path": "b.md"}}',
-    '{"tool": "write", "arguments": {"path": "a.md"}, "more": 1}',
-    *('{"path": "a.md", "all": true}', '["a.md"]', "{path"),
-]
-
-
-def test_a_piece_that_says_the_arguments_again_is_left_out() -> None:
-    pieces = tuple(PreviewPiece(text, text, "code") for text in (*SAID_AGAIN, *KEPT))
-    view = question_view(question(pieces=pieces), 1)
-    assert [piece["label"] for piece in view["pieces"]] == ["arguments", *map(visible, KEPT)]
 
 
 def test_a_question_in_plain_words_has_all_of_it() -> None:
@@ -266,13 +241,3 @@ def wrote(arguments: dict[str, Any], run: RunRecord) -> RunRecord:
     message = turn.response.message.model_copy(update={"tool_calls": (call,)})
     response = turn.response.model_copy(update={"message": message})
     return run.model_copy(update={"turns": (turn.model_copy(update={"response": response}),)})
-
-
-def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:
-    for asks in (True, False):
-        lines: list[str] = []
-        printer = PlainPrinter(lines.append, asked_by_input=asks)
-        printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
-        assert ("waits for you" in "".join(lines)) != asks
-        printer.handle(events.ToolCallFinished("r", "C01", DECISIONS["allowed"][0], 0))
-        assert lines[-1] == "     allowed by the person after 4.2 s\n"
