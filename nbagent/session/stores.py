@@ -72,7 +72,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     last in this process, and in a fresh process the last one of this notebook.
     """
     store = current_store()
-    if ref.strip() != "last":
+    if ref != "last":
         return store.find(ref)
     here = _last.get(store) if session is None else None
     if here == "":
