@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import frames
 import loops
-import starts
-import streams
 from server import serving
 
 _KEYS = ("LLM_", "OPENAI_", "NBAGENT_")
@@ -38,7 +36,7 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as home, serving() as server:
         os.environ["NBAGENT_HOME"] = home
-        for group in (starts, loops, streams, frames):
+        for group in (loops, frames):
             try:
                 for row in group.rows(server, quick=options.quick):
                     made = dataclasses.replace(row, limit=None) if options.quick else row

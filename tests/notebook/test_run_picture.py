@@ -216,14 +216,6 @@ def _image(form: str) -> str:
     return base64.b64encode(content.getvalue()).decode()
 
 
-def test_a_picture_says_how_large_it_is() -> None:
-    for form in ("PNG", "JPEG", "GIF", "WEBP"):
-        part = ImagePart(media_type=f"image/{form.lower()}", data=_image(form), alt="a\u202eplot")
-        (picture,), unseen = pictures_of((part,))
-        said = (picture["alt"], picture["size"], unseen)
-        assert said == ("a⟦U+202E⟧plot", "24 × 12 px, 1 kB", [])
-
-
 def test_what_is_not_what_it_is_called_or_would_fill_the_memory_is_no_picture() -> None:
     bomb = bytearray(PNG)
     bomb[16:24] = b"\x00\x01\x00\x00\x00\x01\x00\x00"
