@@ -64,7 +64,6 @@ def test_tab_offers_every_option_and_every_command(typist: MagicShell) -> None:
 
 OFFERED = {
     "%%agent --mo|": ["%%agent --model", "%%agent --mount"],
-    "%%agent --turns|": ["%%agent --max-turns"],
     "%%time\n%%agent --dr|\nHello?": ["%%time\n%%agent --dry-run\nHello?"],
     "%%agent --raw \\\n  --dr|\nHello?": ["%%agent --raw \\\n  --dry-run\nHello?"],
     "%%agent -m offli|": ["%%agent -m offline:demo", "%%agent -m offline:"],
@@ -75,13 +74,10 @@ OFFERED = {
         "%%agent --model openai-responses:",
         "%%agent --model openrouter:",
     ],
-    "%%agent --trim |": ["%%agent --trim tool-results", "%%agent --trim none"],
     "%%agent --session |": ["%%agent --session default"],
     "x = 1\n  %agent do|\ny": ["x = 1\n  %agent doctor\ny"],
     "%agent config \\\n  tri|": ["%agent config \\\n  trim="],
-    "%agent config stream=|": ["%agent config stream=true", "%agent config stream=false"],
     "%agent approvals |": ["%agent approvals clear"],
-    "%agent models of|": ["%agent models offline"],
     "%agent resume last --max-tu|": ["%agent resume last --max-turns"],
     "%agent resume --session|": [],
 }

@@ -36,15 +36,12 @@ EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
     "{{ city }} {x} $y {{ city[:2] }}": ("Oslo {x} $y Os", ("city", "city[:2]")),
     "{{ '{{' }} x }}": ("{{ x }}", ("'{{'",)),
     "{{ braces }}": ("{{ city }} and {{", ("braces",)),
-    "{{ {'a': {'b': 'x'}}['a'].get('b')}}}": ("x}", ("{'a': {'b': 'x'}}['a'].get('b')",)),
     "{{ f'{city}}}' }}": ("Oslo}", ("f'{city}}}'",)),
     "{{\n  city\n    .upper()\n}}": ("OSLO", ("city\n    .upper()",)),
-    "{{ '' }}": ("", ("''",)),
     '{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}': (
         '{"a":{"b":1}} end {"c":2}',
         ('{"a": {"b": 1}}', '{"c": 2}'),
     ),
-    "{{ str(n) # why\n }}": ("3", ("str(n) # why",)),
 }
 
 
@@ -66,8 +63,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "{{ later() }}": ("a value of type 'coroutine'", "await it in a cell above"),
     "{{ [x async for x in y] }}": ("await it in a cell above",),
     "{{ %time city }}": ("%time city", "no magics"),
-    "{{ city? }}": ("city?", "no magics"),
-    "{{ 'open }}": ("{{ 'open }}", "not a Python expression"),
     "{{ a\0b }}": ("not a Python expression",),
 }
 
