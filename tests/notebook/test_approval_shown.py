@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from stories import Story, asked, tool_run
 
+from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import RunRecord, ToolRun
@@ -23,6 +24,7 @@ from nbagent.notebook.asking import (
     whole,
     whole_json,
 )
+from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
 
@@ -241,3 +243,13 @@ def wrote(arguments: dict[str, Any], run: RunRecord) -> RunRecord:
     message = turn.response.message.model_copy(update={"tool_calls": (call,)})
     response = turn.response.model_copy(update={"message": message})
     return run.model_copy(update={"turns": (turn.model_copy(update={"response": response}),)})
+
+
+def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:
+    for asks in (True, False):
+        lines: list[str] = []
+        printer = PlainPrinter(lines.append, asked_by_input=asks)
+        printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
+        assert ("waits for you" in "".join(lines)) != asks
+        printer.handle(events.ToolCallFinished("r", "C01", DECISIONS["allowed"][0], 0))
+        assert lines[-1] == "     allowed by the person after 4.2 s\n"

@@ -1,17 +1,25 @@
-"""The batches of a live view: the first one leaves at once, later ones together."""
+"""The batches of a live view: when they leave, and what a page gets that is loaded later."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from itertools import pairwise
 
-from nbagent.notebook.live_view import Batcher
+import comm
+import pytest
+from panel_stage import Wire
+from stories import drawn
+
+from nbagent.notebook.live_state import LiveState, state_for_front_end
+from nbagent.notebook.live_view import Batcher, live_view
+from nbagent.notebook.view_state import view_of
 from nbagent.notebook.view_types import Op, TextOp
 
 
-def text_op(text: str, turn: str = "C01") -> TextOp:
-    return {"op": "text", "turn": turn, "text": text}
+def text_op(text: str) -> TextOp:
+    return {"op": "text", "turn": "C01", "text": text}
 
 
 def test_first_ops_leave_at_once_and_later_ones_together() -> None:
@@ -32,3 +40,38 @@ def test_first_ops_leave_at_once_and_later_ones_together() -> None:
     assert len(sent) < 20
     gaps = [b - a for (a, _), (b, _) in pairwise(sent)]
     assert min(gaps) > 0.04
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_page_loaded_in_mid_run_gets_the_present_picture_and_the_end(
+    monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """The cell's output is swapped in the first page only: the other one keeps the widget."""
+    wire, story = Wire(), drawn()
+    monkeypatch.setattr(comm, "create_comm", wire.open)
+
+    def last_ops() -> list[Op]:
+        sent = [m["data"] for m in wire.sent if m["data"].get("method") == "custom"]
+        return sent[-1]["content"]["ops"]
+
+    async def go() -> None:
+        begun = story.run.model_copy(update={"turns": (), "phase": "Running"})
+        view, sink = live_view(LiveState(begun), stays=False)
+        for event in story.events[:-3]:
+            sink.handle(event)
+        for _ in range(pages):
+            await asyncio.to_thread(view.act, {"kind": "ready", "running": True})
+        await asyncio.sleep(0.1)
+        assert [op["op"] for op in last_ops()] == ["state"]
+        for event in story.events[-3:]:
+            sink.handle(event)
+        states = [m["data"] for m in wire.sent if m["data"].get("method") == "update"]
+        end = json.loads(json.dumps(state_for_front_end(view_of(story.run))))
+        assert [update["state"]["state"] for update in states] == [end] * (pages - 1)
+        # A page that began with the run at work, and missed the end.
+        view.act({"kind": "ready", "running": True})
+        (last,) = last_ops()
+        assert last["op"] == "state"
+        assert not last["state"]["running"]
+
+    asyncio.run(go())
