@@ -51,6 +51,8 @@ def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> N
     assert json.loads(edited) == ODD
     assert all(c >= " " or c == "\n" for c in edited)
     assert whole(edited) == edited
+    # What `visible` drops with the escape is bytes of a file too.
+    assert whole("\x1b]0;rm\x07 \x9b31m") == "⟦U+001B⟧]0;rm⟦U+0007⟧ ⟦U+009B⟧31m"
     assert json.loads(editable_json(ODD, one_line=True)) == ODD
     assert "\n" not in editable_json(ODD, one_line=True)
 
@@ -71,7 +73,9 @@ def test_a_question_in_plain_words_has_all_of_it() -> None:
     for lines, long in ((10, False), (99, True)):  # The buttons stand above what is long.
         pieces = (PreviewPiece("piece", "x\n" * lines, "code"),)
         assert question_view(question(pieces=pieces), 1)["long"] == long
-    pieces = (PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"),)
+    # A piece that says the arguments again is left out.
+    again = PreviewPiece("again", '{"tool": "write", "arguments": {"path": "a.md"}}', "code")
+    pieces = (again, PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"))
     assert question_text(question(pieces=pieces)).splitlines() == [
         "? fs.write (fs) waits for you",
         "  it writes",

@@ -228,6 +228,17 @@ def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kern
     assert quiet.printed("print(ran == list(range(24)), heard == list(range(24)))") == "True True"
 
 
+def test_pumps_nest(quiet: Kernel) -> None:
+    quiet.printed("ran = []")
+    code = "lambda c: c.call(lambda: Cell().run(lambda c: c.think(0.6)))"
+    msg_id = begin(quiet, code)
+    cells = [quiet.send(f"ran.append({n})") for n in range(5)]
+    quiet.message(1)
+    assert quiet.end(msg_id) == "[['answered'], 'answered']"
+    quiet.end(cells[-1])
+    assert quiet.printed("print(ran, heard)") == "[0, 1, 2, 3, 4] [1]"
+
+
 def test_async_tool_uses_what_an_await_cell_opened(quiet: Kernel) -> None:
     quiet.printed("""
 async def echo(reader, writer):
