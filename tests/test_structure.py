@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import nbagent
 
 ROOT = Path(nbagent.__file__).parent
@@ -32,51 +30,6 @@ SIDEWAYS = {
 }
 # The one import up the page, made when a run first needs a place to be shown.
 UPWARD = {("session.frontend", "notebook.frontends")}
-# Inside a room: from bottom to top; a module may import those before it.
-INSIDE = {
-    "contracts": [
-        {"secrets"},
-        {"errors"},
-        {"canonical", "cancel"},
-        {"chat"},
-        {"policy"},
-        {"records"},
-        {"events"},
-        {"ports"},
-    ],
-    "engine": [
-        {"plan"},
-        {"overflow", "request"},
-        {"limits"},
-        {"calls"},
-        {"turn"},
-        {"loop"},
-    ],
-    "files": [
-        {"names", "frontmatter", "patching"},
-        {"opening"},
-        {"mounts"},
-        {"writing"},
-        {"searching"},
-    ],
-    "runtime": [{"loop"}, {"interrupt"}, {"jobs"}, {"courier"}, {"waiting"}],
-    "sandbox": [
-        {"confinement", "grants", "outputs"},
-        {"supervisor"},
-        {"running"},
-        {"script"},
-    ],
-    "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
-    "session": [
-        {"frontend", "composer", "clients", "approval"},
-        {"stores", "going_on"},
-        {"recorded"},
-        {"hosts", "listed"},
-        {"prepare"},
-        {"active"},
-        {"preview"},
-    ],
-}
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
     # The mcp package takes a client of it, for headers and proxies.
@@ -158,20 +111,6 @@ def test_imports_go_down_the_page_only() -> None:
         allowed = layer_of(other) > layer_of(room) or other in SIDEWAYS.get(room, set())
         allowed = allowed or (module, ".".join(target.split(".")[:2])) in UPWARD
         assert allowed, f"{module} imports {target}, which is not below it"
-
-
-@pytest.mark.parametrize("room", sorted(INSIDE))
-def test_inside_a_room_imports_follow_its_order(room: str) -> None:
-    order = {name: i for i, group in enumerate(INSIDE[room]) for name in group}
-    for module in modules():
-        parts = module.split(".")
-        if parts[0] != room or len(parts) < 2:
-            continue
-        assert parts[1] in order, f"{module} has no place in the order of {room}"
-        for target in ours(module):
-            to = target.split(".")
-            if to[0] == room and len(to) > 1 and to[1] in order and to[1] != parts[1]:
-                assert order[to[1]] < order[parts[1]], f"{module} imports {target}"
 
 
 def test_third_party_packages_live_in_one_place_each() -> None:

@@ -11,7 +11,7 @@ import stat
 import struct
 
 _EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
-_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _FILE_RIGHTS = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _ALL = (1 << 16) - 1
 # In its own folders a script makes files and folders: no devices, sockets, pipes or symlinks, and
@@ -51,9 +51,11 @@ def prctl(option: int, one: int = 0, two: int = 0) -> None:
 
 
 def landlock_abi() -> int:
-    """The version of Landlock here; 0 where there is none, or one that lets files be cut (< 3)."""
-    abi: int = _libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return abi if abi >= 3 else 0
+    """The version of Landlock here; 0 where there is none."""
+    try:
+        return _checked(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1)), "")
+    except OSError:
+        return 0
 
 
 def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
@@ -61,7 +63,9 @@ def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
 
     A grant is a path, which may be missing, and a key of RIGHTS.
     """
-    handled = _ALL if abi >= 5 else _ALL & ~_IOCTL
+    handled = (1 << 13) - 1
+    for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
+        handled |= right if abi >= version else 0
     attributes = struct.pack("<QQQ", handled, 3, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     size = ctypes.c_size_t(len(attributes))
     rules = _checked(_libc.syscall(_CREATE, attributes, size, ctypes.c_uint32(0)), "landlock")
@@ -359,6 +363,21 @@ def _without_scopes(pid: int) -> list[_Rule]:
     ]
 
 
+def _without_truncate() -> list[_Rule]:
+    def flags(argument: int) -> list[bytes]:
+        # Opening to read and to truncate (O_TRUNC without O_WRONLY or O_RDWR).
+        test = [_argument(argument), _mask(0x203), _instruction(0x15, 0x200, 0, 1)]
+        return [*test, _REFUSE, _ALLOW]
+
+    openat2 = [_answer(errno.ENOSYS)]
+    return [
+        ((76, 45), [_REFUSE]),
+        ((2, None), flags(1)),
+        ((257, 56), flags(2)),
+        ((437, 437), openat2),
+    ]
+
+
 def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
     """The filter for a machine of ARCHES, beside this version of Landlock.
 
@@ -375,6 +394,7 @@ def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
         *((numbers, [_answer(0)]) for numbers in _PRETENDED.values()),
         *_by_their_arguments(),
         *(_without_scopes(pid) if landlock_abi < 6 else ()),
+        *(_without_truncate() if landlock_abi < 3 else ()),
     ]
     for numbers, body in rules:
         number = numbers[0 if machine == "x86_64" else 1]

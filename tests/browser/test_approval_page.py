@@ -12,7 +12,6 @@ from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.policy import PreviewPiece
-from nbagent.notebook.live_state import state_for_front_end
 
 PIECES = (
     PreviewPiece(
@@ -284,44 +283,6 @@ def test_the_second_click_of_a_double_click_answers_nothing_that_came_up_meanwhi
     button(page, "Allow once").click()
     first, second = (one["nth"] for one in stage.sent if one["kind"] == "answer")
     assert first != second
-
-
-def test_a_question_unfolds_its_turn_and_stands_in_every_view(page: Page) -> None:
-    stage = unasked(page)
-    stage.turn(0).locator("summary").first.click()
-    assert not stage.is_open(0)
-    # A second view of the output, and a page that is loaded anew in mid-question.
-    page.evaluate(
-        """() => stub.widget.render({ model: stub.model,
-             el: document.body.appendChild(document.createElement("div")) })"""
-    )
-    stage.play([asked("c1", "fs.write", ARGS)])
-    assert stage.is_open(0)
-    assert page.locator(".nba-ask").count() == 2
-    button(page, "Allow once", 1).click()
-    assert button(page, "Allow once", 0).is_disabled()
-    assert len(answers(stage)) == 1
-    stage.play([asked("c1", "fs.write", ARGS)])
-    again = Stage(page, stage.story)
-    page.evaluate(
-        "state => stub.ops([{op: 'state', state}])", state_for_front_end(stage.live.snapshot())
-    )
-    expect(page.locator(".nba-ask")).to_have_count(1)
-    button(page, "Allow once").click()
-    assert answers(again) == [{"call": "c1", "choice": "once"}]
-
-
-def test_after_the_end_there_is_nothing_to_answer(page: Page) -> None:
-    stage = begin(page)
-    stage.finish()
-    assert page.locator(".nba-ask, .nba-row").count() == 0
-    assert page.locator(".nba-told").inner_text() == ""
-    stage = begin(page)
-    open_state = stage.live.snapshot()
-    ended = state_for_front_end({**open_state, "running": False})
-    page.evaluate("state => stub.finish(state)", ended)
-    assert page.locator(".nba-ask, .nba-row").count() == 0
-    assert stage.failures == []
 
 
 def test_a_question_wraps_and_hides_nothing(page: Page) -> None:

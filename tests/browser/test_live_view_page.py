@@ -57,18 +57,6 @@ def test_ops_and_the_stored_picture_draw_the_same(page: Page) -> None:
     assert page.locator(".nba-run").evaluate("node => node.outerHTML") == grown
 
 
-def test_focus_inside_a_turn_keeps_it_open_when_the_next_one_starts(page: Page) -> None:
-    story = drawn()
-    stage = Stage(page, story)
-    started = until(story, events.TurnStarted, 0)
-    stage.play(story.events[:started])
-    line = stage.turn(0).locator(".nba-request summary")
-    line.focus()
-    stage.play(story.events[started : until(story, events.TurnStarted, 1)])
-    assert stage.is_open(0)
-    assert line.evaluate("node => node === document.activeElement")
-
-
 def test_the_seconds_tick_and_stop_says_so_once_and_goes_away_at_the_end(page: Page) -> None:
     stage = Stage(page, drawn())
     stage.play(stage.story.events[:2])

@@ -14,8 +14,9 @@ from magic_shell import MagicShell, begin, started_shell
 def kernel(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveKernel]:
-    """One kernel for a module, after its SETUP."""
-    started = LiveKernel(tmp_path_factory.mktemp("kernel"))
+    """One kernel for a module, of its KERNEL if it names one, after its SETUP."""
+    kind: type[LiveKernel] = getattr(request.module, "KERNEL", LiveKernel)
+    started = kind(tmp_path_factory.mktemp("kernel"))
     started.run(request.module.SETUP)
     yield started
     started.close()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,7 @@ class Asking(LiveKernel):
         return self.value(f"{LAST}(_run.turns[0].tool_runs[0])")
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    made = Asking(tmp_path_factory.mktemp("asking"))
-    made.run(SETUP)
-    yield made
-    made.close()
+KERNEL = Asking
 
 
 def test_without_a_view_it_is_asked_by_input(kernel: Asking) -> None:

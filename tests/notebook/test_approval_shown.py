@@ -27,7 +27,6 @@ from nbagent.notebook.asking import (
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle
 from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import visible
 
 ODD = {
     "path": "a\u202eb",
@@ -42,14 +41,6 @@ def question(**fields: Any) -> Question:
 # What is shown.
 
 
-def test_nothing_that_would_be_written_is_missing_from_what_is_shown() -> None:
-    assert whole("pay\u202e\x1b[1mred") == "pay⟦U+202E⟧⟦U+001B⟧[1mred"
-    # What `visible` drops with the escape is bytes of the file too.
-    assert whole("\x1b]0;rm -rf\x07 \x1bc \x9b31m") == (
-        "⟦U+001B⟧]0;rm -rf⟦U+0007⟧ ⟦U+001B⟧c ⟦U+009B⟧31m"
-    )
-
-
 def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> None:
     long = {"text": "x" * 300_000, "n": 2**70}
     assert json.loads(whole_json(long)) == json.loads(editable_json(long)) == long
@@ -60,6 +51,8 @@ def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> N
     assert json.loads(edited) == ODD
     assert all(c >= " " or c == "\n" for c in edited)
     assert whole(edited) == edited
+    # What `visible` drops with the escape is bytes of a file too.
+    assert whole("\x1b]0;rm\x07 \x9b31m") == "⟦U+001B⟧]0;rm⟦U+0007⟧ ⟦U+009B⟧31m"
     assert json.loads(editable_json(ODD, one_line=True)) == ODD
     assert "\n" not in editable_json(ODD, one_line=True)
 
@@ -76,25 +69,13 @@ def test_colour_codes_are_seen_wherever_a_question_or_a_call_has_them() -> None:
     assert json.loads(shown) == {"text": seen, "all": [{"⟦U+001B⟧[1m": 1}]}
 
 
-SAID_AGAIN = ['{"path":"a.md"}', '{\n  "tool": "write",\n  "arguments": {"path": "a.md"}\n}']
-KEPT = [
-    '{"tool": "write", "arguments": {"path": "b.md"}}',
-    '{"tool": "write", "arguments": {"path": "a.md"}, "more": 1}',
-    *('{"path": "a.md", "all": true}', '["a.md"]', "{path"),
-]
-
-
-def test_a_piece_that_says_the_arguments_again_is_left_out() -> None:
-    pieces = tuple(PreviewPiece(text, text, "code") for text in (*SAID_AGAIN, *KEPT))
-    view = question_view(question(pieces=pieces), 1)
-    assert [piece["label"] for piece in view["pieces"]] == ["arguments", *map(visible, KEPT)]
-
-
 def test_a_question_in_plain_words_has_all_of_it() -> None:
     for lines, long in ((10, False), (99, True)):  # The buttons stand above what is long.
         pieces = (PreviewPiece("piece", "x\n" * lines, "code"),)
         assert question_view(question(pieces=pieces), 1)["long"] == long
-    pieces = (PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"),)
+    # A piece that says the arguments again is left out.
+    again = PreviewPiece("again", '{"tool": "write", "arguments": {"path": "a.md"}}', "code")
+    pieces = (again, PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"))
     assert question_text(question(pieces=pieces)).splitlines() == [
         "? fs.write (fs) waits for you",
         "  it writes",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from html import unescape
 from typing import Any
@@ -141,17 +140,6 @@ def test_dry_run_hides_keys_and_shows_text_as_text(
     assert "\x1b" not in shown["text/plain"] + shown["text/html"]
 
 
-def test_picture_is_shown_with_its_size_and_cut_short_in_the_body(shell: MagicShell) -> None:
-    shell.user_ns["noise"] = Image.frombytes("RGB", (90, 40), os.urandom(90 * 40 * 3))
-    cell = "%%agent -m openai:gpt-5.4 --tools none --dry-run"
-    shown = dry(shell, cell, "What is {{ noise }} there?")
-    assert "90 × 40 px" in shown["text/plain"]
-    assert "and 1 image" in shown["text/plain"]
-    assert shown["text/html"].count("<img ") == 1
-    url = body_of(shown)["messages"][0]["content"][1]["image_url"]["url"]
-    assert re.fullmatch(r"data:image/png;base64,.{20,60}… \([\d,]+ characters\)", url)
-
-
 def test_agent_gives_the_same_as_a_value() -> None:
     def area(city: str) -> float:
         "Area of a city."
@@ -194,15 +182,3 @@ def test_dry_run_shows_old_results_as_short_as_they_are_sent(shell: MagicShell) 
         shell.cell("%%agent --continue", "And then?")
         assert body_of(shown) == server.bodies[-1]
     assert '"trimmed":"200 of 18,000 ' in shown["text/plain"]
-
-
-def test_long_conversation_keeps_a_line_for_each_message() -> None:
-    long = [nbagent.Message.of("user", f"{n} " + "word " * 5000) for n in range(20)]
-    value = Agent("offline:demo", tools=[]).dry_run("Well?", messages=long)
-    shown = value._repr_mimebundle_()  # pyright: ignore[reportPrivateUsage]
-    for text in shown.values():
-        assert 200_000 < len(text) < 500_000
-    assert "── 21 user" in shown["text/plain"]
-    assert "5,002 characters more" in shown["text/plain"]
-    assert "20,000 characters are not repeated here" in shown["text/plain"]
-    assert len(str(value.body)) > 500_000

@@ -9,9 +9,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.notebook.help_text import help_text
 from nbagent.notebook.option_table import COMMANDS, OPTIONS
 from nbagent.notebook.options import parse, run_and_options, split_command, split_words
-from nbagent.providers.local import split_name
 from nbagent.settings import checked_value
-from nbagent.tools.base import host_of
 
 
 def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:
@@ -55,22 +53,14 @@ def test_example_of_the_help_can_be_typed(example: str) -> None:
         assert parse(rest) != parse("")
         return
     name, rest = split_command(rest)
-    if name == "help":
-        assert help_text(rest) != help_text()
-    elif name == "config":
+    if name == "config":
         for word in split_words(rest):
             setting, _, value = word.partition("=")
             checked_value(setting, value)
     elif name in ("show", "resume", "models"):
         run_and_options(name, rest)
-    elif name in ("forget", "doctor", "approvals"):
-        assert len(split_words(rest)) == 1
-    elif name == "pull":
-        assert split_name(rest)[1].endswith(".gguf")
-    elif name == "tools":
-        assert all(host_of(word) for word in rest.split(","))
     else:
-        assert not rest or rest.isdigit() or rest == "openai"
+        assert help_text(name).startswith(f"%agent {name}")
 
 
 WAYS = [

@@ -67,16 +67,6 @@ def test_models_lists_those_of_the_server_and_the_scripts(
     assert shell.refused("%agent models openai").code == "LLM_HTTP_ERROR"
 
 
-def test_show_shows_a_run_by_its_name_its_id_or_as_the_last(shell: MagicShell) -> None:
-    model = offline.script(["One.", "Two."])
-    first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'")
-    shell.agent(f"-m {model.model_id} --quiet")
-    shown = {"'my run'": "One.", "my run": "One.", first.id[:6]: "One.", "": "Two."}
-    for ref, text in shown.items():
-        assert text in shell.said(f"%agent show {ref}")
-    assert len(model.requests) == 2
-
-
 def test_stop_says_what_it_stopped(shell: MagicShell) -> None:
     assert shell.said("%agent stop") == "no run is at work\n"
     model = offline.script([offline.delay(60), "too late"])

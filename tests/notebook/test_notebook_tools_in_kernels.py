@@ -94,16 +94,6 @@ def test_a_picture_is_shown_once_in_the_cell_and_attached_once(
     assert kernel.run("1").kinds == ["execute_result"]
 
 
-def test_a_figure_of_the_persons_own_cell_is_left_to_them(kernel: LiveKernel) -> None:
-    pytest.importorskip("matplotlib")
-    cell = kernel.run(
-        "import matplotlib.pyplot as plt\nmine, ax = plt.subplots(figsize=(2, 1))\n"
-        "t = code('plt.subplots()')\nstill = plt.get_fignums()"
-    )
-    assert kernel.value("(kinds(t), still)") == (["image/png"], [1])
-    assert len(images_in(cell)) == 2
-
-
 def test_displays_are_shown_in_the_cell_and_told_as_text(kernel: LiveKernel) -> None:
     text = (
         "from IPython.display import HTML, Markdown\nimport pandas as pd\n"

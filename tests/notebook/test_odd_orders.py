@@ -123,14 +123,6 @@ def test_forks_copies_and_sessions_in_between_keep_their_places(kernel: LiveKern
         assert anew == ["first", "other", "third, anew"]
 
 
-def test_without_a_cell_id_each_run_is_added_to_the_last(kernel: LiveKernel) -> None:
-    kernel.run("plain = offline.script([str(n) for n in range(9)], name='plain')")
-    kernel.run("%%agent --quiet -m offline:plain\nfirst")
-    for n in range(1, 3):
-        kernel.run("%%agent --quiet --continue\nmore")
-        assert kernel.value("said(_run)") == ["first"] + ["more"] * n
-
-
 def test_a_copied_notebook_with_the_same_cell_ids_leaves_the_others_messages(
     kernel: LiveKernel, folder: Path
 ) -> None:

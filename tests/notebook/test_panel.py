@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 from panel_stage import HeldLoop, Stage, Wire, until
-from stories import Story
 
 import nbagent
 from nbagent import offline
 from nbagent.archive.codec import unpacked
-from nbagent.contracts import events
 from nbagent.contracts.errors import StoreError
-from nbagent.contracts.policy import PersonAnswer
 from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
@@ -29,16 +26,6 @@ KEY = "sk-canary-0123456789abcdef"
 def area(city: str) -> float:
     """Area of a city."""
     return 454.1
-
-
-class NoControls:
-    """Of a run whose events a test plays."""
-
-    def stop(self, *, after_turn: bool = False) -> None:
-        raise NotImplementedError
-
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
-        raise NotImplementedError
 
 
 @pytest.fixture
@@ -95,24 +82,6 @@ def test_a_prompt_becomes_a_run_of_the_same_store_and_the_next_one_goes_on(stage
     third = stage.run("Hello")
     assert (third.kind, third.parent_id) == ("start", None)
     assert list(nbagent.runs()["run_id"]) == [run.id, second.id, third.id]
-
-
-def test_a_rate_limit_is_said_in_the_box_until_something_arrives(stage: Stage) -> None:
-    text = "waiting 2.1 s: rate limit of api.openai.com"
-    story = Story()
-
-    async def play() -> None:
-        sink = stage.panel.open(story.run, NoControls())
-        sink.handle(story.events[0])
-        for over in (events.TextDelta("C01", "x"), events.Waiting("C01", "")):
-            sink.handle(events.Waiting("C01", text, 2.1))
-            assert stage.state["status"] == text
-            sink.handle(over)
-            assert stage.state["status"] == "At work"
-        sink.handle(story.end().events[-1])
-        sink.close()
-
-    asyncio.run(play())
 
 
 def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None:
@@ -311,22 +280,6 @@ def test_a_forgotten_run_goes_from_the_panel_and_the_one_before_goes_on(stage: S
     assert not stage.state["goes_on"]
     assert stage.run("Hello").kind == "start"
     assert stage.state["status"] == ""
-
-
-def test_the_last_runs_are_told_apart_in_plain_words(stage: Stage) -> None:
-    fields(stage)["Max turns"].value = "1"
-    paused = stage.run("What is the population of Oslo?")
-    fields(stage)["Max turns"].value = "20"
-    resumed = stage.run(kind="continue")
-    stage.panel.begin_anew()
-    again = stage.run("Hello")
-    stage.panel.begin_anew()
-    stage.run("Hello")
-    words = {run_id: said for said, run_id in stage.panel.form.runs.options[1:]}
-    assert words[paused.id] == "What is the population of Oslo? · Paused: turns used up"
-    assert words[resumed.id] == "What is the population of Oslo? (resumed)"
-    began = again.started_at.astimezone()
-    assert words[again.id] == f"Hello · {began:%H:%M} · offline:demo"
 
 
 def test_the_saved_form_has_the_last_runs_and_their_record_as_text(stage: Stage) -> None:

@@ -20,13 +20,12 @@ from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.live_state import LiveState, state_for_front_end
-from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of, words_of
+from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of
 from nbagent.notebook.pictures import pictures_of
 from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle, html
 from nbagent.notebook.static_text import facts_line
 from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import clean, in_short, one_line, visible
 from nbagent.providers.offline import call, error, script
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
@@ -58,22 +57,6 @@ def test_the_time_bar_and_the_facts_say_where_time_and_tokens_went() -> None:
     usage = run.usage.model_copy(update={"cache_write_tokens": 50})
     line = facts_line(view_of(run.model_copy(update={"usage": usage})))
     assert "1,284 tokens (912 cached, 50 written to the cache)" in line
-
-
-def test_waiting_for_a_person_and_retries_have_their_own_pieces() -> None:
-    waited = tool_run("c1", "area", {}, 1).model_copy(update={"waited_ms": 200.0})
-    story = Story().turn("", waited, waited, attempts=2, retry_wait_ms=300.0, model_ms=500.0)
-    state = view_of(story.end().run)
-    pieces = {piece["kind"]: piece["ms"] for piece in state["bar"]}
-    assert pieces == {"bad": 300.0, "model": 500.0, "wait": 200.0, "tool": 100.0}
-    assert "1 retry, waited 0.3 s" in state["turns"][0]["notices"]
-    # No time went to a call that was denied.
-    denied = tool_run("c1", "area", {}, ErrorInfo("E_DENIED", "no"), 0).model_copy(
-        update={"waited_ms": 900.0, "started_at": None, "approved_by": "person"}
-    )
-    fine = tool_run("c2", "area", {}, 1, 100)
-    both = Story().turn("", denied, fine, duration_ms=1800.0).end().run
-    assert view_of(both)["bar_words"] == "model 0.8 s · tools 0.1 s · waiting for you 0.9 s"
 
 
 def test_the_live_picture_is_the_stored_picture_also_of_a_reloaded_record() -> None:
@@ -159,51 +142,6 @@ def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
     assert max(len(card["error"]), len(state["about"])) <= 3000
 
 
-def test_hidden_characters_become_visible_and_colour_codes_go() -> None:
-    assert visible("lone \ud800") == "lone ⟦U+D800⟧"
-    assert visible("line\r\nnext\ttab é 漢 👍") == "line\nnext\ttab é 漢 👍"
-    turned = "pay ⟦U+202E⟧txt.exe⟦U+202C⟧ ⟦U+2066⟧a⟦U+2069⟧"
-    assert clean("pay \u202etxt.exe\u202c \u2066a\u2069") == turned
-    joined = "na\u200dme \u0645\u200c\u0646 👨\u200d👩"
-    assert clean(joined) == joined
-    run = tool_run("c1", "na\u202eme", {"a": "\x1b[1mx"}, "ok\u2066")
-    card = view_of(Story().turn("", run).end().run)["turns"][0]["tools"][0]
-    assert card["name"] == "na⟦U+202E⟧me"
-    # Of a call's arguments even a colour code is seen: it may be written somewhere.
-    assert card["arguments"]["text"] == '{"a": "⟦U+001B⟧[1mx"}'
-    assert card["result"]["text"] == "ok⟦U+2066⟧"
-
-
-def test_a_result_in_short() -> None:
-    values: list[tuple[Any, str]] = [
-        (717710, "717,710"),
-        (3.14159265, "3.14159"),
-        (True, "true"),
-        ("Oslo", '"Oslo"'),
-        ("x" * 2100, "2.1 kB"),
-        (list(range(30)), "30 items"),
-        ({"a": 1}, '{"a": 1}'),
-        ({str(i): i for i in range(9)}, "9 fields"),
-    ]
-    assert [in_short(value) for value, _ in values] == [words for _, words in values]
-    assert len(in_short(10**400)) < 60
-
-
-def test_markdown_becomes_a_tree_of_allowed_nodes() -> None:
-    tree = tree_of(
-        "# Hi\n\n**b** [x](https://a.b) [j](javascript:alert(1)) ![alt](http://e/x.png)\n\n"
-        "3. a\n4. b\n\n|a|b|\n|-|-:|\n|1|2|\n\n<script>x</script>\n\n```python\nx=1\n```\n"
-    )
-    assert tree[0] == ["h1", {}, ["Hi"]]
-    link = ["a", {"href": "https://a.b"}, ["x"]]
-    rest = " [j](javascript:alert(1)) [image: alt — http://e/x.png]"
-    assert tree[1] == ["p", {}, [["strong", {}, ["b"]], " ", link, rest]]
-    assert tree[2] == ["ol", {"start": 3}, [["li", {}, ["a"]], ["li", {}, ["b"]]]]
-    assert tree[4] == ["p", {}, ["<script>x</script>"]]
-    assert tree[5] == ["pre", {"lang": "python"}, ["x=1\n"]]
-    assert one_line("".join(words_of(tree)), 40).startswith("Hi b x")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -276,14 +214,6 @@ def _image(form: str) -> str:
     content = io.BytesIO()
     Image.new("RGB", (24, 12), "red").save(content, form)
     return base64.b64encode(content.getvalue()).decode()
-
-
-def test_a_picture_says_how_large_it_is() -> None:
-    for form in ("PNG", "JPEG", "GIF", "WEBP"):
-        part = ImagePart(media_type=f"image/{form.lower()}", data=_image(form), alt="a\u202eplot")
-        (picture,), unseen = pictures_of((part,))
-        said = (picture["alt"], picture["size"], unseen)
-        assert said == ("a⟦U+202E⟧plot", "24 × 12 px, 1 kB", [])
 
 
 def test_what_is_not_what_it_is_called_or_would_fill_the_memory_is_no_picture() -> None:

@@ -10,12 +10,18 @@ from nbagent.contracts.chat import TextPart
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.template import Rendered, render
 
+
+async def _later() -> int:
+    return 1
+
+
 NAMES: dict[str, Any] = {
     "city": "Oslo",
     "cities": ["Oslo", "Bergen"],
     "row": {"a": {"b": 1}},
     "braces": "{{ city }} and {{",
     "n": 3,
+    "later": _later,
 }
 
 
@@ -30,15 +36,12 @@ EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
     "{{ city }} {x} $y {{ city[:2] }}": ("Oslo {x} $y Os", ("city", "city[:2]")),
     "{{ '{{' }} x }}": ("{{ x }}", ("'{{'",)),
     "{{ braces }}": ("{{ city }} and {{", ("braces",)),
-    "{{ {'a': {'b': 'x'}}['a'].get('b')}}}": ("x}", ("{'a': {'b': 'x'}}['a'].get('b')",)),
     "{{ f'{city}}}' }}": ("Oslo}", ("f'{city}}}'",)),
     "{{\n  city\n    .upper()\n}}": ("OSLO", ("city\n    .upper()",)),
-    "{{ '' }}": ("", ("''",)),
     '{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}': (
         '{"a":{"b":1}} end {"c":2}',
         ('{"a": {"b": 1}}', '{"c": 2}'),
     ),
-    "{{ str(n) # why\n }}": ("3", ("str(n) # why",)),
 }
 
 
@@ -57,10 +60,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "{{ a b }}": ("{{ a b }}", "not a Python expression", "{{ '{{' }}"),
     "{{ x = 1 }}": ("{{ x = 1 }}", "statement"),
     "{{ await f() }}": ("{{ await f() }}", "await it in a cell above"),
+    "{{ later() }}": ("a value of type 'coroutine'", "await it in a cell above"),
     "{{ [x async for x in y] }}": ("await it in a cell above",),
     "{{ %time city }}": ("%time city", "no magics"),
-    "{{ city? }}": ("city?", "no magics"),
-    "{{ 'open }}": ("{{ 'open }}", "not a Python expression"),
     "{{ a\0b }}": ("not a Python expression",),
 }
 
@@ -95,30 +97,3 @@ def test_odd_texts_are_refused_quickly_and_warn_of_nothing() -> None:
     assert render("{{ text }}", {"text": long}.get).prompt == long
     with pytest.raises(UsageError, match="not a Python expression"):
         rendered("{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000)
-
-
-async def _later() -> int:
-    return 1
-
-
-async def _values() -> Any:
-    yield 1
-
-
-@pytest.mark.parametrize(("typed", "kind"), [("f()", "coroutine"), ("g()", "async_generator")])
-def test_value_that_has_to_be_awaited_is_refused_in_one_line(typed: str, kind: str) -> None:
-    names = {"f": _later, "g": _values}
-    with pytest.raises(UsageError) as caught:
-        render(f"Say {{{{ {typed} }}}}.", lambda source: eval(source, dict(names)))
-    assert caught.value.message == (
-        f"{{{{ {typed} }}}} gives a value of type {kind!r}, which has to be awaited; await it in "
-        "a cell above, and use the result's name here. Nothing was sent."
-    )
-
-
-def test_coroutine_that_has_a_name_is_left_for_its_cell() -> None:
-    made = _later()
-    with pytest.raises(UsageError, match="has to be awaited"):
-        render("{{ made }}", {"made": made}.get)
-    with pytest.raises(StopIteration):
-        made.send(None)
