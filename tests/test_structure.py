@@ -67,10 +67,10 @@ INSIDE = {
     ],
     "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
-        {"frontend", "composer", "clients", "approval"},
-        {"stores", "going_on"},
+        {"frontend", "clients", "approval"},
+        {"composer", "stores", "going_on"},
         {"recorded"},
-        {"hosts", "listed"},
+        {"hosts"},
         {"prepare"},
         {"active"},
         {"preview"},

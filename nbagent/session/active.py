@@ -61,11 +61,10 @@ class CallbackSink:
         self._callback = callback
 
     def handle(self, event: Event) -> None:
-        """Call it."""
         self._callback(event)
 
     def close(self) -> None:
-        """Nothing to close."""
+        pass
 
 
 class ActiveRun:
@@ -92,7 +91,6 @@ class ActiveRun:
         self._waits: list[str] = []
         """What hosts said that the run waits for."""
         self._begun = False
-        audit = self._audit()
         self._approver = self.plan.approver = SessionApprover(
             host=self.prepared.host,
             policies=self.prepared.policies,
@@ -100,14 +98,9 @@ class ActiveRun:
             callback=ask.on_approval,
             buttons=self._buttons,
             by_input=self._here.asker(),
-            record=audit.decided if audit else None,
+            audit=self._audit(),
         )
         self.store.database.on_warning = self._warn_all
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-        return self.record.phase != "Running"
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
@@ -164,8 +157,6 @@ class ActiveRun:
                 self.store.release(self.record.id)
             self._hand_on(RunFinished(self.record))
 
-    # The engine's events
-
     def emit(self, event: Event) -> None:
         """Tell the sinks of something that is not kept. On the engine's loop."""
         if isinstance(event, TurnStarted):
@@ -200,8 +191,6 @@ class ActiveRun:
                 with suppress(Exception):
                     sink.close()
 
-    # What the person should know
-
     def warn(self, text: str) -> None:
         """Tell the person, and keep it in the record."""
         text = redact(text)
@@ -230,8 +219,6 @@ class ActiveRun:
         if text or self._waits:
             self._waits = [*self._waits, text] if text else []
             self._hand_on(Waiting(None, "; ".join(self._waits)))
-
-    # Questions
 
     def _audit(self) -> AuditSink | None:
         """The sink for the audit log of a run whose tools touch the world."""

@@ -19,7 +19,6 @@ from nbagent.settings import RunOptions, Settings
 
 CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
-_MOST_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,6 @@ def remember(run_id: str, options: RunOptions) -> None:
     values = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
     if values:
         _remembered[run_id] = values
-        for old in list(_remembered)[:-_MOST_REMEMBERED]:
-            _remembered.pop(old, None)
 
 
 def forget_remembered() -> None:

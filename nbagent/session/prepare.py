@@ -60,7 +60,7 @@ class Ask:
     fork_turn: str | None = None
     """The turn that is asked anew."""
     dry_run: bool = False
-    """Only to be looked at: a key may be missing. See `session.preview`."""
+    """Only to be looked at: a key may be missing."""
     dropped: tuple[str, ...] = ()
     """Options of the run before that do not go on, also where `options` says nothing."""
     notices: tuple[str, ...] = ()
@@ -96,32 +96,21 @@ def prepare(
             f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
             "limit its tokens with max_total_tokens=…"
         )
-    kind = options.output
-    output = None if kind is None or kind is str else Output(kind)
+    output = None if options.output in (None, str) else Output(options.output)
     run_id = new_id()
     recording = recording_of(asked, store, run_id)
     names = ask.options.tools
     if ask.tools is None:
         names = options.tools if options.tools is not None else settings.tools
-    tools = tools_of(
-        names,
-        ask.tools,
-        options=options,
-        settings=settings,
-        namespace=frontend.namespace,
-    )
+    namespace = frontend.namespace
+    tools = tools_of(names, ask.tools, options=options, settings=settings, namespace=namespace)
     hosts: Sequence[Any] = tools.hosts
     if recording is not None and asked.replay_tools:
         hosts = [RecordedHost(host, recording) for host in hosts]
-    host = HostSet(hosts, hides=tools.policies.hiding)
+    hides = tools.policies.hiding
+    host = HostSet(hosts, hides=hides)
     if output is not None:
-        host = AnswerHosts(
-            hosts,
-            hides=tools.policies.hiding,
-            output=output,
-            client=chosen.client,
-            model=chosen.model,
-        )
+        host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last.
     said = ask if ask.prompt or parent is None else parent
@@ -149,7 +138,7 @@ def prepare(
             notices=(
                 *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
                 *([store.warning] if store.warning else ()),
-                *(_changes(given, options, chosen, parent, base) if parent else ()),
+                *(_changes(options, chosen, parent, base) if parent else ()),
                 *ask.notices,
             ),
             messages=words,
@@ -171,7 +160,7 @@ def prepare(
             run_id=run_id,
             session=record.session,
             runner=courier,
-            namespace=frontend.namespace,
+            namespace=namespace,
             run_code=frontend.run_code(),
             mounts=tools.mounts,
             policy=tools.policies.effective,
@@ -244,9 +233,9 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
 
 
 def _changes(
-    given: RunOptions, options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
+    options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
 ) -> list[str]:
-    """What the person should know of how this run differs from the one before, or does not."""
+    """What the person should know of how this run differs from the one before."""
     said: list[str] = []
     now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
     if not same_server(now, parent.model, parent.base_url):
@@ -259,8 +248,4 @@ def _changes(
     kind = parent.options.get("output")
     if kind and options.output is None:
         said.append(f"The type {kind} is not known here, so the answer is text; output=… gives it.")
-    names = [n for n in ("max_turns", "max_tokens") if n in options.given and n not in given.given]
-    if names:
-        limits = " and ".join(f"{name}={options.given[name]}" for name in names)
-        said.append(f"As in run {parent.id[:8]}: {limits}. Give other values to change that.")
     return said

@@ -10,7 +10,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.chat import ChatRequest, redacted
 from nbagent.contracts.errors import UsageError
@@ -61,11 +60,11 @@ class DryRun:
         return frontend().bundle(self)
 
 
-def dry_run(ask: Ask, *, store: Store | None = None) -> DryRun:
+def dry_run(ask: Ask) -> DryRun:
     """What the run would send first; a missing key alone is no error."""
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
-    active = ActiveRun(ask, store=store)
+    active = ActiveRun(ask)
     future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
     try:
         request, wire = future.result()

@@ -35,12 +35,13 @@ def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:
 
 def test_a_run_in_a_store_that_was_opened_anew_goes_on() -> None:
     model = script(["One.", "Two."])
-    first = nbagent.Agent(model=model, system="Be brief.", temperature=0.3).run("Go.", session="s")
+    options: dict[str, Any] = {"system": "Be brief.", "temperature": 0.3, "max_turns": 2}
+    first = nbagent.Agent(model=model, **options).run("Go.", session="s")
     close_stores()
     found = nbagent.open_run(first.id[:6])
     assert found.record == first.record
     second = check_run(found.resume("More."), model)
-    assert (second.session, second.text) == ("s", "Two.")
+    assert (second.session, second.text, second.record.limits.max_turns) == ("s", "Two.", 2)
     assert (model.requests[1].temperature, model.requests[1].system_prompt) == (0.3, "Be brief.")
 
 
@@ -142,17 +143,6 @@ def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     assert results(run)[0]["data"] == "0 turns, 1 messages"
     assert seen == [(1, 3), (2, 4)]
     assert codes(check_run(run, model)) == [None]
-
-
-def test_limits_that_go_on_are_said() -> None:
-    model = script(["One.", "Two.", "Three."])
-    first = nbagent.Agent(model=model, max_tokens=5, max_turns=2).run("Go.")
-    second = first.resume("Next.")
-    (notice,) = second.record.notices
-    assert notice.startswith(f"As in run {first.id[:8]}: max_turns=2 and max_tokens=5.")
-    third = second.resume("And next.", max_tokens=50, max_turns=20)
-    assert third.record.notices == ()
-    assert [request.max_tokens for request in model.requests] == [5, 5, 50]
 
 
 def test_tags_and_the_prompt_that_is_answered_go_on_and_a_record_says_what_made_it() -> None:
