@@ -15,10 +15,9 @@ from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.run import Run, as_tuple, changed_ask
-from nbagent.session.active import OnEvent
+from nbagent.session.active import DryRun, OnEvent, dry_run
 from nbagent.session.approval import OnApproval
 from nbagent.session.prepare import Ask
-from nbagent.session.preview import DryRun, dry_run
 from nbagent.settings import RunOptions, without_secrets
 
 

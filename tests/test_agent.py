@@ -25,9 +25,9 @@ def look(place: str) -> str:
 def test_an_unknown_option_names_the_nearest_one_at_each_door() -> None:
     agent: Any = nbagent.Agent(model=script(["One."]))
     run: Any = agent.run("Go.")
-    for door in (nbagent.Agent, lambda **given: agent.run("Go.", **given), run.resume):
+    for door, words in (nbagent.Agent, ()), (agent.run, ("Go.",)), (run.resume, ("More.",)):
         with pytest.raises(UsageError, match="unknown option 'maxturns'; did you mean 'max_turns'"):
-            door(maxturns=1)
+            door(*words, maxturns=1)
 
 
 def test_options_of_the_run_win_over_those_of_the_agent_and_those_over_configure() -> None:

@@ -73,7 +73,6 @@ INSIDE = {
         {"hosts"},
         {"prepare"},
         {"active"},
-        {"preview"},
     ],
 }
 # A package and the one place (a module or a room) that imports it.

@@ -7,7 +7,6 @@ as the tools gave them; a person's denials and edits are not in them.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,9 +68,8 @@ class RecordedHost:
         self._inner = inner
         self._cassette, self._mode = recording.cassette, recording.mode
         self._specs: dict[str, ToolSpec] = {}
-        self._made: Counter[str] = Counter()
-        self._numbers: dict[tuple[str, str, str], int] = {}
-        """Of the calls so far: one that somebody was asked about is prepared twice."""
+        self._calls: dict[str, list[tuple[str, str]]] = {}
+        """By key, the calls so far, each once: one that is asked about is prepared twice."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -89,11 +87,11 @@ class RecordedHost:
         """
         arguments = call.arguments or {}
         key = RecordedResult.key_of(call.name, arguments)
-        this_call = (context.turn_id, call.id, key)
-        if this_call not in self._numbers:
-            self._made[key] += 1
-            self._numbers[this_call] = self._made[key]
-        n = self._numbers[this_call]
+        calls = self._calls.setdefault(key, [])
+        this_call = (context.turn_id, call.id)
+        if this_call not in calls:
+            calls.append(this_call)
+        n = calls.index(this_call) + 1
         if self._mode != "refresh" and call.name in self._specs:
             try:
                 found = await asyncio.to_thread(self._cassette.find_result, key, n)

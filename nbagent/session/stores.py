@@ -90,9 +90,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
-        of = f" of session {session!r}" if session else " of this notebook" if notebook else ""
+        of = f"session {session!r}" if session else "this notebook"
         raise UsageError(
-            f"there is no run{of} yet; run a cell with %%agent first, or name a run "
+            f"there is no run of {of} yet; run a cell with %%agent first, or name a run "
             "(nbagent.runs() lists them)"
         )
     return run_id

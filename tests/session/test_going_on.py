@@ -70,16 +70,6 @@ def test_fork_keeps_the_turns_before_and_asks_this_one_anew() -> None:
         run.fork("C09")
 
 
-def test_a_child_may_have_another_model_and_other_tools() -> None:
-    first = nbagent.Agent(model=script([call("look", place="a"), "One."]), tools=[look]).run("Go.")
-    other = script(["Two."])
-    child = check_run(first.resume("More.", model=other, tools="none"), other)
-    assert (child.model, other.requests[0].tools) == (other.model_id, ())
-    third = script(["Three."])
-    check_run(child.resume("More.", model=third, tools=[look]), third)
-    assert [tool.name for tool in third.requests[0].tools] == ["look"]
-
-
 def test_a_run_at_work_cannot_be_gone_on_with() -> None:
     begun = threading.Event()
     agent = nbagent.Agent(model=script([step(text="Slow.", wait_ms=10_000)]))
@@ -115,14 +105,6 @@ def test_messages_of_the_persons_own_come_before_the_prompt() -> None:
     generated: Any = (Message.of("user", text) for text in ("Before.", "Then."))
     agent.run("Go.", messages=generated)
     assert [m.text for m in model.requests[1].messages] == ["Before.", "Then.", "Go."]
-
-
-def test_two_children_of_one_run_share_it_and_nothing_else() -> None:
-    model = script(["One.", "Left.", "Right."])
-    run = nbagent.Agent(model=model).run("Go.")
-    for words, answer in ("left", "Left."), ("right", "Right."):
-        child = check_run(run.resume(words))
-        assert [m.text for m in child.messages] == ["Go.", "One.", words, answer]
 
 
 def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from engine.laws import check_answered, check_record, check_run, fill_disk, look
 from frontends import StandIn
+from session.approval_stage import View
 
 import nbagent
 from nbagent.archive.store import Store
 from nbagent.contracts.events import Event, Notice, RunFinished, TextDelta, TurnFinished
-from nbagent.contracts.ports import RunControls, Sink
-from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
@@ -22,32 +21,6 @@ from nbagent.session.stores import close_stores, current_store
 
 def model_of() -> Any:
     return script([call("look", place="a"), "Done."])
-
-
-class View:
-    """Collects events; may fail in every way."""
-
-    name = "test view"
-
-    def __init__(self, fails: str = "") -> None:
-        self.fails = fails
-        self.events: list[Event] = []
-        self.closed = 0
-
-    def open(self, run: RunRecord, controls: RunControls) -> Sink:
-        if self.fails == "open":
-            raise RuntimeError("no screen")
-        return self
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-        if self.fails == type(event).__name__:
-            raise RuntimeError("no paint")
-
-    def close(self) -> None:
-        self.closed += 1
-        if self.fails == "close":
-            raise RuntimeError("no end")
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3), KeyboardInterrupt()], ids=repr)
@@ -73,7 +46,7 @@ def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> N
 
 @pytest.mark.parametrize("fails", ["open", "close", "RunStarted", "TextDelta", "RunFinished"])
 def test_a_view_that_fails_anywhere_does_not_touch_the_run(fails: str) -> None:
-    use_frontend(StandIn(view=View(fails).open))
+    use_frontend(StandIn(view=View(fails=fails).open))
     heard: list[Event] = []
     model = model_of()
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=heard.append)
