@@ -23,8 +23,7 @@ from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import ANSWERS
 from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.going_on import type_of
-from nbagent.session.prepare import Ask, Kind
+from nbagent.session.prepare import Ask, Kind, type_of
 from nbagent.session.stores import cache_file, current_store, find_run, forget_last, note_last
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from nbagent.session.active import at_work
 from nbagent.session.approval import forget_approvals
 from nbagent.session.clients import forget_listings
 from nbagent.session.frontend import use_frontend
-from nbagent.session.going_on import forget_remembered
+from nbagent.session.prepare import forget_remembered
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew
 

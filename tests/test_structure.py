@@ -68,7 +68,7 @@ INSIDE = {
     "shown": [{"budgets"}, {"texts"}, {"pictures"}, {"displays", "tables"}, {"plain"}],
     "session": [
         {"frontend", "clients", "approval"},
-        {"composer", "stores", "going_on"},
+        {"composer", "stores"},
         {"recorded"},
         {"hosts"},
         {"prepare"},

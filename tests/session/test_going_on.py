@@ -13,7 +13,7 @@ from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.providers.offline import call, error, script, step
-from nbagent.session.going_on import CONTINUE
+from nbagent.session.prepare import CONTINUE
 from nbagent.session.stores import close_stores
 
 
