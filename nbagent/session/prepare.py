@@ -44,12 +44,11 @@ class Ask:
     """The prompt with its images; empty when it is text only."""
     template: str | None = None
     messages: tuple[Message, ...] = ()
-    """A conversation of the person's own making that comes before the prompt."""
+    """Of the person's own making, before the prompt."""
     options: RunOptions = field(default_factory=RunOptions)
     tools: tuple[object, ...] | None = None
     """Python functions, MCP servers; None: by name, from the options, the parent, the notebook."""
     on_approval: OnApproval | None = None
-    """Answers questions about tool calls instead of a person."""
     kind: Kind = "start"
     parent_id: str | None = None
     fork_turn: str | None = None
@@ -91,12 +90,11 @@ def prepare(
             f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
             "limit its tokens with max_total_tokens=…"
         )
-    output = None if options.output in (None, str) else Output(options.output)
+    kind = options.output
+    output = None if kind is None or kind is str else Output(kind)
     run_id = new_id()
     recording = recording_of(asked, store, run_id)
-    names = ask.options.tools
-    if ask.tools is None:
-        names = options.tools if options.tools is not None else settings.tools
+    names = asked.tools if ask.tools is None else ask.options.tools
     namespace = frontend.namespace
     tools = tools_of(names, ask.tools, options=options, settings=settings, namespace=namespace)
     hosts: Sequence[Any] = tools.hosts
@@ -112,7 +110,7 @@ def prepare(
     record = redacted(
         RunRecord(
             id=run_id,
-            session=options.session or settings.session,
+            session=asked.session,
             name=options.name,
             tags=options.tags or (),
             parent_id=parent.id if parent else None,
@@ -141,13 +139,10 @@ def prepare(
     )
     if not ask.dry_run:
         _remember(run_id, options)
-    client = chosen.client
-    if recording is not None and not ask.dry_run:
-        client = recording.client(chosen)
     plan = EnginePlan(
         run=record,
         history=base.history,
-        client=client,
+        client=recording.client(chosen) if recording and not ask.dry_run else chosen.client,
         model=chosen.model,
         host=host,
         composer=ChatComposer(asked.system, opening=_opening(words, base.history), output=output),
@@ -192,10 +187,9 @@ def _words(
 
 
 def _limits(options: RunOptions, asked: Settings) -> Limits:
-    # Who lowers only the ceiling means both.
-    lowered = asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling)
     limits = Limits(
-        max_turns=lowered,
+        # Who lowers only the ceiling means both.
+        max_turns=asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling),
         ceiling=asked.ceiling,
         loop_limit=asked.loop_limit,
         max_total_tokens=asked.max_total_tokens,
