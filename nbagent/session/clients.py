@@ -246,6 +246,7 @@ async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
     except BaseException as error:  # of another package; SystemExit would end the engine
         said = f"provider {name!r} cannot list its models: {type(error).__name__}: {error}"
         raise ModelError(
-            f"{said}; name one with --model {name}:MODEL", code="LLM_BAD_RESPONSE"
+            f"{said}; name one with --model {name}:MODEL, or repair its package",
+            code="LLM_BAD_RESPONSE",
         ) from error
     return tuple(model for model in models if model.id)
