@@ -108,8 +108,7 @@ class Reading(ABC):
 
     def find(self, ref: str, *, session: str | None = None) -> str:
         """The id of the run meant by `last`, a name (its newest run), or the start of an id."""
-        ref = ref.strip()
-        if not ref:
+        if not ref.strip():
             raise UsageError(
                 "name a run: last, its name, or the start of its id (`nbagent.runs()` lists them)"
             )

@@ -77,7 +77,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     if not isinstance(given, str):
         raise UsageError(f'{ref!r} is no run; give "last", its name or the start of its id')
     store = current_store()
-    if ref.strip() != "last":
+    if ref != "last":
         return store.find(ref)
     here = _last.get(store) if session is None else None
     if here == "":

@@ -108,7 +108,8 @@ class FunctionHost(MethodHost):
         namespace: Callable[[], Mapping[str, Any]] = dict,
         names: Sequence[str] | None = None,
     ) -> None:
-        self._namespace = there = namespace()
+        self._namespace = namespace
+        there = namespace()
         made: dict[str, FunctionTool] = {}
         for obj in tools:
             tool = as_tool(obj, namespace=there)
@@ -132,5 +133,5 @@ class FunctionHost(MethodHost):
             ToolError: there is no such tool, or its arguments do not fit.
         """
         if call.name in self._tools:
-            self._tools[call.name] = self._tools[call.name].reread(self._namespace)
+            self._tools[call.name] = self._tools[call.name].reread(self._namespace())
         return await super().prepare(call, context)

@@ -125,7 +125,7 @@ class AtLine:
 known = set()
 
 def new_runs():
-    found = [r.run_id for r in current_store().runs(limit=9) if r.run_id not in known]
+    found = [run.id for run in current_store().runs(limit=9) if run.id not in known]
     known.update(found)
     return [current_store().load(run_id) for run_id in found]
 
