@@ -229,7 +229,7 @@ class Run:
             return run.wait()
 
     def _check_over(self) -> None:
-        if self._active is not None and self.phase == "Running":
+        if self._active is not None and not self._active.done:
             raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
