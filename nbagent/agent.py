@@ -15,10 +15,9 @@ from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.run import Run, as_tuple, changed_ask
-from nbagent.session.active import OnEvent
+from nbagent.session.active import DryRun, OnEvent, dry_run
 from nbagent.session.approval import OnApproval
 from nbagent.session.prepare import Ask
-from nbagent.session.preview import DryRun, dry_run
 from nbagent.settings import RunOptions, without_secrets
 
 
@@ -60,17 +59,8 @@ class Agent:
         """What every run of it has, if the run does not say otherwise."""
         return self._base.options
 
-    @property
-    def tools(self) -> tuple[object, ...] | None:
-        """The functions and servers that it was given; None: by name, or the notebook's."""
-        return self._base.tools
-
     def __repr__(self) -> str:
-        if self.tools is not None:
-            n = f"{len(self.tools)} tool{'s' * (len(self.tools) != 1)}"
-        else:
-            n = f"tools: {self.options.tools or 'the notebook’s'}"
-        return f"<Agent {self.options.model or 'default model'}, {n}>"
+        return f"<Agent {self.options.model or 'default model'}>"
 
     def run(
         self,
@@ -92,7 +82,8 @@ class Agent:
         """
         if runtime.on_engine_thread():
             raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        return Run.ended(self._ask(prompt, messages, **options), on_event=on_event)
+        with Run.starting(self._ask(prompt, messages, **options), on_event=on_event) as run:
+            return run.wait()
 
     async def arun(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
         """As `run`, for `await`; synchronous tools run on the loop that awaits."""
@@ -100,7 +91,8 @@ class Agent:
 
     def start(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
         """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        return Run.started(self._ask(prompt, **options), on_event=on_event)
+        with Run.starting(self._ask(prompt, **options), on_event=on_event) as run:
+            return run
 
     async def stream(self, prompt: str, **options: Any) -> AsyncGenerator[Event]:
         """The run's events as they happen. Leaving the loop stops the run."""
@@ -124,8 +116,7 @@ class Agent:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
-        messages = as_tuple("messages", messages, "[nbagent.Message.of('user', 'Hello.')]")
-        for message in messages:
-            if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"messages: {message!r} is no nbagent.Message")
-        return changed_ask(replace(self._base, prompt=prompt, messages=messages), options)
+        said: tuple[Any, ...] = as_tuple("messages", messages, "[nbagent.Message.of('user', 'Hi')]")
+        if not all(isinstance(message, Message) for message in said):
+            raise UsageError("messages: one of them is no nbagent.Message")
+        return changed_ask(replace(self._base, prompt=prompt, messages=said), options)

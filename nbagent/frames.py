@@ -21,7 +21,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
-from nbagent.session.listed import listings
+from nbagent.session.clients import listings
 from nbagent.session.stores import current_store, store_at
 from nbagent.settings import RunOptions
 
@@ -119,7 +119,7 @@ class SavedNotebook(History):
 class _SavedRun(Run):
     """A run of somebody's notebook: nothing goes on from it by itself, and nothing is deleted."""
 
-    def _start_child(self, ask: object) -> NoReturn:
+    def _child(self, kind: object, turn_id: object, prompt: object, options: object) -> NoReturn:
         raise UsageError(
             f"run {self.id[:8]} was read from a notebook, whose model, tools and approvals may be "
             "anybody's; go on with your own: agent.run('…', messages=run.messages)"

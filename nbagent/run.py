@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nbagent import runtime
 from nbagent.archive.frames import frame_of
@@ -23,11 +23,8 @@ from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import ANSWERS
 from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.going_on import type_of
-from nbagent.session.prepare import Ask, Kind
-from nbagent.session.recorded import cache_file
-from nbagent.session.stores import current_store, find_run, forget_last, home_of, note_last
-from nbagent.settings import Tools
+from nbagent.session.prepare import Ask, Kind, type_of
+from nbagent.session.stores import cache_file, current_store, find_run, forget_last, note_last
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,12 +38,8 @@ class _Kept(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, run: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, run: Run, owner: type) -> T: ...
-    def __get__(self, run: Run | None, owner: type) -> Any:
-        return self if run is None else getattr(run.record, self._name)
+    def __get__(self, run: Run, owner: type) -> T:
+        return getattr(run.record, self._name)
 
 
 class Run:
@@ -55,15 +48,12 @@ class Run:
     id = _Kept[str]()
     """16 hex digits."""
     name = _Kept[str | None]()
-    """What `--name` called it."""
     session = _Kept[str]()
-    """The session that it belongs to."""
     model = _Kept[str]()
     """`provider:model`."""
     phase = _Kept[Phase]()
     """`Running`, `WaitingUser`, `Completed` or `Failed`."""
     stop_reason = _Kept[StopReason | None]()
-    """Why it stopped."""
     error = _Kept[ErrorInfo | None]()
     """What went wrong, or which limit paused it."""
     text = _Kept[str]()
@@ -71,7 +61,6 @@ class Run:
     turns = _Kept[tuple[EngineTurn, ...]]()
     """This run's own turns."""
     usage = _Kept[Usage]()
-    """Tokens, summed over the turns."""
     cost_usd = _Kept[float | None]()
     """USD; None when no price is known."""
 
@@ -105,20 +94,6 @@ class Run:
                 note_last(run.id, active.store)
                 here.set_last(run)
             yield run
-
-    @classmethod
-    def started(
-        cls, ask: Ask, *, on_event: OnEvent | None = None, here: Frontend | None = None
-    ) -> Run:
-        """Start a run that somebody may wait for later."""
-        with cls.starting(ask, on_event=on_event, here=here) as run:
-            return run
-
-    @classmethod
-    def ended(cls, ask: Ask, *, on_event: OnEvent | None = None, store: Store | None = None) -> Run:
-        """Start a run and wait for its end: from its start on, an interrupt is a stop."""
-        with cls.starting(ask, on_event=on_event, store=store) as run:
-            return run.wait()
 
     @property
     def record(self) -> RunRecord:
@@ -228,24 +203,30 @@ class Run:
 
         Returns the child run, after it ended. A run that was answered needs words.
         """
-        return self._start_child(
-            self._child("resume" if prompt is None else "continue", prompt, options)
-        )
+        return self._child("continue" if prompt else "resume", None, prompt, options)
 
     def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
         """Ask a turn anew: keep the conversation before it, with other options or more words."""
-        return self._start_child(replace(self._child("fork", prompt, options), fork_turn=turn_id))
+        return self._child("fork", turn_id, prompt, options)
 
-    def _start_child(self, ask: Ask) -> Run:
+    def _child(
+        self, kind: Kind, turn_id: str | None, prompt: str | None, options: dict[str, Any]
+    ) -> Run:
+        """A run that goes on from this one, after it ended."""
         self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
-        return Run.ended(ask, store=self._store)
-
-    def _child(self, kind: Kind, prompt: str | None, options: dict[str, Any]) -> Ask:
         own = self._active.ask if self._active is not None else Ask()
-        base = Ask(prompt=prompt, kind=kind, parent_id=self.id, tools=own.tools)
-        return changed_ask(replace(base, on_approval=own.on_approval), options)
+        base = Ask(
+            prompt=prompt,
+            kind=kind,
+            parent_id=self.id,
+            fork_turn=turn_id,
+            tools=own.tools,
+            on_approval=own.on_approval,
+        )
+        with Run.starting(changed_ask(base, options), store=self._store) as run:
+            return run.wait()
 
     def _check_over(self) -> None:
         if self._active is not None and not self._active.done:
@@ -256,7 +237,7 @@ class Run:
         self._check_over()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
-            cache_file(home_of(self._store), run_id).unlink(missing_ok=True)
+            cache_file(self._store, run_id).unlink(missing_ok=True)
         forget_last(forgotten, current_store())
         frontend().forget(forgotten)
         if self._store.keeps_forgotten:
@@ -287,11 +268,6 @@ def open_run(ref: str) -> Run:
 
     `"last"` is the last one that was started here, and in a fresh process the store's.
     """
-    given: Any = ref
-    if not isinstance(given, str):
-        raise UsageError(
-            f'open_run({reprlib.repr(given)}): give "last", a run\'s name or the start of its id'
-        )
     run_id = find_run(ref)
     for active in at_work():
         if active.record.id == run_id:
@@ -313,39 +289,36 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
 
 def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
     """The same with other options, and with the tools and `on_approval` that a call gives."""
-    changes = dict(changes)
+    options = dict(changes)
     objects = base.tools
-    tools = changes.pop("tools", None)
-    if tools is not None:
-        changes["tools"], objects = _names_and_objects(tools)
-    callback = changes.pop("on_approval", None) or base.on_approval
+    tools = options.pop("tools", None)
+    if isinstance(tools, str):
+        options["tools"], objects = tools, None
+    elif tools is not None:
+        given: list[object] = []
+        for one in as_tuple("tools", tools, "[look, count]"):
+            # `nbagent.mcp(file=…)` gives several servers.
+            given += one if type(one) is tuple else (one,)
+        # By its type: a callable's `__class__` may be a property that raises.
+        names = tuple(str(one) for one in given if issubclass(type(one), str))
+        objects = tuple(one for one in given if not issubclass(type(one), str))
+        options["tools"] = names or None
+        if names and not objects:
+            objects = None
+    callback = options.pop("on_approval", None) or base.on_approval
     if callback is not None and not callable(callback):
         raise UsageError(f"on_approval={callback!r} is no function of a Question; {ANSWERS}")
-    model = changes.get("model")
+    model = options.get("model")
     if model is not None and not isinstance(model, str):
         if not hasattr(model, "model_id"):
             raise UsageError(
                 f"model={model!r} is no model; write provider:model, or give "
                 "nbagent.offline.script([...])"
             )
-        changes["model"] = model.model_id
+        options["model"] = model.model_id
     return replace(
-        base, options=base.options.changed(**changes), tools=objects, on_approval=callback
+        base, options=base.options.changed(**options), tools=objects, on_approval=callback
     )
-
-
-def _names_and_objects(tools: Any) -> tuple[Tools | None, tuple[object, ...] | None]:
-    """Names of tools and hosts, for the options, and objects, for the run itself."""
-    if isinstance(tools, str):
-        return tools, None
-    given: list[object] = []
-    for one in as_tuple("tools", tools, "[look, count]"):
-        # `nbagent.mcp(file=…)` gives several servers.
-        given += as_tuple("tools", one, "") if type(one) is tuple else (one,)
-    # By its type: a callable's `__class__` may be a property that raises.
-    names = tuple(str(one) for one in given if issubclass(type(one), str))
-    objects = tuple(one for one in given if not issubclass(type(one), str))
-    return names or None, None if names and not objects else objects
 
 
 def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:

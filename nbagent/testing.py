@@ -1,18 +1,6 @@
 """For tests of your own agents: a process as new, a scripted model, and assertions over a run.
 
-Needs pytest. The fixture is there where a test module or its `conftest.py` imports it:
-
-```python
-from nbagent import offline
-from nbagent.testing import assert_called, assert_no_errors, fresh_agent  # noqa: F401
-
-def test_population_is_looked_up(fresh_agent):
-    steps = offline.call("population", city="Oslo"), "717,710 people."
-    agent, model = fresh_agent(*steps, tools=[population])
-    run = agent.run("How many people live in Oslo?")
-    assert_called(run, "population", city="Oslo")
-    assert_no_errors(run)
-```
+Needs pytest. The fixture is there where a test module or its `conftest.py` imports it: see README.
 """
 
 from __future__ import annotations
@@ -35,9 +23,9 @@ from nbagent.providers.refusals import forget_refusals
 from nbagent.run import Run
 from nbagent.session.active import at_work
 from nbagent.session.approval import forget_approvals
+from nbagent.session.clients import forget_listings
 from nbagent.session.frontend import use_frontend
-from nbagent.session.going_on import forget_remembered
-from nbagent.session.listed import forget_listings
+from nbagent.session.prepare import forget_remembered
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew
 
@@ -104,14 +92,8 @@ def fresh_agent() -> Generator[AgentMaker]:
             model.assert_complete()
 
 
-def assert_called(
-    run: Run, tool: str, arguments: Mapping[str, Any] | None = None, /, **named: Any
-) -> ToolRun:
-    """Fail unless a tool was called with these arguments, whatever others it had.
-
-    Returns the first such call.
-    """
-    wanted = {**(arguments or {}), **named}
+def assert_called(run: Run, tool: str, /, **wanted: Any) -> ToolRun:
+    """The first call of a tool with these arguments, whatever others it had; fail without one."""
     calls = tool_runs_of(run)
     for call in calls:
         given = call.args or {}

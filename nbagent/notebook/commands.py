@@ -27,11 +27,10 @@ from nbagent.notebook.visible import visible
 from nbagent.notebook.which_run import continued_run
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
-from nbagent.session.active import at_work
+from nbagent.session.active import at_work, dry_run
 from nbagent.session.approval import approvals, forget_approvals
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
-from nbagent.session.preview import dry_run
 from nbagent.session.stores import find_run
 
 _LAST_RUNS = 10

@@ -1,7 +1,7 @@
 """How a dry run looks: as plain text, and as HTML without a script in the style of the run view.
 
 Knows no IPython, so that a script can print one. What would be sent is worked out in
-`session.preview`; here nothing is decided. Text is text: all of it is escaped.
+`session.active`; here nothing is decided. Text is text: all of it is escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nbagent.notebook.static_html import escape, style
 from nbagent.notebook.view_types import ImageView
 from nbagent.notebook.visible import as_text, cut, one_line, visible
 from nbagent.providers.registry import find_provider
-from nbagent.session.preview import DryRun
+from nbagent.session.active import DryRun
 
 _MOST = 20_000
 """Characters of one text that are shown; the value itself has all."""

@@ -12,9 +12,9 @@ from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
 from nbagent.session.approval import Policies, approvals
+from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
-from nbagent.session.listed import listings
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Tools, effective, origins
 from nbagent.tools.base import HostSet, host_words

@@ -36,7 +36,7 @@ def known_models() -> list[str]:
     thread.join(_WAIT_S)
     local = [f"{provider}:{name}" for provider, names in _lists.local.items() for name in names]
     # Nothing was kept where nothing was listed, so it is not loaded for this.
-    listed = sys.modules.get("nbagent.session.listed")
+    listed = sys.modules.get("nbagent.session.clients")
     kept = listed.kept_ids() if listed is not None else []
     return list(dict.fromkeys([*local, *kept]))
 

@@ -104,6 +104,7 @@ class Courier:
         """What a thread runs right now."""
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         """How it ended."""
+        self._thread: threading.Thread | None = None
 
     # The task
 
@@ -123,12 +124,18 @@ class Courier:
                 # SystemExit and the like as well: they must reach who waits, not end the thread.
                 self.future.set_exception(error)
 
-        engine_thread().spawn(main, context)
+        thread = self._thread = engine_thread()
+        thread.spawn(main, context)
         return self
 
     def _ended(self, _: object) -> None:
         running().discard(self.cancel)
         self.place.couriers.discard(self)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can never end: its thread died, or this is a forked child."""
+        return not self.future.done() and not (self._thread and self._thread.is_alive())
 
     def stop(self) -> None:
         """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""

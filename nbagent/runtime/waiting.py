@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import EngineError, ToolError, UsageError
 from nbagent.contracts.events import Event
 from nbagent.runtime.courier import Courier, here, inside_a_tool, loop_is_running, perform_soon
 from nbagent.runtime.interrupt import Watch
@@ -169,6 +169,11 @@ class _Waiting:
             raise KeyboardInterrupt
         if time.monotonic() >= self.deadline:
             raise TimeoutError("the run is still at work; wait() again, or stop() it")
+        if self.courier.lost:
+            raise EngineError(
+                "the engine thread of this run is gone (a fork?); `%agent resume` goes on with it",
+                code="ENGINE_INTERRUPTED",
+            )
 
 
 async def await_here(

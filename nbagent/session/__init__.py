@@ -3,5 +3,5 @@
 Hands each event to its sinks in order, the store first. It knows no notebook: what the process
 offers comes through a `Frontend`.
 
-Inside, imports go: frontend, composer, clients, stores → prepare → active → preview.
+Inside, imports go: frontend, clients, approval → composer, stores → prepare → active.
 """

@@ -1,20 +1,24 @@
 """A run at work: starts the engine on its thread and hands each event to its sinks in order.
 
 The store comes first: what is committed is on disk before anybody sees it. A sink that raises is
-detached and named; nothing that a sink does ends a run.
+detached and named; nothing that a sink does ends a run. A dry run takes the very same path up to
+its first request; nothing is sent, kept or changed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from nbagent.archive.audit_records import AuditSink, is_audited
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.canonical import json_object, load_json, utc_now
+from nbagent.contracts.chat import ChatRequest, redacted
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
 from nbagent.contracts.events import (
     Event,
@@ -28,14 +32,19 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import Sink
-from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import redact
-from nbagent.engine import run_engine
-from nbagent.runtime import Courier
+from nbagent.contracts.records import RunRecord, turn_id
+from nbagent.contracts.secrets import redact, redact_json
+from nbagent.engine import first_request, run_engine
+from nbagent.runtime import Courier, engine_loop, on_engine_thread
 from nbagent.session.approval import SessionApprover
+from nbagent.session.clients import Key
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, prepare
 from nbagent.session.stores import alive, current_store
+from nbagent.settings import HIDDEN
+
+if TYPE_CHECKING:
+    from nbagent.providers.exchange import WireRequest
 
 OnEvent = Callable[[Event], object]
 
@@ -60,11 +69,10 @@ class CallbackSink:
         self._callback = callback
 
     def handle(self, event: Event) -> None:
-        """Call it."""
         self._callback(event)
 
     def close(self) -> None:
-        """Nothing to close."""
+        pass
 
 
 class ActiveRun:
@@ -91,7 +99,6 @@ class ActiveRun:
         self._waits: list[str] = []
         """What hosts said that the run waits for."""
         self._begun = False
-        audit = self._audit()
         self._approver = self.plan.approver = SessionApprover(
             host=self.prepared.host,
             policies=self.prepared.policies,
@@ -99,7 +106,7 @@ class ActiveRun:
             callback=ask.on_approval,
             buttons=self._buttons,
             by_input=self._here.asker(),
-            record=audit.decided if audit else None,
+            audit=self._audit(),
         )
         self.store.database.on_warning = self._warn_all
 
@@ -161,8 +168,6 @@ class ActiveRun:
                 self.store.release(self.record.id)
             self._hand_on(RunFinished(self.record))
 
-    # The engine's events
-
     def emit(self, event: Event) -> None:
         """Tell the sinks of something that is not kept. On the engine's loop."""
         if isinstance(event, TurnStarted):
@@ -197,8 +202,6 @@ class ActiveRun:
                 with suppress(Exception):
                     sink.close()
 
-    # What the person should know
-
     def warn(self, text: str) -> None:
         """Tell the person, and keep it in the record."""
         text = redact(text)
@@ -229,8 +232,6 @@ class ActiveRun:
             self._waits = [*self._waits, text] if text else []
             self._hand_on(Waiting(None, "; ".join(self._waits)))
 
-    # Questions
-
     def _audit(self) -> AuditSink | None:
         """The sink for the audit log of a run whose tools touch the world."""
         if not is_audited(self.prepared.host.host_names):
@@ -255,3 +256,79 @@ _said_warnings: set[str] = set()
 def at_work() -> list[ActiveRun]:
     """The runs of this process that are not over."""
     return list(_at_work)
+
+
+# What a run would send
+
+_INTERNAL = {"tools": {"__all__": {"traits"}}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DryRun:
+    """What would be sent first, but for keys and the values of `extra_body`, which are hidden."""
+
+    run: RunRecord
+    """As it would begin: its model, session, limits, parent and notices."""
+    request: ChatRequest
+    """System prompt, messages, tools and parameters as the client is given them."""
+    body: dict[str, Any]
+    """The JSON of the request on the wire; for a model without one, the request itself."""
+    body_bytes: int
+    url: str | None
+    """Where it would go; None for a model without a wire."""
+    key: Key
+    """Whether a key goes along; `missing` where the server answers only with one."""
+    dropped_params: tuple[str, ...]
+    """What is left out because the server refused it before."""
+    stream: bool
+    turn_id: str
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.request.messages)} messages, {len(self.request.tools)} tools"
+        return f"<DryRun {self.run.model}, {counts}, {self.body_bytes:,} bytes>"
+
+    def __str__(self) -> str:
+        return frontend().bundle(self)["text/plain"]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return frontend().bundle(self)
+
+
+def dry_run(ask: Ask) -> DryRun:
+    """What the run would send first; a missing key alone is no error."""
+    if on_engine_thread():
+        raise UsageError("an async tool cannot wait for a dry run; do it before the run")
+    active = ActiveRun(ask)
+    future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
+    try:
+        request, wire = future.result()
+    finally:
+        future.cancel()
+    plan, chosen = active.plan, active.prepared.chosen
+    body = json_object(load_json(wire.body)) or {}
+    body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
+    body, url = redact_json((body, wire.url))
+    return DryRun(
+        run=plan.run.model_copy(update={"notices": tuple(plan.notices)}),
+        request=redacted(request),
+        body=body,
+        body_bytes=len(wire.body),
+        url=url or None,
+        key=chosen.key,
+        dropped_params=wire.dropped_params,
+        stream=plan.stream,
+        turn_id=turn_id(plan.first_index),
+    )
+
+
+async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
+    plan = active.plan
+    # With it comes the HTTP client, which offline models do without.
+    from nbagent.providers.exchange import WireClient, WireRequest
+
+    request = await first_request(plan, active)
+    active.look_at_tools()
+    if isinstance(plan.client, WireClient):
+        return request, plan.client.wire_request(request, stream=plan.stream)
+    body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)
+    return request, WireRequest("", body.encode())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
+from nbagent.archive.audit_records import AuditSink
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sha_of, utc_now
 from nbagent.contracts.chat import ToolCall, ToolSpec
@@ -37,8 +38,6 @@ from nbagent.contracts.secrets import redact
 from nbagent.shown import without_folders
 
 OnApproval = Callable[[Question], Any]
-Record = Callable[[ToolCall, ToolSpec, ToolContext, Decision, str], None]
-"""Is given each decision and what it is bound to."""
 ANSWERS = "give True, 'session', False, a reason, or a dict of other arguments"
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
@@ -138,7 +137,7 @@ def approvals() -> list[Grant]:
 
 
 def forget_approvals() -> None:
-    """Take back everything that was allowed for a session."""
+    """Take it all back."""
     _granted.clear()
 
 
@@ -158,7 +157,7 @@ class SessionApprover:
     may yet get ready."""
     by_input: OnApproval | None
     """Asks in the thread that waits, where somebody types."""
-    record: Record | None
+    audit: AuditSink | None
     _open: dict[str, asyncio.Future[PersonAnswer]] = field(
         default_factory=dict[str, asyncio.Future[PersonAnswer]], init=False
     )
@@ -221,9 +220,9 @@ class SessionApprover:
             arguments=arguments,
             waited_ms=waited_ms,
         )
-        if self.record is not None:
+        if self.audit is not None:
             bound = _bound(_with(call, arguments), prepared)
-            self.record(call, prepared.spec, context, decision, bound)
+            self.audit.decided(call, prepared.spec, context, decision, bound)
         return decision
 
     def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
@@ -304,8 +303,8 @@ def _why(hit: RuleHit, prepared: PreparedCall) -> str:
 
 def _nobody(prepared: PreparedCall) -> str:
     reason = "it has to be approved, and nobody is here who could: in a program give on_approval=…"
-    if prepared.preview.firm or prepared.preview.every_time:
-        return f"{reason}; it is asked about every time, whatever the rules allow"
+    if prepared.preview.firm or prepared.preview.every_time:  # no rule can allow it
+        return reason
     return f"{reason}, in an unattended notebook allow it with nbagent.configure(allow=…)"
 
 
@@ -345,10 +344,6 @@ async def _called(
         return PersonAnswer(choice="deny", reason=reason)
 
 
-_MEANT_TRUE = frozenset({"y", "yes", "ok", "true", "once", "allow"})
-"""Texts that would deny the call with a strange reason, and hardly mean that."""
-
-
 def answer_of(given: object) -> PersonAnswer:
     """What `on_approval` returned, as an answer.
 
@@ -365,7 +360,7 @@ def answer_of(given: object) -> PersonAnswer:
     if given == "session":
         return PersonAnswer(choice="session")
     if isinstance(given, str):
-        if given.strip().lower() in _MEANT_TRUE:
+        if given.strip().lower() in ("y", "yes"):  # hardly a reason for a denial
             raise UsageError(f"on_approval returned {given!r}; return True to allow the call")
         return PersonAnswer(choice="deny", reason=given)
     arguments = json_object(cast("Any", given))

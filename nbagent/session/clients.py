@@ -1,22 +1,35 @@
-"""From a model id to a ready client: provider, configuration, one client for each server."""
+"""From a model id to a ready client, one for each server; which models can be asked from here.
+
+Keeps what providers listed, for completion. Asks a server elsewhere only when it is named.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.chat import ProviderConfig, Usage
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.chat import ModelInfo, ProviderConfig, Usage
+from nbagent.contracts.errors import ModelError, NbagentError, UsageError
 from nbagent.contracts.ports import ChatClient, Cost
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.choice import choose_model, qualified
+from nbagent.providers.choice import ask_local, choose_model, local_servers, qualified
 from nbagent.providers.prices import context_tokens, cost_of
-from nbagent.providers.registry import find_provider, origin, split_model_id
-from nbagent.settings import RunOptions, Settings, checked_value, provider_of
+from nbagent.providers.registry import (
+    Provider,
+    find_provider,
+    origin,
+    provider_names,
+    split_model_id,
+)
+from nbagent.runtime import engine_loop
+from nbagent.settings import RunOptions, Settings, checked_value, effective, provider_of
 
 Key = Literal["sent", "none", "missing"]
+_LIST_S = 10.0
+"""A provider has so many seconds to list its models, unless said otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +89,10 @@ def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
         config = replace(config, api_key=said.api_key)
     # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
     checked_value("base_url", config.base_url)
-    own_server = config.base_url == provider.default_base_url
-    needed = asked.key_variable is not None or (provider.needs_key and own_server)
-    missing = config.api_key is None and needed
+    missing = _missing_key(provider, config, asked.key_variable)
     if missing and need_key:
-        variables = asked.key_variable or " or ".join(provider.key_variables)
         raise UsageError(
-            f"{name} needs a key: set {variables} in the environment before the kernel starts, "
+            f"{name} needs a key: set {missing} in the environment before the kernel starts, "
             "or use --base-url for another server, or --model offline:demo to go on without one",
             code="LLM_AUTH_FAILED",
         )
@@ -96,6 +106,17 @@ def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
         key="missing" if missing else "none" if config.api_key is None else "sent",
         extra_body=config.extra_body,
     )
+
+
+def _missing_key(
+    provider: Provider, config: ProviderConfig, key_variable: str | None = None
+) -> str:
+    """The variables that could hold the key which is needed and not there; else nothing."""
+    own_server = config.base_url == provider.default_base_url
+    needed = key_variable is not None or (provider.needs_key and own_server)
+    if config.api_key is not None or not needed:
+        return ""
+    return key_variable or " or ".join(provider.key_variables)
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:
@@ -124,3 +145,108 @@ def asked_of(options: RunOptions, settings: Settings) -> Settings:
     rows = Settings.rows()
     usual = {n: value for n, value in settings.given.items() if stays or not rows[n].server}
     return Settings(**usual).changed(**{n: v for n, v in options.given.items() if n in rows})
+
+
+# What can be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one provider offers from here."""
+
+    provider: str
+    models: tuple[ModelInfo, ...] = ()
+    reachable: bool = True
+    why: str = ""
+    """What keeps it from being asked, or how to see more of it."""
+
+
+_kept: dict[tuple[str, str | None], tuple[ModelInfo, ...]] = {}
+"""By provider and server: what it listed when it was last asked."""
+
+
+def kept_ids() -> list[str]:
+    """The ids of all models that were listed in this kernel."""
+    return [f"{name}:{model.id}" for (name, _), models in _kept.items() for model in models]
+
+
+def forget_listings() -> None:
+    """Forget what providers listed."""
+    _kept.clear()
+
+
+def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
+    """What one provider lists, asked as `given` says; without a name, what is reachable now.
+
+    UsageError where no provider is called so or it has no key, ModelError where it does not answer.
+    """
+    if provider is not None:
+        models = _asked(provider, given or RunOptions())
+        return [Listing(provider, models, why="" if models else "lists no models")]
+    servers = local_servers(os.environ, effective().base_url)
+    answers = ask_local(servers)
+    offers: list[Listing] = []
+    for name in dict.fromkeys((*provider_names(), *servers)):
+        if name in answers:
+            _kept[name, servers[name]] = answers[name]
+            offers.append(Listing(name, answers[name], why="" if answers[name] else "lists none"))
+        elif name in servers:
+            offers.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
+        elif name == "offline":
+            offers.append(Listing(name, _asked(name, RunOptions())))
+        else:
+            offers.append(_by_its_key(name))
+    return offers
+
+
+def _by_its_key(name: str) -> Listing:
+    """A provider elsewhere, which is not asked: a key is there, or it is not."""
+    settings = effective()
+    # A server that is set is one of the provider whose model is set.
+    mine = name == provider_of(qualified(settings.model or ""))
+    try:
+        provider = find_provider(name)
+        given = ProviderConfig(base_url=settings.base_url if mine else None)
+        config = provider.resolve(given, os.environ)
+    except NbagentError as error:  # an installed package, or a server that has to be named
+        return Listing(name, reachable=False, why=error.message)
+    kept = models = _kept.get((name, config.base_url), ())
+    if not kept and provider.default_model and config.base_url == provider.default_base_url:
+        models = (ModelInfo(id=provider.default_model),)
+    if variables := _missing_key(provider, config):
+        why = f"no key; set {variables} in the environment before the kernel starts"
+        return Listing(name, models, reachable=False, why=why)
+    return Listing(name, models, why="" if kept else f"%agent models {name} asks it for all")
+
+
+def _asked(name: str, given: RunOptions) -> tuple[ModelInfo, ...]:
+    model = find_provider(name).default_model or "any"
+    wait_s = given.timeout_s or _LIST_S
+    asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
+    chosen = choose(asked_of(asked, effective()))
+    future = asyncio.run_coroutine_threadsafe(_list(chosen, wait_s), engine_loop())
+    try:
+        models = future.result()
+    finally:
+        future.cancel()
+    if name != "offline":  # scripts are known without being listed
+        _kept[name, chosen.base_url] = models
+    return models
+
+
+async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
+    name = chosen.provider
+    try:
+        models = await asyncio.wait_for(chosen.client.list_models(), wait_s)
+    except TimeoutError:
+        said = f"no list of models within {wait_s:g} s from {chosen.base_url or name}"
+        raise ModelError(f"{said}; is it the right server?", code="LLM_TIMEOUT") from None
+    except (NbagentError, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # of another package; SystemExit would end the engine
+        said = f"provider {name!r} cannot list its models: {type(error).__name__}: {error}"
+        raise ModelError(
+            f"{said}; name one with --model {name}:MODEL, or repair its package",
+            code="LLM_BAD_RESPONSE",
+        ) from error
+    return tuple(model for model in models if model.id)

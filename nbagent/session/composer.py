@@ -24,7 +24,6 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.ports import (
-    ChatClient,
     Composition,
     PreparedCall,
     SchemaClient,
@@ -35,6 +34,7 @@ from nbagent.contracts.ports import (
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
+from nbagent.session.clients import Chosen
 from nbagent.tools.arguments import adapted, type_name
 from nbagent.tools.base import HostSet
 
@@ -134,13 +134,11 @@ class AnswerHosts(HostSet):
         *,
         hides: Callable[[ToolSpec], str],
         output: Output,
-        client: ChatClient,
-        model: str,
+        chosen: Chosen,
     ) -> None:
         super().__init__(hosts, hides=hides)
         self._output = output
-        self._client = client
-        self._model = model
+        self._chosen = chosen
         self._spec = ToolSpec(
             name=FINAL_ANSWER,
             description="Give the final answer. Call this once, when nothing else is left to do.",
@@ -149,21 +147,15 @@ class AnswerHosts(HostSet):
         )
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """The tools of all hosts, and the one for the answer."""
         tools = await super().tools(context)
         if any(spec.name == FINAL_ANSWER for spec in self.offered):
             raise UsageError(f"a tool is called {FINAL_ANSWER}, as the one for output=…; rename it")
-        request = ChatRequest(
-            model=self._model,
-            messages=(),
-            tools=tuple(tools),
-            output_schema=self._output.schema,
-        )
-        binds = isinstance(self._client, SchemaClient) and self._client.has_schema_mode(request)
+        client, model, schema = self._chosen.client, self._chosen.model, self._output.schema
+        request = ChatRequest(model=model, messages=(), tools=tuple(tools), output_schema=schema)
+        binds = isinstance(client, SchemaClient) and client.has_schema_mode(request)
         return tools if binds else [*tools, self._spec]
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check an answer, or a call on the host that has the tool."""
         if call.name != FINAL_ANSWER:
             return await super().prepare(call, context)
         # Validators of the person's may take their time.

@@ -75,7 +75,7 @@ class Frontend:
         return False
 
     def bundle(self, dry_run: Any) -> dict[str, str]:
-        """A `session.preview.DryRun` by MIME type, `text/plain` always."""
+        """A `session.active.DryRun` by MIME type, `text/plain` always."""
         return {"text/plain": repr(dry_run)}
 
     def forget(self, run_ids: tuple[str, ...]) -> None:

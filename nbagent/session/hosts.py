@@ -45,13 +45,8 @@ def tools_of(
 ) -> RunTools:
     """The hosts of a run, opened, and the policy for them.
 
-    Args:
-        tools: names and words, `none` or `all`; None: the notebook's own functions, unless
-            `objects` are given.
-        objects: functions, MCP servers and hosts that were given themselves.
-        options: mounts, skills, policy and session of the run.
-        settings: what holds for every run.
-        namespace: the notebook's names.
+    `tools` are names and words; None: the notebook's own functions, unless there are `objects`
+    (functions, MCP servers, hosts) that were given themselves.
     """
     if options.policy is not None and options.policy.allow:
         raise UsageError(

@@ -1,11 +1,12 @@
 """From what a person asked to the engine's plan: model, tools, conversation, limits, record.
 
-Everything that can be refused is refused here, before anything is written or sent.
+Everything that can be refused is refused here, before anything is written or sent. Owns the rules
+for resume, continue and fork, and what this process remembers for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
@@ -16,28 +17,22 @@ from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.secrets import MASK
 from nbagent.engine import EnginePlan
 from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval, Policies
 from nbagent.session.clients import Chosen, asked_of, choose, same_server
 from nbagent.session.composer import AnswerHosts, ChatComposer, Output
 from nbagent.session.frontend import Frontend
-from nbagent.session.going_on import (
-    Conversation,
-    check_answered,
-    check_resumable,
-    conversation_of,
-    joined,
-    opening,
-    remember,
-)
 from nbagent.session.hosts import tools_of
 from nbagent.session.recorded import RecordedHost, recording_of
 from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
 
 Kind = Literal["start", "continue", "resume", "fork"]
+CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
+"""Enters the history when a run goes on after an unfinished answer and nobody said anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +44,17 @@ class Ask:
     """The prompt with its images; empty when it is text only."""
     template: str | None = None
     messages: tuple[Message, ...] = ()
-    """A conversation of the person's own making that comes before the prompt."""
+    """Of the person's own making, before the prompt."""
     options: RunOptions = field(default_factory=RunOptions)
     tools: tuple[object, ...] | None = None
     """Python functions, MCP servers; None: by name, from the options, the parent, the notebook."""
     on_approval: OnApproval | None = None
-    """Answers questions about tool calls instead of a person."""
     kind: Kind = "start"
     parent_id: str | None = None
     fork_turn: str | None = None
     """The turn that is asked anew."""
     dry_run: bool = False
-    """Only to be looked at: a key may be missing. See `session.preview`."""
+    """Only to be looked at: a key may be missing."""
     dropped: tuple[str, ...] = ()
     """Options of the run before that do not go on, also where `options` says nothing."""
     notices: tuple[str, ...] = ()
@@ -84,10 +78,10 @@ def prepare(
     given = without_secrets(ask.options)
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
-    options = joined(given, parent, ask.dropped, settings)
+    options = _joined(given, parent, ask.dropped, settings)
     asked = without_secrets(asked_of(options, settings))
     limits = _limits(options, asked)
-    base = conversation_of(parent, ask.fork_turn, store)
+    base = _conversation_of(parent, ask.fork_turn, store)
     words = _words(ask, parent, base, limits.ceiling)
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
     one_token = Usage(prompt_tokens=1, total_tokens=1)
@@ -100,35 +94,23 @@ def prepare(
     output = None if kind is None or kind is str else Output(kind)
     run_id = new_id()
     recording = recording_of(asked, store, run_id)
-    names = ask.options.tools
-    if ask.tools is None:
-        names = options.tools if options.tools is not None else settings.tools
-    tools = tools_of(
-        names,
-        ask.tools,
-        options=options,
-        settings=settings,
-        namespace=frontend.namespace,
-    )
+    names = asked.tools if ask.tools is None else ask.options.tools
+    namespace = frontend.namespace
+    tools = tools_of(names, ask.tools, options=options, settings=settings, namespace=namespace)
     hosts: Sequence[Any] = tools.hosts
     if recording is not None and asked.replay_tools:
         hosts = [RecordedHost(host, recording) for host in hosts]
-    host = HostSet(hosts, hides=tools.policies.hiding)
+    hides = tools.policies.hiding
+    host = HostSet(hosts, hides=hides)
     if output is not None:
-        host = AnswerHosts(
-            hosts,
-            hides=tools.policies.hiding,
-            output=output,
-            client=chosen.client,
-            model=chosen.model,
-        )
+        host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last.
     said = ask if ask.prompt or parent is None else parent
     record = redacted(
         RunRecord(
             id=run_id,
-            session=options.session or settings.session,
+            session=asked.session,
             name=options.name,
             tags=options.tags or (),
             parent_id=parent.id if parent else None,
@@ -156,22 +138,19 @@ def prepare(
         )
     )
     if not ask.dry_run:
-        remember(run_id, options)
-    client = chosen.client
-    if recording is not None and not ask.dry_run:
-        client = recording.client(chosen)
+        _remember(run_id, options)
     plan = EnginePlan(
         run=record,
         history=base.history,
-        client=client,
+        client=recording.client(chosen) if recording and not ask.dry_run else chosen.client,
         model=chosen.model,
         host=host,
-        composer=ChatComposer(asked.system, opening=opening(words, base.history), output=output),
+        composer=ChatComposer(asked.system, opening=_opening(words, base.history), output=output),
         context=ToolContext(
             run_id=run_id,
             session=record.session,
             runner=courier,
-            namespace=frontend.namespace,
+            namespace=namespace,
             run_code=frontend.run_code(),
             mounts=tools.mounts,
             policy=tools.policies.effective,
@@ -198,20 +177,19 @@ def _words(
     """What the person says, as messages."""
     if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
         raise UsageError("the prompt is empty; write what you want to ask")
-    check_answered(ask.messages)
+    _check_answered(ask.messages)
     if ask.prompt:
         parts = ask.parts or (TextPart(text=ask.prompt),)
         return (*ask.messages, Message(role="user", content=parts))
     if parent is not None and ask.kind == "resume" and not ask.messages:
-        check_resumable(parent, base.requests, ceiling)
+        _check_resumable(parent, base.requests, ceiling)
     return ask.messages
 
 
 def _limits(options: RunOptions, asked: Settings) -> Limits:
-    # Who lowers only the ceiling means both.
-    lowered = asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling)
     limits = Limits(
-        max_turns=lowered,
+        # Who lowers only the ceiling means both.
+        max_turns=asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling),
         ceiling=asked.ceiling,
         loop_limit=asked.loop_limit,
         max_total_tokens=asked.max_total_tokens,
@@ -264,3 +242,144 @@ def _changes(
         limits = " and ".join(f"{name}={options.given[name]}" for name in names)
         said.append(f"As in run {parent.id[:8]}: {limits}. Give other values to change that.")
     return said
+
+
+# What it has from the run before
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Where a run begins."""
+
+    history: tuple[Message, ...] = ()
+    first_index: int = 1
+    requests: int = 0
+    """Since the person's last words."""
+    turn: EngineTurn | None = None
+    """The last turn before; in a fork, the one asked anew."""
+    asked: tuple[str, str | None] = ("", None)
+    """Of that turn: the model and its server."""
+
+
+def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Store) -> Conversation:
+    """What a run goes on with; with `fork_turn`, only what came before that turn."""
+    if parent is None:
+        return Conversation()
+    if parent.phase == "Running":
+        raise UsageError(
+            f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was "
+            "started (■, or %agent stop in that notebook)"
+        )
+    history = store.conversation(parent.id)
+    requests = store.requests_since_words(parent.id)
+    if fork_turn is None:
+        run = parent
+        while not run.turns and run.parent_id is not None:
+            run = store.load(run.parent_id)
+        last = run.turns[-1] if run.turns else None
+        first_index = last.index + 1 if last else 1
+        return Conversation(history, first_index, requests, last, (run.model, run.base_url))
+    turn = next((t for t in parent.turns if t.id == fork_turn), None)
+    if turn is None:
+        known = ", ".join(t.id for t in parent.turns) or "none"
+        raise UsageError(f"run {parent.id[:8]} has no turn {fork_turn!r}; its own turns: {known}")
+    requests -= sum(t.index >= turn.index for t in parent.turns)
+    kept, asked = history[: turn.request.n_messages], (parent.model, parent.base_url)
+    return Conversation(kept, turn.index, max(0, requests), turn, asked)
+
+
+def _opening(words: Sequence[Message], history: Sequence[Message]) -> tuple[Message, ...]:
+    """A directive where an answer was cut off and the person said nothing more."""
+    if words or not history or history[-1].role != "assistant":
+        return ()
+    return (Message.of("user", CONTINUE),)
+
+
+def _check_answered(messages: Sequence[Message]) -> None:
+    """Raise UsageError for a conversation that no provider takes: calls without their results."""
+    waiting: list[str] = []
+    for message in messages:
+        expected = waiting.pop(0) if waiting else None
+        given = (message.tool_call_id or "") if message.role == "tool" else None
+        if given != expected:
+            raise UsageError(
+                f"messages: call {expected!r} is followed by result {given!r}; put one tool "
+                "message for each call after the calls, in their order"
+            )
+        waiting = waiting or [call.id for call in message.tool_calls]
+    if waiting:
+        raise UsageError(
+            f"messages: the call {waiting[0]!r} has no result; add a tool message with that id"
+        )
+
+
+def _check_resumable(parent: RunRecord, requests: int, ceiling: int) -> None:
+    """Raise UsageError where a run cannot go on without the person's next words."""
+    if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
+        raise UsageError(
+            f"run {parent.id[:8]} has ended ({parent.stop_reason}); to go on, say something: "
+            "%%agent --continue with your next words, or run.resume('…')"
+        )
+    if requests >= ceiling:
+        raise UsageError(
+            f"run {parent.id[:8]} reached the ceiling of {ceiling} requests; say what to do next "
+            "(run.resume('…') or %%agent --continue), or raise it: run.resume(ceiling=…)"
+        )
+
+
+# What no record keeps
+
+_remembered: dict[str, dict[str, Any]] = {}
+"""By run of this process: the type of its answer, and the values that are never shown."""
+
+
+def _remember(run_id: str, options: RunOptions) -> None:
+    """Keep what the record of a run does not, for the runs that go on and for `run.output`."""
+    rows = RunOptions.rows()
+    values = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
+    if values:
+        _remembered[run_id] = values
+
+
+def forget_remembered() -> None:
+    """Forget it of all runs."""
+    _remembered.clear()
+
+
+def type_of(run_id: str) -> Any:
+    """The type of a run's answer; None where none was asked for, or in another process."""
+    return _remembered.get(run_id, {}).get("output")
+
+
+def _joined(
+    options: RunOptions, parent: RunRecord | None, dropped: Collection[str], settings: Settings
+) -> RunOptions:
+    """The options, with what the parent's run had where they say nothing."""
+    if parent is None:
+        return options
+    kept: dict[str, Any] = {"session": parent.session, **parent.options}
+    stays = same_server(options, kept.get("model") or parent.model, kept.get("base_url"))
+    kept["output"] = type_of(parent.id)  # of which the record has the name
+    changes: dict[str, Any] = {}
+    for name, row in RunOptions.rows().items():
+        said = name in options.given or name in dropped
+        goes_on = (row.goes_on or name == "output") and (stays or not row.server)
+        if name in kept and goes_on and not said:
+            changes[name] = _secret(parent, name, settings) if row.secret else kept[name]
+    if MASK in (changes.get("base_url") or ""):
+        raise UsageError(
+            "the base URL of that run held a key, which is never kept; give it again: base_url=…"
+        )
+    return RunOptions(**changes).changed(**options.given)
+
+
+def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:
+    """Values of which a record has the names; None where the settings have them."""
+    values = _remembered.get(parent.id, {}).get(name)
+    names: dict[str, Any] = parent.options[name]
+    if values is None and not (getattr(settings, name) or {}).keys() >= names.keys():
+        raise UsageError(
+            f"that run had {name} ({', '.join(names)}), whose values are never kept; "
+            f"give them again: {name}={{…}}"
+        )
+    return values

@@ -7,7 +7,6 @@ as the tools gave them; a person's denials and edits are not in them.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,13 +21,8 @@ from nbagent.contracts.records import ToolResult
 from nbagent.providers.registry import origin
 from nbagent.providers.replay import Cassette, Mode, RecordedResult, ReplayClient
 from nbagent.session.clients import Chosen
-from nbagent.session.stores import home_of
+from nbagent.session.stores import cache_file
 from nbagent.settings import Settings, project_folder
-
-
-def cache_file(home: Path, run_id: str) -> Path:
-    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
-    return home / "cache" / f"{run_id}.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +55,7 @@ def recording_of(asked: Settings, store: Store, run_id: str) -> Recording | None
             raise UsageError("replay_tools needs a record: cassette=FILE.jsonl or cache=auto")
         return None
     if asked.cassette is None:
-        cassette = Cassette(cache_file(home_of(store), run_id), cache=True)
+        cassette = Cassette(cache_file(store, run_id), cache=True)
     else:
         cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
     return Recording(cast("Mode", mode), cassette)
@@ -74,15 +68,13 @@ class RecordedHost:
         self._inner = inner
         self._cassette, self._mode = recording.cassette, recording.mode
         self._specs: dict[str, ToolSpec] = {}
-        self._made: Counter[str] = Counter()
-        self._numbers: dict[tuple[str, str, str], int] = {}
-        """Of the calls so far: one that somebody was asked about is prepared twice."""
+        self._calls: dict[str, list[tuple[str, str]]] = {}
+        """By key, the calls so far, each once: one that is asked about is prepared twice."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """As the host within."""
         tools = await self._inner.tools(context)
         self._specs = {spec.name: spec for spec in tools}
         return tools
@@ -95,15 +87,19 @@ class RecordedHost:
         """
         arguments = call.arguments or {}
         key = RecordedResult.key_of(call.name, arguments)
-        this_call = (context.turn_id, call.id, key)
-        if this_call not in self._numbers:
-            self._made[key] += 1
-            self._numbers[this_call] = self._made[key]
-        n = self._numbers[this_call]
+        calls = self._calls.setdefault(key, [])
+        this_call = (context.turn_id, call.id)
+        if this_call not in calls:
+            calls.append(this_call)
+        n = calls.index(this_call) + 1
         if self._mode != "refresh" and call.name in self._specs:
-            found = await self._found(key, n)
+            try:
+                found = await asyncio.to_thread(self._cassette.find_result, key, n)
+            except ModelError as error:
+                raise ToolError(error.message, code="E_PRECONDITION_FAILED") from None
             if found is not None:
-                return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=found)
+                give = self._giving(found)
+                return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=give)
         if self._mode == "replay":
             raise ToolError(
                 f"{self._cassette.name} holds no result number {n} of {call.name} with these "
@@ -121,14 +117,8 @@ class RecordedHost:
 
         return replace(prepared, run=run_and_keep)
 
-    async def _found(self, key: str, n: int) -> Callable[..., Awaitable[ToolOutcome]] | None:
+    def _giving(self, found: RecordedResult) -> Callable[..., Awaitable[ToolOutcome]]:
         """What gives the recorded result instead of a run."""
-        try:
-            found = await asyncio.to_thread(self._cassette.find_result, key, n)
-        except ModelError as error:
-            raise ToolError(error.message, code="E_PRECONDITION_FAILED") from None
-        if found is None:
-            return None
 
         async def give(context: ToolContext) -> ToolOutcome:
             return ToolOutcome(

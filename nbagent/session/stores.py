@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nbagent.archive.database import FILE_NAME
 from nbagent.archive.store import Store
@@ -48,9 +49,10 @@ def _opened(home: Path) -> Store:
         return _stores[home]
 
 
-def home_of(store: Store) -> Path:
-    """The folder of a store; for one in memory, where it would be."""
-    return store.path.parent if store.path else store_home().absolute()
+def cache_file(store: Store, run_id: str) -> Path:
+    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
+    home = store.path.parent if store.path else store_home()
+    return home.absolute() / "cache" / f"{run_id}.jsonl"
 
 
 def close_stores() -> None:
@@ -71,6 +73,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     `last` is the last run of the session where one is named, else the one that the person started
     last in this process, and in a fresh process the last one of this notebook.
     """
+    given: Any = ref
+    if not isinstance(given, str):
+        raise UsageError(f'{ref!r} is no run; give "last", its name or the start of its id')
     store = current_store()
     if ref != "last":
         return store.find(ref)
@@ -85,9 +90,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
-        of = f" of session {session!r}" if session else " of this notebook" if notebook else ""
+        of = f"session {session!r}" if session else "this notebook"
         raise UsageError(
-            f"there is no run{of} yet; run a cell with %%agent first, or name a run "
+            f"there is no run of {of} yet; run a cell with %%agent first, or name a run "
             "(nbagent.runs() lists them)"
         )
     return run_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +11,13 @@ from engine.laws import check_run
 
 import nbagent
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
+from nbagent.contracts.events import ApprovalRequested, Event
 from nbagent.contracts.policy import CallPreview, Question
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.ports import PreparedCall, RunControls, Sink, ToolContext, ToolOutcome
+from nbagent.contracts.records import RunRecord, ToolResult
 from nbagent.providers.offline import script
 
+Press = Callable[[RunControls, ApprovalRequested], object]
 done: list[str] = []
 
 
@@ -61,6 +65,37 @@ class Asked:
 def only(run: Any) -> Any:
     (tool_run,) = [it for turn in run.turns for it in turn.tool_runs]
     return tool_run
+
+
+class View:
+    """A view that keeps its events; its buttons may be pressed, and it may fail in every way."""
+
+    name = "test view"
+    can_answer = True
+
+    def __init__(self, press: Press | None = None, fails: str = "") -> None:
+        self.press, self.fails = press, fails
+        self.events: list[Event] = []
+        self.closed = 0
+
+    def open(self, run: RunRecord, controls: RunControls) -> Sink:
+        self._fail("open")
+        self.controls = controls
+        return self
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+        self._fail(type(event).__name__)
+        if self.press is not None and isinstance(event, ApprovalRequested):
+            threading.Thread(target=self.press, args=(self.controls, event)).start()
+
+    def close(self) -> None:
+        self.closed += 1
+        self._fail("close")
+
+    def _fail(self, place: str) -> None:
+        if self.fails == place:
+            raise RuntimeError(f"no {place}")
 
 
 class Shifting:

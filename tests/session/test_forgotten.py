@@ -146,20 +146,6 @@ def test_other_kernel_that_knew_a_forgotten_text_writes_it_again() -> None:
     assert nbagent.open_run(again.id).record == again.record
 
 
-def test_compacting_gives_back_what_forgetting_left_empty() -> None:
-    runs = [a_run() for _ in range(12)]
-    for run in runs[1:]:
-        nbagent.forget(run)
-    store = current_store()
-    before, free = store.database.size_bytes(), store.database.free_bytes()
-    assert free > before / 2
-    store.compact()
-    assert store.database.size_bytes() <= before - free + 64_000
-    assert store.database.free_bytes() < 8_192
-    assert nbagent.open_run(runs[0].id).record == runs[0].record
-    assert store.check() == []
-
-
 def test_reader_that_keeps_deleted_texts_in_the_log_is_told_and_they_go_later() -> None:
     run = a_run()
     path = current_store().path

@@ -13,7 +13,7 @@ from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.providers.offline import call, error, script, step
-from nbagent.session.going_on import CONTINUE
+from nbagent.session.prepare import CONTINUE
 from nbagent.session.stores import close_stores
 
 
@@ -35,12 +35,16 @@ def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:
 
 def test_a_run_in_a_store_that_was_opened_anew_goes_on() -> None:
     model = script(["One.", "Two."])
-    first = nbagent.Agent(model=model, system="Be brief.", temperature=0.3).run("Go.", session="s")
+    options: dict[str, Any] = {"system": "Be brief.", "temperature": 0.3, "max_turns": 2}
+    first = nbagent.Agent(model=model, **options).run("Go.", session="s")
     close_stores()
     found = nbagent.open_run(first.id[:6])
     assert found.record == first.record
     second = check_run(found.resume("More."), model)
-    assert (second.session, second.text) == ("s", "Two.")
+    assert (second.session, second.text, second.record.limits.max_turns) == ("s", "Two.", 2)
+    assert [text.split(". ")[0] for text in second.record.notices] == [
+        f"As in run {first.id[:8]}: max_turns=2"
+    ]
     assert (model.requests[1].temperature, model.requests[1].system_prompt) == (0.3, "Be brief.")
 
 
@@ -67,16 +71,6 @@ def test_fork_keeps_the_turns_before_and_asks_this_one_anew() -> None:
     assert (run.text, other.record.kind) == ("Old.", "fork")
     with pytest.raises(UsageError, match="no turn 'C09'; its own turns: C01, C02, C03"):
         run.fork("C09")
-
-
-def test_a_child_may_have_another_model_and_other_tools() -> None:
-    first = nbagent.Agent(model=script([call("look", place="a"), "One."]), tools=[look]).run("Go.")
-    other = script(["Two."])
-    child = check_run(first.resume("More.", model=other, tools="none"), other)
-    assert (child.model, other.requests[0].tools) == (other.model_id, ())
-    third = script(["Three."])
-    check_run(child.resume("More.", model=third, tools=[look]), third)
-    assert [tool.name for tool in third.requests[0].tools] == ["look"]
 
 
 def test_a_run_at_work_cannot_be_gone_on_with() -> None:
@@ -116,14 +110,6 @@ def test_messages_of_the_persons_own_come_before_the_prompt() -> None:
     assert [m.text for m in model.requests[1].messages] == ["Before.", "Then.", "Go."]
 
 
-def test_two_children_of_one_run_share_it_and_nothing_else() -> None:
-    model = script(["One.", "Left.", "Right."])
-    run = nbagent.Agent(model=model).run("Go.")
-    for words, answer in ("left", "Left."), ("right", "Right."):
-        child = check_run(run.resume(words))
-        assert [m.text for m in child.messages] == ["Go.", "One.", words, answer]
-
-
 def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     seen: list[tuple[int, int]] = []
     box: list[nbagent.Run] = []
@@ -142,17 +128,6 @@ def test_the_handle_of_a_run_at_work_shows_what_is_committed() -> None:
     assert results(run)[0]["data"] == "0 turns, 1 messages"
     assert seen == [(1, 3), (2, 4)]
     assert codes(check_run(run, model)) == [None]
-
-
-def test_limits_that_go_on_are_said() -> None:
-    model = script(["One.", "Two.", "Three."])
-    first = nbagent.Agent(model=model, max_tokens=5, max_turns=2).run("Go.")
-    second = first.resume("Next.")
-    (notice,) = second.record.notices
-    assert notice.startswith(f"As in run {first.id[:8]}: max_turns=2 and max_tokens=5.")
-    third = second.resume("And next.", max_tokens=50, max_turns=20)
-    assert third.record.notices == ()
-    assert [request.max_tokens for request in model.requests] == [5, 5, 50]
 
 
 def test_tags_and_the_prompt_that_is_answered_go_on_and_a_record_says_what_made_it() -> None:

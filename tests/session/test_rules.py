@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,24 +47,22 @@ def test_an_agent_may_tighten_and_never_loosen() -> None:
     assert [tool.name for tool in model.requests[0].tools] == ["look"]
 
 
-def test_limits_and_isolation_of_settings_and_agent_are_joined_to_the_stricter() -> None:
-    def held(system: dict[str, Any], agent: dict[str, Any]) -> ToolPolicy:
-        usual = ToolPolicy()
-        made = [
-            replace(
-                usual,
-                limits=replace(usual.limits, max_read_bytes=given.get("read", 100)),
-                isolation=given.get("isolation", "auto"),
-            )
-            for given in (system, agent)
-        ]
-        return Policies(system=made[0], agent=made[1]).effective
+@pytest.mark.parametrize(
+    ("mine", "agents", "holds"),
+    [
+        ("landlock", "process", "landlock"),
+        ("auto", "process", "auto"),
+        ("process", "landlock", "landlock"),
+    ],
+)
+def test_the_stricter_limits_and_isolation_hold(mine: Any, agents: Any, holds: str) -> None:
+    def policy(isolation: Any, read: int) -> ToolPolicy:
+        return ToolPolicy(isolation=isolation, limits=nbagent.ToolLimits(max_read_bytes=read))
 
-    assert held({}, {"read": 10}).limits.max_read_bytes == 10
-    assert held({}, {"read": 1000}).limits.max_read_bytes == 100
-    assert held({"isolation": "landlock"}, {"isolation": "process"}).isolation == "landlock"
-    assert held({}, {"isolation": "process"}).isolation == "auto"
-    assert held({"isolation": "process"}, {"isolation": "landlock"}).isolation == "landlock"
+    for reads in (10, 100), (100, 10):
+        both = Policies(system=policy(mine, reads[0]), agent=policy(agents, reads[1]))
+        assert both.effective.isolation == holds
+        assert both.effective.limits.max_read_bytes == 10
 
 
 def test_an_edited_call_is_judged_anew() -> None:

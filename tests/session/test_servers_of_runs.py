@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,21 +153,14 @@ def test_a_run_that_goes_on_in_this_process_has_its_headers_and_later_asks_for_t
     run = nbagent.Agent("openai:m", **options).run("Go.")
     run.resume("More.").resume("And more.")
     assert [request.headers["x-tenant"] for request in server.requests] == [TENANT] * 3
-    later = f"import nbagent\nrun = nbagent.open_run({run.id!r})\n"
-    again = f"run.resume('More.', headers={{'X-Tenant': {TENANT!r}}})\n"
-    said = in_a_new_process(
-        later + again + "try:\n    run.resume('More.')\n"
-        "except nbagent.UsageError as error:\n    print(error)"
+    code = (
+        f"import nbagent\nrun = nbagent.open_run({run.id!r})\n"
+        f"run.resume('More.', headers={{'X-Tenant': {TENANT!r}}})\n"
+        "try: run.resume('More.')\nexcept nbagent.UsageError as error: print(error)"
     )
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "that run had headers (X-Tenant), whose values are never kept" in said
     assert "give them again: headers={…}" in said
     assert server.requests[-1].headers["x-tenant"] == TENANT
     assert len(server.requests) == 4
-
-
-def in_a_new_process(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

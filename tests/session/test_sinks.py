@@ -1,53 +1,44 @@
-"""Views, callbacks and the disk may fail: the run goes on, says so, and loses nothing."""
+"""Views, callbacks and the disk may fail: the run goes on, says so, and loses nothing.
+
+Nor when another process is writing to the store: the run waits for it visibly.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.laws import check_answered, check_record, check_run, fill_disk, look
+from engine.laws import check_answered, check_record, check_run, codes, fill_disk, look
 from frontends import StandIn
+from session.approval_stage import View
 
 import nbagent
+from nbagent.archive import database
 from nbagent.archive.store import Store
-from nbagent.contracts.events import Event, Notice, RunFinished, TextDelta, TurnFinished
-from nbagent.contracts.ports import RunControls, Sink
-from nbagent.contracts.records import RunRecord
-from nbagent.providers.offline import call, script, step
+from nbagent.contracts.events import (
+    Event,
+    Notice,
+    RunFinished,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+    Waiting,
+)
+from nbagent.providers.offline import call, calls, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
 
 
 def model_of() -> Any:
     return script([call("look", place="a"), "Done."])
-
-
-class View:
-    """Collects events; may fail in every way."""
-
-    name = "test view"
-
-    def __init__(self, fails: str = "") -> None:
-        self.fails = fails
-        self.events: list[Event] = []
-        self.closed = 0
-
-    def open(self, run: RunRecord, controls: RunControls) -> Sink:
-        if self.fails == "open":
-            raise RuntimeError("no screen")
-        return self
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-        if self.fails == type(event).__name__:
-            raise RuntimeError("no paint")
-
-    def close(self) -> None:
-        self.closed += 1
-        if self.fails == "close":
-            raise RuntimeError("no end")
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3), KeyboardInterrupt()], ids=repr)
@@ -73,7 +64,7 @@ def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> N
 
 @pytest.mark.parametrize("fails", ["open", "close", "RunStarted", "TextDelta", "RunFinished"])
 def test_a_view_that_fails_anywhere_does_not_touch_the_run(fails: str) -> None:
-    use_frontend(StandIn(view=View(fails).open))
+    use_frontend(StandIn(view=View(fails=fails).open))
     heard: list[Event] = []
     model = model_of()
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", on_event=heard.append)
@@ -102,15 +93,34 @@ def test_events_are_seen_only_after_they_are_committed_and_deltas_are_never_stor
     assert counts == {"runs": 1, "turns": 2, "tool_runs": 1, "messages": 4}
 
 
-@pytest.mark.parametrize("way", ["full", "deleted", "replaced"])
+@contextmanager
+def locked() -> Generator[None]:
+    """The store's file as another process leaves it in the middle of a long transaction."""
+    path = current_store().path
+    assert path is not None
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("way", ["full", "deleted", "replaced", "locked"])
 def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_loudly(
-    way: str, capsys: pytest.CaptureFixture[str]
+    way: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = current_store().path
     assert path is not None
+    lock = ExitStack()
+    if way == "locked":
+        monkeypatch.setattr(database, "BUSY_S", 0.3)
 
     def spoil() -> str:
         """Spoil the disk."""
+        if way == "locked":
+            lock.enter_context(locked())
+            return "locked"
         if way == "full":
             fill_disk()
             return "x" * 200_000
@@ -126,12 +136,14 @@ def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_
     assert (run.ok, len(run.turns)) == (True, 3)
     (notice,) = run.record.notices
     assert notice.startswith("RUNS ARE NO LONGER KEPT ON DISK")
-    assert ("full" if way == "full" else "deleted or replaced") in notice
+    said = {"full": "full", "locked": "database is locked"}.get(way, "deleted or replaced")
+    assert said in notice
     assert notice in capsys.readouterr().err
     if way == "full":
         assert nbagent.open_run("before").text == "Before."
         assert check_run(run.resume("More."), model).record.notices == run.record.notices
     current_store().heartbeat()
+    lock.close()
     close_stores()
 
 
@@ -178,3 +190,98 @@ def test_a_script_prints_what_the_person_should_know_and_with_echo_plain_lines(
     assert 'C01  look(place="a") …' in printed
     assert 'C02  look(place="a") ✕ E_INVALID_ARGUMENTS' in printed
     assert "Done." in printed
+
+
+class Watch:
+    """An `on_event` that hears when a run waits."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self.waits = threading.Event()
+
+    @property
+    def said(self) -> list[str]:
+        return [event.text for event in self.seen if isinstance(event, Waiting)]
+
+    def __call__(self, event: Event) -> None:
+        self.seen.append(event)
+        if isinstance(event, Waiting):
+            self.waits.set()
+
+
+def test_a_run_waits_for_the_store_says_so_and_is_kept_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    watch = Watch()
+    model = script([call("look"), "Done."])
+    look = nbagent.tool(name="look")(lambda: 1)
+    current_store()
+    with locked():
+        run = nbagent.Agent(model=model, tools=[look]).start("Go.", on_event=watch)
+        assert watch.waits.wait(10)
+        assert model.requests == [], "nothing is asked before the run is on disk"
+        assert not any(isinstance(event, TurnStarted) for event in watch.seen)
+        with monkeypatch.context() as patched:
+            patched.setenv("NBAGENT_HOME", str(tmp_path_factory.mktemp("other")))
+            other = nbagent.Agent(model=script(["Two."]), tools=[]).start("Go.")
+            assert other.wait(timeout=20).text == "Two.", "another store is not held up"
+        assert run.phase == "Running"
+    check_run(run.wait(timeout=20), model)
+    assert run.ok
+    assert "another process is writing" in watch.said[0]
+    close_stores()
+    assert nbagent.open_run(run.id).record == run.record
+
+
+def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> None:
+    began, cut = threading.Event(), threading.Event()
+    watch = Watch()
+
+    async def endless() -> None:
+        """Work."""
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cut.set()
+
+    def quick() -> int:
+        """Give a number, once the other works."""
+        began.wait(10)
+        holder.__enter__()
+        return 1
+
+    tools = [endless, nbagent.tool(threaded=True)(quick)]
+    holder = locked()
+    agent = nbagent.Agent(model=script([calls([call("endless"), call("quick")])]), tools=tools)
+    run = agent.start("Go.", on_event=watch)
+    assert watch.waits.wait(10), "the result of `quick` cannot be committed"
+    run.stop()
+    assert cut.wait(2), "the running tool is interrupted while the commit waits"
+    assert ["or stops, when it is done" in text for text in watch.said] == [True]
+    holder.__exit__(None, None, None)
+    check_run(run.wait(timeout=20))
+    assert (run.phase, run.stop_reason) == ("Failed", "stopped")
+    assert codes(run) == ["E_INTERRUPTED", None]
+    close_stores()
+    assert nbagent.open_run(run.id).record == run.record
+
+
+def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
+    agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
+    home = Path(os.environ["NBAGENT_HOME"])
+    home.mkdir(parents=True)
+    with closing(sqlite3.connect(home / "runs.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(nbagent.StoreError, match="locked by another process"):
+            agent.run("Go.")
+        other.execute("ROLLBACK")
+    current_store()  # opened after all
+    with locked(), pytest.raises(nbagent.StoreError, match="nothing was started"):
+        agent.run("Go.")
+    assert current_store().path is not None
+    assert agent.run("Go.").text == "One."
+    assert len(nbagent.runs()) == 1

@@ -242,7 +242,8 @@ class Panel:
             parent_id=parent.id if parent is not None else None,
             dropped=dropped,
         )
-        Run.started(ask, here=PanelFrontend(self))
+        with Run.starting(ask, here=PanelFrontend(self)):
+            pass  # nobody waits for it
 
     def open(self, run: RunRecord, controls: RunControls) -> Sink:
         """The view of a run that begins."""
