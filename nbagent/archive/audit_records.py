@@ -6,8 +6,8 @@
 | | `start` | `tool_sha args_sha`: it is not denied, so the tool begins now |
 | finished | `refusal` | `tool_sha args_sha code by?` |
 | | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments?` |
-| | `write` | `path sha256_before sha256_after bytes?`; before is null for a new file |
-| opened | `recovery` | `what why?` or `torn torn_bytes`: what `audit` noticed |
+| | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
+| opened | `recovery` | `what why`: what `audit` noticed |
 
 All of a run have `run turn call tool host`; the log adds `seq prev at pid sha`. Arguments and
 results are in it as hashes only: SHA-256 of their canonical JSON, of a result that of the tool
@@ -51,15 +51,9 @@ class AuditSink:
 
     name = "audit"
 
-    def __init__(
-        self, home: Path, *, on_warning: Callable[[str], None] = lambda text: None
-    ) -> None:
-        """Take the calls of one run; nothing is opened yet.
-
-        Args:
-            home: the store's folder.
-            on_warning: called, once, when the log was changed or cut, and at once when a decision
-                could not be written.
+    def __init__(self, home: Path, *, on_warning: Callable[[str], None]) -> None:
+        """Nothing is opened yet. `on_warning` is called once when the log was changed or cut, and
+        at once when a decision could not be written.
         """
         self._log = AuditLog(home / FILE_NAME)
         self._on_warning = on_warning
@@ -71,14 +65,8 @@ class AuditSink:
     ) -> None:
         """Write who allowed a call, and that its tool begins. On the engine thread. Never raises.
 
-        What cannot be written is a warning, and `handle` raises it.
-
-        Args:
-            call: as the model asked for it.
-            spec: the definition that was decided about.
-            context: of the call; says its run and turn.
-            decision: what was said, and the arguments to use instead, if any.
-            binds: the hash that an approval is bound to.
+        What cannot be written is a warning, and `handle` raises it. `binds` is the hash that an
+        approval is bound to.
         """
         if self._failure is None:
             self._do(lambda: self._log.append(*_before(call, spec, context, decision, binds)))
@@ -165,32 +153,29 @@ def _after(event: ToolCallFinished) -> list[Record]:
         "duration_ms": round(run.duration_ms, 3),
     }
     data = json_object(result.data) or {}
-    isolation = run.isolation or (data.get("isolation") if run.host == "skills" else None)
-    if isinstance(isolation, str):
-        done["isolation"] = _short(isolation)
+    if run.isolation:
+        done["isolation"] = _short(run.isolation)
     if result.attachments:
         # Of each its own hash: the tool message holds them beside the result.
         done["attachments"] = [sha_of(part.model_dump()) for part in result.attachments]
     records.append({"kind": "call", **what, **done})
     if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
-        records.append({"kind": "write", **place, **_write(data)})
+        records.append(
+            {
+                "kind": "write",
+                **place,
+                "path": redact(data["path"])[:_MOST_PATH_CHARS],
+                "sha256_before": data.get("sha256Before"),
+                "sha256_after": data["sha256After"],
+                "bytes": data.get("bytesWritten"),
+            }
+        )
     return records
 
 
 def _place(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> dict[str, str]:
     names = {"call": call_id, "tool": tool, "host": host}
     return {"run": run_id, "turn": turn_id, **{key: _short(name) for key, name in names.items()}}
-
-
-def _write(data: dict[str, Any]) -> dict[str, Any]:
-    """What a tool of the files wrote."""
-    before, after, n_bytes = (data.get(k) for k in ("sha256Before", "sha256After", "bytesWritten"))
-    return {
-        "path": redact(data["path"])[:_MOST_PATH_CHARS],
-        "sha256_before": _short(before) if isinstance(before, str) else None,
-        "sha256_after": _short(after) if isinstance(after, str) else None,
-        **({"bytes": n_bytes} if isinstance(n_bytes, int) else {}),
-    }
 
 
 def _short(text: str) -> str:

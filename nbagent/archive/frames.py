@@ -72,18 +72,12 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
-    of_run = () if name == "prompts" else ("run", "session", "model")
-    whole = ("whole",) if name == "messages" else ()
-    known = dict.fromkeys(
-        (*FRAMES[name].columns, *of_run, "since", "until", "limit", *whole, "store")
-    )
+    more = [] if name == "prompts" else ["run", "session", "model"]
+    more += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
+    known = dict.fromkeys((*FRAMES[name].columns, *more))
     for given in filters:
         if given not in known:
-            near = difflib.get_close_matches(given, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(
-                f"there is no filter {given!r}; {hint}The filters are {', '.join(known)}"
-            )
+            raise UsageError(f"there is no filter {given!r}; the filters are {', '.join(known)}")
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
@@ -191,8 +185,9 @@ def _one(name: str, value: Any, dtype: Dtype) -> Any:
 def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
     # A table shows itself on several lines.
     seen = " ".join(reprlib.repr(value).split())
-    many = "" if name in _EXTRA else f", or a list of up to {_MOST_VALUES:,}"
-    return UsageError(f"{name}={seen} cannot be looked for; give {_TAKES[dtype]}{many}")
+    many = "" if name in _EXTRA else f", or up to {_MOST_VALUES:,} of them in a list"
+    takes = "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == WHEN else dtype
+    return UsageError(f"{name}={seen} cannot be looked for; give {takes}{many}")
 
 
 def _text(value: Any) -> str:
@@ -213,16 +208,6 @@ def _moment(value: Any) -> int | None:
         raise TypeError
     moment: Any = pd.to_datetime(value, utc=True)
     return None if pd.isna(moment) else to_us(moment.to_pydatetime(warn=False))
-
-
-_TAKES: dict[Dtype, str] = {
-    "string": "text",
-    "category": "text",
-    "Int64": "a whole number",
-    "Float64": "a number",
-    "boolean": "True or False",
-    WHEN: "a datetime or a text: '2026-03-04' (UTC), '2026-03-04T05:06+01:00', 'today', '7d'",
-}
 
 
 # Cells → arrays

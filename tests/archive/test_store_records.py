@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine.laws import check_file
 from made_records import Maker, plain_run, write
 
 from nbagent.archive.store import Store
@@ -25,7 +26,7 @@ def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) 
         store = Store.open(tmp_path)
     for record, _ in records:
         assert store.load(record.id) == record
-    assert store.check() == []
+    check_file(store)
     store.close()
 
 
@@ -41,8 +42,9 @@ def family(store: Store) -> list[str]:
 
 
 def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
-    with pytest.raises(UsageError, match="no run yet"):
-        store.find("last")
+    for ref in ("last", ""):
+        with pytest.raises(UsageError, match=f"no run is called '{ref}'"):
+            store.find(ref)
     ids = family(store)
     assert store.find("last") == store.last_run() == ids[2]
     assert store.find("mother") == ids[0]

@@ -121,7 +121,7 @@ def test_a_file_that_stays_locked_in_a_run_moves_the_runs_into_memory_and_says_s
 
     run = nbagent.Agent(model=script([call("lock"), "One."]), tools=[lock]).run("Go.")
     assert run.ok
-    assert "RUNS ARE NO LONGER KEPT ON DISK" in run.record.notices[0]
+    assert "RUNS ARE NOT KEPT ON DISK" in run.record.notices[0]
     assert "database is locked" in run.record.notices[0]
     assert current_store().path is None
     assert nbagent.open_run(run.id).record == run.record
@@ -141,7 +141,7 @@ def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_erro
             agent.run("Go.")
         other.execute("ROLLBACK")
     current_store()  # opened after all
-    with locked(), pytest.raises(nbagent.StoreError, match="nothing was started"):
+    with locked(), pytest.raises(nbagent.StoreError, match="locked by another process"):
         agent.run("Go.")
     assert current_store().path is not None
     assert agent.run("Go.").text == "One."
