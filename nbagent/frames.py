@@ -177,7 +177,16 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
     if options and provider is None:
         raise UsageError("options need a provider: nbagent.models('openai-compatible', base_url=…)")
     return frames.models(
-        (listing.provider, model, listing.reachable, listing.why)
-        for listing in listings(provider, RunOptions(**options))
-        for model in listing.models or (None,)
+        [
+            {
+                "id": model and f"{listing.provider}:{model.id}",
+                "provider": listing.provider,
+                "context_length": model and model.context_length,
+                "capabilities": ",".join(model.capabilities) if model else "",
+                "reachable": listing.reachable,
+                "reason": listing.why if not listing.reachable or not model else "",
+            }
+            for listing in listings(provider, RunOptions(**options))
+            for model in listing.models or (None,)
+        ]
     )

@@ -19,13 +19,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nbagent.archive.locking import LOCK_WAIT_S, locked
+from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, utc_now
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.settings import store_home
@@ -102,11 +102,10 @@ class AuditLog:
     was moved away is begun anew.
     """
 
-    def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.warning: str | None = None
         """Set when something was found changed or missing while writing; the log says it too."""
-        self._lock_wait_s = lock_wait_s
 
     def append(self, *records: Record) -> None:
         """Write a line for each record; when this returns, they are in the file.
@@ -132,7 +131,7 @@ class AuditLog:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 head_fd = stack.enter_context(_open(_head_file(self.path)))
-                stack.enter_context(locked(head_fd, wait_s=self._lock_wait_s))
+                stack.enter_context(locked(head_fd))
                 # The head first: a log without one is a log that somebody cut.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
                     _note(head_fd, Head())
@@ -210,7 +209,7 @@ def _read(fd: int, start: int, n_bytes: int) -> bytes:
     return os.read(fd, n_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What a check of the audit log found. True when all of it is in order."""
 
@@ -230,12 +229,6 @@ class AuditReport:
     def __bool__(self) -> bool:
         return self.ok
 
-    def __repr__(self) -> str:
-        name, lines = self.path.name, f"{self.lines:,} lines"
-        if self.why:
-            return f"AuditReport(NOT IN ORDER in {name} after {lines}: {self.why})"
-        return f"AuditReport(in order: {lines} of {name})"
-
 
 def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = "") -> AuditReport:
     """Check the audit log: finds what was changed, deleted, put in, moved or cut off.
@@ -254,8 +247,8 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
     """
     given = store_home() if path is None else Path(path).expanduser()
     log = given / FILE_NAME if given.is_dir() or path is None else given
-    head = _head_file(log)
-    if not log.is_file() and not head.is_file():
+    head_file = _head_file(log)
+    if not log.is_file() and not head_file.is_file():
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
             "notebook or MCP tools. Give the store's folder or the file: "
@@ -265,27 +258,15 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
         noted = b""
         # The head and the size of one moment; what is written later is not looked at.
         with ExitStack() as stack:
-            if head.is_file():
-                file = stack.enter_context(head.open("rb"))
+            if head_file.is_file():
+                file = stack.enter_context(head_file.open("rb"))
                 with suppress(OSError):  # a copy on a disk without locks is checked too
                     stack.enter_context(locked(file.fileno(), wait_s=_VERIFY_WAIT_S))
                 noted = file.read(_HEAD_BYTES + 1)
             size = log.stat().st_size if log.is_file() else 0
-        return _checked(log, noted, _lines(log, size) if size else (), contains)
+        lines = log.read_bytes()[:size].splitlines(keepends=True) if size else []
     except OSError as error:
         raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
-
-
-def _lines(log: Path, left: int) -> Generator[bytes]:
-    """The lines up to a size; of a line that is far too long only the start."""
-    with log.open("rb") as file:
-        while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES + 1))):
-            left -= len(line)
-            yield line
-
-
-def _checked(log: Path, noted: bytes, lines: Iterable[bytes], contains: str) -> AuditReport:
-    """Walk along the chain, up to the first line that is not in order."""
     before = head = Head()
     why, missing = "", contains
     for line in lines:
@@ -301,7 +282,7 @@ def _checked(log: Path, noted: bytes, lines: Iterable[bytes], contains: str) -> 
         missing = "" if head.sha == missing else missing
     # A killed writer's last line may stand behind the end that the head file says.
     if not why and noted not in (head.to_bytes(), before.to_bytes()):
-        name = _head_file(log).name
+        name = head_file.name
         why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
     if missing and not why:
         why = "the line that it must contain is not there: the log was cut or made anew"

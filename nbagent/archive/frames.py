@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import product
@@ -20,7 +20,6 @@ from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
 from nbagent.archive.tables import FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
 from nbagent.contracts.canonical import json_object, load_json, utc_now
-from nbagent.contracts.chat import ModelInfo
 from nbagent.contracts.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,18 +159,19 @@ def _cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
     pd = _pandas()
     try:
         values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
-        if dtype in ("string", "category"):
-            cells = [None if pd.isna(it) else _text(it) for it in values]
-        elif dtype == WHEN:
+        if dtype == WHEN:
             cells = [_moment(it) for it in values]
+        elif dtype in ("string", "category"):
+            cells = [None if pd.isna(it) else _text(it) for it in values]
         else:
             made: Any = pd.array(values, dtype=dtype)
             cells = [None if pd.isna(it) else it for it in made.tolist()]
-        if len(cells) > _MOST_VALUES:
+        different = list(dict.fromkeys(cells))
+        if len(different) > _MOST_VALUES:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise _unusable(name, value, dtype) from None
-    return list(dict.fromkeys(cells))
+    return different
 
 
 def _one(name: str, value: Any, dtype: Dtype) -> Any:
@@ -269,23 +269,9 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.concat([given, pd.DataFrame(added, index=given.index)], axis=1)
 
 
-def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataFrame:
-    """One row for each model: its provider, what is known of it, whether it can be asked now.
-
-    And if not, why; a provider of which no model is known has a row without one.
-    """
-    pd = _pandas()
-    rows = [
-        {
-            "id": model and f"{provider}:{model.id}",
-            "provider": provider,
-            "context_length": model and model.context_length,
-            "capabilities": ",".join(model.capabilities) if model else "",
-            "reachable": reachable,
-            "reason": why if not reachable or not model else "",
-        }
-        for provider, model, reachable, why in found
-    ]
+def models(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each model, with these columns also where there are no rows."""
     names = ("id", "provider", "context_length", "capabilities", "reachable", "reason")
     table = Frame(names, "", "", "")
-    return pd.DataFrame({it: _array(table.dtype(it), [row[it] for row in rows]) for it in names})
+    arrays = {it: _array(table.dtype(it), [row[it] for row in rows]) for it in names}
+    return _pandas().DataFrame(arrays)

@@ -83,7 +83,6 @@ def test_a_line_is_one_json_object_chained_by_hashes_that_anybody_can_make(tmp_p
         assert hashlib.sha256(plain).hexdigest() == prev
     report = verify_audit(tmp_path)
     assert (report.ok, report.lines, report.last_sha) == (True, len(lines), prev)
-    assert repr(report) == f"AuditReport(in order: {len(lines)} lines of audit.jsonl)"
 
 
 @pytest.mark.parametrize("n_before", [0, 3])
@@ -129,7 +128,7 @@ def test_a_log_that_cannot_be_made_is_a_clear_error(tmp_path: Path, what: str) -
 
 
 def test_a_process_that_holds_the_lock_for_ever_is_not_waited_for(home: Path) -> None:
-    log = AuditLog(home / "audit.jsonl", lock_wait_s=0.05)
+    log = log_in(home)
     with (home / "audit.head").open("r+b") as held, locked(held.fileno()):
         with pytest.raises(StoreError, match="another process has held the lock"):
             log.append(CALL)
@@ -215,7 +214,6 @@ def test_what_is_done_to_the_lines_is_found_and_stays_so(home: Path, name: str) 
     report = verify_audit(home)
     assert (report.ok, report.lines) == (False, n_before)
     assert why in report.why
-    assert f"NOT IN ORDER in audit.jsonl after {n_before} lines" in repr(report)
     # It is still found when nbagent has written on.
     log = log_in(home)
     for _ in range(3):
