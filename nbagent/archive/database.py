@@ -118,13 +118,10 @@ class Database:
         try:
             self._be_ready(wait_s, durable=durable)
             return self._transaction(work)
-        except (sqlite3.IntegrityError, sqlite3.ProgrammingError) as error:
-            raise StoreError(f"the store was used in a wrong way ({error})") from error
         except (OSError, sqlite3.Error) as error:
-            if self.path is None:
-                raise StoreError(
-                    f"the store in memory failed ({error}); restart the kernel"
-                ) from error
+            ours = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+            if ours or self.path is None:
+                raise StoreError(f"the store failed ({error}); restart the kernel") from error
             if _is_busy(error) and not wait_s:
                 raise Locked from None
             if _is_busy(error) and not leave:

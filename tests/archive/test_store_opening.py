@@ -6,7 +6,6 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -186,21 +185,6 @@ def test_disk_that_cannot_even_be_read_keeps_the_run_at_work(tmp_path: Path) -> 
     write(store, events[10:])
     assert store.load(RUN) == record_of(events)
     assert "disk I/O error" in (store.warning or "")
-    store.close()
-
-
-def test_locked_file_waits_for_its_turn(tmp_path: Path) -> None:
-    events = plain_run(1, run_id=RUN)
-    store = Store.open(tmp_path)
-    other = sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
-    timer = threading.Timer(0.3, lambda: other.execute("COMMIT"))
-    timer.start()
-    write(store, events)
-    timer.join()
-    other.close()
-    assert store.path is not None
-    assert store.load(RUN) == record_of(events)
     store.close()
 
 
